@@ -60,7 +60,6 @@ WORKER_SIDE = frozenset(
         "undaunted.inprocess.store",
         "undaunted.inprocess.wrap",
         "undaunted.training.exchange",
-        "undaunted.training.generators",
         "undaunted.training.replay",
         "undaunted.training.replicas",
     }

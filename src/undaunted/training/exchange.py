@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+
+from undaunted.training.rerun import reduction
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -14,18 +15,10 @@ if TYPE_CHECKING:
 _PAD = b" "
 
 
-def global_rank() -> int:
-    """Return the rank of this process in the job."""
-    if _is_ready():
-        return int(dist.get_rank())
-    value = os.environ.get("RANK", "")
-    return int(value) if value.isascii() and value.isdigit() else 0
-
-
 def members(group: ProcessGroup | None) -> list[int]:
     """Return the global ranks of a group, in its order; None = the default one, if there is one."""
     if not _is_ready():
-        return [global_rank()]
+        return [reduction.place()[0]]
     return [*dist.get_process_group_ranks(group or dist.group.WORLD)]
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,26 +21,23 @@ import msgspec
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from undaunted.base.ids import node_name
 from undaunted.digests.each import digests_of_each
 from undaunted.digests.state import digest_of
 from undaunted.progress.api import event
-from undaunted.training import exchange
-from undaunted.training.generators import Generators
+from undaunted.training.rerun import reduction
+from undaunted.training.rerun.generators import Generators
+from undaunted.training.rerun.slot import this_slot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch import Tensor
-    from torch.distributed import ProcessGroup
     from torch.nn import Module
 
     Signature = dict[str, object]
 
 _Loss = TypeVar("_Loss")
 _NAMES = 8  # of what differs, in a message
-_NAME = 80  # characters
-_ROOM = 1024  # bytes, for what a rank says of a mismatch
 _LOG = logging.getLogger("undaunted")
 
 
@@ -51,6 +47,7 @@ class Mismatch(msgspec.Struct, frozen=True):
     Attributes:
         rank: the global one.
         node: its name.
+        device: on the node, such as ``cuda:3``.
         iteration: as given to the replay.
         what: the first of what differs: ``loss``, ``gradient of NAME``, ``buffer NAME``,
             ``generator of torch`` (``python``, ``numpy``, ``devices``), ``state of the caller``.
@@ -59,13 +56,14 @@ class Mismatch(msgspec.Struct, frozen=True):
 
     rank: int
     node: str
+    device: str
     iteration: int
     what: tuple[str, ...]
     count: int
 
     def __str__(self) -> str:
         more = f" and {self.count - len(self.what)} more" if self.count > len(self.what) else ""
-        return f"rank {self.rank} on {self.node}: {', '.join(self.what)}{more}"
+        return f"rank {self.rank} ({self.node}, {self.device}): {', '.join(self.what)}{more}"
 
 
 class NotReproducibleError(RuntimeError):
@@ -116,7 +114,6 @@ class Replay:
         model: holds all parameters that get gradients; of several modules a ``ModuleList``.
         every: replay iterations that are multiples of this. Others are not touched.
         saved: what else changes in a pass.
-        group: whose ranks tell each other; None = all, if there is a process group.
         on_mismatch: called on all ranks with what was found, instead of `NotReproducibleError`.
 
     Raises:
@@ -129,7 +126,6 @@ class Replay:
         *,
         every: int = 100,
         saved: Saved | None = None,
-        group: ProcessGroup | None = None,
         on_mismatch: Callable[[tuple[Mismatch, ...]], object] | None = None,
     ) -> None:
         if every < 1:
@@ -137,7 +133,6 @@ class Replay:
         self._model = model
         self._every = every
         self._saved = saved
-        self._group = group
         self._on_mismatch = on_mismatch
 
     def __call__(self, iteration: int, forward_backward: Callable[[], _Loss]) -> _Loss:
@@ -200,24 +195,18 @@ class Replay:
         return signature, loss
 
     def _judge(self, iteration: int, what: Sequence[str]) -> None:
-        own = exchange.gather(bytes([bool(what)]), self._group)
-        if not any(map(any, own)):
+        if reduction.any_rank([bool(what)]) == [False]:
             return
-        found = self._of_all_ranks(iteration, what)
-        error = NotReproducibleError(found)
+        rank, slot = reduction.place()[0], this_slot()
+        mine = Mismatch(rank, slot.node, slot.device, iteration, tuple(what[:_NAMES]), len(what))
+        everyone = msgspec.convert(reduction.gather(msgspec.to_builtins(mine)), list[Mismatch])
+        error = NotReproducibleError([one for one in everyone if one.count])
         if what:
             event("replay_mismatch", f"iteration {iteration}: {', '.join(what)}")
-            _LOG.error("rank %d: %s", exchange.global_rank(), error)
+            _LOG.error("rank %d: %s", rank, error)
         if self._on_mismatch is None:
             raise error
         self._on_mismatch(error.mismatches)
-
-    def _of_all_ranks(self, iteration: int, what: Sequence[str]) -> list[Mismatch]:
-        rank, node = exchange.global_rank(), node_name(os.environ)
-        mine = Mismatch(rank, node, iteration, tuple(map(_short, what[:_NAMES])), len(what))
-        texts = exchange.gather_texts(msgspec.json.encode(mine).decode(), _ROOM, self._group)
-        all_ = [msgspec.json.decode(text, type=Mismatch) for text in texts]
-        return [one for one in all_ if one.count]
 
 
 class _Start:
@@ -252,11 +241,6 @@ class _Start:
         self._generators.put_back()
         if self._saved is not None:
             self._saved.restore(self._state)
-
-
-def _short(name: str) -> str:
-    """Return a name of known length in any encoding."""
-    return name.encode("ascii", "replace").decode()[:_NAME]
 
 
 def _differing(first: Signature, second: Signature) -> list[str]:

@@ -23,6 +23,7 @@ from undaunted.digests.each import BYTES, digests_of_each, how
 from undaunted.digests.tensors import what_it_is
 from undaunted.progress.api import event
 from undaunted.training import exchange
+from undaunted.training.rerun import reduction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -143,7 +144,7 @@ class Replicas:
             return
         error = ReplicasDifferError(found)
         for difference in found:
-            if exchange.global_rank() in (difference.guilty or difference.ranks)[:1]:
+            if reduction.place()[0] in (difference.guilty or difference.ranks)[:1]:
                 event("replicas_differ", f"iteration {iteration}: {difference}")
                 _LOG.error("%s", error)
         if self._on_difference is None:
