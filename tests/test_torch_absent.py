@@ -59,6 +59,7 @@ WORKER_SIDE = frozenset(
         "undaunted.digests.hooks",
         "undaunted.inprocess.store",
         "undaunted.inprocess.wrap",
+        "undaunted.integrations.megatron.call_store",
         "undaunted.training.exchange",
         "undaunted.training.replay",
         "undaunted.training.replicas",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.e2e
+QUIET = {"TORCH_CPP_LOG_LEVEL": "error"}
 
 SCRIPT = """
     import os, time
@@ -124,3 +125,63 @@ def test_without_the_launcher_ranks_ask_each_other(tmp_path: Path) -> None:
             "[False, True]",
         ]
         assert rank.returncode == 0
+
+
+RESTARTS = """
+    import os, sys, time
+    from pathlib import Path
+    import torch
+    import torch.distributed as dist
+    from undaunted import inprocess
+    from undaunted.integrations.megatron.config import InProcessRestartConfig
+    from undaunted.integrations.megatron.inprocess_restart import maybe_wrap_for_inprocess_restart
+
+    process, when = os.environ["RANK"], sys.argv[1]
+
+    def fail(at, iteration):
+        if process == "1" and at == when and (iteration == 0 or when == "always"):
+            while len(list(Path().glob("begun-*"))) < 3:
+                time.sleep(0.01)
+            raise RuntimeError("a fault")
+
+    def pretrain(steps, call: inprocess.CallWrapper, *, store):
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        Path("begun-" + process).touch()
+        fail("before", call.iteration)
+        group = dist.PrefixStore(str(call.iteration), store)
+        dist.init_process_group("gloo", store=group, rank=rank, world_size=size)
+        fail("always", call.iteration)
+        for step in range(steps):
+            dist.all_reduce(torch.ones(1))
+            if step == 2:
+                fail("within", call.iteration)
+        dist.destroy_process_group()
+        return f"iteration {call.iteration}, rank {rank} of {size}"
+
+    config = InProcessRestartConfig(enabled=True, max_iterations=2)
+    pretrain, store = maybe_wrap_for_inprocess_restart(pretrain, config, None)
+    print(f"process {process}: {pretrain(5, store=store)}\\n", end="", flush=True)
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("when", ["before", "within"])
+def test_a_function_is_restarted_inside_the_process(tmp_path: Path, when: str) -> None:
+    """Before there is a process group, too, when the others wait for it in torch's code."""
+    pytest.importorskip("torch")
+    ranks = ("--nproc-per-node", "3")
+    with launched(tmp_path, RESTARTS, *ranks, args=(when,), **QUIET) as launcher:
+        assert launcher.finish() == 0, launcher.text
+    for rank in range(3):
+        assert f"process {rank}: iteration 1, rank {rank} of 3" in launcher.text
+    assert "state=handling stage=completed" in launcher.text or when == "before"
+
+
+@pytest.mark.torch
+def test_it_is_restarted_no_more_often_than_allowed(tmp_path: Path) -> None:
+    """Megatron Bridge does not pass the number on."""
+    pytest.importorskip("torch")
+    ranks = ("--nproc-per-node", "3")
+    with launched(tmp_path, RESTARTS, *ranks, args=("always",), **QUIET) as launcher:
+        assert launcher.finish() == 1, launcher.text
+    assert "allowed: max_iterations=2" in launcher.text

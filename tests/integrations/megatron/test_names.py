@@ -102,6 +102,7 @@ SIGNATURES: dict[tuple[str, str], dict[str, Any]] = {
     ("fault_tolerance", "abort"): STATE,
     ("fault_tolerance", "maybe_setup_simulated_fault"): {"config": None},
     ("fault_tolerance", "get_rank_monitor_client"): {},
+    ("inprocess_restart", "maybe_wrap_for_inprocess_restart"): {"fn": MISSING, "cfg": MISSING},
     ("signals", "DistributedSignalHandler"): {"sig": signal.SIGTERM},
     ("signals", "DistributedSignalHandler.__enter__"): {},
     ("signals", "DistributedSignalHandler.signals_received"): {},

@@ -1,0 +1,200 @@
+"""Restart inside the process, as in Megatron Bridge's ``training.inprocess_restart``."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import sys
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from undaunted.integrations.megatron import fault_tolerance
+from undaunted.integrations.megatron.ranks import is_first, world_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from undaunted.inprocess.rank_assignment import Layer
+
+_STORE_TIMEOUT = timedelta(seconds=300)
+_CHECK_TIMEOUT = timedelta(seconds=10)
+_DURATIONS = (
+    "monitor_thread_interval",
+    "monitor_process_interval",
+    "progress_watchdog_interval",
+    "heartbeat_interval",
+    "soft_timeout",
+    "hard_timeout",
+    "heartbeat_timeout",
+    "barrier_timeout",
+    "completion_timeout",
+    "last_call_wait",
+    "termination_grace_time",
+)
+_LOG = logging.getLogger("undaunted")
+
+
+def maybe_wrap_for_inprocess_restart(
+    fn: Callable[..., Any], cfg: Any, state: Any = None
+) -> tuple[Callable[..., Any], Any]:
+    """Make a function restartable in all ranks, if that is enabled. Every rank calls it.
+
+    The function gets the `undaunted.inprocess.CallWrapper` where it has a parameter annotated so.
+    In it a process group is made with ``PrefixStore(str(call.iteration), store)``.
+
+    Args:
+        fn: the function, which makes its process group itself.
+        cfg: an `InProcessRestartConfig`.
+        state: is reset after a fault: by its ``reset_for_restart()``, if it has one; None = there
+            is nothing to reset. Sections that its `fault_tolerance` has open are closed.
+
+    Returns:
+        The function as it is and None; or the wrapped one and a store for process groups, to be
+        used in the function. It is no TCPStore with a port, see `CallStore`. Where no launcher
+        brings ranks together, they meet at the second port after ``MASTER_PORT``.
+
+    Raises:
+        ValueError: a value makes no sense, or contradicts another one; a variable is missing; or
+            there is a process group already.
+    """
+    if not cfg.enabled:
+        return fn, None
+    if _has_group():
+        raise ValueError(
+            "a process group was initialized already; let the function that is restarted do it, as "
+            "it has to do it again each time"
+        )
+    _warn_of_logging()
+    from undaunted.inprocess import CallWrapper
+    from undaunted.inprocess.param_utils import substitute_param_value
+    from undaunted.integrations.megatron.call_store import CallStore
+
+    store = CallStore()
+
+    def restarted(*args: Any, undaunted_call: Any, **kwargs: Any) -> Any:
+        store.call = undaunted_call
+        try:
+            args, kwargs = substitute_param_value(fn, args, kwargs, {CallWrapper: store.call})
+            return fn(*args, **kwargs)
+        finally:
+            store.call = None
+
+    restarted.__annotations__["undaunted_call"] = CallWrapper
+    wrapped = _wrapper(cfg, state, _master_port() + 2)(restarted)
+    return functools.wraps(fn)(wrapped), store
+
+
+def _wrapper(config: Any, state: Any, port: int) -> Any:
+    from undaunted import inprocess
+    from undaunted.inprocess import abort, finalize, health_check, initialize, rank_assignment
+    from undaunted.inprocess import nested_restarter as nested
+
+    active = world_size() if config.active_world_size is None else config.active_world_size
+    if active > world_size():
+        raise ValueError(f"active_world_size is {active}: there are only {world_size()} ranks")
+    checks: list[Any] = [health_check.CudaHealthCheck(_CHECK_TIMEOUT)]
+    if config.max_rank_faults is not None:
+        checks.append(health_check.FaultCounter(config.max_rank_faults))
+    durations: dict[str, Any] = {
+        name: timedelta(seconds=getattr(config, name)) for name in _DURATIONS
+    }
+    resets: list[Any] = [finalize.ThreadedFinalize(_CHECK_TIMEOUT, _reset, (state,))]
+    if config.empty_cuda_cache:
+        resets.append(finalize.ThreadedFinalize(_CHECK_TIMEOUT, _empty_cache))
+    return inprocess.Wrapper(
+        store_kwargs={"timeout": _STORE_TIMEOUT, "port": port},
+        initialize=inprocess.Compose(
+            initialize.RetryController(config.max_iterations, min_world_size=active),
+            nested.NestedRestarterHandlingCompleted(),
+        ),
+        abort=inprocess.Compose(
+            abort.AbortTransformerEngine(),
+            abort.AbortTorchDistributed(),
+            abort.AbortPersistentCheckpointProcesses(),
+            nested.NestedRestarterHandlingStarting(),
+        ),
+        completion=nested.NestedRestarterFinalized(),
+        terminate=nested.NestedRestarterAborted(),
+        health_check=inprocess.Compose(*checks),
+        rank_assignment=rank_assignment.Tree(_layers(config.granularity, active)),
+        finalize=inprocess.Compose(*resets),
+        monitor_process_logfile=_logfile(config.monitor_process_logdir),
+        **durations,
+    )
+
+
+def _layers(granularity: str, active: int) -> list[Layer]:
+    """The job, and if wanted its nodes: one that has lost a rank takes no part any more."""
+    from undaunted.inprocess.rank_assignment import Layer, LayerFlag
+
+    layers = [Layer(min_ranks=active, max_ranks=active, flag=LayerFlag.RESERVE)]
+    if granularity == "node":
+        ranks = _ranks_here()
+        layers.append(
+            Layer(
+                min_ranks=ranks,
+                max_ranks=ranks,
+                key_or_fn=lambda _: _node(),
+                flag=LayerFlag.RESERVE,
+            )
+        )
+    return layers
+
+
+def _node() -> str:
+    return f"{os.uname().nodename}/{os.environ.get('GROUP_RANK', '')}"
+
+
+def _ranks_here() -> int:
+    """How many ranks a node has: as the launcher says, else one for each GPU."""
+    value = os.environ.get("LOCAL_WORLD_SIZE", "")
+    if value.isascii() and value.isdigit() and int(value):
+        return int(value)
+    import torch
+
+    return max(1, int(torch.cuda.device_count()))
+
+
+def _reset(state: Any) -> None:
+    """Runs after a fault, before the function is called again."""
+    fault_tolerance.abort(state if hasattr(state, "rank_monitor_client") else None)
+    reset = getattr(state, "reset_for_restart", None)
+    if reset is not None:
+        reset()
+
+
+def _empty_cache() -> None:
+    import torch
+
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+def _logfile(folder: str | None) -> str | None:
+    """Where the guard of rank 0 logs; None = guards of others, and all without a folder, do not."""
+    if folder is None or not is_first():
+        return None
+    names = ("SLURM_JOB_ID", "", "SLURM_PROCID", "SLURM_LOCALID")
+    parts = [os.environ.get(name, "") if name else os.uname().nodename for name in names]
+    return os.path.abspath(os.path.join(folder, f"monitor_{'_'.join(parts)}.log"))  # noqa: PTH100, PTH118
+
+
+def _master_port() -> int:
+    value = os.environ.get("MASTER_PORT", "")
+    if not (value.isascii() and value.isdigit() and 0 < int(value) < 65534):
+        raise ValueError(f"MASTER_PORT is {value!r}: set it to a port, as launchers do")
+    return int(value)
+
+
+def _has_group() -> bool:
+    distributed = sys.modules.get("torch.distributed")
+    return distributed is not None and distributed.is_available() and distributed.is_initialized()
+
+
+def _warn_of_logging() -> None:
+    if is_first() and os.environ.get("TORCH_CPP_LOG_LEVEL", "").lower() not in ("error", "fatal"):
+        _LOG.warning(
+            "set TORCH_CPP_LOG_LEVEL=error before torch is imported: a restart waits in small "
+            "steps, and torch would print a warning for each of them"
+        )
