@@ -125,3 +125,51 @@ def test_interrupting_what_is_closed_harms_nobody() -> None:
         link.interrupt()
         pair[0].sendall(b"x")
         assert pair[1].recv(1) == b"x"
+
+
+def test_who_is_aborted_while_it_connects_again_keeps_nobody_else_from_connecting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    link, server = StoreLink.serve(LONG_S)
+    lost = StoreLink("127.0.0.1", link.port)
+    rank_1 = Agreement(lost.reopen(LONG_S), 1, 2, "s", link=lost)
+    connecting, over, connected = threading.Event(), threading.Event(), threading.Event()
+
+    def connect(_timeout_s: float) -> None:
+        """As torch does, which tries again and again where nobody listens."""
+        connecting.set()
+        over.wait(LONG_S)
+        connected.set()
+
+    monkeypatch.setattr(lost, "_connect", connect)
+    rank_1._interrupt()
+    errors: list[SaveError] = []
+
+    def take_part() -> None:
+        try:
+            rank_1.round("save", b"", lambda _: b"", LONG_S)
+        except SaveError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=take_part)
+    thread.start()
+    assert connecting.wait(LONG_S)
+    rank_1.abort()
+    thread.join(LONG_S)
+    assert "given up" in str(errors[0])
+    try:
+        other = StoreLink("127.0.0.1", link.port).reopen(2 * LONG_S)
+        assert not connected.is_set()
+    finally:
+        over.set()
+    server.set("key", "value")
+    assert other.get("key") == b"value"
+
+
+def test_who_is_aborted_before_it_connects_again_does_not() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        link = StoreLink("127.0.0.1", nobody.getsockname()[1])
+        began = time.monotonic()
+        with pytest.raises(SaveError, match="given up"):
+            link.reopen(LONG_S, lambda: True)
+    assert time.monotonic() - began < LONG_S / 2

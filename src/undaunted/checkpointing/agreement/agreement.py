@@ -29,10 +29,13 @@ class Link(Protocol):
     """The connection to a store's server."""
 
     def interrupt(self) -> None:
-        """Have the calls that wait in the store fail; it is of no use afterwards."""
+        """Have calls that wait in the store, and `reopen`, fail; it is of no use afterwards."""
 
-    def reopen(self, timeout_s: float) -> Any:
-        """Return another store, connected to the same server."""
+    def reopen(self, timeout_s: float, given_up: Callable[[], bool]) -> Any:
+        """Return another store, connected to the same server.
+
+        ``given_up`` says whether this was interrupted before it had begun.
+        """
 
 
 class Agreement:
@@ -209,7 +212,10 @@ class Agreement:
             link = self._link
             if link is None:
                 raise SaveError("the connection of the ranks was lost", self._place.job_ranks[:1])
-            self._place.store = self._bounded.call(lambda: link.reopen(timeout_s), timeout_s)
+            bounded = self._bounded
+            self._place.store = bounded.call(
+                lambda: link.reopen(timeout_s, lambda: bounded.aborted), timeout_s
+            )
             self._broken = False
 
     def _interrupt(self) -> None:

@@ -29,12 +29,16 @@ class TimedOutError(SaveError):
 
 
 class Bounded:
-    """One call at a time."""
+    """One call at a time.
+
+    Attributes:
+        aborted: see `abort`.
+    """
 
     def __init__(self, interrupt: Callable[[], None]) -> None:
         """Args: what has a call in progress fail, from another thread."""
         self._interrupt = interrupt
-        self._aborted = False
+        self.aborted = False
         self._lock = threading.Lock()
         self._done: threading.Event | None = None
 
@@ -58,7 +62,7 @@ class Bounded:
                 done.set()
 
         with self._lock:
-            if self._aborted:
+            if self.aborted:
                 raise AbortedError(ABORTED)
             self._done = done
         thread = threading.Thread(target=run, name="undaunted-agreement", daemon=True)
@@ -68,7 +72,7 @@ class Bounded:
         except BaseException:
             self._interrupt()
             raise
-        if self._aborted:
+        if self.aborted:
             raise AbortedError(ABORTED)
         if not in_time:
             self._interrupt()
@@ -81,7 +85,7 @@ class Bounded:
     def abort(self) -> None:
         """Have the call in progress, and all later ones, raise `AbortedError`."""
         with self._lock:
-            self._aborted = True
+            self.aborted = True
             done = self._done
         if done is not None and not done.is_set():
             self._interrupt()

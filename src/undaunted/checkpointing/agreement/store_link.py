@@ -11,10 +11,18 @@ import os
 import socket
 import threading
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from undaunted.base import name_server
-from undaunted.checkpointing.agreement.bounded import Bounded
+from undaunted.checkpointing.agreement.bounded import (
+    ABORTED,
+    AbortedError,
+    Bounded,
+    TimedOutError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # Whoever connects looks which connection is new.
 _connecting = threading.Lock()
@@ -30,6 +38,10 @@ class _Connection(NamedTuple):
     inode: int
 
 
+def _never() -> bool:
+    return False
+
+
 class StoreLink:
     """Implements `agreement.Link`.
 
@@ -42,6 +54,7 @@ class StoreLink:
         self.port = port
         self.host = host
         self._connections: set[_Connection] = set()
+        self._reopening: Bounded | None = None
 
     @classmethod
     def serve(cls, timeout_s: float, at: str = _LOOPBACK) -> tuple[StoreLink, Any]:
@@ -66,28 +79,44 @@ class StoreLink:
             link._connections = _to_port(link.port)
         return link, store
 
-    def reopen(self, timeout_s: float) -> Any:
+    def reopen(self, timeout_s: float, given_up: Callable[[], bool] = _never) -> Any:
         """Return a store that is connected to the server.
 
+        Args:
+            timeout_s: how long to wait for the server.
+            given_up: says whether the caller was interrupted before this could be.
+
         Raises:
-            SaveError: the server does not answer in time.
+            SaveError: the server does not answer in time, or this was interrupted.
             RuntimeError: nobody serves there; torch says why.
         """
-        with _connecting:
-            before = _to_port(self.port)
+        before: set[_Connection] | None = None
 
-            def end() -> None:
+        def end() -> None:
+            if before is not None:
                 for connection in _to_port(self.port) - before:
                     _shut_down(connection)
 
-            store = Bounded(end).call(lambda: self._connect(timeout_s), timeout_s + 1.0)
+        self._reopening = bounded = Bounded(end)
+        if given_up():  # from now on `interrupt` ends this
+            raise AbortedError(ABORTED)
+        if not _connecting.acquire(timeout=timeout_s):
+            raise TimedOutError(f"another connection is being made for {timeout_s:g} s")
+        try:
+            before = _to_port(self.port)
+            store = bounded.call(lambda: self._connect(timeout_s), timeout_s + 1.0)
             self._connections = _to_port(self.port) - before
+        finally:
+            _connecting.release()
+            self._reopening = None
         return store
 
     def interrupt(self) -> None:
         """See `agreement.Link`."""
         for connection in self._connections:
             _shut_down(connection)
+        if (bounded := self._reopening) is not None:
+            bounded.abort()
 
     def _connect(self, timeout_s: float) -> Any:
         with name_server.asked_again_soon():
