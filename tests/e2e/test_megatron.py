@@ -148,6 +148,9 @@ RESTARTS = """
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         Path("begun-" + process).touch()
         fail("before", call.iteration)
+        assert type(store) is not type(for_all_calls)
+        if when == "within":
+            store = for_all_calls
         group = dist.PrefixStore(str(call.iteration), store)
         dist.init_process_group("gloo", store=group, rank=rank, world_size=size)
         fail("always", call.iteration)
@@ -159,8 +162,8 @@ RESTARTS = """
         return f"iteration {call.iteration}, rank {rank} of {size}"
 
     config = InProcessRestartConfig(enabled=True, max_iterations=2)
-    pretrain, store = maybe_wrap_for_inprocess_restart(pretrain, config, None)
-    print(f"process {process}: {pretrain(5, store=store)}\\n", end="", flush=True)
+    pretrain, for_all_calls = maybe_wrap_for_inprocess_restart(pretrain, config, None)
+    print(f"process {process}: {pretrain(5, store=for_all_calls)}\\n", end="", flush=True)
 """
 
 

@@ -51,8 +51,9 @@ def maybe_wrap_for_inprocess_restart(
 
     Returns:
         The function as it is and None; or the wrapped one and a store for process groups, to be
-        used in the function. It is no TCPStore with a port, see `CallStore`. Where no launcher
-        brings ranks together, they meet at the second port after ``MASTER_PORT``.
+        given to it as an argument, where that of the call takes its place. It is no TCPStore with a
+        port, see `CallStore`. Where no launcher brings ranks together, they meet at the second port
+        after ``MASTER_PORT``.
 
     Raises:
         ValueError: a value makes no sense, or contradicts another one; a variable is missing; or
@@ -73,9 +74,14 @@ def maybe_wrap_for_inprocess_restart(
     store = CallStore()
 
     def restarted(*args: Any, undaunted_call: Any, **kwargs: Any) -> Any:
+        def own(value: Any) -> Any:  # threads of torch can use it without Python
+            return undaunted_call.store if value is store else value
+
         store.call = undaunted_call
         try:
-            args, kwargs = substitute_param_value(fn, args, kwargs, {CallWrapper: store.call})
+            args = tuple(own(value) for value in args)
+            kwargs = {name: own(value) for name, value in kwargs.items()}
+            args, kwargs = substitute_param_value(fn, args, kwargs, {CallWrapper: undaunted_call})
             return fn(*args, **kwargs)
         finally:
             store.call = None
