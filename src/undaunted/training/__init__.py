@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from undaunted.training.attempts import Rerun as Rerun
+    from undaunted.training.attempts import check as check
     from undaunted.training.replay import Mismatch as Mismatch
     from undaunted.training.replay import NotReproducibleError as NotReproducibleError
     from undaunted.training.replay import Replay as Replay
@@ -28,9 +30,11 @@ _MODULES = {
     "Replicas": "replicas",
     "ReplicasDifferError": "replicas",
     "Saved": "replay",
+    "Rerun": "attempts",
     "Session": "session",
     "Stop": "stopping",
     "StopReason": "stopping",
+    "check": "attempts",
     "ignore_stop_signals": "signals",
 }
 
@@ -41,10 +45,12 @@ __all__ = [
     "Replay",
     "Replicas",
     "ReplicasDifferError",
+    "Rerun",
     "Saved",
     "Session",
     "Stop",
     "StopReason",
+    "check",
     "ignore_stop_signals",
 ]
 

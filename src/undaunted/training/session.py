@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.progress.api import step
 from undaunted.progress.writer import current_writer
+from undaunted.training.attempts import Attempts, End, Rerun, ResultError
 from undaunted.training.over_store import OverStore
 from undaunted.training.signals import Signals
 from undaunted.training.stopping import Alone, Answers, ByLauncher, Stop, StopReason, text_of
@@ -70,6 +71,7 @@ class Session:
             left of it.
         stacks_after_s: without the launcher of undaunted: after so many seconds without progress
             the stacks of all threads are printed.
+        rerun: has odd results computed again, see `attempts`; None = one that is fatal raises.
 
     Attributes:
         stop: why and after which iteration the ranks stop; None = they do not.
@@ -85,6 +87,7 @@ class Session:
         stop_signals: Sequence[str] = ("SIGTERM",),
         end_time: float | None = None,
         stacks_after_s: float = 1800.0,
+        rerun: Rerun | None = None,
     ) -> None:
         self.stop: Stop | None = None
         self._page = current_writer()
@@ -103,6 +106,7 @@ class Session:
         self._leave_at = math.inf
         self._longest_save_s = 0.0
         self._saved: int | None = None
+        self._attempts = Attempts(rerun, lambda text: self._page.event("odd_result", text))
         self._late = False  # an answer did not come in time, which was said
 
     def __enter__(self) -> Self:
@@ -123,9 +127,12 @@ class Session:
         kind: type[BaseException] | None,
         value: BaseException | None,
         traceback: TracebackType | None,
-    ) -> None:
+    ) -> bool:
+        by_result = isinstance(value, ResultError)
         try:
-            if kind is None:
+            if isinstance(value, ResultError):
+                self._end_by_result(value.end)
+            if kind is None or by_result:
                 self._end()
         finally:
             self._signals.restore()
@@ -134,6 +141,7 @@ class Session:
                 self._watchdog.close()
             if self.stop is None or not self._page.attached:
                 self._answers.close()
+        return by_result
 
     # --- what a loop calls ------------------------------------------------------------------------
 
@@ -176,6 +184,34 @@ class Session:
             raise ValueError("there is no function to save with; give Session(save=...) one")
         with self.checkpointing(iteration):
             self._save(iteration)
+
+    def attempts(self) -> Iterator[int]:
+        """Go around forward and backward pass, which are run again if a `check` finds a result odd.
+
+        A second run has the random generators of the first one. The program has to begin it with
+        the same batch, and without gradients; what else a pass changes is put back by functions of
+        `Rerun`. If a result is not to be used, the loop ends, the ranks stop together, and the
+        block of the session is left: the optimizer does not see it. Call it inside of `step`.
+
+        Yields:
+            0, and 1 in the second run.
+        """
+        return self._attempts.of(self._step.iteration)
+
+    def check(
+        self,
+        value: object,
+        name: str = "value",
+        *,
+        not_finite: bool = True,
+        spike: float | None = None,
+        tolerance: float = 0.0,
+    ) -> None:
+        """Check a result inside of `attempts`; see `undaunted.training.check`.
+
+        All ranks make the same checks in each run of a step; some may make none.
+        """
+        self._attempts.check(value, name, not_finite=not_finite, spike=spike, tolerance=tolerance)
 
     def should_stop(self, iteration: int) -> bool:
         """Whether all ranks stop after this iteration, which is over. A few memory stores.
@@ -348,6 +384,12 @@ class Session:
                 "the ranks together; call it after each iteration",
                 self._steps,
             )
+
+    def _end_by_result(self, end: End) -> None:
+        if not end.save:
+            self._saved = end.iteration
+        rank = _rank() if end.guilty else None
+        self.stop_here(end.reason, end.iteration, rank=rank, text=end.text)
 
     def _end(self) -> None:
         if self._setup is not None:

@@ -99,7 +99,7 @@ STOP_MARGIN_S = 180.0
 _WISHES = {
     "requested": (Outcome.PREEMPTED, "{} asked for a stop"),
     "deadline": (Outcome.PREEMPTED, "the time that the job has is over, says {}"),
-    "invalid": (Outcome.INVALID, "{} has a result that is wrong wherever it is computed"),
+    "invalid": (Outcome.INVALID, "{} has a result that is not to be used"),
     "straggler": (Outcome.STRAGGLER, "{} is slow"),
 }
 _MISUSE = (

@@ -111,11 +111,15 @@ class RerunStateMachine:
         any_rank: returns which of some wishes any rank has; all ranks call it. None = a reduction
             over torch's default process group, if there is one.
         on_verdict: called with each `Verdict` of this rank.
+        forgives: after such verdicts a fatal check does not end the job, as long as what was
+            computed again is not odd.
 
     Attributes:
         state: where this rank is.
         current_iteration: how many steps have begun; a resumed job goes on counting.
         odd: what was found odd in this step, and is not decided.
+        first: this is the first iteration of the process, which is not checked: a program may not
+            be able to save the state before it.
 
     Raises:
         RuntimeError: the file cannot be appended to.
@@ -124,7 +128,7 @@ class RerunStateMachine:
 
     REPORTING_INTERVAL_ITERATIONS = REPORTING_INTERVAL_ITERATIONS
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each has a default
         self,
         state_save_func: Callable[[], Any] | None = None,
         state_restore_func: Callable[[Any], object] | None = None,
@@ -135,6 +139,7 @@ class RerunStateMachine:
         fatal_checks: bool = True,
         any_rank: Callable[[Sequence[bool]], Sequence[bool]] | None = None,
         on_verdict: Callable[[Verdict], object] | None = None,
+        forgives: Collection[RerunDiagnostic] = (),
     ) -> None:
         self._mode = RerunMode(mode)
         self.state = RerunState.NOT_RUNNING_YET
@@ -148,6 +153,7 @@ class RerunStateMachine:
         self._fatal_checks = fatal_checks
         self._any_rank = any_rank or reduction.any_rank
         self._on_verdict = on_verdict
+        self._forgives = frozenset(forgives)
         self._generators = Generators()
         self._user_state: Any = None
         self._resumed_generators: dict[str, Any] | None = None
@@ -156,7 +162,7 @@ class RerunStateMachine:
         self._wishes: set[Wish] = set()
         self._reduced: bool | None = None
         self._counts: dict[str, int] = {}
-        self._first = True  # iteration of this process
+        self.first = True
         self._said_enabled = False
         self._answered = False  # what was odd was computed again
         self._kept: dict[tuple[str, int], Any] = {}
@@ -203,11 +209,17 @@ class RerunStateMachine:
 
         What is saved is the state before this step, as the optimizer has not seen its gradients.
         """
-        self._first = False
+        self.first = False
         found = table.leave(self._mode, self.state)
         if found.say:
             self._say_once(found.say)
         return found.checkpoint, found.exit, found.code
+
+    def abandon(self) -> None:
+        """A step was left in the middle, by an exception perhaps: the next one begins as any."""
+        self.state, self.odd, self._reduced = RerunState.NOT_RUNNING_YET, None, None
+        self._wishes.clear()
+        self._kept.clear()
 
     def batches(self, source: Iterable[Any]) -> RerunDataIterator:
         """Return the iterator that gives the batches of a plain one, more than once if need be."""
@@ -351,7 +363,7 @@ class RerunStateMachine:
         odd = self.odd
         same = odd is not None and odd.call[1] == number and odd.call[0][0] == message
         asked = table.question(
-            mode, state, first=self._first, pending=odd is not None, same_call=same
+            mode, state, first=self.first, pending=odd is not None, same_call=same
         )
         if asked is Question.NOTHING:
             return
@@ -364,7 +376,7 @@ class RerunStateMachine:
         compare = comparison_func or difference
         if asked is Question.DIFFERENT and odd is not None:
             apart = self.error_injector.maybe_miscompare(compare, odd.result, result, state)
-            self._judge(odd, result, different=not apart <= tolerance, fatal=fatal)
+            self._judge(odd, result, rejection_func, different=not apart <= tolerance, fatal=fatal)
         elif asked is Question.KEEP:
             self._kept[message, number] = _copy(result)
             self._wishes.add(Wish.RERUN)
@@ -435,12 +447,22 @@ class RerunStateMachine:
         )
         self._note(RerunValidationStatus.INITIAL_RUN, result, message)
 
-    def _judge(self, odd: Odd, result: Any, *, different: bool, fatal: bool) -> None:
+    def _judge(
+        self,
+        odd: Odd,
+        result: Any,
+        rejection_func: Callable[[Any], Any],
+        *,
+        different: bool,
+        fatal: bool,
+    ) -> None:
         """An odd result was computed again: here, or on the slot where this process is."""
         in_place = self.state is RerunState.RERUNNING_IN_PLACE
         slot = this_slot()
         same = not in_place and slot.identity == odd.slot.identity
         found = table.opinion(self.state, different=different, fatal=fatal, same_slot=same)
+        if fatal and found.diagnostic in self._forgives and not rejection_func(result):
+            found = table.opinion(self.state, different=different, fatal=False, same_slot=same)
         self._answered = True
         self._wishes.add(found.wish)
         message = odd.call.caller.message
@@ -459,8 +481,8 @@ class RerunStateMachine:
             self._conclude(found.diagnostic, odd, fatal=fatal)
 
     def _conclude(self, diagnostic: RerunDiagnostic, odd: Odd, *, fatal: bool) -> None:
-        slot, message = this_slot(), odd.call.caller.message
-        verdict = Verdict(diagnostic, message, _rank(), self.current_iteration, odd.slot, fatal)
+        slot, message = odd.slot, odd.call.caller.message
+        verdict = Verdict(diagnostic, message, _rank(), self.current_iteration, slot, fatal)
         text = _NAMED[diagnostic] + (
             f" ({message})!" if diagnostic is RerunDiagnostic.CORRECT_RESULT else "!"
         )
