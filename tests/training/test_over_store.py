@@ -61,11 +61,11 @@ def test_all_stop_after_the_same_iteration(port):
         for thread in loops:
             thread.join(30)
         answer = members[2].after(0.0, never)
-        waiting = threading.Thread(target=members[0].saved, args=(30.0,))
+        waiting = threading.Thread(target=members[0].saved, args=(30.0, never))
         waiting.start()
         for rank in members[1:]:
             assert waiting.is_alive(), "not all have saved"
-            rank.saved(0.01)
+            rank.saved(0.01, never)
         waiting.join(30)
     assert answer is not None
     assert answer.reason is StopReason.REQUESTED

@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import signal
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -50,8 +51,9 @@ class Peers:
     def leave(self, told_s: float = 0.0) -> None:
         self.left, self.told_s = True, told_s
 
-    def saved(self, timeout_s: float) -> None:
+    def saved(self, timeout_s: float, give_up: Callable[[], bool]) -> None:
         assert timeout_s > 0
+        assert not give_up()
         self.done = True
 
     def close(self) -> None:
@@ -342,3 +344,134 @@ def test_no_reason_of_a_rank(reason: object) -> None:
             session.stop_here(reason, 3, rank=0)
         assert session.stop is None
         session.begun(0)
+
+
+# --- what programs do wrong -----------------------------------------------------------------------
+
+
+def stopping_at(iteration: int) -> Peers:
+    """All ranks stop after this iteration, as the first question finds."""
+    peers = Peers(iteration)
+    peers.word = WAIT
+    return peers
+
+
+def test_a_loop_that_goes_on_is_warned_of_and_what_is_saved_has_the_right_number(caplog) -> None:
+    saved: list[int] = []
+    with session_with(stopping_at(2), save=saved.append) as session:
+        for iteration in range(5):
+            with session.step(iteration):
+                pass
+            session.should_stop(iteration)
+    assert saved == [4]
+    (warned,) = [each for each in caplog.messages if "begins, though" in each]
+    assert "iteration 3" in warned
+
+
+def test_a_question_that_comes_before_its_step_is_warned_of(caplog) -> None:
+    with session_with(stopping_at(0)) as session:
+        with session.step(0):
+            pass
+        assert session.should_stop(1)
+    assert "should_stop(1) was asked, but iteration 0 was begun last" in caplog.text
+
+
+@pytest.mark.parametrize(("peers", "expected"), [(stopping_at(0), [0]), (Peers(), [])])
+def test_a_program_that_ends_inside_saves_if_it_was_to_stop(
+    peers: Peers, expected: list[int]
+) -> None:
+    saved: list[int] = []
+
+    def program() -> None:
+        with session_with(peers, save=saved.append) as session:
+            with session.step(0):
+                pass
+            session.should_stop(0)
+            sys.exit(session.exit_code)
+
+    with pytest.raises(SystemExit):
+        program()
+    assert saved == expected
+
+
+def test_a_session_without_with_is_refused() -> None:
+    session = Session(stop_signals=())
+    with pytest.raises(RuntimeError, match="not entered"), session.step(0):
+        pass
+    with pytest.raises(RuntimeError, match="not entered"):
+        session.should_stop(0)
+
+
+def test_a_session_that_is_over_is_refused() -> None:
+    with session_with() as session, session.step(0):
+        pass
+    with pytest.raises(RuntimeError, match="not entered"), session.step(1):
+        pass
+    with pytest.raises(RuntimeError, match="entered once"), session:
+        pass
+
+
+def test_one_session_at_a_time() -> None:
+    with session_with() as session:
+        with pytest.raises(RuntimeError, match="another session"), Session(stop_signals=()):
+            pass
+        with session.step(0):
+            pass
+    with session_with() as session, session.step(0):
+        pass
+
+
+@pytest.mark.parametrize("value", ["checkpoints", 1])
+def test_no_function_to_save_with(value: object) -> None:
+    with pytest.raises(ValueError, match="save is"):
+        Session(save=value)
+
+
+@pytest.mark.parametrize("value", [True, 3600, 0.0, math.nan, "soon"])
+def test_no_end_of_the_time(value: object) -> None:
+    with pytest.raises(ValueError, match="seconds"):
+        Session(end_time=value)
+
+
+def test_an_end_that_is_over_stops_at_once_and_says_so(caplog) -> None:
+    with session_with(end_time=time.time() - 5) as session:
+        with session.step(0):
+            pass
+        assert session.should_stop(0)
+    assert session.stop == Stop(
+        StopReason.DEADLINE, 0, "the end of the time that the job has is near"
+    )
+    assert "is over since" in caplog.text
+
+
+@pytest.mark.parametrize("value", ["0", "1000", "soon", "1e400"])
+def test_an_end_that_the_scheduler_cannot_mean_is_not_used(monkeypatch, caplog, value) -> None:
+    monkeypatch.setenv("SLURM_JOB_END_TIME", value)
+    with session_with() as session:
+        with session.step(0):
+            pass
+        assert not session.should_stop(0)
+    assert "SLURM_JOB_END_TIME" in caplog.text
+
+
+@pytest.mark.parametrize("iteration", [2**48, 2**63, 2**64])
+def test_no_number_of_an_iteration(iteration: int) -> None:
+    with session_with() as session:
+        session.begun(0)
+        with pytest.raises(ValueError, match="number of an iteration"):
+            session.should_stop(iteration)
+
+
+@pytest.mark.parametrize("names", [[signal.SIGTERM], [15], ["TERM"]])
+def test_signals_by_name_or_number(names) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with Session(stop_signals=names) as session:
+        assert signal.getsignal(signal.SIGTERM) != before
+        session.begun(0)
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.parametrize("names", [None, 15, "SIGTERM", [9], ["SIGNOTHING"], [1.5]])
+def test_no_signals(names) -> None:
+    with pytest.raises(ValueError, match="SIGTERM"):
+        Session(stop_signals=names)

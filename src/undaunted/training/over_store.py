@@ -93,14 +93,23 @@ class OverStore:
     def leave(self, told_s: float = 0.0) -> None:
         """See `Answers`: who has left is not waited for in an iteration that nobody can know."""
 
-    def saved(self, timeout_s: float) -> None:
+    def saved(self, timeout_s: float, give_up: Callable[[], bool]) -> None:
         """See `Answers`: torchrun ends all ranks when one ends with a code."""
         if self._answer is None or self._store is None:
             return
         done = [f"done/{rank}" for rank in range(self._world_size)]
         with contextlib.suppress(Exception):  # whoever serves the store may be gone
             self._store.set(done[self._rank], "")
-            self._store.wait(done, timedelta(seconds=timeout_s))
+            deadline = time.monotonic() + timeout_s
+            while time.monotonic() < deadline and not give_up() and not self._store.check(done):
+                self._wait_a_moment(done)
+
+    def _wait_a_moment(self, keys: list[str]) -> None:
+        """Signals are heard between two such waits."""
+        from torch.distributed import DistStoreError
+
+        with contextlib.suppress(DistStoreError):
+            self._store.wait(keys, timedelta(seconds=_LOOK_S))
 
     def close(self) -> None:
         """See `Answers`."""

@@ -23,6 +23,7 @@ import time
 from typing import TYPE_CHECKING
 
 from undaunted.progress.api import step
+from undaunted.progress.layout import LATEST
 from undaunted.progress.writer import current_writer
 from undaunted.training.attempts import Attempts, End, Rerun, ResultError
 from undaunted.training.over_store import OverStore
@@ -44,10 +45,12 @@ _SAVED_S = 600.0  # for other ranks to have saved
 _TOLD_S = 10.0  # for the launcher to know that the ranks stop
 _MARGIN_S = 60.0  # to be left of the scheduler's time when all is saved
 _SAVES = 2.0  # times the longest save so far
+_LONG_AGO = 1e9  # in 2001: less is no time since 1970, but a duration
 _LOOK_AT = 20  # steps after which the session says what is active
 _END = "SLURM_JOB_END_TIME"
 _LOG = logging.getLogger("undaunted")
 _starts = 0  # of sessions in this process that agree over a store
+_inside = 0  # process that has entered a session; a forked child has not
 
 
 class Session:
@@ -66,9 +69,9 @@ class Session:
         stop_signals: names of signals that mean to stop; ``()`` = none. The first one of them has
             all ranks stop after the same iteration, a second one, more than a second later, this
             one at once, and the third does what it would have done without a session.
-        end_time: when the job has to be over, seconds since 1970; None = as ``SLURM_JOB_END_TIME``
-            says, if it does. The ranks stop when twice the longest save so far and a minute are
-            left of it.
+        end_time: when the job has to be over, seconds since 1970 (``time.time() + left``); None =
+            as ``SLURM_JOB_END_TIME`` says, if it does. The ranks stop when twice the longest save
+            so far and a minute are left of it.
         stacks_after_s: without the launcher of undaunted: after so many seconds without progress
             the stacks of all threads are printed.
         rerun: has odd results computed again, see `attempts`; None = one that is fatal raises.
@@ -78,6 +81,7 @@ class Session:
 
     Raises:
         ValueError: a value cannot be meant; the text says which, and what to give.
+        RuntimeError: a session is used that is not entered, or is entered beside another one.
     """
 
     def __init__(
@@ -91,16 +95,20 @@ class Session:
     ) -> None:
         self.stop: Stop | None = None
         self._page = current_writer()
+        if save is not None and not callable(save):
+            raise ValueError(f"save is {save!r}: give a function that is called with an iteration")
         self._save = save
         self._signals = Signals(_names(stop_signals), self._preempted)
-        self._end_time = _end_time(os.environ) if end_time is None else _seconds(end_time)
+        self._end_time = _end_time(os.environ) if end_time is None else _moment(end_time)
         self._stacks_after_s = _positive(stacks_after_s)
         self._answers: Answers = Alone()
         self._connected = False
         self._watchdog: Watchdog | None = None
         self._setup: Section | None = None
         self._step = _Step(self)
+        self._inside: bool | None = None  # None = not entered yet, False = left
         self._steps = 0
+        self._newest = -1  # iteration that was begun last
         self._key = self._offset = 0
         self._asked = -1
         self._leave_at = math.inf
@@ -108,8 +116,10 @@ class Session:
         self._saved: int | None = None
         self._attempts = Attempts(rerun, lambda text: self._page.event("odd_result", text))
         self._late = False  # an answer did not come in time, which was said
+        self._goes_on = False  # after the stop
 
     def __enter__(self) -> Self:
+        self._enter_once()
         self._page = current_writer()
         if self._page.attached:
             self._answers = ByLauncher(self._page)
@@ -132,9 +142,11 @@ class Session:
         try:
             if isinstance(value, ResultError):
                 self._end_by_result(value.end)
-            if kind is None or by_result:
+            # Programs end with the session's exit code, some of them inside of it.
+            if kind is None or by_result or (kind is SystemExit and self.stop is not None):
                 self._end()
         finally:
+            self._leave()
             self._signals.restore()
             self._page.shut_down()
             if self._watchdog is not None:
@@ -225,7 +237,7 @@ class Session:
         Raises:
             ValueError: it is none.
         """
-        if iteration.__class__ is not int or iteration + self._offset <= self._asked:
+        if iteration.__class__ is not int or not self._asked < iteration + self._offset < LATEST:
             iteration = self._new_count(iteration)
         key = iteration + self._offset
         if not self._connected:
@@ -306,6 +318,12 @@ class Session:
 
     def _stop(self, reason: StopReason, iteration: int, text: str) -> bool:
         self.stop = Stop(reason, iteration, text)
+        if 0 <= self._newest < iteration:
+            _LOG.warning(
+                "rank %d: should_stop(%d) was asked, but iteration %d was begun last: what is "
+                "saved as iteration %d need not be that; ask after the step",
+                *(_rank(), iteration, self._newest, iteration),
+            )
         if _rank() == 0:
             _LOG.warning("stopping after iteration %d: %s", iteration, text)
         return True
@@ -330,6 +348,7 @@ class Session:
 
     def _connect(self) -> None:
         """Without the launcher: find the other ranks, which are there by now if there are any."""
+        self._check_inside()
         self._connected = True
         if self._page.attached or "torch" not in sys.modules:
             return
@@ -351,9 +370,18 @@ class Session:
             setup.__exit__(None, None, None)
         if not self._connected:
             self._connect()
+        self._check_inside()
         self._steps += 1
+        self._newest = iteration
         if self._steps == _LOOK_AT:
             self._say_active()
+        if self.stop is not None and not self._goes_on:
+            self._goes_on = True
+            _LOG.warning(
+                "rank %d: iteration %s begins, though all ranks were to stop after %d: leave the "
+                "loop when should_stop says so, also an outer one",
+                *(_rank(), iteration, self.stop.iteration),
+            )
         step(iteration)
 
     def _say_active(self) -> None:
@@ -395,14 +423,36 @@ class Session:
         if self._setup is not None:
             self._setup.__exit__(None, None, None)
         stop = self.stop
-        if stop is not None and self._save is not None and self._saved != stop.iteration:
-            self.save(stop.iteration)
         if stop is not None:
-            self._answers.saved(_SAVED_S)
+            last = self._newest if self._goes_on else stop.iteration
+            if self._save is not None and self._saved != last:
+                self.save(last)
+            heard = self._signals.heard
+            self._answers.saved(_SAVED_S, lambda: self._signals.heard > heard)
         if not self._steps:
-            _LOG.warning("rank %d: the session has seen no step: was session.step used?", _rank())
+            _LOG.warning(
+                "rank %d: the session has seen no step: either nothing was left to do, or the loop "
+                "does not use session.step",
+                _rank(),
+            )
         elif self._save is not None and self._saved is None and _rank() == 0:
             _LOG.warning("session: no checkpoint was saved in %d iterations", self._steps)
+
+    def _enter_once(self) -> None:
+        global _inside
+        if self._inside is not None:
+            raise RuntimeError("a session is entered once; make another one")
+        if _inside == os.getpid():
+            raise RuntimeError("another session of this process has not ended yet")
+        _inside, self._inside = os.getpid(), True
+
+    def _leave(self) -> None:
+        global _inside
+        _inside, self._inside = 0, False
+
+    def _check_inside(self) -> None:
+        if not self._inside:
+            raise RuntimeError("the session is not entered: write `with Session(...) as session:`")
 
     def _plan_leave(self) -> None:
         if self._end_time is not None and self.stop is None:
@@ -445,15 +495,15 @@ def _iteration(value: object) -> int:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         number = -1
-    if number < 0:
+    if not 0 <= number < LATEST:
         raise ValueError(f"should_stop({value!r}): give the number of an iteration, from 0")
     return number
 
 
-def _names(signals: object) -> list[str]:
-    if isinstance(signals, str):
-        raise ValueError(f"stop_signals is {signals!r}: give a list of names")  # noqa: TRY004
-    return [str(name) for name in signals]  # type: ignore[attr-defined]
+def _names(signals: object) -> list[str | int]:
+    if isinstance(signals, str) or not hasattr(signals, "__iter__"):
+        raise ValueError(f"stop_signals is {signals!r}: give a list of names, such as ['SIGTERM']")
+    return list(signals)
 
 
 def _positive(seconds: float) -> float:
@@ -468,15 +518,29 @@ def _seconds(value: float) -> float:
     return float(value)
 
 
+def _moment(value: float) -> float:
+    """Check a time that the program gives."""
+    if isinstance(value, bool) or _seconds(value) < _LONG_AGO:
+        raise ValueError(
+            f"end_time is {value!r}: give seconds since 1970, such as time.time() + 3600"
+        )
+    if value < time.time():
+        _LOG.warning("end_time is over since %s: the ranks stop at once", _clock(value))
+    return float(value)
+
+
 def _end_time(environ: Mapping[str, str]) -> float | None:
     value = environ.get(_END, "")
     if not value:
         return None
     try:
-        return _seconds(float(value))
+        end = _seconds(float(value))
     except ValueError:
-        _LOG.warning("%s is %r, which is no time: the end of the job is not known", _END, value)
-        return None
+        end = 0.0
+    if end > time.time():
+        return end
+    _LOG.warning("%s is %r, no time to come: the end of the job is not known", _END, value)
+    return None
 
 
 def _clock(at: float) -> str:

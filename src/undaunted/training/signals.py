@@ -19,15 +19,17 @@ class Signals:
     """Handlers of signals, in the place of others which come back.
 
     Args:
-        names: such as ``SIGTERM`` or ``TERM``.
+        names: such as ``SIGTERM``, ``TERM`` or ``signal.SIGTERM``.
         first: called by the handler of the first signal.
 
     Attributes:
         hurry: a second one has come.
+        heard: how many have come.
     """
 
-    def __init__(self, names: Sequence[str], first: Callable[[], None]) -> None:
+    def __init__(self, names: Sequence[str | int], first: Callable[[], None]) -> None:
         self.hurry = False
+        self.heard = 0
         self._numbers = [signal_number(name) for name in names]
         self._first = first
         self._before: dict[int, Any] = {}
@@ -54,6 +56,7 @@ class Signals:
             signal.signal(number, self._before[number])
             os.kill(os.getpid(), number)
             return
+        self.heard += 1
         now = time.monotonic()
         if not self._last:
             self._first()
@@ -72,14 +75,17 @@ def ignore_stop_signals(_worker: int = 0) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def signal_number(name: str) -> int:
-    """Return the number of a signal.
+def signal_number(name: str | int) -> int:
+    """Return the number of a signal, given its name or number.
 
     Raises:
-        ValueError: there is none of this name, or it cannot be handled.
+        ValueError: there is no such one, or it cannot be handled.
     """
-    full = name if name.startswith("SIG") else f"SIG{name}"
-    number = getattr(signal, full, None)
+    number: object = None
+    if isinstance(name, str):
+        number = getattr(signal, name if name.startswith("SIG") else f"SIG{name}", None)
+    elif name in {*signal.Signals}:
+        number = signal.Signals(name)
     if not isinstance(number, signal.Signals) or number in (signal.SIGKILL, signal.SIGSTOP):
         raise ValueError(f"{name!r} is no signal that can be handled; give SIGTERM, for example")
     return int(number)

@@ -55,7 +55,7 @@ _EXIT_CODES = {
 _TEXTS = {
     StopReason.PREEMPTED: "the job was told to stop",
     StopReason.REQUESTED: "a rank asked for a stop",
-    StopReason.DEADLINE: "the time that the job has is over",
+    StopReason.DEADLINE: "the end of the time that the job has is near",
     StopReason.RESTART: "the job goes on with other nodes",
     StopReason.SUSPECT: "a result may be wrong",
     StopReason.INVALID: "a result is wrong",
@@ -125,7 +125,7 @@ class Answers(Protocol):
             told_s: wait at most so long until whoever started the ranks knows that they are to.
         """
 
-    def saved(self, timeout_s: float) -> None:
+    def saved(self, timeout_s: float, give_up: Callable[[], bool]) -> None:
         """All is saved; wait for other ranks where the end of one ends them as well."""
 
     def close(self) -> None:
@@ -161,7 +161,7 @@ class ByLauncher:
             time.sleep(_LOOK_S)
         self._page.stops_alone()
 
-    def saved(self, timeout_s: float) -> None:
+    def saved(self, timeout_s: float, give_up: Callable[[], bool]) -> None:
         """See `Answers`."""
 
     def close(self) -> None:
@@ -194,7 +194,7 @@ class Alone:
     def leave(self, told_s: float = 0.0) -> None:
         """See `Answers`."""
 
-    def saved(self, timeout_s: float) -> None:
+    def saved(self, timeout_s: float, give_up: Callable[[], bool]) -> None:
         """See `Answers`."""
 
     def close(self) -> None:
