@@ -270,3 +270,13 @@ def test_simple_exit_codes(tmp_path: Path) -> None:
 def test_an_exit_code_alone_means_nothing(tmp_path: Path) -> None:
     with launched(tmp_path, "import sys; sys.exit(16)", "--nproc-per-node", "1") as launcher:
         assert launcher.finish() == 1, launcher.text
+
+
+def test_a_rank_that_does_not_end_in_time_is_named(tmp_path: Path) -> None:
+    script = SCRIPT.replace("time.sleep(0.2)", "time.sleep(1000)").replace("iteration < 9", "rank")
+    words = ("--nproc-per-node", "2", "--term-timeout", "1s")
+    with launched(tmp_path, script, *words, PHASE="save") as launcher:
+        launcher.wait_for("rank 1 stands")
+        launcher.process.send_signal(signal.SIGTERM)
+        assert launcher.finish() == 75, launcher.text
+    assert "rank 1 had not ended 1.0 s after the order to stop" in launcher.text

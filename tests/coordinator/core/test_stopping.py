@@ -192,3 +192,14 @@ def test_too_few_answers(nodes: list[str]) -> None:
     stopping = Stopping()
     stopping.take(asked("a", 1))
     assert not stopping.decide(nodes)
+
+
+def test_what_fails_while_all_are_to_stop_is_in_the_reason_of_the_end() -> None:
+    job = two()
+    job.signal("a")
+    job.feed(asked("a", 7), asked("b", 7))
+    job.fail("b", "rank 3: exit code 1")
+    job.feed(m.NodeStopped("a", 0), m.NodeStopped("b", 0, verdict="rank 3 failed: disk full"))
+    assert job.outcomes == {"a": "preempted", "b": "preempted"}
+    assert "SIGTERM" in job.ends["a"].reason
+    assert "rank 3 failed: disk full" in job.ends["a"].reason

@@ -745,3 +745,20 @@ def test_a_code_of_a_rank_that_has_stopped_is_no_failure() -> None:
     machine.handle(AGREE)
     machine.handle(m.Agreed(0, ask=True))
     assert machine.handle(m.RankExited(0, 75)) == [m.SignalRanks((1,), 15, agree=True)]
+
+
+def test_ranks_that_were_to_save_and_have_not_ended_in_time_are_reported() -> None:
+    machine = running(3)
+    machine.handle(AGREE)
+    machine.handle(m.Agreed(0, ask=True))
+    machine.handle(m.RankExited(1, 75))
+    said, *kill = machine.handle(m.TimerFired("grace", 0))
+    assert said == m.SayLate((0, 2), 100.0)
+    assert m.SignalTree(9) in kill
+
+
+def test_ranks_that_only_wait_for_one_that_has_failed_are_not_reported_late() -> None:
+    machine = running(2)
+    machine.handle(STOP)
+    late = machine.handle(m.TimerFired("grace", 0))
+    assert not [each for each in late if isinstance(each, m.SayLate)]

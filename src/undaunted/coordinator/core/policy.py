@@ -1217,7 +1217,12 @@ class JobPolicy:
     def _with_first_cause(self, ending: Ending) -> Ending:
         """Name the first cause: the first report need not be about what happened first."""
         cause = self.blame.first_cause
-        if not ending.budget or cause is None:
+        if cause is None:
+            return ending
+        if self.stopping is not None:
+            said = f"{ending.reason}; {self._cause_text(cause)}, while all ranks were to stop"
+            return Ending(ending.outcome, f"{said}: not all of them need have saved")
+        if not ending.budget:
             return ending
         return Ending(ending.outcome, f"{self._cause_text(cause)}; {ending.budget}")
 

@@ -307,6 +307,9 @@ class Agent:
                 self._ranks.judge_crash(final=final)
             case m.SignalRanks(local_ranks=ranks, signal=number, agree=agree):
                 self._signal_ranks(ranks, number, agree=agree)
+            case m.SayLate(local_ranks=ranks, grace_s=grace_s):
+                late = [self._this_round().rank(local_rank) for local_rank in ranks]
+                self._scribe.not_ended_in_time(late, grace_s)
             case m.SignalTree(signal=number):
                 self._tree.signal(number)
             case m.PrepareClearing():

@@ -304,6 +304,14 @@ class SignalRanks:
 
 
 @dataclass(frozen=True, slots=True)
+class SayLate:
+    """Tell the user that these ranks have not ended within the grace."""
+
+    local_ranks: tuple[int, ...]
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class SignalTree:
     """Send ``signal`` to every process of the round; answer TreeEmpty once none is left."""
 
@@ -368,6 +376,7 @@ Command = (
     | JudgeHang
     | JudgeCrash
     | SignalRanks
+    | SayLate
     | SignalTree
     | PrepareClearing
     | ClearNode
@@ -696,7 +705,7 @@ class Node:
             case "linger" if self.state in _SIGNALS_THE_LINGERING:
                 return [SignalRanks(tuple(r for r in self.alive if r in self._errored), _SIGTERM)]
             case "grace" if self.state is State.STOPPING:
-                return self._kill()
+                return [*self._late(), *self._kill()]
             case "agree":
                 return [] if self._asks else self._signal_who_never_asks()
             case "unkillable" if self.state is State.KILLING:
@@ -733,6 +742,12 @@ class Node:
             return []
         self._errored[local_rank] = detail
         return [ReportFailed("crash", local_rank, detail)]
+
+    def _late(self) -> list[Command]:
+        """Ranks that were to save have not ended in time. After failures that is expected."""
+        if self._stop is None or not self._stop.agree or not self.alive:
+            return []
+        return [SayLate(tuple(self.alive), self._grace_s)]
 
     def _signal_who_never_asks(self) -> list[Command]:
         """Where ranks were to agree: the others have stopped, or nothing was heard."""

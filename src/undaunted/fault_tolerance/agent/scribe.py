@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 from undaunted.attribution.error_file import ErrorReport
 from undaunted.attribution.evidence import RankEvidence, format_full
 from undaunted.attribution.exits import signal_name
-from undaunted.base.text import count, format_duration, one_line
+from undaunted.base.text import count, format_duration, format_ranks, one_line
 from undaunted.fault_tolerance.function_call import shown
 from undaunted.fault_tolerance.output.messages import ERROR, INFO, Messages
 from undaunted.journal import events as e
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from undaunted.coordinator.core import messages as job
     from undaunted.coordinator.core.progress import Iterations
     from undaunted.fault_tolerance.agent.judge import Judgement
@@ -494,6 +496,12 @@ class Scribe:
             )
         )
         self.say(one_line(f"rank {rank} requests {action}: {text or 'no reason given'}"))
+
+    def not_ended_in_time(self, ranks: Sequence[int], grace_s: float) -> None:
+        """These ranks were told to stop, and are killed now."""
+        late = f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"
+        after = format_duration(grace_s)
+        self.say(f"{late} had not ended {after} after the order to stop: SIGKILL, perhaps unsaved")
 
     def agent_paused(self, seconds: float) -> None:
         """This process did not run for a while."""
