@@ -156,7 +156,7 @@ def test_where_the_journal_of_the_node_is_missing_the_advice_names_the_cause() -
     ("how", "cause"),
     [
         ({"signal": "SIGSEGV"}, "native_crash"),
-        ({"signal": "SIGKILL"}, "terminated"),
+        ({"signal": "SIGKILL"}, "killed"),
         ({"exit_code": 7}, "program_error"),
         ({"exception": "DistNetworkError: Connection closed by peer"}, "peer_lost"),
     ],
@@ -253,7 +253,7 @@ def test_what_follows_or_is_of_others_or_unsure_explains_nothing(seen: Finding) 
 
 
 def test_the_line_of_a_rank_that_waited_is_not_put_beside_who_was_killed() -> None:
-    killed = Finding("terminated", (1,), ("a",), quote="SIGKILL", source="j:1")
+    killed = Finding("killed", (1,), ("a",), quote="SIGKILL", source="j:1")
     waited = Finding("peer_lost", quote="Connection closed by peer", source="rank0.log:3")
     (one,) = explain([Case(about=ABOUT, findings=joined(killed, [waited]))])
     assert one.root is killed

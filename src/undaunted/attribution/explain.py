@@ -45,7 +45,9 @@ _LONGEST_QUOTE = 300
 _SHORT_NS = 60_000_000_000
 
 # Causes that say what was seen of a process, not why: what a log names instead is worth more.
-_BROAD = frozenset({"program_error", "native_crash", "terminated", "peer_lost", "host_lag"})
+_BROAD = frozenset(
+    {"program_error", "native_crash", "killed", "terminated", "peer_lost", "host_lag"}
+)
 # What the words of a program's own exception may tell: the launcher says program_error for it, and
 # one failure has one name.
 _OWN_WORDS = frozenset({"data_error", "not_finite"})
@@ -201,7 +203,8 @@ def _adds_nothing(one: Finding, told: Finding) -> bool:
     if one.cause in _OWN_WORDS and told.cause == "program_error" and message:
         return message in one.quote and {*one.ranks} <= {*told.ranks}
     known, other = CAUSES.get(one.cause), CAUSES.get(told.cause)
-    follow = known is not None and other is not None and known.follows and other.follows
+    ended = other is not None and (other.follows or told.cause == "killed")
+    follow = known is not None and known.follows and ended
     return follow and not one.ranks and told.confidence >= SURE and one.cause != told.cause
 
 

@@ -73,7 +73,7 @@ _DEVICE = 5  # said by hardware or by who watches it: nothing else explains it a
 _HOST = 4  # memory, disks, and who may end the job: programs fail because of these
 _PROGRAM = 3
 _LINK = 2  # networks and collectives: mostly a sign of something that failed at the other end
-_SLOW = 1
+_SEEN = 1  # of a rank; not why
 _FOLLOWS = 0
 
 
@@ -150,7 +150,19 @@ CAUSES: Mapping[str, Cause] = {
                 ("rendezvous_failed", "job", "restart", 1, "ranks did not find each other"),
             ),
         ),
-        *_rows(_SLOW, (("slow_rank", "rank", "exclude", 3, "a rank is slower than its peers"),)),
+        *_rows(
+            _SEEN,
+            (
+                (
+                    "killed",
+                    "node",
+                    "restart",
+                    1,
+                    "a process was killed (SIGKILL), by somebody or for want of memory",
+                ),
+                ("slow_rank", "rank", "exclude", 3, "a rank is slower than its peers"),
+            ),
+        ),
         *_rows(
             _FOLLOWS,
             (

@@ -44,6 +44,8 @@ def cause_seen(
     if verdict.signal and not verdict.exception:
         if verdict.signal == "SIGABRT":
             return "native_crash", GUESSED  # so ends also who gets a wrong collective of another
+        if verdict.signal == "SIGKILL":
+            return "killed", 1.0
         return "native_crash" if verdict.signal in _CRASHES else "terminated", 1.0
     name, _, message = verdict.exception.partition(": ")
     if is_peer_lost(name, message, verdict.traceback):

@@ -321,7 +321,7 @@ def test_a_worker_that_was_killed_has_most_likely_had_no_memory(tmp_path: Path) 
             "ConnectionResetError: [Errno 104] Connection reset by peer",
         ),
         (
-            "terminated",
+            "killed",
             ["api.py:900] Sending process 4101 closing signal SIGTERM"],
             "api.py:874] failed (exitcode: -9) local_rank: 3 (pid: 4103) of binary: python3",
         ),
@@ -366,6 +366,67 @@ def test_a_rank_that_says_why_itself_is_not_changed_by_a_summary(tmp_path: Path)
     assert found[0].ranks == (1,)
 
 
-def test_the_first_to_end_after_a_timeout_of_all_ranks_is_not_blamed(tmp_path: Path) -> None:
-    found = read(tmp_path, *watchdogs(0, 1, 2, 3), *torchrun_blames(3, "node-7", -6)).findings
+@pytest.mark.parametrize("exit_code", [-6, -9])
+def test_the_first_to_end_after_a_timeout_of_all_ranks_is_not_blamed(
+    tmp_path: Path, exit_code: int
+) -> None:
+    ended = [torchrun_notices(exit_code), *torchrun_blames(3, "node-7", exit_code)]
+    found = read(tmp_path, *watchdogs(0, 1, 2, 3), *ended).findings
     assert not any(one.ranks for one in found)
+    assert found[0].cause == "collective_timeout"
+
+
+LOST = "RuntimeError: [pair.cc:537] Read error [127.0.0.1]:228: Connection reset by peer"
+
+
+def torchrun_notices(exit_code: int) -> str:
+    return f"E1123 15:50:50.116 411 api.py:1002] failed (exitcode: {exit_code}) local_rank: 1"
+
+
+def test_a_rank_that_was_killed_explains_connections_that_ended(tmp_path: Path) -> None:
+    lines = ["1: hello", f"0: {LOST}", f"3: {LOST}", torchrun_notices(-9)]
+    root = read(tmp_path, *lines, *torchrun_blames(2, "node-7", -9)).findings[0]
+    assert (root.cause, root.ranks, root.nodes) == ("killed", (2,), ("node-7",))
+    other = [*torchrun_blames(3, "node-8", -6), *torchrun_blames(2, "node-7", -9)]
+    assert read(tmp_path, *lines, *other).findings[0].ranks == (2,)
+    both = [*torchrun_blames(3, "node-8", -9), *torchrun_blames(2, "node-7", -9)]
+    assert read(tmp_path, *lines, *both).findings[0].ranks == ()
+
+
+def test_an_error_of_the_program_says_more_than_that_it_was_killed(tmp_path: Path) -> None:
+    lines = [f"1: {FAILED}", torchrun_notices(-9), *torchrun_blames(2, "node-7", -9)]
+    assert read(tmp_path, *lines).findings[0].cause == "program_error"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Killed",
+        "3: Killed",
+        "/job/run.sh: line 3: 12345 Killed                  python train.py",
+        "bash: line 1:    71 Killed                  torchrun train.py",
+    ],
+)
+def test_a_shell_says_that_a_process_was_killed(tmp_path: Path, line: str) -> None:
+    assert read(tmp_path, f"0: {LOST}", line).findings[0].cause == "killed"
+
+
+@pytest.mark.parametrize("line", ["killed 3 idle workers", "not killed"])
+def test_other_lines_with_the_word_killed(tmp_path: Path, line: str) -> None:
+    assert read(tmp_path, line).findings == []
+
+
+@pytest.mark.parametrize(
+    ("line", "ranks"),
+    [
+        ("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.0 cgroup. Some of your", ()),
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks", ()),
+        ("[2026-11-22T10:10:10.123] error: Detected 3 oom_kill events in StepId=7.batch.", ()),
+        ("srun: error: node-1: task 3: Out Of Memory", (3,)),
+    ],
+)
+def test_slurm_says_that_a_node_ran_out_of_memory(
+    tmp_path: Path, line: str, ranks: tuple[int, ...]
+) -> None:
+    root = read(tmp_path, f"0: {LOST}", line).findings[0]
+    assert (root.cause, root.ranks) == ("host_out_of_memory", ranks)

@@ -30,6 +30,8 @@ _DEVICE = severity_of("gpu_lost")
 _PROGRAM = severity_of("program_error")
 _NUMBER = re.compile(r"SeqNum=(\d{1,18})\b")
 _LATER = 0.9
+_HAS_PLACE = frozenset({"gpu", "node", "rank"})
+_KILLED = re.compile(r"exitcode\s*: -9\b|SIGKILL")
 # Lines beside which there is mostly another that says more.
 _VAGUE = re.compile(
     r"^\W*exitcode\s*:|closing signal|invoked oom-killer|oom-kill:|terminate called|ChildFailed"
@@ -136,7 +138,7 @@ def judge(
         previous: of the last round that went well.
         world_size: number of ranks; None: as the logs say.
     """
-    seen = _left(_alive(scans))
+    seen = _without_late_kill(_left(_alive(scans)))
     node_of = {rank: node for scan in scans for rank, node in scan.node_of.items()}
     ranks = {rank for scan in scans for rank in scan.ranks}
     made = [(_place(one), _finding(one, seen, node_of, ranks)) for one in seen.values()]
@@ -210,6 +212,16 @@ def _left(seen: dict[str, Seen]) -> dict[str, Seen]:
     }
 
 
+def _without_late_kill(seen: dict[str, Seen]) -> dict[str, Seen]:
+    """Leave out that a process was killed after a timeout: it may have waited for another."""
+    if "killed" not in seen or (timeout := seen.get("collective_timeout")) is None:
+        return seen
+    first = {hit.path: hit.line for hit in sorted(timeout.hits, key=lambda hit: -hit.line)}
+    since = min((hit.t for hit in timeout.hits if hit.t), default=0.0)
+    late = all(_order(hit, first, since) > 0 for hit in seen["killed"].hits)
+    return {cause: one for cause, one in seen.items() if cause != "killed" or not late}
+
+
 def _order(hit: Hit, first: dict[str, int], since: float) -> int:
     """Return -1 if a line came before what began in these lines and at this time, 1: after it.
 
@@ -251,11 +263,11 @@ def _finding(
         if not ranks and one.cause != "terminated":  # who is not ended says nothing about an end
             ranks = _behind(one.hits, all_ranks) or _silent(one.ranks, all_ranks)
         nodes = set()
-    elif not ranks and CAUSES[one.cause].scope in {"gpu", "node", "rank"}:
+    elif not ranks and one.cause != "killed" and CAUSES[one.cause].scope in _HAS_PLACE:
         ranks = _others_of(nodes, seen, node_of)
     inferred = bool(ranks - one.ranks) and not nodes
     if not ranks and not nodes:
-        ranks, nodes = _first_failure(seen)
+        ranks, nodes = _first_failure(one.cause, seen)
     if not nodes and ranks and all(rank in node_of for rank in ranks):
         nodes = {node_of[rank] for rank in ranks}
     quoted = max([hit for hit in one.hits if ranks & {*hit.ranks}] or one.hits, key=_telling)
@@ -275,14 +287,17 @@ def _telling(hit: Hit) -> tuple[bool, float]:
     return not _VAGUE.search(hit.quote), hit.meaning.confidence
 
 
-def _first_failure(seen: dict[str, Seen]) -> tuple[set[int], set[str]]:
+def _first_failure(cause: str, seen: dict[str, Seen]) -> tuple[set[int], set[str]]:
     """Return rank and host of the failure that torchrun calls the first, if all summaries agree.
 
-    Not where ranks have failed because of others: the first to end may have waited for another.
+    Not where ranks have failed because of others: the first to end may have waited for another,
+    unless it was killed, which it does not do itself.
     """
-    if any(CAUSES[cause].follows and cause != "terminated" for cause in seen):
-        return set(), set()
     hits = [hit for one in seen.values() for hit in one.hits if hit.is_first]
+    if cause == "killed":
+        hits = [hit for hit in hits if _KILLED.search(hit.quote)]
+    elif any(CAUSES[each].follows and each != "terminated" for each in seen):
+        return set(), set()
     who = {(hit.ranks, hit.nodes) for hit in hits}
     return (set(hits[0].ranks), set(hits[0].nodes)) if len(who) == 1 else (set(), set())
 
