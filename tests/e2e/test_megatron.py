@@ -55,6 +55,15 @@ def test_a_job_of_sections_alone_never_dies_of_a_limit_of_heartbeats(tmp_path: P
     assert "FT: updated timeouts saved to saved/ft_state.json." in text
 
 
+def test_a_simulated_fault_is_announced_and_seen(tmp_path: Path) -> None:
+    fault = {"FT_SIM_FAULT_DESC": "rank_killed;1;0"}
+    with launched(tmp_path, SCRIPT, "--nproc-per-node", "2", **fault) as launcher:
+        assert launcher.finish() == 1
+        launcher.wait_for(r"rank 1 .*SIGKILL")
+    assert "FT: Selected fault=rank_killed; target rank=1; delay=0.0" in launcher.seen
+    assert "FT: Simulating fault: rank_killed; rank to fail: 1" in launcher.seen
+
+
 # No collective keeps these ranks together.
 STOPS = """
     import os, signal, time
