@@ -23,17 +23,19 @@ class Generators:
         self._python = _Watched(_python_memory, random.getstate)
         self._numpy: _Watched | None = None
         self._torch: Any = None
+        self._torch_state: Callable[[], Any] = _nothing
         self._devices: Any = None  # the module of torch that has them
         self._kept: tuple[Any, ...] = ()
 
     def keep(self) -> None:
         """Keep the states as they are now, in the place of those that were kept before."""
         numpy = self._numpy or self._find_numpy()
-        torch = self._torch or self._find_torch()
+        if self._torch is None:
+            self._find_torch()
         self._kept = (
             self._python.state(),
             None if numpy is None else numpy.state(),
-            None if torch is None else torch.default_generator.get_state(),
+            self._torch_state(),
             self._devices and [(one, one.get_state()) for one in _of(self._devices)],
         )
 
@@ -44,6 +46,8 @@ class Generators:
 
     def _find_torch(self) -> Any:
         self._torch = torch = sys.modules.get("torch")
+        if torch is not None:
+            self._torch_state = torch.default_generator.get_state
         accelerator = getattr(torch, "accelerator", None)  # from torch 2.6
         if accelerator is not None and accelerator.is_available():
             self._devices = getattr(torch, accelerator.current_accelerator().type, None)
@@ -104,7 +108,7 @@ class _Memory:
         more: returns what of the state lies elsewhere.
     """
 
-    def __init__(self, parts: list[Any], owner: object, more: Callable[[], object]) -> None:
+    def __init__(self, parts: list[Any], owner: object, more: Callable[[], object] | None) -> None:
         self.parts, self.owner, self.more = parts, owner, more
 
 
@@ -119,19 +123,23 @@ class _Watched:
         self._state: Any = None
 
     def state(self) -> Any:
-        if self._memory is None or self._changed(self._memory):
-            self._state = self._get()  # may write to the memory: look at it afterwards
-            self._memory = memory = self._find()
-            if memory is not None:
-                self._seen = [(bytearray(part), part) for part in memory.parts]
-                self._more = memory.more()
+        memory = self._memory
+        if memory is not None and (memory.more is None or memory.more() == self._more):
+            for before, now in self._seen:  # as bytes, which is the fast order
+                if before != now:
+                    break
+            else:
+                return self._state
+        self._state = self._get()  # may write to the memory: look at it afterwards
+        self._memory = memory = self._find()
+        if memory is not None:
+            self._seen = [(bytearray(part), part) for part in memory.parts]
+            self._more = None if memory.more is None else memory.more()
         return self._state
 
-    def _changed(self, memory: _Memory) -> bool:
-        for before, now in self._seen:  # as bytes, which is the fast order
-            if before != now:
-                return True
-        return memory.more() != self._more
+
+def _nothing() -> None:
+    """There is no torch."""
 
 
 def _python_memory() -> _Memory | None:
@@ -153,7 +161,7 @@ def _numpy_memory() -> _Memory | None:
     if type(bits).__name__ != "MT19937":
         return None
     state = _view(bits.ctypes.state_address, _MT19937_BYTES)
-    return _Memory([state, _object(one, type(one))], (one, bits), lambda: None)
+    return _Memory([state, _object(one, type(one))], (one, bits), None)
 
 
 _MT19937_BYTES = 4 * 624 + 4  # numbers, and at which of them it is

@@ -40,6 +40,8 @@ REPORTING_INTERVAL_ITERATIONS = 2
 _LOG = logging.getLogger("undaunted")
 # Looked up in each step; members of enums take longer.
 _DISABLED = RerunMode.DISABLED
+_VALIDATE = RerunMode.VALIDATE_RESULTS
+_GO_ON = (False, False, 0)
 _BEFORE, _RUNNING = RerunState.NOT_RUNNING_YET, RerunState.INITIAL_RUN
 
 
@@ -148,7 +150,7 @@ class RerunStateMachine:
         self.error_injector = error_injector or RerunErrorInjector()
         self.large_value_counts: dict[str, int] = {}
         self.max_values: dict[str, float] = {}
-        self._state_functions = (state_save_func, state_restore_func)
+        self._save_state, self._restore_state = state_save_func, state_restore_func
         self._tracker = Tracker(result_rejected_tracker_filename)
         self._fatal_checks = fatal_checks
         self._any_rank = any_rank or reduction.any_rank
@@ -185,19 +187,25 @@ class RerunStateMachine:
             data_iterator: the source of batches, a list of some, or None. Those that are not of
                 `RerunDataIterator` are wrapped: take what `batches` returns for them.
         """
-        state = self.state
+        state = self.state  # the two rows of nearly all steps come at once
+        if state is _BEFORE:
+            self._begin(() if data_iterator is None else self._iterators(data_iterator))
+            self.state = _RUNNING
+            return True
         if state is _RUNNING and self._nothing_wished():
-            self.state = _BEFORE  # the row of nearly all steps, at once
+            self.state = _BEFORE
             return False
+        return self._turn(state, data_iterator)
+
+    def _turn(self, state: RerunState, data_iterator: Any) -> bool:
         mode = self._mode
         turn = table.next_turn(mode, state, self._wishes_of_all(mode, state))
         batches = () if data_iterator is None else self._iterators(data_iterator)
         if state is RerunState.WILL_RERUN_FROM_CHECKPOINT:
             self._resume(batches)
         for what in turn.do:
-            self._do(what, mode, batches)
-        if self._wishes:
-            self._wishes.clear()
+            self._do(what, batches)
+        self._wishes.clear()
         self._counts.clear()
         self.state = turn.state
         if turn.say:
@@ -210,6 +218,8 @@ class RerunStateMachine:
         What is saved is the state before this step, as the optimizer has not seen its gradients.
         """
         self.first = False
+        if self.state is _BEFORE:
+            return _GO_ON
         found = table.leave(self._mode, self.state)
         if found.say:
             self._say_once(found.say)
@@ -258,8 +268,8 @@ class RerunStateMachine:
         return not reduced
 
     def _wishes_of_all(self, mode: RerunMode, state: RerunState) -> Collection[Wish]:
-        if state is RerunState.NOT_RUNNING_YET or state is _RUNNING:
-            return self._wishes
+        if state is _RUNNING:
+            return self._wishes  # all know of them: `_nothing_wished`
         wanted = table.wishes_of_all(mode, state)
         if not wanted:
             return ()
@@ -267,9 +277,9 @@ class RerunStateMachine:
         found = self._any_rank([wish in self._wishes for wish in wanted])
         return [wish for wish, any_has in zip(wanted, found, strict=True) if any_has]
 
-    def _do(self, what: Do, mode: RerunMode, batches: Collection[RerunDataIterator]) -> None:
+    def _do(self, what: Do, batches: Collection[RerunDataIterator]) -> None:
         if what is Do.BEGIN:
-            self._begin(mode, batches)
+            self._begin(batches)
         elif what is Do.RESTORE:
             self._restore(batches)
         elif what is Do.REPORT:
@@ -278,21 +288,25 @@ class RerunStateMachine:
             self.odd = None
             self._kept.clear()
 
-    def _begin(self, mode: RerunMode, batches: Iterable[RerunDataIterator]) -> None:
+    def _begin(self, batches: Iterable[RerunDataIterator]) -> None:
         self.current_iteration += 1
         self.odd = None
+        self._counts.clear()
+        if self._wishes:
+            self._wishes.clear()
+        again = self._mode is not _DISABLED
         for one in batches:
-            one.keeps = mode is not _DISABLED
+            one.keeps = again
             one.advance()
-        if mode is not _DISABLED:
+        if again:
             self._generators.keep()
-            if self._state_functions[0] is not None:
-                self._user_state = self._state_functions[0]()
+            if self._save_state is not None:
+                self._user_state = self._save_state()
 
     def _restore(self, batches: Collection[RerunDataIterator]) -> None:
         self._generators.put_back()
-        if self._state_functions[1] is not None:
-            self._state_functions[1](self._user_state)
+        if self._restore_state is not None:
+            self._restore_state(self._user_state)
         for one in batches:
             one.rewind()
         for source, one in self._wrapped.values():
@@ -318,8 +332,8 @@ class RerunStateMachine:
                 _LOG.warning("random generators cannot be set as they were: %s", error)
         else:
             self._generators.keep()
-        if self._state_functions[0] is not None:
-            self._user_state = self._state_functions[0]()
+        if self._save_state is not None:
+            self._user_state = self._save_state()
 
     def _iterators(self, data: Any) -> list[RerunDataIterator]:
         some = data if isinstance(data, list) else [data]
@@ -361,17 +375,17 @@ class RerunStateMachine:
             self._say_enabled()
         number = self._counts[message] = self._counts.get(message, 0) + 1
         odd = self.odd
+        if state is _RUNNING and mode is _VALIDATE and odd is None and not self.first:
+            injector = self.error_injector  # the row of nearly all checks comes at once
+            injected = injector.error_injection_rate and injector.maybe_inject(_rank())
+            if injected or rejection_func(result):
+                self._reject(result, message, number, fatal=fatal)
+            return
         same = odd is not None and odd.call[1] == number and odd.call[0][0] == message
         asked = table.question(
             mode, state, first=self.first, pending=odd is not None, same_call=same
         )
         if asked is Question.NOTHING:
-            return
-        if asked is Question.ODD:
-            injector = self.error_injector
-            injected = injector.error_injection_rate and injector.maybe_inject(_rank())
-            if injected or rejection_func(result):
-                self._reject(result, message, number, fatal=fatal)
             return
         compare = comparison_func or difference
         if asked is Question.DIFFERENT and odd is not None:
@@ -380,7 +394,7 @@ class RerunStateMachine:
         elif asked is Question.KEEP:
             self._kept[message, number] = _copy(result)
             self._wishes.add(Wish.RERUN)
-        elif (message, number) in self._kept:
+        elif asked is Question.VARIES and (message, number) in self._kept:
             stats = self._stats.setdefault(message, QuickStats())
             stats.record(compare(self._kept[message, number], result))
 
