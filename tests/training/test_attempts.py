@@ -198,6 +198,17 @@ def test_a_folder_that_cannot_be_written_to_ends_as_without_one(tmp_path, page, 
     assert "cannot be kept" in caplog.text
 
 
+def test_ranks_that_cannot_agree_are_told_so(page, monkeypatch, caplog):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with Session(rerun=Rerun()) as session:
+        for iteration in range(1, 3):
+            with session.step(iteration):
+                for _ in session.attempts():
+                    session.check(1.0)
+            session.should_stop(iteration)
+    assert caplog.text.count("there is no process group of torch") == 1
+
+
 def test_random_generators_of_torch_are_in_the_question(tmp_path, page, monkeypatch):
     torch = pytest.importorskip("torch")
     seen = []

@@ -193,6 +193,11 @@ class Attempts:
     def _resume(self, iteration: int) -> None:
         """Take up a question of the round before, if all ranks have one about this iteration."""
         self._begun = True
+        if reduction.place()[1] > 1 and not reduction.is_distributed():
+            _LOG.warning(
+                "there is no process group of torch: ranks cannot agree to run a step again, and "
+                "each does so alone; call torch.distributed.init_process_group before"
+            )
         if self._folder is None:
             return
         question = self._question(iteration)

@@ -1,0 +1,39 @@
+"""What ranks learn of each other."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from tests.training import gloo_ranks
+from undaunted.training.rerun import reduction
+
+
+def test_a_process_that_is_alone(monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert reduction.any_rank([True, False]) == [True, False]
+    assert reduction.gather({"a": 1}) == [{"a": 1}]
+    assert reduction.place() == (0, 1)
+    assert not reduction.is_distributed()
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert reduction.place() == (3, 4)
+
+
+@pytest.mark.e2e
+@pytest.mark.torch
+def test_ranks_of_gloo(tmp_path):
+    program = Path(__file__).with_name("reduction_program.py")
+    said = gloo_ranks.run(program, 2, tmp_path)
+    for rank, one in enumerate(said):
+        assert one["place"] == [rank, 2]
+        assert one["distributed"]
+        assert one["any"] == [True, False, True]
+        gathered = [{"rank": n, "text": "x" * n, "inf": math.inf} for n in range(2)]
+        assert one["gathered"] == gathered
+    # Rank 0 has the same results each time, rank 1 others.
+    assert said[0]["last"][0].startswith("    8/4 total/identical samples, rel. variability: avg= ")
+    assert not any("samples" in line for line in said[1]["last"])
