@@ -83,3 +83,12 @@ def test_parameters_and_what_has_no_shape_yet() -> None:
 def test_words_that_lie_across_do_not_matter() -> None:
     whole: Any = torch.frombuffer(bytearray(struct.pack("<9f", *range(9))), dtype=torch.float32)
     assert of(whole[1:]) == of(whole[1:].clone())
+
+
+def test_threads_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    some = [torch.randn(3000), torch.ones(7, dtype=torch.bool), torch.randn(40, 9).t()]
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    alone = digests_of_each(some)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    monkeypatch.setattr(each, "_FOR_THREADS_BYTES", 1)
+    assert digests_of_each(some) == alone

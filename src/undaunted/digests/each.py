@@ -10,17 +10,20 @@ import ctypes
 import functools
 import hashlib
 import importlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from undaunted.digests.tensors import Contents, parts, what_it_is
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from torch import Tensor
 
 BYTES = 16
 """Length of a digest."""
+_MAX_THREADS = 16
+_FOR_THREADS_BYTES = 1 << 24  # fewer are hashed before a thread has started
 
 
 def digests_of_each(tensors: Iterable[Tensor]) -> list[bytes]:
@@ -36,21 +39,24 @@ def digests_of_each(tensors: Iterable[Tensor]) -> list[bytes]:
 
     xxhash = _xxhash()
     contents = Contents()
-    each: list[tuple[list[bytes], slice]] = []  # what is known, and where the sums of the rest are
+    plain: list[Tensor] = []  # hashed in main memory
+    each: list[tuple[bytes, slice, slice]] = []  # what it is, which of these, where in the sums
     with torch.no_grad():
         for tensor in tensors:
-            known = [what_it_is(tensor).encode()]
-            first = contents.pieces
+            described = what_it_is(tensor)
+            start, first = len(plain), contents.pieces
             for part in parts(tensor):
-                known.append(f"{part.dtype} {list(part.shape)}".encode())
+                described += f" {part.dtype} {list(part.shape)}"
                 if part.is_cpu and xxhash is not None:
-                    known.append(_hash(xxhash, part))
+                    plain.append(part)
                 else:
                     contents.add(part)
             contents.complete()
-            each.append((known, slice(first * 8, contents.pieces * 8)))
+            where = slice(first * 8, contents.pieces * 8)
+            each.append((described.encode(), slice(start, len(plain)), where))
+        hashes = _hashes(xxhash, plain, torch.get_num_threads())
         sums = contents.sums()
-    return [_joined([*known, sums[where]]) for known, where in each]
+    return [_joined([described, *hashes[own], sums[at]]) for described, own, at in each]
 
 
 def how() -> str:
@@ -66,8 +72,18 @@ def _xxhash() -> Any:
         return None
 
 
+def _hashes(xxhash: Any, tensors: Sequence[Tensor], threads: int) -> list[bytes]:
+    """Hash tensors in main memory, with as many threads as torch computes with."""
+    hash_one = functools.partial(_hash, xxhash)
+    threads = min(threads, len(tensors), _MAX_THREADS)
+    if threads < 2 or sum(one.nbytes for one in tensors) < _FOR_THREADS_BYTES:
+        return [hash_one(one) for one in tensors]
+    with ThreadPoolExecutor(threads, "undaunted-digest") as pool:
+        return [*pool.map(hash_one, tensors)]
+
+
 def _hash(xxhash: Any, part: Tensor) -> bytes:
-    whole = part.contiguous()
+    whole = part.detach().contiguous()  # threads of the pool record gradients
     content = (ctypes.c_char * whole.nbytes).from_address(whole.data_ptr()) if whole.nbytes else b""
     digest: bytes = xxhash.xxh3_128_digest(content)
     return digest
