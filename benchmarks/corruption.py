@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import sys
 import tempfile
 import time
@@ -38,8 +37,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.corruption", description=__doc__)
     parser.add_argument("--gib", type=float, default=1.0, help="of parameters (1)")
     parser.add_argument("--rounds", type=int, default=15, help="turns (15)")
+    parser.add_argument("--threads", type=int, default=1, help="of torch (1)")
     parser.add_argument("--only", choices=("found", "replicas", "replay"), help="a part; all")
     args = parser.parse_args()
+    torch.set_num_threads(args.threads)
     if args.only in (None, "found"):
         found()
     if args.only in (None, "replicas"):
@@ -77,13 +78,10 @@ def replicas(gib: float, rounds: int) -> None:
     half = Replicas(halves, every=1)
     print(f"| {gib:g} GiB of parameters | reading, ms | check, ms | ratio of the pairs |")
     print("|---|---|---|---|")
-    for threads in dict.fromkeys((1, os.cpu_count() or 1)):
-        torch.set_num_threads(threads)
-        turns = f"{threads} thread{'s' if threads > 1 else ''}"
-        row(f"float32, {turns}", lambda: read(model), lambda: check(0), rounds)
-        row(f"bfloat16, half as much, {turns}", lambda: read(halves), lambda: half(0), rounds)
-        with without_xxhash():
-            row(f"float32, {turns}, no xxhash", lambda: read(model), lambda: check(0), rounds)
+    row("float32", lambda: read(model), lambda: check(0), rounds)
+    row("bfloat16, half as much", lambda: read(halves), lambda: half(0), rounds)
+    with without_xxhash():
+        row("float32, no xxhash", lambda: read(model), lambda: check(0), rounds)
     print()
 
 
@@ -102,7 +100,6 @@ def without_xxhash() -> Iterator[None]:
 
 
 def replay(rounds: int) -> None:
-    torch.set_num_threads(1)
     print("| model | step, ms | replayed step, ms | ratio of the pairs |")
     print("|---|---|---|---|")
     for width, layers, batch in MODELS:

@@ -182,13 +182,11 @@ class Replay:
                     stack.enter_context(one.no_sync())
             local = stack.enter_context(_local_gradients(self._model))
             loss = forward_backward()
-        generators = Generators()
-        generators.keep()
         signature: Signature = {
             "loss": digest_of(loss, strict=False),
             **_gradients(self._model, local),
             **_buffers(self._model),
-            **_named("generator of", generators.state_dict()),
+            **_generators(),
         }
         if self._saved is not None:
             signature["state of the caller"] = digest_of(self._saved.save(), strict=False)
@@ -289,8 +287,13 @@ def _buffers(model: Module) -> Signature:
     return {f"buffer {name}": one for name, one in zip(buffers, digests, strict=True)}
 
 
-def _named(what: str, states: Mapping[str, object]) -> Signature:
-    return {f"{what} {name}": digest_of(state, strict=False) for name, state in states.items()}
+def _generators() -> Signature:
+    generators = Generators()
+    generators.keep()
+    states = generators.state_dict()
+    for name in {"python", "numpy"} & {*states}:
+        states[name] = repr(states[name])  # one text is hashed faster than 625 numbers
+    return {f"generator of {name}": digest_of(one, strict=False) for name, one in states.items()}
 
 
 def _ddp(model: Module) -> list[DistributedDataParallel]:
