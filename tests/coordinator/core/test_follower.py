@@ -726,6 +726,24 @@ def test_told_to_stop_while_the_leader_is_away():
     assert harness.all(f.Leave)
 
 
+@pytest.mark.parametrize(("agree", "leaves"), [("preempted", True), ("restart", False)])
+def test_a_leader_that_is_lost_while_the_job_ends_is_not_waited_for_long(
+    agree: str, *, leaves: bool
+) -> None:
+    harness = Harness(give_up_s=300.0).running()
+    stop = m.Stop("b", 0, "the launcher on node a received SIGTERM", 1800.0, agree=agree)
+    change = p.Stopped(version=4, restarts_used=0)
+    harness.says(p.Order(number=2, epoch=EPOCH, command=stop, change=change))
+    harness.handle(f.Closed(harness.link, "reset"))
+    assert not harness.all(f.Leave), "its ranks save"
+    harness.handle(f.Tell(m.NodeStopped("b", 0)))
+    for _ in range(100):
+        harness.pass_time(1)
+    assert [each.reason for each in harness.all(f.Leave)] == (
+        ["the launcher on node a received SIGTERM"] if leaves else []
+    )
+
+
 def test_who_has_been_made_the_leader_does_not_claim_again_at_once():
     harness = Harness().running()
     harness.handle(f.Closed(harness.link, "reset"))

@@ -34,6 +34,10 @@ MINORITY_GRACE_S = 2.0
 REDIAL_GRANTED_S = 0.1
 # A process of another job or version may still be at the endpoint for so long.
 REFUSED_FOR_S = 10.0
+# Why ranks are stopped, if the job is to end after that; see `messages.Stop`.
+ENDS = ("preempted", "requested", "deadline")
+# For how long another leader is waited for then: a successor is there sooner, if there is one.
+ENDS_AFTER_LEASES = 3.0
 # Reports of one round that are kept for a leader who takes over.
 KEPT_REPORTS = 64
 
@@ -83,6 +87,7 @@ class Follower:
     _last_order: int = 0
     _reports: Reports = field(init=False)
     _told_to_stop: m.Preempted | None = None  # by a signal to the launcher
+    _ends: str = ""  # why the job is to end once this round is stopped, "" = it is not to end
     _gone_on: int = 0  # orders to go on after a hang of others, in this round
 
     def __post_init__(self) -> None:
@@ -255,8 +260,9 @@ class Follower:
                 self._last_order = order.number
                 start = msgspec.structs.replace(start, epoch=order.epoch)
                 return self._start(start, replaceable=change.replaceable, now=now)
-            case m.Stop(round=number), p.Stopped() as change:
+            case m.Stop(round=number) as stop, p.Stopped() as change:
                 self.knows.stopped(order.epoch, number, change)
+                self._ends = stop.reason if stop.agree in ENDS else ""
             case m.GoOn(), _:
                 self._gone_on += 1
                 self._reports.forget_hang()
@@ -278,7 +284,7 @@ class Follower:
         if not self.knows.is_mine(self.knows.table, start.group_rank):
             return []
         self.round, self.running, self._replaceable = start.round, True, replaceable
-        self._gone_on = 0
+        self._gone_on, self._ends = 0, ""
         self._reports.forget_before(self.round)
         # The leader waits to hear that it has begun.
         return [f.Deliver(start), *self._renew(now)]
@@ -301,18 +307,23 @@ class Follower:
             self._idle_ns = now
         if self.state is FollowerState.FOLLOWING:
             return [f.Send(self._link, report)]
-        return self._leave_alone(event) if self._told_to_stop is not None else []
+        if self._told_to_stop is not None:
+            return self._leave_alone(event)
+        return [] if self.running else [f.SetTimer("giveup", self._patience_s)]
 
     def _leave_alone(self, event: m.NodeEvent) -> list[f.Command]:
         """The launcher was told to stop while there is no leader to say what follows."""
         assert self._told_to_stop is not None
         reason = f"the launcher received {self._told_to_stop.signal_name}"
         if not self.running:
-            self.state, self._address = FollowerState.ENDED, ""
-            return [f.Hangup(self._link), f.Leave(reason)]
+            return self._leave(reason)
         if not isinstance(event, m.Preempted):
             return []
         return [f.StopRanks(self.round, reason, self.config.term_timeout_s, event.signal)]
+
+    def _leave(self, reason: str) -> list[f.Command]:
+        self.state, self._address = FollowerState.ENDED, ""
+        return [f.Hangup(self._link), f.Leave(reason)]
 
     # --- timers ---------------------------------------------------------------------------------
 
@@ -364,13 +375,20 @@ class Follower:
         return [*hangup, *self._lost(now, reset=False)]
 
     def _give_up(self, now: int) -> list[f.Command]:
-        limit_s = self.search.limit_s
+        limit_s = self._patience_s
         if self.state is FollowerState.FOLLOWING or self.running:
             return [f.SetTimer("giveup", limit_s)]
         left_s = limit_s - (now - self._idle_ns) / _NS
         if left_s > 0:
             return [f.SetTimer("giveup", left_s)]
+        if self._ends:
+            return self._leave(self._ends)
         return self._end(self.search.in_vain(self._gone or self._why))
+
+    @property
+    def _patience_s(self) -> float:
+        """How long a leader is looked for. Where the job is to end, long enough for a successor."""
+        return ENDS_AFTER_LEASES * self._lease.seconds if self._ends else self.search.limit_s
 
     # --- the leader is gone ---------------------------------------------------------------------
 
@@ -385,7 +403,7 @@ class Follower:
             self._gone = f"this machine stood still for {stood}, and the others go on without it"
         goes_on = self.running and absence.stop_ns > now
         said = f.Say(self._gone + ("; the ranks go on" if goes_on else ""))
-        giveup = f.SetTimer("giveup", self.search.limit_s)
+        giveup = f.SetTimer("giveup", self._patience_s)
         return [said, giveup, *self._dial(), *absence.begin(now)]
 
     def _absent(self, since_ns: int, now: int, *, reset: bool) -> Absence:
