@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import statistics
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -132,12 +133,14 @@ def crowded(node: str, number: int, *, seed: int, cpu_ms: dict[int, float], wait
     for rank in range(4) if node == "a" else range(4, 8):
         cpu_us = 1000 * cpu_ms.get(rank, 4.0)
         share = waits * rng.lognormvariate(0, 0.1)
+        stretch = max(1.0, (1 - waits) * 60_000 / 4_000) if waits > 0.1 else 0.0
+        own_us = 24_000 + stretch * (cpu_us - 4_000)
         chunks = tuple(
             Chunk(
                 number * EACH + index,
                 1,
                 60_000,
-                (int(24_000 * rng.lognormvariate(0, 0.5)),),
+                (int(own_us * rng.lognormvariate(0, 0.5)),),
                 int(cpu_us * rng.lognormvariate(0, 0.04)),
             )
             for index in range(EACH)
@@ -163,12 +166,17 @@ def said_of_crowded(
 
 
 def test_with_too_few_cores_cpu_time_tells_who_is_slow() -> None:
+    found = []
     for seed in range(20):
         (slow,) = said_of_crowded(seed, {5: 4.6})
         assert slow.rank == 5
-        assert slow.slower == pytest.approx(0.15, abs=0.05)
-        assert 0.03 < slow.lost < 0.1
+        assert 0.03 < slow.slower < 0.2
+        assert slow.lost < 0.1
         assert "cpu" in slow.beside
+        found.append((slow.slower, slow.lost))
+    slower, lost = (statistics.mean(each) for each in zip(*found, strict=True))
+    assert slower == pytest.approx(0.12, abs=0.04)
+    assert lost == pytest.approx(0.045, abs=0.015)
 
 
 def test_with_too_few_cores_nobody_is_named_by_chance() -> None:
@@ -179,6 +187,93 @@ def test_with_too_few_cores_nobody_is_named_by_chance() -> None:
 def test_where_ranks_wait_by_polling_cpu_time_says_nothing() -> None:
     for seed in range(20):
         assert said_of_crowded(seed, {5: 10.0}, waits=0.01) == []
+
+
+ALONE = (Place("a", 0, 0, 4),)
+
+
+def mostly_asleep(number: int, *, more_ms: float, seed: int, queue: float = 0.04) -> bytes:
+    """Ranks sleep 20 ms and compute 0.35 ms in a step; rank 2 computes ``more_ms`` more.
+
+    ``queue``: share of the time for which they wait for a core, whenever they wake up.
+    """
+    rng = random.Random(f"{number}{seed}")
+    told = []
+    for rank in range(4):
+        more_us = 1000 * more_ms if rank == 2 else 0
+        step_us = 27_000 + 1000 * more_ms
+        waits = (queue + more_ms * 0.1 / 27 * (rank == 2)) * rng.lognormvariate(0, 0.05)
+        own_us = 20_300 + more_us + waits * step_us
+        chunks = tuple(
+            Chunk(
+                number * 13 + index,
+                1,
+                int(step_us),
+                (int(own_us + rng.gauss(0, 500)),),
+                int(350 * rng.lognormvariate(0, 0.2) + more_us),
+            )
+            for index in range(13)
+        )
+        wall = 2_000_000
+        cpu = (350 + more_us) / step_us
+        told.append(RankTimes(rank, chunks, wall, 0, int(cpu * wall), int(waits * wall)))
+    return msgspec.msgpack.encode(told)
+
+
+def told_of_sleepers(*, more_ms: float, seed: int, queues: tuple[float, ...]) -> list[Slow]:
+    pace = Pace(0, ALONE)
+    return [
+        slow
+        for number, queue in enumerate(queues)
+        for slow in pace("a", mostly_asleep(number, more_ms=more_ms, seed=seed, queue=queue))
+        if isinstance(slow, Slow)
+    ]
+
+
+@pytest.mark.parametrize(("more_ms", "most"), [(0.7, 0.05), (1.5, 0.09), (3.0, 0.15), (10, 0.37)])
+@pytest.mark.parametrize("queues", [(0.04,) * 20, (0.15,) * 20, (0.04, 0.01) * 10, (0.01,) * 20])
+def test_a_rank_costs_no_more_than_others_have_waited_for_it(
+    more_ms: float, most: float, queues: tuple[float, ...]
+) -> None:
+    """How long the little CPU time of ranks that sleep takes says nothing about another rank."""
+    for seed in range(4):
+        told = told_of_sleepers(more_ms=more_ms, seed=seed, queues=queues)
+        assert {slow.rank for slow in told} <= {2}
+        assert max((slow.lost for slow in told), default=0.0) < most
+
+
+@pytest.mark.parametrize("queues", [(0.04,) * 20, (0.15,) * 20, (0.04, 0.01) * 10, (0.01,) * 20])
+def test_a_rank_that_stays_slow_is_named_once_and_is_not_said_to_be_fast(
+    queues: tuple[float, ...],
+) -> None:
+    for seed in range(4):
+        told = told_of_sleepers(more_ms=10, seed=seed, queues=queues)
+        (line,) = [slow for slow in told if slow.line]
+        assert not line.over
+        assert line.slower == pytest.approx(0.5, abs=0.1)
+        assert line.lost == pytest.approx(0.3, abs=0.06)
+
+
+def waiting_for_a_core(number: int, *, usual: float) -> bytes:
+    """Somebody else uses the core of rank 2; ``usual``: for what share the others wait for one."""
+    told = []
+    for rank in range(4):
+        own_us = 20_000 + 20_000 * (rank == 2)
+        waits = 0.5 if rank == 2 else usual
+        chunks = tuple(Chunk(number * 13 + each, 1, 45_000, (own_us,), 350) for each in range(13))
+        told.append(RankTimes(rank, chunks, 2_000_000, 0, 15_000, int(2_000_000 * waits)))
+    return msgspec.msgpack.encode(told)
+
+
+def test_a_rank_that_waits_for_a_core_is_not_fast_when_others_wait_a_little_too() -> None:
+    pace = Pace(0, ALONE)
+    told = [
+        one
+        for number, usual in enumerate((0.01, 0.01) + (0.03, 0.01) * 10)
+        for one in pace("a", waiting_for_a_core(number, usual=usual))
+        if isinstance(one, Slow)
+    ]
+    assert [(one.rank, one.over) for one in told if one.line] == [(2, False)]
 
 
 def test_on_a_node_with_enough_cores_cpu_time_says_nothing() -> None:
@@ -269,6 +364,7 @@ def test_a_rank_that_tells_nothing_any_more_is_not_slow_for_ever() -> None:
         others = msgspec.msgpack.decode(report("b", number), type=list[RankTimes])
         told += tell(pace, "b", msgspec.msgpack.encode([one for one in others if one.rank != 5]))
     assert [(one.rank, one.over) for one in told] == [(5, True)]
+    assert told[0].line == "rank 5 (node b) is not compared with the other ranks any more"
 
 
 def test_more_slow_ranks_than_lines_are_known() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from undaunted.attribution.straggler.lateness import Lateness
 from undaunted.attribution.straggler.own_times import Chunk, RankTimes, most_chunks
 from undaunted.attribution.straggler.slow import SlowRanks, Times
 from undaunted.coordinator.core.messages import MOST_TIMES, Place, Say, Slow
@@ -67,6 +68,8 @@ class Pace:
         self._judged = -1  # number of the last chunk that was judged
         self._newest: dict[int, int] = {}  # number of the last chunk that a rank has told
         self._own, self._computing = SlowRanks(), SlowRanks()
+        self._crowded = False  # so far, a node has never had too few cores
+        self._late = Lateness()  # since then
         self._last: dict[int, RankTimes] = {}  # without the chunks
         self._named: dict[int, float | None] = {}  # what was said that they cost, None = nothing
         self._lines = 0
@@ -115,12 +118,17 @@ class Pace:
                 for older in [each for each in self._waiting if each <= number]:
                     known = self._waiting.pop(older)
                     if older == number:
-                        self._own.step({rank: _own(*each) for rank, each in known.items()})
-                        crowded = any(load.stretch for _, load in known.values())
-                        if crowded or self._computing.slow:
-                            self._computing.step(_computing(known))
+                        self._step(known)
                 self._judged = number
                 yield whole
+
+    def _step(self, known: Mapping[int, tuple[Chunk, _Load]]) -> None:
+        self._crowded = self._crowded or any(load.stretch for _, load in known.values())
+        if self._crowded:
+            self._late.step({rank: _measured(chunk) for rank, (chunk, _) in known.items()})
+            self._computing.step(_computing(known, self._late))
+        own = {rank: _own(rank, *each, self._late) for rank, each in known.items()}
+        self._own.step(own)
 
     def _changes(self, *, newest: bool) -> Iterator[Slow]:
         """Say who has become slow, or much slower, or is no more; and what slow ranks cost now."""
@@ -131,9 +139,8 @@ class Pace:
             elif newest and (now := self._by(rank).costs(rank)) is not None:
                 yield Slow(self._round, self._nodes[rank], rank, "", lost=round(now, 3))
         for rank in sorted(self._named.keys() - slow):
-            line = f"rank {rank} (node {self._nodes[rank]}) is as fast as the other ranks again"
-            said = line if self._named.pop(rank) is not None else ""
-            yield Slow(self._round, self._nodes[rank], rank, said, over=True)
+            if not self._late.is_late(rank):
+                yield self._over(rank)
 
     def _is_new(self, rank: int, *, newest: bool) -> bool:
         """Whether a line is due; without one left, the rank is noted all the same."""
@@ -147,7 +154,9 @@ class Pace:
         return True
 
     def _by(self, rank: int) -> SlowRanks:
-        return self._computing if rank in self._computing.slow else self._own
+        """Both hold no more than the time by which the rank is late: the larger part counts."""
+        finders = [each for each in (self._own, self._computing) if rank in each.slow]
+        return max(finders, key=lambda each: each.of(rank)[1])
 
     def _slow(self, rank: int) -> Slow:
         slower, lost = self._by(rank).of(rank)
@@ -160,6 +169,15 @@ class Pace:
         line += "".join(f"; {text}" for text in beside.values())
         shares = (round(slower, 3), round(lost, 3))
         return Slow(self._round, node, rank, line, False, *shares, tuple(beside))
+
+    def _over(self, rank: int) -> Slow:
+        node = self._nodes[rank]
+        now = "as fast as the other ranks again"
+        if rank not in self._own.compared:
+            now = "not compared with the other ranks any more"
+        line = f"rank {rank} (node {node}) is {now}"
+        named = self._named.pop(rank) is not None
+        return Slow(self._round, node, rank, line if named else "", over=True)
 
     def _beside(self, rank: int) -> dict[str, str]:
         """What this rank spends more time on than others do."""
@@ -193,16 +211,22 @@ def _loads(told: Sequence[RankTimes]) -> dict[int, _Load]:
     return {each.rank: _Load(queues.get(each.rank, 0.0), stretch, waits) for each in told}
 
 
-def _own(chunk: Chunk, load: _Load) -> Times:
+def _measured(chunk: Chunk) -> Times:
+    return Times(chunk.own_us, chunk.step_us, chunk.collectives)
+
+
+def _own(rank: int, chunk: Chunk, load: _Load, late: Lateness) -> Times:
+    if not load.stretch:
+        return _measured(chunk)
+    # Nobody waits for a rank that does not come late, whatever it does.
     own = [max(0.0, us - load.queue * chunk.step_us) for us in chunk.own_us]
-    return Times(own, chunk.step_us, chunk.collectives)
+    return Times(own, chunk.step_us, chunk.collectives, late.mean(rank))
 
 
-def _computing(known: Mapping[int, tuple[Chunk, _Load]]) -> dict[int, Times]:
+def _computing(known: Mapping[int, tuple[Chunk, _Load]], late: Lateness) -> dict[int, Times]:
     """How long ranks work if all are usual, but for their CPU time where cores are too few.
 
-    Ranks that wait by computing, as they poll, have no other waits: a rank keeps nobody waiting for
-    longer than ranks wait.
+    Where a node has enough of them just now, its ranks have the times that they have.
     """
     roles = defaultdict(list)
     for rank, (chunk, load) in known.items():
@@ -213,7 +237,23 @@ def _computing(known: Mapping[int, tuple[Chunk, _Load]]) -> dict[int, Times]:
         usual_us = statistics.median(chunk.own_us[-1] for _, chunk, _ in ranks)
         usual_cpu_us = statistics.median(chunk.cpu_us for _, chunk, _ in ranks)
         for rank, chunk, load in ranks:
-            longer_us = (chunk.cpu_us - usual_cpu_us) * load.stretch
-            own_us = usual_us + min(longer_us, load.waits * chunk.step_us)
-            found[rank] = Times((max(1.0, own_us),), chunk.step_us, role)
+            if not load.stretch:
+                found[rank] = Times(chunk.own_us[-1:], chunk.step_us, role)
+                continue
+            longer_us = _longer_us(chunk, load, chunk.cpu_us - usual_cpu_us)
+            own_us = max(1.0, usual_us + min(longer_us, late.most(rank)))
+            found[rank] = Times((own_us,), chunk.step_us, role, late.mean(rank))
     return found
+
+
+def _longer_us(chunk: Chunk, load: _Load, more_cpu_us: float) -> float:
+    """By how much more CPU time makes a step longer.
+
+    No rank waits for a core for longer than it does: where ranks hardly compute, most of their
+    waits are those for a core whenever they wake up, and CPU time has no part in them.
+
+    Ranks that wait by computing, as they poll, have no other waits: a rank keeps nobody waiting for
+    longer than ranks wait.
+    """
+    with_its_waits_us = more_cpu_us + load.queue * chunk.step_us
+    return min(more_cpu_us * load.stretch, with_its_waits_us, load.waits * chunk.step_us)

@@ -90,6 +90,28 @@ def test_how_slow_it_is_and_the_share_of_time_lost() -> None:
     assert ranks.of(2) == (0.0, 0.0)
 
 
+def test_what_is_said_of_a_rank_is_not_more_than_what_is_certain() -> None:
+    ranks = SlowRanks()
+    for _ in range(40):
+        own = {0: 10.0, 1: 10.0, 2: 20.0}
+        ranks.step({rank: Times((each,), 25.0, None, 5.0) for rank, each in own.items()})
+    assert ranks.slow == {2}
+    assert ranks.of(2) == pytest.approx((0.5, 0.2))
+    assert ranks.costs(2) == pytest.approx(0.2)
+    for _ in range(1000):
+        ranks.step({rank: Times((each,), 25.0, None, -3.0) for rank, each in own.items()})
+    assert ranks.of(2) == pytest.approx((0.05, 0.0), abs=0.03), "more than the allowance"
+    assert ranks.costs(2) == 0.0
+
+
+def test_who_could_be_compared() -> None:
+    ranks = SlowRanks()
+    ranks.step(alike({0: 1.0, 1: 1.0, 2: 1.0, 3: 0.0}, 2.0))
+    assert ranks.compared == {0, 1, 2}
+    ranks.step(alike({0: 1.0, 1: 1.0}, 2.0))
+    assert ranks.compared == set()
+
+
 def test_work_of_another_role_is_no_slowness() -> None:
     own = {0: 10.0, 1: 10.0, 2: 10.0, 3: 30.0, 4: 30.0, 5: 45.0}
     ranks = SlowRanks()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-_ALLOWANCE = 0.05  # of the median of peers: slower by less is never found
+ALLOWANCE = 0.05  # of the median of peers: slower by less is never found
 _MOST = 0.15  # of one step, or twice the spread: a few long steps are no slow rank
 _HEIGHT = 1.0  # the sum at which a rank is slow, at least
 _MISTAKES = 14.0  # a quiet rank passes the height with exp(-this), in one walk away from 0
@@ -36,11 +36,27 @@ class Times(NamedTuple):
             the later ones, the earlier ones still say who is late.
         step: the time of the step.
         role: ranks are compared with ranks of the same.
+        most: what is said of a rank is at most this much longer than its peers; a rank may be found
+            by what is less certain.
     """
 
     own: Sequence[float]
     step: float
     role: Hashable = None
+    most: float = math.inf
+
+
+class _Shares(NamedTuple):
+    """How much longer than its peers a rank took.
+
+    Attributes:
+        more: as a share of their time.
+        slower, lost: what of it is said, as a share of their time, and of the step.
+    """
+
+    more: float
+    slower: float
+    lost: float
 
 
 @dataclass(slots=True)
@@ -67,9 +83,13 @@ class SlowRanks:
 
     A rank is slow no more when the sum is used up, when it was not slower in the newest steps, or
     when it cannot be compared any more.
+
+    Attributes:
+        compared: the ranks that could be compared in the newest step.
     """
 
     def __init__(self) -> None:
+        self.compared: set[int] = set()
         self._walks: dict[int, _Walk] = defaultdict(_Walk)
         self._slow: dict[int, _Since] = {}
         self._spread = 0.0  # usual size of a deviation, as a share of the median of peers
@@ -83,25 +103,26 @@ class SlowRanks:
     def step(self, times: Mapping[int, Times]) -> None:
         """Take in a step, or the median of a few, that these ranks have done."""
         shares = _shares(times)
+        self.compared = set(shares)
         for rank in self.slow - shares.keys():
             self._slow[rank].missing += 1
             if self._slow[rank].missing == _FEWEST:
                 self._end(rank)
         if not shares:
             return
-        self._note_spread(shares.values())
+        self._note_spread([each.more for each in shares.values()])
         most = max(_MOST, 2 * self._spread)
-        height = max(_HEIGHT, _MISTAKES / 2 * self._spread**2 / _ALLOWANCE)
-        for rank, (share, lost) in shares.items():
+        height = max(_HEIGHT, _MISTAKES / 2 * self._spread**2 / ALLOWANCE)
+        for rank, (share, slower, lost) in shares.items():
             walk = self._walks[rank]
             # Noise is as likely to halve a time as to double it.
             more = min(math.log1p(max(share, _LEAST - 1)), most)
-            walk.total = min(walk.total + more - _ALLOWANCE, 2 * height)
+            walk.total = min(walk.total + more - ALLOWANCE, 2 * height)
             if walk.total <= 0 or self._is_over(rank, more, lost):
                 self._end(rank)
                 continue
             walk.steps += 1
-            walk.slower += share
+            walk.slower += slower
             walk.lost += lost
             if walk.total > height:
                 self._slow.setdefault(rank, _Since())
@@ -121,7 +142,7 @@ class SlowRanks:
     @property
     def _newest(self) -> int:
         """So many steps tell the allowance from noise."""
-        return max(_FEWEST, min(_MANY, round((2 * self._spread / _ALLOWANCE) ** 2)))
+        return max(_FEWEST, min(_MANY, round((2 * self._spread / ALLOWANCE) ** 2)))
 
     def _is_over(self, rank: int, more: float, lost: float) -> bool:
         since = self._slow.get(rank)
@@ -131,15 +152,15 @@ class SlowRanks:
         since.slower.append(more)
         since.lost.append(lost)
         known = len(since.slower) >= self._newest
-        return known and _mean_of_last(since.slower, self._newest) < _ALLOWANCE
+        return known and _mean_of_last(since.slower, self._newest) < ALLOWANCE
 
     def _end(self, rank: int) -> None:
         self._walks[rank] = _Walk()
         self._slow.pop(rank, None)
 
-    def _note_spread(self, shares: Iterable[tuple[float, float]]) -> None:
+    def _note_spread(self, shares: Iterable[float]) -> None:
         """Half of the deviations are less than the median one: 1.48 times that is sigma."""
-        spread = 1.48 * statistics.median(abs(share) for share, _ in shares)
+        spread = 1.48 * statistics.median(abs(share) for share in shares)
         self._steps += 1
         self._spread += max(_WEIGHT, 1 / self._steps) * (spread - self._spread)
 
@@ -148,8 +169,8 @@ def _mean_of_last(values: deque[float], count: int) -> float:
     return sum(islice(reversed(values), count)) / count
 
 
-def _shares(times: Mapping[int, Times]) -> dict[int, tuple[float, float]]:
-    """By rank, how much longer than its peers it took: as a share of their time, of the step."""
+def late(times: Mapping[int, Times]) -> dict[int, tuple[float, float]]:
+    """By rank, how much longer than its peers it took, and how long they took until then."""
     roles = defaultdict(list)
     for rank, one in times.items():
         if one.own and one.own[-1] > 0 and one.step > 0:
@@ -160,11 +181,22 @@ def _shares(times: Mapping[int, Times]) -> dict[int, tuple[float, float]]:
             continue
         moments = [sorted(each) for each in zip(*(times[rank].own for rank in ranks), strict=True)]
         for rank in ranks:
-            own, step, _ = times[rank]
+            own = times[rank].own
             usual = [_median_of_others(each, mine) for each, mine in zip(moments, own, strict=True)]
-            late, since = max((mine - one, one) for mine, one in zip(own, usual, strict=True))
+            by, since = max((mine - one, one) for mine, one in zip(own, usual, strict=True))
             # What comes behind may be a wait; shortly after the beginning little is much.
-            found[rank] = (late / max(since, usual[-1] / 2), max(0.0, min(late / step, 1.0)))
+            found[rank] = by, max(since, usual[-1] / 2)
+    return found
+
+
+def _shares(times: Mapping[int, Times]) -> dict[int, _Shares]:
+    found = {}
+    for rank, (by, since) in late(times).items():
+        one = times[rank]
+        lost = max(0.0, min(by, one.most) / one.step)
+        # Who is found is slower than the allowance, though the rest of it may not be certain.
+        slower = min(by, max(one.most, ALLOWANCE * since)) / since
+        found[rank] = _Shares(by / since, slower, min(lost, 1.0))
     return found
 
 

@@ -445,7 +445,7 @@ class Slow(_Message, frozen=True):
 
     Attributes:
         line: all of it, for people; "" = they need not hear of it again.
-        over: it is as fast as the others again.
+        over: it is as fast as the others again, or not compared with them any more.
         slower: by which share of the time that its peers need for the same work.
         lost: which share of the time of a step is lost by it.
         beside: what it spends more time on than others do, as names.
