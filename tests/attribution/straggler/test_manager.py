@@ -94,6 +94,7 @@ def test_the_warning() -> None:
         ({"enable_logging": []}, "enable_logging is ..: give True or False"),
         ({"num_gpu_perf_scores_to_print": "5"}, "num_gpu_perf_scores_to_print is '5'"),
         ({"num_gpu_perf_scores_to_print": 2.5}, "num_gpu_perf_scores_to_print is 2.5"),
+        ({"num_gpu_perf_scores_to_print": -3}, "num_gpu_perf_scores_to_print is -3"),
         ({"num_gpu_perf_scores_to_print": True}, "num_gpu_perf_scores_to_print is True"),
         ({"profiling_interval": 0}, "profiling_interval is 0"),
         ({"profiling_interval": True}, "profiling_interval is True"),

@@ -81,7 +81,8 @@ class NVRxStragglerDetectionConfig:
             threshold = getattr(self, name)
             check(name, threshold, is_number(threshold) and 0 <= threshold <= 1, "0 to 1")
         number = self.num_gpu_perf_scores_to_print
-        check("num_gpu_perf_scores_to_print", number, is_whole(number), "a whole number; 0 = none")
+        fits = is_whole(number) and number >= 0
+        check("num_gpu_perf_scores_to_print", number, fits, "a whole number; 0 = none")
         check("logger_name", self.logger_name, isinstance(self.logger_name, str), "a text")
 
 
