@@ -31,7 +31,7 @@ def test_a_failure_within_budget_restarts() -> None:
     job = one(max_restarts=1)
     decided, stop = job.fail("a", "rank 1: exit code 1")
     assert decided == m.Decided(0, "restart", "rank 1: exit code 1", restarts_left=0)
-    assert stop == m.Stop("a", 0, "rank 1: exit code 1", GRACE_AFTER_FAILURE_S)
+    assert stop == m.Stop("a", 0, "rank 1: exit code 1", GRACE_AFTER_FAILURE_S, failed=True)
     blamed, start = job.stop("a")
     assert blamed == m.Blamed(0, "a", "node a: rank 1: exit code 1")
     assert isinstance(start, m.Start)

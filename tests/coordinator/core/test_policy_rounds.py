@@ -150,7 +150,7 @@ class TestLoss:
         decided, *stops = job.lose("a")
         reason = "node a is lost: silence"
         assert decided == m.Decided(0, "restart", reason, restarts_left=0)
-        assert stops == [m.Stop("b", 0, reason, 2.0)]
+        assert stops == [m.Stop("b", 0, reason, 2.0, failed=True)]
         job.stop("b")
         assert job.table == "c b", "the survivor keeps its rank"
         assert of(m.Blamed, job.said) == [m.Blamed(0, "a", reason)]
@@ -238,6 +238,22 @@ class TestBlame:
         assert of(m.Blamed, job.said) == [
             m.Blamed(0, "b", "node b: rank 2: signal 11", victims=("a",))
         ]
+
+    def test_a_crash_that_was_seen_after_the_stop_goes_before_its_victim(self) -> None:
+        job = running("a", "b", min_nodes=2, max_restarts=1)
+        job.fail("a", "rank 0: raised RuntimeError")
+        job.stop("b", verdict="rank 3 (node b, pid 7) was killed by SIGSEGV")
+        blamed, *_ = job.stop("a", verdict="rank 0 (node a) failed: reset by peer", victim=True)
+        assert blamed == m.Blamed(0, "b", "rank 3 (node b, pid 7) was killed by SIGSEGV", ("a",))
+
+    def test_unseen_crashes_are_asked_for_where_something_has_failed(self) -> None:
+        job = running("a", "b", min_nodes=2, max_restarts=1)
+        job.fail("a")
+        assert all(stop.failed for stop in of(m.Stop, job.said))
+        job = running("a", "b", min_nodes=2, max_restarts=1)
+        job.feed(m.ExclusionRequested("a", 0, "GPU 3"))
+        job.feed(m.ShutdownRequested("a", 0, "done"))
+        assert not any(stop.failed for stop in of(m.Stop, job.said))
 
     def test_the_reason_names_the_node(self) -> None:
         job = running("a", "b", min_nodes=2, max_restarts=1)

@@ -200,6 +200,40 @@ def test_a_crash_of_which_only_victims_are_known_is_judged_again_at_the_end() ->
     assert m.JudgeCrash(final=True) in machine.handle(m.RankExited(1, -9))
 
 
+FAILED = m.StopRound(0, grace_s=2.0, signal=15, failed=True)
+
+
+@pytest.mark.parametrize("examined", [False, True])
+def test_a_crash_that_is_seen_after_another_node_has_failed_is_judged(*, examined: bool) -> None:
+    machine = running()
+    if examined:
+        machine.handle(m.LimitPassed(0, "x"))
+    machine.handle(FAILED)
+    assert machine.handle(m.RankExited(1, -11)) == []
+    assert m.JudgeUnseen() in machine.handle(m.RankExited(0, -15))
+
+
+def test_nothing_is_looked_for_where_no_rank_can_have_failed_unseen() -> None:
+    def judged(machine: n.Node, stop: m.StopRound, code: int, *, lost: bool = False) -> bool:
+        commands = machine.handle(stop)
+        commands += machine.handle(m.RankExited(0, code, others_go_on=lost))
+        commands += machine.handle(m.RankExited(1, 0))
+        return m.JudgeUnseen() in commands
+
+    assert judged(running(), FAILED, 3)
+    assert not judged(running(), STOP, 3)  # nothing has failed anywhere
+    assert not judged(running(), FAILED, 0)
+    assert not judged(running(), FAILED, 3, lost=True)
+    reported = running(slots=3)
+    reported.handle(m.RankExited(2, 3))
+    assert not judged(reported, FAILED, 3)
+    begins = n.Node()
+    begins.handle(m.StartRound(0, 2))
+    begins.handle(FAILED)
+    begins.handle(m.WorkersSpawned())
+    assert not judged(begins, FAILED, 3)
+
+
 def test_a_recorded_exception_counts_before_the_process_is_dead() -> None:
     machine = running()
     commands = machine.handle(m.RankErrored(0, "rank 0 raised ValueError"))

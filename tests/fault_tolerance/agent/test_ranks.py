@@ -313,6 +313,24 @@ async def test_a_crash_is_judged_again_until_it_is_clear_or_the_last_time(
 
 
 @on_loop
+async def test_a_crash_that_nobody_has_reported_is_recorded_if_it_is_certain(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judgement = SimpleNamespace(certain=False, culprits=(1,))
+    monkeypatch.setattr(ranks, "judge_crash", lambda *_: judgement)
+    monkeypatch.setattr(type(node.ranks.watch), "read_pages", lambda _self: None)
+    node.begin_round()
+    node.all[1].code, node.all[1].exited_ns = -11, 5
+    node.ranks.judge_unseen()
+    assert node.heard == []
+    judgement.certain = True
+    node.ranks.judge_unseen()
+    node.ranks.limits.end_round()
+    detected = ("crash_detected", 5, 5, "killed by SIGSEGV")
+    assert node.heard == [detected, ("verdict", judgement)]
+
+
+@on_loop
 async def test_a_hang_is_judged_by_its_evidence(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -356,6 +356,8 @@ class Stop(_Message, frozen=True):
     ``agree``: why ranks stop after the same iteration, if they ask whether to stop: one of
     `progress.layout.WANTED`, or ``restart``, as another round follows. The node answers with
     `RanksAsked`, and signals nobody before `StopAfter`. "" = all get the signal.
+
+    ``failed``: something has failed, and ranks of ``node`` may have done so before, unseen as yet.
     """
 
     node: str
@@ -364,6 +366,7 @@ class Stop(_Message, frozen=True):
     grace_s: float
     signal: int = 15
     agree: str = ""
+    failed: bool = False
 
 
 class StopAfter(_Message, frozen=True):

@@ -250,6 +250,7 @@ class Members:
         signal: int,
         *,
         agree: str = "",
+        failed: bool = False,
     ) -> list[Stop]:
         """Orders to stop round ``number`` on ``nodes``, for those that have not stopped.
 
@@ -263,7 +264,7 @@ class Members:
         ]
         for node in told:
             self._all[node].signals.add(signal)
-        return [Stop(node, number, reason, grace_s, signal, agree) for node in told]
+        return [Stop(node, number, reason, grace_s, signal, agree, failed) for node in told]
 
 
 @dataclass(slots=True)
@@ -866,13 +867,14 @@ class JobPolicy:
         return self.config.min_healthy and self.members.healthy >= self.config.min_nodes
 
     def _restart(self, why: str, grace_s: float, outcome: Outcome) -> list[Command]:
+        failed = outcome is Outcome.FAILED
         if self.restarts_left == 0:
             limit = self.config.max_restarts
             budget = f"no restart is left of {limit}" if limit else "--max-restarts is 0"
             ending = Ending(outcome, f"{why}; {budget}", budget)
-            return self._stop_round(why, ending, grace_s)
+            return self._stop_round(why, ending, grace_s, failed=failed)
         self.restarts_used += 1
-        return self._stop_round(why, None, grace_s, counted=True)
+        return self._stop_round(why, None, grace_s, counted=True, failed=failed)
 
     def _finish_if_done(self) -> list[Command]:
         if self.members.working:
@@ -1068,6 +1070,7 @@ class JobPolicy:
         signal: int = 15,
         counted: bool = False,
         agree: str = "",
+        failed: bool = False,
     ) -> list[Command]:
         """Stop the round on all nodes.
 
@@ -1078,6 +1081,7 @@ class JobPolicy:
             signal: for the ranks.
             counted: the restart uses the budget; it has been taken off already.
             agree: see `messages.Stop`.
+            failed: see there.
         """
         self.stopping, self._agree = Stopping() if agree else None, agree
         self.state, self.examination = PolicyState.STOPPING, None
@@ -1086,7 +1090,8 @@ class JobPolicy:
         action = "restart" if self._announced else "end"
         why = reason if after is None else after.reason
         commands: list[Command] = [Decided(self.round, action, why, self.restarts_left)]
-        commands += self._stops(reason, grace_s, signal, agree=agree)
+        about = (self.round, reason, grace_s, signal)
+        commands += self.members.stops(self.members.seats, *about, agree=agree, failed=failed)
         commands.append(SetTimer("stop", self.round, grace_s + STOP_MARGIN_S))
         return commands + self._over_if_stopped()
 

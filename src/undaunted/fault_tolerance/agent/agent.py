@@ -246,7 +246,8 @@ class Agent:
                 self._health.end_watch()
                 self._scribe.stop_requested(order)
                 about = (order.round, order.grace_s, order.signal)
-                self._post(m.StopRound(*about, self._restart_decided, bool(order.agree)))
+                how = (self._restart_decided, bool(order.agree), order.failed)
+                self._post(m.StopRound(*about, *how))
                 if order.agree:
                     self._stopping.freeze(order)
             case job.StopAfter(round=number) if number == self._node.round:
@@ -305,6 +306,8 @@ class Agent:
                 self._ranks.judge_hang()
             case m.JudgeCrash(final=final):
                 self._ranks.judge_crash(final=final)
+            case m.JudgeUnseen():
+                self._ranks.judge_unseen()
             case m.SignalRanks(local_ranks=ranks, signal=number, agree=agree):
                 self._signal_ranks(ranks, number, agree=agree)
             case m.SayLate(local_ranks=ranks, grace_s=grace_s):

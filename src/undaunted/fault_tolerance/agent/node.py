@@ -146,6 +146,7 @@ class StopRound:
     """The coordinator wants the round ended: ``signal`` now, SIGKILL after ``grace_s``.
 
     ``restart``: another round is to follow. ``agree``: nobody is signalled before `Agreed`.
+    ``failed``: something has failed, perhaps a rank of this node before another one.
     """
 
     round: int
@@ -153,6 +154,7 @@ class StopRound:
     signal: int
     restart: bool = False
     agree: bool = False
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +297,14 @@ class JudgeCrash:
 
 
 @dataclass(frozen=True, slots=True)
+class JudgeUnseen:
+    """Say which rank crashed, if one had failed of its own before it was told to end.
+
+    Its end was seen only after that: no failure of this node has been reported.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class SignalRanks:
     """Send ``signal`` to these ranks; ``agree``: but not to those that ask whether to stop."""
 
@@ -375,6 +385,7 @@ Command = (
     | GatherEvidence
     | JudgeHang
     | JudgeCrash
+    | JudgeUnseen
     | SignalRanks
     | SayLate
     | SignalTree
@@ -430,6 +441,7 @@ class Node:
     _exited: dict[int, int] = field(default_factory=dict)
     _lost: set[int] = field(default_factory=set)
     _crash_to_judge: bool = False
+    _may_be_first: bool = False  # another node has failed, perhaps because of a rank of this one
     _gathering: bool = False  # evidence
     _hung: bool = False  # what has failed is that a limit was passed
     _culprits: tuple[int, ...] = ()  # ranks that hang
@@ -498,7 +510,7 @@ class Node:
         self._lost.clear()
         self._errored.clear()
         self._unjudged.clear()
-        self._crash_to_judge = self._gathering = self._hung = False
+        self._crash_to_judge = self._may_be_first = self._gathering = self._hung = False
         self._culprits = ()
         self._stop, self._asks = None, False
         self._restart = self._unkillable = self._look_again = False
@@ -550,6 +562,8 @@ class Node:
         if self.alive:
             return self._ended_while_others_stop(event) if self._agrees else []
         judge: list[Command] = self._judge_crash() if self._crash_to_judge else []
+        if self._may_be_first and not self._lost and any(self._exited.values()):
+            judge = [JudgeUnseen()]
         again = self.state is State.KILLING and self._look_again
         return judge + (self._kill() if again or self.state is State.STOPPING else [])
 
@@ -764,6 +778,8 @@ class Node:
         return [SetTimer("grace", grace_s)]
 
     def _begin_stop(self, stop: StopRound) -> list[Command]:
+        unjudged = self.state in {State.RUNNING, State.EXAMINING} and self._stop is None
+        self._may_be_first = unjudged and stop.failed
         self.state = State.STOPPING
         self._stop, self._grace_s = stop, stop.grace_s
         commands: list[Command] = [Watch(on=False), SetTimer("grace", stop.grace_s)]

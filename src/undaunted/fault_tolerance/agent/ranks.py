@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from undaunted.attribution.hang import Seen
     from undaunted.fault_tolerance.agent.begun import Begun
     from undaunted.fault_tolerance.agent.inprocess import InProcess
+    from undaunted.fault_tolerance.agent.judge import Judgement
     from undaunted.fault_tolerance.agent.orders import Orders
     from undaunted.fault_tolerance.agent.processes import Worker, Workers
     from undaunted.fault_tolerance.agent.round import Round
@@ -126,13 +127,20 @@ class Ranks:
 
     def judge_crash(self, *, final: bool) -> None:
         """Say which rank crashed first and why; if that is not clear yet, post it."""
-        self.watch.read_pages()
-        pages = self._pages()
-        judgement = judge_crash(self._config, self._this_round(), self._workers.all, pages)
+        judgement = self._judged()
         if judgement.certain or final:
             self._scribe.verdict(judgement)
         else:
             self._post(m.CrashUnclear())
+
+    def judge_unseen(self) -> None:
+        """Say which rank crashed first and why, if one did of its own; none was reported."""
+        judgement = self._judged()
+        if judgement.certain:
+            for local_rank in judgement.culprits:
+                code = self._workers.all[local_rank].code
+                self.crash_detected(local_rank, m.describe_exit(code or 0))
+            self._scribe.verdict(judgement)
 
     async def gather_evidence(self) -> None:
         """Gather stacks and states of all ranks; post that they are there."""
@@ -266,6 +274,10 @@ class Ranks:
             self._orders.post(job.ExclusionRequested(*about))
 
     # --- leaves ---------------------------------------------------------------------------------
+
+    def _judged(self) -> Judgement:
+        self.watch.read_pages()
+        return judge_crash(self._config, self._this_round(), self._workers.all, self._pages())
 
     def _pages(self) -> list[PageSnapshot]:
         return [self._area.snapshot(index) for index in range(self._area.ranks)]
