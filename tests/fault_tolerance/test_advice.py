@@ -122,7 +122,7 @@ def test_an_error_of_one_node_each_time_leaves_it_out_first() -> None:
     third = last(there, there, there)
     assert (third.action, third.nodes) == ("exclude", ("b",))
     unspared = failed(ERROR, spare=0)
-    assert last(unspared, unspared, unspared).action == "restart"
+    assert last(unspared, unspared, unspared).action == "stop"
 
 
 def test_a_node_that_crashes_again_and_again_is_left_out() -> None:

@@ -234,11 +234,14 @@ def _weigh(history: History, failure: Failure, root: Finding, about: Round) -> t
         if about.iteration is None
         else f"at iteration {about.iteration}"
     )
+    # It may be the node after all: what happens without it will show, where it can be spared.
+    there = _always_one_node(same) and len(failure.nodes) <= about.spare
     if times < known.after:
-        return "restart", f"{what}, {_seen(times)} {at}; {known.after} times would mean: stop"
-    if len(about.nodes) > 1 and _always_one_node(same):
-        # It may be the node after all: what happens without it will show.
-        return _exclude(history, failure, f"{what}, each time there", 1, about)
+        then = "exclude" if there else "stop"
+        return "restart", f"{what}, {_seen(times)} {at}; {known.after} times would mean: {then}"
+    if there:
+        names = ", ".join(failure.nodes)
+        return "exclude", f"{what} on {names}: {times} times {at}, each time there"
     return "stop", f"{what}: {times} times {at}, so a restart would end so again"
 
 
