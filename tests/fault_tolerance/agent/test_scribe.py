@@ -185,6 +185,22 @@ def test_why_a_round_was_stopped_is_said_where_it_had_gone_on_after_a_hang(
     assert said in capfd.readouterr().err
 
 
+def test_why_a_round_was_stopped_is_said_where_no_decision_was_heard_of(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    it = of_several_nodes(tmp_path)
+    it.round_started(a_round(0))
+    it.stop_requested(job.Stop("a", 0, "the coordinator had lost this node", 2.0))
+    it.round_started(a_round(1))
+    it.blamed(job.Blamed(1, "b", "rank 7 crashed", ()))
+    it.stop_requested(job.Stop("a", 1, "node b: exit code 1", 2.0))
+    it.round_started(a_round(2))
+    it.close()
+    said = capfd.readouterr().err
+    assert "round 0 was stopped: the coordinator had lost this node" in said
+    assert "round 1 was stopped" not in said
+
+
 def test_a_node_that_joins_later_counts_the_restarts_of_the_job(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

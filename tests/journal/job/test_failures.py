@@ -120,6 +120,45 @@ def test_a_coordinator_that_stood_still_is_the_cause_though_nobody_is_blamed() -
     assert found.broke_ns == 9 * SECOND
 
 
+def test_a_node_that_stood_still_and_was_stopped_without_a_failure_was_lost() -> None:
+    """Others go on without it, or have waited for it: nobody tells of a failure."""
+    paused = e.AgentPaused(t=25 * SECOND, round=0, seconds=16.0)
+    stopped = e.StopRequested(t=26 * SECOND, round=0, reason="", grace_s=1)
+    decided = e.Decision(t=40 * SECOND, round=0, action="end", reason="done")
+    for followed in (True, False):
+        one = node("a", [0, 1], decided)
+        found = failure_of(one, node("b", [2, 3], paused, stopped, decided), followed=followed)
+        assert found is not None
+        assert (found.failure.kind, found.failure.node, found.failure.rank) == ("lost", "b", -1)
+        assert "16.0 s" in found.failure.line
+        assert (found.broke_ns, found.noticed_ns) == (9 * SECOND, 26 * SECOND)
+
+
+def test_ranks_may_work_on_while_their_launcher_stands_still() -> None:
+    paused = e.AgentPaused(t=25 * SECOND, round=0, seconds=16.0)
+    stopped = e.StopRequested(t=26 * SECOND, round=0, reason="", grace_s=1)
+    steps = e.RoundProgress(t=25 * SECOND, round=0, first_iteration=0, last_iteration=9,
+                            last_ns=24 * SECOND)  # fmt: skip
+    found = failure_of(node("a", [0, 1]), node("b", [2, 3], steps, paused, stopped))
+    assert found is not None
+    assert (found.happened_ns, found.broke_ns) == (9 * SECOND, 24 * SECOND)
+
+
+def test_a_pause_before_the_job_decided_to_stop_is_no_failure() -> None:
+    paused = e.AgentPaused(t=5 * SECOND, round=0, seconds=2.0)
+    stopped = e.StopRequested(t=21 * SECOND, round=0, reason="", grace_s=1)
+    decided = e.Decision(t=20 * SECOND, round=0, action="restart", reason="the job grows")
+    events = (paused, decided, stopped)
+    assert failure_of(node("a", [0, 1], decided, stopped), node("b", [2, 3], *events)) is None
+
+
+def test_a_node_that_is_blamed_as_it_was_silent_stood_still() -> None:
+    paused = e.AgentPaused(t=25 * SECOND, round=0, seconds=16.0)
+    found = failure_of(node("a", [0, 1], blamed("b", "b is lost")), node("b", [2, 3], paused))
+    assert found is not None
+    assert found.failure.line == "b is lost; its launcher stood still for 16.0 s"
+
+
 def test_a_pause_that_nobody_minded_explains_no_crash() -> None:
     paused = e.AgentPaused(t=5 * SECOND, round=0, seconds=2.0)
     stopped = e.StopRequested(t=21 * SECOND, round=0, reason="", grace_s=1)

@@ -369,11 +369,11 @@ class Leader:
         return self._feed(lost, now) + self._look_at_quorum(now)
 
     def _drain(self, session: Session) -> list[c.Command]:
-        """Have a follower stop what it runs, since that is no part of the job any more."""
+        """Have a follower stop what it runs: that is no part of the job any more."""
         if session.draining:
             return []  # it got that order while the leader recovered
         session.draining = True
-        reason = "the job has gone on without this node"
+        reason = "the coordinator had lost this node, and its round is over"
         stop = m.Stop(session.node, session.hello.round, reason, DRAIN_GRACE_S)
         return session.order(self._record.order(stop))
 

@@ -340,6 +340,8 @@ class Scribe:
 
     def stop_requested(self, stop: job.Stop) -> None:
         """The round is to be stopped."""
+        if not self._why and self._blamed != stop.round:  # no decision was heard of
+            self._why = f"round {stop.round} was stopped: {stop.reason}"
         self.journal.record(
             e.StopRequested(
                 t=_now_ns(), round=self._round, reason=stop.reason, grace_s=stop.grace_s

@@ -126,10 +126,27 @@ def _lost_while_it_stood(launch: Launch, world: World) -> Broken:
     pause = _pause(launch, world)
     assert pause is not None
     began_ns, event = pause
-    line = f"node {launch.node} stood still for {event.seconds:.1f} s, and the others stopped"
-    noticed_ns = _decided(world.launches, world)
-    failure = Failure(kind="lost", node=launch.node, line=line)
-    return Broken(failure, began_ns, began_ns, began_ns if noticed_ns is None else noticed_ns)
+    failure = Failure(kind="lost", node=launch.node, line=f"node {launch.node}: {_stood(event)}")
+    ends = (_time(one, world, e.StopRequested) for one in world.launches)
+    noticed_ns = min((t for t in ends if t is not None and t > began_ns), default=began_ns)
+    steps = _of(launch, world).progress  # its ranks may have worked on
+    worked_ns = launch.on_axis(steps[-1].last_ns) if steps else began_ns
+    return Broken(failure, began_ns, min(max(began_ns, worked_ns), noticed_ns), noticed_ns)
+
+
+def _stood(event: e.AgentPaused) -> str:
+    return f"its launcher stood still for {event.seconds:.1f} s"
+
+
+def _stopped_as_it_stood(world: World) -> Launch | None:
+    """Return a launch that stood still and was told to stop, though the job had not decided to."""
+    for one in world.launches:
+        pause, stopped = _pause(one, world), _time(one, world, e.StopRequested)
+        decided = _time(one, world, e.Decision)
+        undecided = decided is None or (stopped is not None and decided > stopped)
+        if pause is not None and stopped is not None and stopped > pause[0] and undecided:
+            return one
+    return None
 
 
 def _time(launch: Launch, world: World, kind: type[e.Event]) -> int | None:
@@ -176,7 +193,9 @@ def _without_detection(world: World, blamed: e.RoundBlamed, nodes: Collection[st
     """A node is to blame that tells of no failure: it was lost, or its journal is missing."""
     present = blamed.node in nodes or any(one.node == blamed.node for one in world.launches)
     kind = "lost" if present else "unknown"
-    return Failure(kind=kind, node=blamed.node, line=blamed.line)
+    pauses = (_pause(one, world) for one in world.launches if one.node == blamed.node)
+    stood = [f"; {_stood(pause[1])}" for pause in pauses if pause is not None]
+    return Failure(kind=kind, node=blamed.node, line=blamed.line + "".join(stood))
 
 
 def _lost(
@@ -186,6 +205,8 @@ def _lost(
     decided = _decided(world.launches, world)
     if blamed is not None:
         return Broken(_without_detection(world, blamed, nodes), decided, decided, decided)
+    if (stood := _stopped_as_it_stood(world)) is not None:
+        return _lost_while_it_stood(stood, world)
     workers = [one for one in world.launches if one.ranks(world.number)]  # without spares
     silent = [one for one in workers if world.stopped_on(one) is None and one.state.ended is None]
     if not followed or not silent or len(silent) == len(workers):
