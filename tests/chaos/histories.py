@@ -52,7 +52,8 @@ def parts_of(rank: int, iteration: int, at: str) -> Parts:
 class Fault:
     """A planned fault and what it did.
 
-    ``how``: ``restart``, ``inside`` (restarted inside the processes), ``relaunch``, ``nothing``
+    ``how``: ``restart``, ``inside`` (restarted inside the processes), ``relaunch``,
+    ``stop`` (all ranks stop after one step, then as ``relaunch``), ``nothing``
     (the program goes on) or ``end`` (the job is over).
     """
 
@@ -77,6 +78,7 @@ def fault(kind: str = "kill", iteration: int = 12, rank: int = 1, **more: Any) -
         "hang": {"kind": "hang"},
         "torn-write": {"kind": "crash", "signal": "SIGXFSZ"},
         "nan": {"kind": "crash", "exception": "ValueError: NaN"},
+        "preempt": {"kind": "crash", "signal": "SIGTERM"},
         "corrupt-checkpoint": {"kind": "crash", "signal": "SIGKILL"},
     }
     if kind == "sigterm":
@@ -215,6 +217,11 @@ class Run:
             return self._inside(one)
         if one.how == "relaunch":
             return self._relaunch(one)
+        if one.how == "stop":
+            self.stepped = plan.iteration
+            self._steps(plan.iteration, plan.iteration + 2)
+            self.progress = plan.iteration + 1
+            return self._relaunch(one)
         verdict = one.verdict
         if verdict.get("kind"):
             self._event(
@@ -273,10 +280,11 @@ class Run:
         return one.resume
 
     def _relaunch(self, one: Fault) -> int:
-        self._event(e.SignalReceived, signal="SIGTERM")
+        if one.how == "relaunch":
+            self._event(e.SignalReceived, signal="SIGTERM")
         self._stop(one)
-        self._event(e.JobEnded, outcome="preempted", exit_code=143, reason="SIGTERM")
-        self.exit_codes.append(143)
+        self._event(e.JobEnded, outcome="preempted", exit_code=75, reason="SIGTERM")
+        self.exit_codes.append(75)
         self.notes.append(Note(one.plan.id, "restarted", 0.0, self.now))
         self._launch()
         self._begin(one.resume)

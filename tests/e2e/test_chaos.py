@@ -116,6 +116,7 @@ def test_the_script_without_a_bug_is_sound(tmp_path: Path) -> None:
         ("checkpoint/fsdp2.py", ()),
         ("checkpoint/async_ddp.py", ()),
         ("checkpoint/local.py", ()),
+        ("session/train.py", ("--faults", "preempt")),
     ],
 )
 def test_examples_survive(tmp_path: Path, example: str, words: tuple[str, ...]) -> None:

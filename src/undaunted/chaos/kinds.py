@@ -29,6 +29,8 @@ class KindOf:
         anyone: whichever rank fails is right, as it is not the fault's rank that decides.
         outside: the nemesis makes it; the rank only tells when it is time.
         relaunch: the launcher ends and is started again.
+        stops: ranks that have a session stop together; then the launcher ends with 75, and is
+            started again.
         alters: what comes after may rightly differ from the undisturbed run.
         needs: what the machine must allow, "" = nothing special.
     """
@@ -44,6 +46,7 @@ class KindOf:
     anyone: bool = False
     outside: bool = False
     relaunch: bool = False
+    stops: bool = False
     alters: bool = False
     needs: str = ""
 
@@ -101,6 +104,16 @@ _ALL = (
         ("call",),
         outside=True,
         relaunch=True,
+    ),
+    KindOf(
+        "preempt",
+        "gets SIGTERM",
+        ("sigterm",),
+        blame="crash",
+        signal="SIGTERM",
+        certain=False,
+        anyone=True,  # those that it leaves alone may fail before it
+        stops=True,
     ),
     KindOf(
         "corrupt-checkpoint",

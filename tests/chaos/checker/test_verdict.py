@@ -79,6 +79,38 @@ def test_a_launcher_that_is_started_again_continues() -> None:
     assert sum(verdict.phases.values()) == pytest.approx(verdict.back_s)
 
 
+def test_ranks_that_stop_in_order_lose_no_step() -> None:
+    verdict = verdict_of(fault("preempt", how="stop", iteration=12, resume=14))
+
+    assert (verdict.colour, verdict.steps_lost, verdict.identical_from) == ("green", 0, 14)
+    assert (verdict.findings, verdict.blame.rank, verdict.launch) == ((), -1, 0)
+    assert {"stop", "idle"} < {*verdict.phases}
+
+
+def test_a_stop_that_is_not_saved_is_worth_a_word() -> None:
+    verdict = verdict_of(fault("preempt", how="stop", iteration=12, resume=10))
+
+    assert (verdict.colour, keys(verdict), verdict.steps_lost) == ("yellow", ["stop-not-saved"], 4)
+
+
+def test_ranks_that_do_not_end_after_a_stop_in_order_make_it_red() -> None:
+    verdict = verdict_of(fault("preempt", how="stop", resume=14, killed=(0,)))
+
+    assert (verdict.colour, keys(verdict)) == ("red", ["sigterm-swallowed"])
+
+
+def test_a_rank_without_a_session_may_crash_by_sigterm() -> None:
+    verdict = verdict_of(fault("preempt", iteration=12, resume=10))
+
+    assert (verdict.colour, verdict.steps_lost, verdict.blame.rank) == ("green", 2, 1)
+
+
+def test_a_rank_that_goes_on_in_spite_of_sigterm_is_worth_a_word() -> None:
+    verdict = verdict_of(fault("preempt", how="nothing"))
+
+    assert (verdict.colour, keys(verdict)) == ("yellow", ["nothing-stopped"])
+
+
 def test_pauses_interrupt_nothing() -> None:
     verdict = verdict_of(fault("slow"))
 

@@ -41,6 +41,23 @@ SCRIPT = """
             new.replace(file)
 """
 
+SESSION_SCRIPT = """
+    import sys, threading
+    from pathlib import Path
+    from undaunted.progress.writer import current_writer
+    from undaunted.training import Session
+    file = Path(sys.argv[1], "done")
+    first = int(file.read_text()) if file.exists() else 0
+    with Session(save=lambda step: file.write_text(str(step + 1))) as session:
+        for step in range(first, 20):
+            with session.step(step):
+                while first == 0 and step == 7 and not current_writer().stop_word:
+                    threading.Event().wait(0.001)
+            if session.should_stop(step):
+                break
+    sys.exit(session.exit_code)
+"""
+
 
 def trial(
     tmp_path: Path, *faults: Planned, deadline_s: float = 60.0, disk: int = 0, wait_at: int = -1
@@ -114,6 +131,29 @@ def test_a_launcher_whose_ranks_leave_with_0_is_started_again_if_work_is_left(
     assert outcome.exit_codes == codes
     assert made(outcome)[0] == "terminated"
     assert iterations_of(read_history(tmp_path / "run-1")) == (0, last)
+
+
+def test_a_launcher_whose_ranks_have_stopped_in_order_is_started_again(tmp_path: Path) -> None:
+    one = trial(tmp_path, planned("preempt", 7), planned("kill", 12))
+    (tmp_path / "train.py").write_text(textwrap.dedent(SESSION_SCRIPT))
+
+    outcome = conduct(one)
+
+    assert outcome.exit_codes == [75, 0]
+    assert [(note.fault, note.what) for note in outcome.notes] == [("preempt-1", "restarted")]
+    first, second = read_history(tmp_path / "run-1").launches
+    assert [fault.text for fault in first.faults()] == ["preempt-1"]
+    assert [fault.text for fault in second.faults()] == ["kill-1"]
+    assert [one.last_iteration for one in first.summary.rounds] == [7]
+    assert second.summary.rounds[0].iterations == [8]
+
+
+def test_a_rank_that_has_no_session_is_started_again_in_the_same_launcher(tmp_path: Path) -> None:
+    outcome = conduct(trial(tmp_path, planned("preempt", 7)))
+
+    (launch,) = read_history(tmp_path / "run-1").launches
+    assert (outcome.exit_codes, outcome.notes) == ([0], [])
+    assert [one.iterations for one in launch.summary.rounds] == [[0], [5]]
 
 
 def test_a_damaged_checkpoint(tmp_path: Path) -> None:

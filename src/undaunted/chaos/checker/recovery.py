@@ -82,11 +82,33 @@ def recovery_of(
     back_ns, phases = _back(cut, following, history)
     lost = None
     if resumed:
-        lost = max(0, _begun(cut, history, by_rank) - min(resumed.values()))
+        # An iteration after which ranks stop is complete, one that is interrupted is not.
+        to_do = _begun(cut, history, by_rank) + stopped(cut, history)
+        lost = max(0, to_do - min(resumed.values()))
     elif resumed := _went_on(cut, by_rank):
         lost = 0
     back_s = None if back_ns is None else back_ns / _NS
     return Recovery(resumed, lost, back_s, phases, _lost_ranks(cut, following, history))
+
+
+def started_again_ns(cut: Cut, history: History) -> int | None:
+    """Return when a launcher that had ended because of the fault was started again; None = never.
+
+    CLOCK_MONOTONIC, nanoseconds.
+    """
+    return next(
+        (
+            note.mono_ns
+            for note in history.outcome.notes
+            if note.fault == cut.fault.id and note.what == "restarted"
+        ),
+        None,
+    )
+
+
+def stopped(cut: Cut, history: History) -> bool:
+    """Whether the ranks stopped in order because of the fault, and were started again."""
+    return KINDS[cut.fault.kind].stops and started_again_ns(cut, history) is not None
 
 
 def rounds_after(cut: Cut, following: Cut | None, history: History) -> list[RoundAfter]:
@@ -185,7 +207,7 @@ def _back(cut: Cut, following: Cut | None, history: History) -> tuple[int | None
     if after is None or after.stepped_ns is None:
         return None, {}
     took = after.stepped_ns - _failed_at(cut, launch.rounds.get(cut.start.round, ()))
-    if KINDS[cut.fault.kind].relaunch:
+    if KINDS[cut.fault.kind].relaunch or stopped(cut, history):
         return took, _relaunched(cut, history, took, after.summary.times)
     summary = next(one for one in launch.summary.rounds if one.round == cut.start.round)
     if summary.phases is None:
@@ -249,14 +271,7 @@ def _inside(
 
 def _relaunched(cut: Cut, history: History, took: int, start: Times) -> dict[str, float]:
     """Return what it took to stop a launcher, and to start the next one and its ranks."""
-    again = next(
-        (
-            note.mono_ns
-            for note in history.outcome.notes
-            if note.fault == cut.fault.id and note.what == "restarted"
-        ),
-        None,
-    )
+    again = started_again_ns(cut, history)
     if again is None or not cut.at_ns <= again <= cut.at_ns + took:
         return {}
     parts = {name: getattr(start, f"{name}_ns") for name in STARTING}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from undaunted.base.text import count, name_ranks, one_line
-from undaunted.chaos.checker.recovery import rounds_after
+from undaunted.chaos.checker.recovery import rounds_after, stopped
 from undaunted.chaos.checker.values import Finding
 from undaunted.chaos.kinds import KINDS
 from undaunted.journal.events import RankExited, SignalReceived, StopRequested, Verdict
@@ -46,16 +46,16 @@ def trouble(
         recovered: whether the run got over the fault.
     """
     events = history.launches[cut.start.launch].rounds.get(cut.start.round, ())
-    found = _killed(cut, events)
+    found = _killed(cut, events, history)
     if not found and KINDS[cut.fault.kind].relaunch:
         found = _ignored(cut, events, history)
     return found + _failed_again(cut, following, cuts, history, recovered=recovered)
 
 
-def _killed(cut: Cut, events: Sequence[AnyEvent]) -> list[Finding]:
+def _killed(cut: Cut, events: Sequence[AnyEvent], history: History) -> list[Finding]:
     """Find ranks that had to be killed when their grace was over."""
     stop = first(events, StopRequested)
-    relaunch = KINDS[cut.fault.kind].relaunch
+    relaunch = KINDS[cut.fault.kind].relaunch or stopped(cut, history)
     if stop is None or stop.t < cut.at_ns or stop.grace_s <= 0:
         return []
     ranks = [

@@ -11,7 +11,7 @@ from undaunted.chaos.checker.blame import blame_of
 from undaunted.chaos.checker.cuts import cuts
 from undaunted.chaos.checker.identity import Identity, after_faults, before_faults
 from undaunted.chaos.checker.lives import lives, reference_lines
-from undaunted.chaos.checker.recovery import recovery_of
+from undaunted.chaos.checker.recovery import recovery_of, stopped
 from undaunted.chaos.checker.trouble import trouble
 from undaunted.chaos.checker.values import Colour, Finding, Verdict
 from undaunted.chaos.kinds import KINDS
@@ -96,6 +96,7 @@ class _Case:
         findings += unrecovered
         findings += self._steps(cut, recovery)
         findings += self._nothing_happened(cut, following, blame.kind)
+        findings += self._stop(cut, following, recovery, blame.kind)
         findings += self._nan(cut)
         findings += self._nemesis(cut)
         same = self._identity(cut, self.after[place], recovery, recovered=recovered)
@@ -218,6 +219,30 @@ class _Case:
             )
         ]
 
+    def _stop(
+        self, cut: Cut, following: Cut | None, recovery: Recovery, blamed: str
+    ) -> list[Finding]:
+        """Findings about ranks that were to stop together."""
+        if not KINDS[cut.fault.kind].stops:
+            return []
+        if stopped(cut, self.history):
+            return _lost_by_stop(recovery)
+        if blamed:
+            return []
+        until = "to the end" if following is None else f"to {following.fault.id}"
+        return [
+            Finding(
+                "nothing-stopped",
+                "yellow",
+                f"Nothing stopped or failed from there {until}: the ranks have no session that "
+                "they ask whether to stop, or it was too late for them.",
+                "Ask after each step, and plan the fault well before the end:\n"
+                "    with Session(save=save) as session: ...\n"
+                "        if session.should_stop(step):\n"
+                "            break",
+            )
+        ]
+
     def _nemesis(self, cut: Cut) -> list[Finding]:
         """Findings about faults that the nemesis could not make."""
         return [
@@ -304,6 +329,23 @@ class _Case:
         else:
             text = "Nothing was recorded from this fault to the next, or to the end."
         return _not_known(text)
+
+
+def _lost_by_stop(recovery: Recovery) -> list[Finding]:
+    if not recovery.steps_lost:
+        return []
+    return [
+        Finding(
+            "stop-not-saved",
+            "yellow",
+            f"All ranks stopped in order, but the next start went on with step "
+            f"{recovery.resumed_at} and did {recovery.steps_lost} steps again: the state at the "
+            "stop was not saved, or is not what is loaded.",
+            "Give the session a function that saves, and wait until what it saves is complete:\n"
+            "    with Session(save=save) as session: ...\n"
+            "    checkpoints.close()",
+        )
+    ]
 
 
 def _not_known(text: str) -> Finding:

@@ -1,7 +1,8 @@
 """Conducts one run: keeps its launcher, answers its ranks, makes what they cannot, ends it in time.
 
 What is decided here is little: a launcher that the nemesis has ended, or that ended while its disk
-was full, is started again without the faults that have happened, as a scheduler would start it.
+was full or after its ranks had stopped in order, is started again without the faults that have
+happened, as a scheduler would start it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from undaunted.chaos.nemesis.slow_disk import SlowDisk
 from undaunted.chaos.nemesis.slow_network import SlowNetwork
 from undaunted.chaos.nemesis.small_disk import SmallDisk
 from undaunted.chaos.outcome import Note, Outcome, disk_filled_by, write_outcome
+from undaunted.coordinator.core.messages import Outcome as Ending
 from undaunted.digests.record import VARIABLE as DIGESTS_VARIABLE
 
 if TYPE_CHECKING:
@@ -185,7 +187,7 @@ class _Conductor:
             self._launcher = None
             self._state.exit_codes.append(code)
             terminated, self._state.terminated_by = self._state.terminated_by, ""
-            again = terminated or self._state.full_since or (self._filled_by() if code else "")
+            again = terminated or self._state.full_since or (self._caused_by() if code else "")
             self._give_space_back()
             if not again or (code == 0 and not (terminated and self._work_is_left())):
                 return
@@ -217,6 +219,22 @@ class _Conductor:
         for launch in read_history(self._trial.directory).launches:
             happened.update(event.text for event in launch.faults())
         return [fault for fault in self._trial.faults if fault.id not in happened]
+
+    def _caused_by(self) -> str:
+        """Return the fault after which a launcher that failed is started again, "" = after none."""
+        return self._stopped_by() or self._filled_by()
+
+    def _stopped_by(self) -> str:
+        """Return the fault for which the ranks of the last launcher have stopped, "" = for none."""
+        launches = read_history(self._trial.directory).launches[-1:]
+        happened = [
+            self._faults.get(event.text)
+            for run in launches
+            if run.summary.outcome == Ending.PREEMPTED.value
+            for event in run.faults()
+        ]
+        stops = [fault.id for fault in happened if fault and KINDS[fault.kind].stops]
+        return stops[-1] if stops else ""
 
     def _filled_by(self) -> str:
         """Return the fault that had the disk full when the last round began, "" = none had.
