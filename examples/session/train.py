@@ -1,4 +1,4 @@
-"""DDP training in a session: it is watched, saves beside its steps, and stops in order.
+"""DDP training in a session: it is watched, saves beside its steps, stops in order, checks itself.
 
 Run it with one of
 
@@ -7,7 +7,8 @@ Run it with one of
 
 Kill a rank: it is restarted, and goes on from the newest checkpoint. Tell it to stop with SIGTERM
 or Ctrl-C: all ranks stop after the same step, save that one, and the exit code is 75. Started
-again, it goes on there.
+again, it goes on there. A loss that is no number is computed again, then on another place, before
+anybody believes it; replicas that have become different are noticed.
 """
 
 import logging
@@ -18,7 +19,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from undaunted.checkpointing import Checkpointer
-from undaunted.training import Session
+from undaunted.training import Replicas, Rerun, Session
 
 STEPS, SAVE_EVERY = 2000, 50
 
@@ -33,15 +34,20 @@ def main(directory):
     def save(step):
         checkpoints.save(step + 1, state)
 
-    with Session(save=save) as session:
+    replicas = Replicas(model, every=100)
+    with Session(save=save, rerun=Rerun(folder=directory)) as session:
         start = checkpoints.load(state) or 0
         print(f"rank {dist.get_rank()} starts at step {start}", flush=True)
         for step in range(start, STEPS):
             with session.step(step):
-                loss = model(batch(step)).square().mean()
-                optimizer.zero_grad()
-                loss.backward()
+                inputs = batch(step)
+                for _ in session.attempts():
+                    optimizer.zero_grad()
+                    loss = model(inputs).square().mean()
+                    loss.backward()
+                    session.check(loss, "loss")
                 optimizer.step()
+            replicas(step)
             if step % SAVE_EVERY == SAVE_EVERY - 1:
                 session.save(step)
             if session.should_stop(step):

@@ -157,7 +157,7 @@ class Attempts:
         tolerance: float = 0.0,
     ) -> None:
         """See `check`."""
-        number = float(value)
+        number = float(value.detach() if hasattr(value, "detach") else value)
         validate = self._machine.validate_result
         if not_finite:
             validate(number, _not_finite, f"{name} is not finite", None, tolerance)
