@@ -103,6 +103,16 @@ def test_a_persistent_error_of_a_slot(tmp_path: Path) -> None:
     assert "a persistent error of that place" in event["text"]
 
 
+def test_nobody_goes_on_with_what_another_rank_gets_on_the_broken_slot(tmp_path: Path) -> None:
+    words = ("--nproc-per-node", "2")
+    go_on = "persistent_error"
+    with launched(tmp_path, SCRIPT, *words, BAD="1", KIND="always", GO_ON=go_on) as launcher:
+        assert launcher.finish() == 17, launcher.text
+        (event,) = told(launcher, "odd_result")
+    assert "a persistent error of that place" in event["text"]
+    assert "on rank 0 at iteration #6 when it was run again" in launcher.text
+
+
 def test_a_correct_result(tmp_path: Path) -> None:
     with launched(tmp_path, SCRIPT, "--nproc-per-node", "2", BAD="x", KIND="data") as launcher:
         assert launcher.finish() == 17, launcher.text

@@ -471,6 +471,21 @@ def test_what_is_fatal_on_one_rank_is_not_forgiven_for_another(of_0, of_1, follo
     assert ranks.run(body) == [follows] * 2
 
 
+@pytest.mark.parametrize("fatal", [True, False])
+def test_what_another_rank_gets_in_a_repeated_run_has_to_be_usable(fatal):
+    """It may be on the place now that computes wrong, or have an error of its own."""
+    ranks = Ranks(2)
+
+    def body(rank):
+        forgiving = [RerunDiagnostic.TRANSIENT_ERROR]
+        one = machine(any_rank=ranks.any_rank(rank), forgives=forgiving)
+        first(one)
+        mine = results(NAN, 1.0) if rank == 0 else results(1.0, NAN)
+        return step(one, mine, fatal=fatal)[1]
+
+    assert ranks.run(body) == [(False, True, 17) if fatal else GO_ON] * 2
+
+
 def test_only_the_suspect_decides_after_a_resumption(monkeypatch):
     ranks = Ranks(2)
     saved = {}

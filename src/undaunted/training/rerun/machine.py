@@ -387,6 +387,10 @@ class RerunStateMachine:
         )
         if asked is Question.NOTHING:
             return
+        if asked is Question.USABLE:
+            if fatal and rejection_func(result):
+                self._fail(result, message)
+            return
         compare = comparison_func or difference
         if asked is Question.DIFFERENT and odd is not None:
             apart = self.error_injector.maybe_miscompare(compare, odd.result, result, state)
@@ -460,6 +464,17 @@ class RerunStateMachine:
             message,
         )
         self._note(RerunValidationStatus.INITIAL_RUN, result, message)
+
+    def _fail(self, result: Any, message: str) -> None:
+        """A step that is run again gives a result that is odd, and was not, or on another rank."""
+        self._wishes.add(Wish.FAIL)
+        _LOG.error(
+            "Unexpected result %s on rank %d at iteration #%d when it was run again (message='%s')",
+            result,
+            _rank(),
+            self.current_iteration,
+            message,
+        )
 
     def _judge(
         self,

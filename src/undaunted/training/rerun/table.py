@@ -235,6 +235,7 @@ class Question(enum.Enum):
     ODD = "odd"  # is it one that cannot be meant?
     DIFFERENT = "different"  # from the odd one?
     KEEP = "keep"  # nothing; it is compared with that of the next run
+    USABLE = "usable"  # can it be gone on with? what other checks ask in a repeated run
     VARIES = "varies"  # how far is it from the kept one?
 
 
@@ -258,7 +259,7 @@ def question(
             return Question.KEEP
         return Question.VARIES if state is RerunState.RERUNNING_IN_PLACE else Question.NOTHING
     if again:
-        return Question.DIFFERENT if same_call else Question.NOTHING
+        return Question.DIFFERENT if same_call else Question.USABLE
     initial = state is RerunState.INITIAL_RUN
     return Question.ODD if initial and not first and not pending else Question.NOTHING
 
