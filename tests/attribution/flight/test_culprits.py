@@ -280,6 +280,16 @@ def test_findings_are_of_known_causes() -> None:
     assert all(one.cause in CAUSES and one.quote and one.source for one in findings)
 
 
+def test_ranks_of_which_the_same_is_said_are_one_finding() -> None:
+    ranks = gloo_job(4)
+    for one in ranks[2:]:
+        one.call_at(0.4, left=False)
+    (finding,) = judged(ranks[2:]).findings()
+
+    assert finding.cause == "no_dump"
+    assert finding.ranks == (0, 1)
+
+
 def test_thousands_of_ranks_in_little_time() -> None:
     """A circle-free graph of 2,000 that wait for 2,000: edges go through operations."""
     whole = tuple(range(4000))
@@ -376,6 +386,36 @@ def test_a_rank_without_a_dump_in_a_group_of_which_members_are_not_known(left: b
     ranks[1].call_at(0.4, "1", left=left)
     for one in ranks[2:]:
         one.call_at(0.4, "2").call_at(0.5, left=False)
+
+    assert blamed(judged(ranks[1:])) == [(0, "no_dump")]
+
+
+@pytest.mark.parametrize("there", [[2], [1, 2, 3], [0, 3]])
+def test_a_rank_without_a_dump_is_not_blamed_where_every_call_has_ended(there: list[int]) -> None:
+    """That is what a job that is well looks like, or a rank that hangs outside of collectives."""
+    found = judged([one for one in gloo_job(4) if one.rank in there], 4)
+
+    assert found.culprits == []
+    assert found.missing == [rank for rank in range(4) if rank not in there]
+
+
+def test_a_rank_without_a_dump_is_not_blamed_for_a_wait_of_others() -> None:
+    """Rank 2 waits for 3; what 1 has left together with 0 keeps neither."""
+    ranks = gloo_job(4, {"1": [0, 1], "2": [2, 3]})
+    ranks[1].call_at(0.4, "1")
+    for one in ranks[2:]:
+        one.call_at(0.4, "2")
+    ranks[2].call_at(0.5, "2", left=False)
+
+    assert blamed(judged(ranks[1:])) == [(3, "host_lag")]
+
+
+def test_a_rank_without_a_dump_behind_a_chain_of_ranks_that_have_failed() -> None:
+    """Rank 3 waits for 2, which has failed with 1, which has failed with 0."""
+    ranks = gloo_job(4, {"1": [0, 1], "2": [1, 2], "3": [2, 3]})
+    ranks[1].call_at(0.4, "1")
+    ranks[2].call_at(0.4, "2")
+    ranks[3].call_at(0.4, "3", left=False)
 
     assert blamed(judged(ranks[1:])) == [(0, "no_dump")]
 

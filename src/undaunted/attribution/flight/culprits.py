@@ -117,21 +117,27 @@ class Analysis(msgspec.Struct, frozen=True):
     groups: list[GroupState]
 
     def findings(self) -> list[Finding]:
-        """Return the same as findings: one for each cause and evidence."""
-        return [
-            Finding(
-                cause=one.cause,
-                ranks=(one.rank,),
-                nodes=(one.node,) if one.node else (),
-                t=one.t,
-                confidence=one.confidence,
-                quote=one.evidence,
-                source="recordings of all ranks"
-                if one.cause == "no_dump"
-                else f"recording of rank {one.rank}",
-            )
-            for one in self.culprits
-        ]
+        """Return the same as findings: ranks of a node of which the same is said are one."""
+        alike: dict[tuple[object, ...], list[Culprit]] = defaultdict(list)
+        for one in self.culprits:
+            alike[one.node, one.cause, one.confidence, one.evidence].append(one)
+        return [_finding(culprits) for culprits in alike.values()]
+
+
+def _finding(alike: Sequence[Culprit]) -> Finding:
+    one, ranks = alike[0], [each.rank for each in alike]
+    which = "recording" if len(ranks) == 1 else "recordings"
+    return Finding(
+        cause=one.cause,
+        ranks=tuple(ranks),
+        nodes=(one.node,) if one.node else (),
+        t=one.t,
+        confidence=one.confidence,
+        quote=one.evidence,
+        source="recordings of all ranks"
+        if one.cause == "no_dump"
+        else f"{which} of {_named(ranks)}",
+    )
 
 
 def analyse(recordings: Sequence[Recording], world_size: int = 0) -> Analysis:
@@ -142,7 +148,8 @@ def analyse(recordings: Sequence[Recording], world_size: int = 0) -> Analysis:
         world_size: number of ranks of the job, if known; else what recordings say.
     """
     job = _Job(recordings, world_size)
-    operations = [*_operations(job), *_failed(job)]
+    operations = _operations(job)
+    operations += _failed(job, operations)
     culprits = _culprits(job, operations)
     blamed = {one.rank for one in culprits}
     waiting = {rank for one in operations if not one.failed for rank in one.waiting} - blamed
@@ -531,10 +538,11 @@ def _mismatched(
 # --- who is waited for and waits for nobody -------------------------------------------------------
 
 
-def _failed(job: _Job) -> list[_Operation]:
+def _failed(job: _Job, waits: Sequence[_Operation]) -> list[_Operation]:
     """Return what may have failed: ranks with nothing pending whose last call others lack.
 
-    Dumps of a job that is well look alike, if they were not made at the same time.
+    Dumps of a job that is well look alike, if they were not made at the same time. A rank without
+    a dump lacks any call: it is missed only by ranks that are waited for in `waits`.
     """
     found: dict[tuple[_View, int], _Operation] = {}
     last: dict[int, tuple[_View, Group]] = {}
@@ -556,10 +564,30 @@ def _failed(job: _Job) -> list[_Operation]:
             operation = found[view, number] = _Operation(view, number, call, failed=True)
             others = {one: each for one, each in view.seen.items() if each.enqueued != UNKNOWN}
             operation.absent = sorted(one for one, each in others.items() if each.enqueued < number)
-            if not operation.absent and group.backend == _GLOO:
+            gone_on = any(each.enqueued > number for each in others.values())  # it ended well
+            if not operation.absent and group.backend == _GLOO and not gone_on:
                 operation.absent = job.lacking(view)
         operation.waiting.append(rank)
-    return [one for one in found.values() if one.absent]
+    failed = [one for one in found.values() if one.absent]
+    wanted = _wanted(waits, failed)
+    return [
+        one for one in failed if one.absent[0] in job.by_rank or not wanted.isdisjoint(one.waiting)
+    ]
+
+
+def _wanted(waits: Sequence[_Operation], failed: Sequence[_Operation]) -> set[int]:
+    """Return the ranks that others wait for, also through what these may have failed in."""
+    wanted = {rank for one in waits for rank in one.absent}
+    at = {rank: one for one in failed for rank in one.waiting}
+    followed: set[_Operation] = set()
+    todo = list(wanted)
+    for rank in todo:  # more are added
+        one = at.get(rank)
+        if one is not None and one not in followed:
+            followed.add(one)
+            todo += set(one.absent) - wanted
+            wanted.update(one.absent)
+    return wanted
 
 
 def _last(job: _Job, *, failed_only: bool) -> list[tuple[_View, int]]:
