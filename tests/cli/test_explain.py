@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -405,6 +406,35 @@ def test_beside_a_journal_that_cannot_be_read_there_are_logs(
     found = explained(capsys, tmp_path)
     assert found["conclusion"]["cause"] == "gpu_lost"
     assert "holds no event" in found["problems"][0]
+    stacks = tmp_path / "stacks-round0.txt"
+    stacks.write_text("--- rank 0, pid 7 ---\n")
+    assert str(stacks) in explained(capsys, tmp_path)["problems"][0]
+
+
+@pytest.mark.parametrize("above", ["runs", "."])
+def test_the_folder_above_run_directories_is_no_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], above: str
+) -> None:
+    runs = [make_run(tmp_path / "runs" / name, events=[*sample.OPENING]) for name in "ab"]
+    make_log(tmp_path, "runs/a/logs/attempt_0/0/stderr.log", f"{XID}\n")
+    assert main([str(tmp_path / above)]) == 2
+    err = capsys.readouterr().err
+    assert "name the directory of a run" in err
+    assert f"{runs[0]}, {runs[1]}" in err
+
+
+def test_logs_that_are_compressed_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rank7.log.gz").write_bytes(gzip.compress(XID.encode()))
+    (tmp_path / "data.tar.gz").write_bytes(gzip.compress(b"data"))
+    assert main([str(tmp_path)]) == 2
+    err = capsys.readouterr().err
+    assert "compressed" in err
+    assert "rank7.log.gz" in err
+    make_log(tmp_path, "rank3.log", f"{XID}\n")
+    (problem,) = explained(capsys, tmp_path)["problems"]
+    assert "1 file (compressed" in problem
 
 
 def test_a_job_whose_launcher_was_killed_says_how_far_it_came(

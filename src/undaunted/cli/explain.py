@@ -66,6 +66,9 @@ _NOT_KEPT = (
 )
 _MOST_FILES = 4096
 _MOST_PROBLEMS = 3  # said
+_RUNS_BELOW = ("*/journal-*.jsonl", "*/*/journal-*.jsonl")
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+_LOGS = (".log", ".txt", ".out", ".err")
 _HEAD = 4096  # bytes at both ends of a file tell what it is
 _KEYS = (b'"pg_config"', b'"entries"')  # of a dump
 _NO_LOGS = (".py", ".pyc", ".sh", ".yaml", ".yml", ".toml", ".md", ".html", ".csv", ".cfg", ".ini")
@@ -126,6 +129,8 @@ def _print(parsed: Parsed[ExplainOptions]) -> int:
 
 def _page(path: Path) -> Page:
     if not _has_journals(path):
+        if runs := _runs_below(path):
+            raise NoRunError(_several(path, runs))
         return _of_folder(path)
     try:
         journals, left_out = read_run(path)
@@ -144,7 +149,9 @@ def _beside(path: Path, error: NoRunError) -> Page:
         page = _of_folder(path)
     except NoRunError:
         raise error from None
-    return replace(page, problems=[f"{error}; this is what the files say", *page.problems])
+    stacks = "".join(f"; stacks of all ranks: {each}" for each in sorted(path.glob("stacks-*.txt")))
+    said = f"{error}; this is what the files say{stacks}"
+    return replace(page, problems=[said, *page.problems])
 
 
 def run_in_words(
@@ -168,6 +175,20 @@ def _has_journals(path: Path) -> bool:
     if path.is_dir():
         return bool(find_journals(path))
     return path.name.startswith("journal-") and path.suffix == ".jsonl"
+
+
+def _runs_below(path: Path) -> list[Path]:
+    """Return the run directories in a folder, and in folders of it."""
+    found = (file for pattern in _RUNS_BELOW for file in path.glob(pattern) if file.is_file())
+    return sorted({file.parent for file in islice(found, _MOST_FILES)})
+
+
+def _several(path: Path, runs: Sequence[Path]) -> str:
+    named = ", ".join(map(str, runs[:_MOST_PROBLEMS]))
+    more = f" and {len(runs) - _MOST_PROBLEMS} more" if len(runs) > _MOST_PROBLEMS else ""
+    return (
+        f"{path} holds no journal; name the directory of a run, not the one above it: {named}{more}"
+    )
 
 
 # --- a run ----------------------------------------------------------------------------------------
@@ -399,6 +420,7 @@ def _sorted_out(paths: Iterable[Path]) -> _Files:
         for left, why in (
             (things["odd"], "pipe, device, or link to nothing"),
             ([*things["hidden"], *_closed(things["file"])], "not to be read"),
+            ([*filter(_is_compressed, things["file"])], "compressed: unpack it first"),
         )
         if left
     ]
@@ -432,6 +454,10 @@ def _what(path: Path) -> _Thing:
 def _closed(files: Iterable[Path]) -> list[Path]:
     """Return the files that this user may not read."""
     return [file for file in files if not os.access(file, os.R_OK)]
+
+
+def _is_compressed(file: Path) -> bool:
+    return file.suffix in _COMPRESSED and Path(file.stem).suffix in _LOGS
 
 
 def _kind(file: Path) -> str:

@@ -430,3 +430,101 @@ def test_slurm_says_that_a_node_ran_out_of_memory(
 ) -> None:
     root = read(tmp_path, f"0: {LOST}", line).findings[0]
     assert (root.cause, root.ranks) == ("host_out_of_memory", ranks)
+
+
+TRACEBACK = ["Traceback (most recent call last):", '  File "/x/t.py", line 4, in <module>']
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "10:10:0{n} ",
+        "6: 10:10:0{n} ",
+        "16:20:11.12345{n} ",
+        "1763806205.12{n} ",
+        "6: I1122 10:10:05.12{n} ",
+        "2026-11-22 10:10:05,123 node-4 rank=6 ERROR ",
+        "(node-4, rank 6) ",
+        "2026-11-22T10:10:05+01:00 [6/8] ",
+        "node-4 | 10:10:0{n} | ",
+        "<<worker  {n}>> ",
+        "[1,6]<stderr>: ",
+    ],
+)
+def test_what_stands_before_a_traceback_stands_before_its_error(
+    tmp_path: Path, prefix: str
+) -> None:
+    error = "IndexError: index 7 is out of bounds"
+    lines = [*TRACEBACK, "    x[7]", error, "RuntimeError: Connection reset by peer"]
+    lines = [prefix.format(n=n) + line for n, line in enumerate(lines)]
+    root = read(tmp_path, *lines, world_size=8).findings[0]
+    assert root.cause == "program_error"
+    assert root.quote.endswith(error)
+    assert root.ranks in {(), (6,)}
+
+
+def test_a_rank_is_found_in_what_stands_before_a_traceback(tmp_path: Path) -> None:
+    lines = [
+        f"at node-4 rank={rank} ERROR {line}"
+        for line in [*TRACEBACK, "    x[7]", FAILED]
+        for rank in (5, 6)
+    ]
+    assert read(tmp_path, *lines).findings[0].ranks == (5, 6)
+
+
+def test_messages_of_json_are_read(tmp_path: Path) -> None:
+    lost = '{"rank":1,"msg":"Connection reset by peer"}'
+    root = read(
+        tmp_path, '{"rank":2,"level":"error","msg":"ValueError: bad batch"}', lost
+    ).findings[0]
+    assert (root.ranks, root.quote[:9]) == ((2,), '{"rank":2')
+    whole = "\\n".join([*TRACEBACK, "    x[7]", "ValueError: bad batch", ""]).replace('"', r"\"")
+    root = read(tmp_path, f'{{"rank": 2, "message": "{whole}"}}', lost).findings[0]
+    assert (root.cause, root.ranks) == ("program_error", (2,))
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank3]: ", "3: [2026-11-22 10:10:06,001] ", "n7 @ 3 > "])
+def test_lines_of_the_program_in_a_traceback_are_no_messages(tmp_path: Path, prefix: str) -> None:
+    lines = [
+        *TRACEBACK,
+        '    with explain_errors("CUDA out of memory: lower the batch size"):',
+        '  File "/x/data.py", line 7, in get',
+        '    error = "No space left on device"',
+        "            ^^^^^",
+        "KeyError: 'image'",
+    ]
+    (found,) = read(tmp_path, *(prefix + line for line in lines)).findings
+    assert found.cause == "program_error"
+    assert found.quote.endswith("KeyError: 'image'")
+
+
+def test_the_error_is_quoted_and_not_the_line_that_raises_it(tmp_path: Path) -> None:
+    error = "OSError: [Errno 28] No space left on device"
+    (found,) = read(
+        tmp_path, *TRACEBACK, '    raise OSError(28, "No space left on device")', error
+    ).findings
+    assert (found.cause, found.quote) == ("disk_full", error)
+
+
+def test_what_follows_a_traceback_is_a_message_again(tmp_path: Path) -> None:
+    lines = [
+        *TRACEBACK,
+        "    f()",
+        "KeyError: 1",
+        "    CUDA out of memory. Tried to allocate 2 GiB",
+    ]
+    causes = {one.cause for one in read(tmp_path, *lines).findings}
+    assert causes == {"program_error", "gpu_out_of_memory"}
+
+
+def test_an_exit_code_says_that_the_program_failed_if_nothing_says_more(tmp_path: Path) -> None:
+    ended = ["Sending process 7 closing signal SIGTERM", torchrun_notices(1)]
+    found = read(tmp_path, *ended, *torchrun_blames(2, "node-7", 1)).findings
+    assert (found[0].cause, found[0].ranks, found[0].nodes) == ("program_error", (2,), ("node-7",))
+    assert found[0].confidence < SURE
+    assert "exitcode" in found[0].quote
+    assert [(one.cause, "SIGTERM" in one.quote) for one in found[1:]] == [("terminated", True)]
+    found = read(tmp_path, f"0: {LOST}", torchrun_notices(1), *torchrun_blames(2, "n", 1)).findings
+    assert [one.cause for one in found] == ["peer_lost"]
+    found = read(tmp_path, *ended, *torchrun_blames(2, "node-7", -15)).findings
+    assert found[0].cause == "terminated"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from dataclasses import replace as changed
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -20,7 +21,7 @@ from undaunted.attribution.logs.rules import rules
 from undaunted.attribution.logs.scan import LogScan, Seen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from os import PathLike
 
     from undaunted.attribution.logs.scan import Hit
@@ -31,6 +32,11 @@ _PROGRAM = severity_of("program_error")
 _NUMBER = re.compile(r"SeqNum=(\d{1,18})\b")
 _LATER = 0.9
 _HAS_PLACE = frozenset({"gpu", "node", "rank"})
+_GUESSED = 0.4
+_CODE = re.compile(r"exitcode\s*:")
+_EXIT = re.compile(
+    r"exitcode\s*: [1-9]|exit code [1-9]|traceback : To enable traceback|ChildFailed"
+)
 _KILLED = re.compile(r"exitcode\s*: -9\b|SIGKILL")
 # Lines beside which there is mostly another that says more.
 _VAGUE = re.compile(
@@ -138,10 +144,10 @@ def judge(
         previous: of the last round that went well.
         world_size: number of ranks; None: as the logs say.
     """
-    seen = _without_late_kill(_left(_alive(scans)))
+    seen = _with_exits(_without_late_kill(_left(_alive(scans))))
     node_of = {rank: node for scan in scans for rank, node in scan.node_of.items()}
     ranks = {rank for scan in scans for rank in scan.ranks}
-    made = [(_place(one), _finding(one, seen, node_of, ranks)) for one in seen.values()]
+    made = [(_place(one), _finding(one, seen, node_of, ranks)) for one in _without_exits(seen)]
     findings = compare(_in_order(made), seen, scans, previous)
     stepped = any(scan.steps for scan in scans)
     world_size = world_size or _world_size(scans)
@@ -220,6 +226,38 @@ def _without_late_kill(seen: dict[str, Seen]) -> dict[str, Seen]:
     since = min((hit.t for hit in timeout.hits if hit.t), default=0.0)
     late = all(_order(hit, first, since) > 0 for hit in seen["killed"].hits)
     return {cause: one for cause, one in seen.items() if cause != "killed" or not late}
+
+
+def _with_exits(seen: dict[str, Seen]) -> dict[str, Seen]:
+    """Take it for an error of the program if one ended with an exit code and nothing says more."""
+    if seen.keys() != {"terminated"}:
+        return seen
+    hits = seen["terminated"].hits
+    first = [hit for hit in hits if hit.is_first and _CODE.search(hit.quote)]
+    exits = [hit for hit in first or hits if _is_exit(hit)]
+    if not exits:
+        return seen
+    guess = [
+        changed(hit, meaning=hit.meaning._replace(cause="program_error", confidence=_GUESSED))
+        for hit in exits
+    ]
+    ranks = {rank for hit in exits for rank in hit.ranks}
+    nodes = [node for hit in exits for node in hit.nodes]
+    return {"program_error": Seen("program_error", guess, ranks, nodes), **seen}
+
+
+def _without_exits(seen: dict[str, Seen]) -> Iterator[Seen]:
+    """Leave out lines about exit codes where there are others: nobody has ended these."""
+    for one in seen.values():
+        hits = [hit for hit in one.hits if not _is_exit(hit)]
+        if one.cause != "terminated" or len(seen) == 1:
+            yield one
+        elif hits:
+            yield changed(one, hits=hits)
+
+
+def _is_exit(hit: Hit) -> bool:
+    return _EXIT.search(hit.quote) is not None
 
 
 def _order(hit: Hit, first: dict[str, int], since: float) -> int:

@@ -6,10 +6,12 @@ journald a time and the host, loggers a time and a level. Pieces are taken off o
 
 from __future__ import annotations
 
+import functools
 import re
 from calendar import timegm
 from dataclasses import dataclass
 
+TRACEBACK_HEAD = "Traceback (most recent call last)"
 _MOST_PIECES = 10
 _LONGEST_PREFIX = 400
 _CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
@@ -56,6 +58,10 @@ _FRONT = re.compile(
     )""",
     re.VERBOSE,
 )
+_JSON_MESSAGE = re.compile(r'"(?:msg|message|log|text|exc_info|exception|traceback)": ?"')
+_JSON_RANK = re.compile(r'"(?:global_?)?rank": ?"?(\d{1,7})\b')
+_JSON_NODE = re.compile(r'"(?:node|host|hostname)": ?"([\w.-]+)"')
+_JSON_END = re.compile(r'(?:\\n)*(?<!\\)"')
 _KEEPS_FRONT = frozenset({"date", "clock", "zone", "node", "host", "program"})
 _ESCAPES = re.compile(
     r"\x1b(?:\[[0-?]{0,40}[ -/]{0,8}[@-~]|\][^\x07\x1b]{0,400}(?:\x07|\x1b\\)?|.)?"
@@ -103,6 +109,8 @@ def read_prefix(line: str, year: int = 1970) -> Prefix:
         line: as `clean` returns it.
         year: of times that do not say theirs.
     """
+    if line.startswith("{") and (message := _JSON_MESSAGE.search(line)):
+        return _of_json(line, message.end())
     prefix = Prefix()
     place = 0
     at_front = True  # nothing but times and nodes so far
@@ -117,6 +125,27 @@ def read_prefix(line: str, year: int = 1970) -> Prefix:
         place += 1
     prefix.begins = place
     return prefix
+
+
+def _of_json(line: str, begins: int) -> Prefix:
+    """Return what an object says beside its message; of a whole traceback the last line counts."""
+    rank, node = _JSON_RANK.search(line), _JSON_NODE.search(line)
+    if line.startswith(TRACEBACK_HEAD, begins):
+        end = _JSON_END.search(line, begins)
+        last = line.rfind("\\n", begins, end.start() if end else len(line))
+        begins = last + 2 if last >= 0 else begins
+    return Prefix(int(rank[1]) if rank else None, node[1] if node else "", 0.0, begins)
+
+
+@functools.lru_cache(64)
+def _expression(prefix: str) -> re.Pattern[str]:
+    return re.compile(prefix)
+
+
+def like_before(line: str, place: int) -> re.Pattern[str]:
+    """Return an expression for what stands before a place, whatever its numbers are."""
+    before = re.sub(r"(\\ )+(?=\d)", " +", re.escape(line[:place]))
+    return _expression(re.sub(r"\d+", r"\\d+", before))
 
 
 def rank_in_name(path: str) -> tuple[int, str] | None:

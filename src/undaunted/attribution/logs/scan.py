@@ -16,7 +16,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from undaunted.attribution.findings import CAUSES, SAID_BY_ANYBODY
-from undaunted.attribution.logs.prefixes import clean, read_prefix
+from undaunted.attribution.logs.prefixes import (
+    TRACEBACK_HEAD,
+    clean,
+    like_before,
+    read_prefix,
+)
 from undaunted.attribution.logs.rules import (
     END,
     EXCEPTION_IGNORED,
@@ -46,6 +51,8 @@ _HEAD_BYTES = 64
 _MOST_NEW_LINES = 256
 _MOST_SPEAKERS = 1 << 12
 _LONGEST_TRACEBACK = 2000  # lines, with those of other ranks between them
+_SOURCE = " " * 4  # before a line of a program in a traceback
+_MOST_PREFIXES = 16
 _STEPS_READ = 8  # at each end of lines that tell of steps and nothing else
 _LOOK_BACK = 12  # lines, for what a line does not say itself
 _LOOKED_BACK_AT = 400  # bytes of each
@@ -156,6 +163,19 @@ class _Event(NamedTuple):
     fit: Fit
 
 
+class _Traceback(NamedTuple):
+    """One that has begun: the line of its head, whether it is ignored, what stands before lines."""
+
+    line: int
+    ignored: bool
+    before: re.Pattern[str]
+
+    def is_source(self, line: str) -> bool:
+        """Whether a line may be one of the program's, as a traceback shows them."""
+        before = self.before.match(line)
+        return before is not None and line.startswith(_SOURCE, before.end())
+
+
 class LogScan:
     """What a log file says, read as far as it has been written. Not for several threads.
 
@@ -206,7 +226,8 @@ class LogScan:
         self._step_lines: deque[bytes] = deque(maxlen=SURVIVED_BY)
         self._last_of: dict[int, Step] = {}  # by kind of line
         self._head = b""  # of the file, to know it by
-        self._tracebacks: dict[object, tuple[int, bool]] = {}  # line of the head, whether ignored
+        self._tracebacks: dict[object, _Traceback] = {}  # by who says it
+        self._prefixes: list[re.Pattern[str]] = []  # seen before tracebacks, and not known
         self._last_head = 0
         self._ignored: object = _NOBODY
         self._year = time.gmtime().tm_year
@@ -292,10 +313,13 @@ class LogScan:
         shown = {key: _shortened(key, _LONGEST_LINE) for key in new}
         found = self._rules.search(list(shown.values()))
         for key, short in shown.items():
+            if TRACEBACK in found.get(short, ()):
+                self._learn_prefix(clean(_shortened(lines[where[key]], _LONGEST_LINE)))
+        for key, short in shown.items():
             fit = None
             if numbers := found.get(short):
                 text = clean(_shortened(lines[where[key]], _LONGEST_LINE))
-                fit = self._rules.fit(text, read_prefix(text).begins, numbers)
+                fit = self._rules.fit(text, self._prefix(text).begins, numbers)
             memory[key] = fit
             self._memory_bytes += len(key) + 100
         if len(self.templates) < _MOST_TEMPLATES:
@@ -305,6 +329,23 @@ class LogScan:
                     self.templates.add(like)
                     text = clean(raw)
                     self.new_lines.append(NewLine(self.lines + where[key] + 1, text, like))
+
+    def _learn_prefix(self, head: str) -> None:
+        place = head.find(TRACEBACK_HEAD)
+        if len(self._prefixes) < _MOST_PREFIXES and read_prefix(head).begins < place:
+            self._prefixes.append(like_before(head[:_LOOKED_BACK_AT], place))
+
+    def _prefix(self, text: str) -> Prefix:
+        """Return what stands before a message, in this file too."""
+        prefix = read_prefix(text, self._year)
+        for known in self._prefixes:
+            found = known.match(text)
+            if found and found.end() > prefix.begins:
+                prefix.begins = found.end()
+                said = _RANK_IN_TEXT.findall(found[0])
+                if prefix.rank is None and len(said) == 1:
+                    prefix.rank = int(said[0])
+        return prefix
 
     def _look_at(self, event: _Event, lines: list[bytes]) -> None:
         raw, fit = lines[event.line], event.fit
@@ -329,26 +370,30 @@ class LogScan:
     def _interpret(self, event: _Event, text: str, raw: bytes, lines: list[bytes]) -> None:
         number = self.lines + event.line + 1
         numbers = event.fit.numbers
-        prefix = read_prefix(text, self._year)
+        prefix = self._prefix(text)
         speaker = (prefix.rank, prefix.node)
         if EXCEPTION_IGNORED in numbers:
             self._ignored = speaker
             return
-        if TRACEBACK in numbers:
+        if TRACEBACK in numbers and text.find(TRACEBACK_HEAD) >= prefix.begins:
             if len(self._tracebacks) >= _MOST_SPEAKERS:
                 self._tracebacks.clear()
-            self._tracebacks[speaker] = (number, self._ignored == speaker)
+            place = max(0, text.find(TRACEBACK_HEAD))
+            before = like_before(text, place)
+            self._tracebacks[speaker] = _Traceback(number, self._ignored == speaker, before)
             self._last_head = number
             self._ignored = _NOBODY
             return
-        head, ignored = self._tracebacks.get(speaker, (-_LONGEST_TRACEBACK, False))
-        ends = number - head < _LONGEST_TRACEBACK
+        begun = self._tracebacks.get(speaker)
+        ends = begun is not None and number - begun.line < _LONGEST_TRACEBACK
+        if begun is not None and ends and begun.is_source(text):
+            return
         meaning = self._rules.meaning(text, prefix.begins, numbers, ends_traceback=ends)
         if meaning is None:
             return
-        if ends and self._rules.is_exception(text[prefix.begins :]):
+        if begun is not None and ends and self._rules.is_exception(text[prefix.begins :]):
             del self._tracebacks[speaker]
-            if ignored:
+            if begun.ignored:
                 return
         self._keep(meaning, raw, event.line, lines)
 
@@ -406,7 +451,7 @@ class LogScan:
 
     def _hit(self, kept: _Kept) -> Hit:
         text = clean(kept.raw)
-        prefix = read_prefix(text, self._year)
+        prefix = self._prefix(text)
         ends_block = _BLOCK_LINE.match(text[prefix.begins :]) is not None
         is_first = ends_block and _is_first(kept.before)
         ranks, nodes = self._who(kept, text, prefix)
