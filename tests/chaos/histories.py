@@ -85,7 +85,7 @@ def fault(kind: str = "kill", iteration: int = 12, rank: int = 1, **more: Any) -
         more.setdefault("how", "relaunch")
     if kind in ("slow", "sigterm"):
         more.setdefault("verdict", {})
-    if kind == "slow":
+    if kind in ("slow", "wrong-result"):
         more.setdefault("how", "nothing")
     verdict = {"rank": rank, **verdicts.get(kind, {}), **more.pop("verdict", {})}
     more.setdefault("resume", iteration // 5 * 5)

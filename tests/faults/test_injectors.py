@@ -11,6 +11,7 @@ import pytest
 import undaunted.faults
 from undaunted.faults import FaultPlanError, InjectedError
 from undaunted.faults.injectors import inject
+from undaunted.progress import writer
 
 DEADLINE_S = 30
 
@@ -121,3 +122,19 @@ def test_the_function_is_offered_by_the_package() -> None:
     assert undaunted.faults.inject is inject
     with pytest.raises(AttributeError, match="nothing"):
         _ = undaunted.faults.nothing
+
+
+@pytest.mark.parametrize(("asks", "wanted"), [(True, ["deadline"]), (False, [])])
+def test_the_end_of_the_time_is_told_to_ranks_that_ask(
+    asks: bool, wanted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[str] = []
+    page = writer.NullWriter("a test")
+    monkeypatch.setattr(writer, "current", page)
+    monkeypatch.setattr(page, "want_stop", found.append)
+    if asks:
+        page.will_ask()
+    inject("deadline")
+    page.asks_no_more()
+    inject("deadline")
+    assert found == wanted

@@ -175,3 +175,15 @@ def test_every_plan_survives_the_environment(plan: FaultPlan) -> None:
 def test_garbage_is_read_or_refused_in_our_words(text: str) -> None:
     with contextlib.suppress(FaultPlanError):
         FaultPlan.parse(text)
+
+
+def test_what_a_slot_computes_wrong_stays_with_the_slot_and_over_restarts() -> None:
+    plan = FaultPlan.parse("wrong-result-always:rank=1,iteration=3;wrong-result:rank=1,iteration=3")
+    later = FaultPlan.parse(plan.without(["wrong-result-always-1"]).to_env())
+
+    assert [one.kind for one in later.due(rank=0, round_=1, world_size=2, slot=1)] == [
+        "wrong-result-always"
+    ]
+    assert [one.kind for one in later.due(rank=1, round_=1, world_size=2, slot=0)] == [
+        "wrong-result"
+    ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from undaunted.faults import calling
+from undaunted.faults import calling, gradients
 from undaunted.faults.injectors import InjectedError
 from undaunted.faults.plan import FaultPlan, FaultPlanError
 from undaunted.faults.trigger import Trigger, install
@@ -202,3 +202,14 @@ for iteration in range(10):
         assert area.snapshot(0).iteration == 4
     finally:
         area.close()
+
+
+def test_a_slot_that_computes_wrong_does_so_after_resuming_beyond(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[bool] = []
+    monkeypatch.setattr(gradients, "flip_a_bit", lambda *, always: made.append(always))
+    faults = trigger("wrong-result-always:rank=0,iteration=35", Reports())
+    for iteration in range(36, 40):
+        faults.on_step(iteration)
+    assert made == [True]

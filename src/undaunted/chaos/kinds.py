@@ -31,6 +31,7 @@ class KindOf:
         relaunch: the launcher ends and is started again.
         stops: ranks that have a session stop together; then the launcher ends with 75, and is
             started again.
+        lasts: it happens again in every start.
         alters: what comes after may rightly differ from the undisturbed run.
         needs: what the machine must allow, "" = nothing special.
     """
@@ -47,6 +48,7 @@ class KindOf:
     outside: bool = False
     relaunch: bool = False
     stops: bool = False
+    lasts: bool = False
     alters: bool = False
     needs: str = ""
 
@@ -97,6 +99,25 @@ _ALL = (
         anyone=True,
         alters=True,
     ),
+    KindOf(
+        "wrong-result",
+        "computes one wrong bit of a gradient",
+        ("wrong-result",),
+        blame="crash",
+        certain=False,
+        anyone=True,
+        alters=True,
+    ),
+    KindOf(
+        "wrong-result-always",
+        "computes a wrong bit of a gradient in each step from there on",
+        ("wrong-result-always",),
+        blame="crash",
+        certain=False,
+        anyone=True,
+        lasts=True,
+        alters=True,
+    ),
     KindOf("slow", "pauses in some steps", ("slow",)),
     KindOf(
         "sigterm",
@@ -115,6 +136,7 @@ _ALL = (
         anyone=True,  # those that it leaves alone may fail before it
         stops=True,
     ),
+    KindOf("deadline", "is told that its time is nearly over", ("deadline",), stops=True),
     KindOf(
         "corrupt-checkpoint",
         "the newest file of the checkpoints is damaged, then the rank is killed",

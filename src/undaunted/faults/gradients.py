@@ -1,4 +1,4 @@
-"""Makes the gradients of one update NaN."""
+"""Makes gradients wrong: NaN in one update, or a bit of what a backward pass computes."""
 
 from __future__ import annotations
 
@@ -29,3 +29,43 @@ def _fill(optimizer: Any) -> None:
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     parameter.grad.mul_(math.nan)  # fill_ knows no sparse ones
+
+
+def flip_a_bit(*, always: bool) -> None:
+    """Flip one bit of a gradient that this process computes, before other ranks see it.
+
+    It is the sign of the largest number in the gradient of the first parameter that the next
+    forward pass can train. Sparse gradients are left alone.
+
+    Args:
+        always: in every backward pass from the next one on; else in the next one only.
+    """
+    if "torch" not in sys.modules:
+        print("undaunted: no gradients to make wrong: torch is not imported", file=sys.stderr)
+        return
+    import torch
+    from torch.nn.modules.module import register_module_forward_pre_hook
+
+    left = [None] * (not always)
+
+    def find(module: torch.nn.Module, _args: object) -> None:
+        trained = [one for one in module.parameters() if one.requires_grad]
+        if trained and torch.is_grad_enabled():
+            handle.remove()
+            trained[0].register_hook(flip)
+
+    def flip(gradient: torch.Tensor) -> torch.Tensor:
+        if not always and not left:
+            return gradient
+        left.clear()
+        return gradient if gradient.is_sparse else _with_flipped_sign(gradient)
+
+    handle = register_module_forward_pre_hook(find)
+
+
+def _with_flipped_sign(gradient: Any) -> Any:
+    wrong = gradient.detach().clone().contiguous()
+    flat = wrong.view(-1)
+    largest = flat.abs().argmax()
+    flat[largest] = -flat[largest]
+    return wrong

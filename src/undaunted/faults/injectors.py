@@ -57,7 +57,10 @@ def inject(
         kind: ``exception``, ``sigkill``, ``sigterm``, ``sigstop``, ``segfault``, ``abort``, ``gil``
             (blocks in C code that keeps the interpreter lock), ``sleep`` (hangs in Python code),
             ``oom`` (takes memory until a limit of the process ends it with MemoryError), ``exit``,
-            ``slow`` (one pause), ``nan`` (spoils the gradients of the next update), ``torn-write``
+            ``slow`` (one pause), ``nan`` (spoils the gradients of the next update),
+            ``wrong-result``, ``wrong-result-always`` (one bit of a gradient in the next backward
+            pass, in each), ``deadline`` (a session is told that its time is nearly over: all ranks
+            stop), ``torn-write``
             (SIGXFSZ in the middle of the next large write), ``call`` (waits until the fault is made
             by whoever listens at ``UNDAUNTED_NEMESIS``).
         seconds: how long ``sleep`` and ``gil`` last, None (the default) means for ever; how long
@@ -85,6 +88,9 @@ def inject(
         "exit": lambda: sys.exit(code),
         "slow": lambda: time.sleep(PAUSE_S if seconds is None else seconds),
         "nan": gradients.spoil_next_update,
+        "wrong-result": lambda: gradients.flip_a_bit(always=False),
+        "wrong-result-always": lambda: gradients.flip_a_bit(always=True),
+        "deadline": _near_deadline,
         "torn-write": lambda: _tear_next_write(size),
         "call": lambda: calling.call("call", rank=int(os.environ.get("RANK", "0")), iteration=-1),
     }
@@ -103,6 +109,17 @@ def _segfault() -> None:
 def _abort() -> None:
     _no_core_file()
     os.abort()
+
+
+def _near_deadline() -> None:
+    # Not above: programs that inject something need not be watched.
+    from undaunted.progress.writer import current_writer
+
+    page = current_writer()
+    if page.asks:
+        page.want_stop("deadline")
+    else:
+        print("undaunted: no session of this rank asks whether to stop", file=sys.stderr)
 
 
 def _tear_next_write(size: int | None) -> None:

@@ -30,9 +30,15 @@ Kind = Literal[
     "exit",
     "slow",
     "nan",
+    "wrong-result",
+    "wrong-result-always",
+    "deadline",
     "torn-write",
     "call",
 ]
+LASTING = (
+    "wrong-result-always"  # of a slot rather than a rank, in every round from its iteration on
+)
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _MAX_FAULTS = 256
@@ -160,17 +166,28 @@ class FaultPlan:
                     f"fault {str(fault)!r} is for rank {fault.rank}; this job has {span}"
                 )
 
-    def due(self, *, rank: int, round_: int, world_size: int) -> tuple[Fault, ...]:
+    def due(
+        self, *, rank: int, round_: int, world_size: int, slot: int | None = None
+    ) -> tuple[Fault, ...]:
         """The faults that may happen on ``rank`` in ``round_``, with nothing random left.
 
         Args:
             rank: global rank.
             round_: number of the round, from 0.
             world_size: number of ranks, at least 1.
+            slot: which rank is usually on the slot of this one; None = the rank itself.
         """
-        here = ("all", Choice(rank, rank))
-        settled = (settle(fault, world_size) for fault in self.faults)
-        return tuple(f for f in settled if f.rank in here and f.round in (None, round_))
+        on_slot = rank if slot is None else slot
+        return tuple(
+            fault
+            for fault in (settle(one, world_size) for one in self.faults)
+            if fault.rank in ("all", _only(on_slot if fault.kind == LASTING else rank))
+            and fault.round in (None, round_)
+        )
+
+
+def _only(number: int) -> Choice:
+    return Choice(number, number)
 
 
 def settle(fault: Fault, world_size: int) -> Fault:
@@ -261,7 +278,7 @@ def _split_object(item: Any) -> _Item:
 def _fault(kind: str, options: dict[str, str], position: int) -> Fault:
     check_kind(kind)
     written = f"{kind}:{','.join(f'{key}={value}' for key, value in options.items())}"
-    fields: dict[str, Any] = {"id": f"{kind}-{position}"}
+    fields: dict[str, Any] = {"id": f"{kind}-{position}", "repeat": kind == LASTING}
     for key, value in options.items():
         if key not in _READERS:
             known = ", ".join(_READERS)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from undaunted.faults import calling, injectors
-from undaunted.faults.plan import Choice, Fault, FaultPlan
+from undaunted.faults.plan import LASTING, Choice, Fault, FaultPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,7 +78,11 @@ class Trigger:
             return  # a forked child inherited the hook
         last = iteration - 1 if self._last_iteration is None else self._last_iteration
         self._last_iteration = iteration
-        due = [f for f in self._by_iteration if last < _iteration(f) <= iteration]
+        due = [
+            f
+            for f in self._by_iteration
+            if _iteration(f) <= iteration and (f.kind == LASTING or last < _iteration(f))
+        ]
         for fault in due:
             self._by_iteration.remove(fault)
             self._fire(fault)
@@ -141,6 +145,7 @@ def install(environ: Mapping[str, str] = os.environ) -> Trigger | None:
         rank=rank,
         round_=_number(environ, "TORCHELASTIC_RESTART_COUNT", 0),
         world_size=_number(environ, "WORLD_SIZE", 1),
+        slot=_slot(environ, rank),
     )
     if not due:
         return None
@@ -157,6 +162,14 @@ def install(environ: Mapping[str, str] = os.environ) -> Trigger | None:
 def _number(environ: Mapping[str, str], name: str, otherwise: int) -> int:
     text = environ.get(name, "")
     return int(text) if text.isascii() and text.isdigit() else otherwise
+
+
+def _slot(environ: Mapping[str, str], rank: int) -> int:
+    """Return the rank that is usually on this slot, where all nodes have as many slots."""
+    slots = _number(environ, "LOCAL_WORLD_SIZE", 0)
+    if not slots:
+        return rank
+    return _number(environ, "GROUP_RANK", 0) * slots + _number(environ, "LOCAL_RANK", 0)
 
 
 def _iteration(fault: Fault) -> int:

@@ -269,6 +269,12 @@ class PageWriter:
         word: int = self._words[layout.STOP]
         return word
 
+    @property
+    def asks(self) -> bool:
+        """Whether this rank asks now and then whether to stop."""
+        word: int = self._words[layout.STOP_ASKED]
+        return 0 < word < layout.LEFT
+
     def want_stop(self, why: str, rank: int | None = None) -> None:
         """Have all ranks stop. For signal handlers, too.
 

@@ -87,6 +87,14 @@ def test_ranks_that_stop_in_order_lose_no_step() -> None:
     assert {"stop", "idle"} < {*verdict.phases}
 
 
+def test_the_end_of_the_time_is_judged_as_a_stop_in_order() -> None:
+    stopped = verdict_of(fault("deadline", how="stop", iteration=12, resume=14))
+    unheard = verdict_of(fault("deadline", how="nothing"))
+
+    assert (stopped.colour, stopped.steps_lost) == ("green", 0)
+    assert (unheard.colour, keys(unheard)) == ("yellow", ["nothing-stopped"])
+
+
 def test_a_stop_that_is_not_saved_is_worth_a_word() -> None:
     verdict = verdict_of(fault("preempt", how="stop", iteration=12, resume=10))
 
@@ -504,6 +512,44 @@ def test_nan_that_ends_in_an_exception_and_a_restart_is_green() -> None:
     verdict = verdict_of(fault("nan", verdict={"rank": 0}))
 
     assert (verdict.colour, verdict.identical_from) == ("green", 10)
+
+
+def wrong_from_13(moment: Moment, parts: Parts) -> Parts:
+    late = moment.iteration >= 13
+    return {name: f"w{text}" for name, text in parts.items()} if late else parts
+
+
+def test_a_wrong_result_that_nobody_notices() -> None:
+    verdict = verdict_of(fault("wrong-result"), change=wrong_from_13)
+
+    assert (verdict.colour, keys(verdict)) == ("yellow", ["wrong-result-kept"])
+    assert verdict.findings[0].text == "Not noticed: the results differ from step 13 on."
+
+
+def test_a_wrong_result_that_ends_in_a_crash_and_is_undone_is_green() -> None:
+    verdict = verdict_of(
+        fault("wrong-result", how="restart", verdict={"kind": "crash", "exception": "Odd: 3"})
+    )
+
+    assert (verdict.colour, keys(verdict)) == ("green", [])
+
+
+def test_a_wrong_result_that_ends_the_job_was_found() -> None:
+    history = Run().history(fault("wrong-result", how="end"))
+    (launch,) = history.launches
+    end = JobEnded(t=10**12, wall=1000.0, node="n0", outcome="invalid", exit_code=17, reason="odd")
+    found = replace(history, launches=[Launch.of([*launch.events[:-1], end])])
+
+    verdict = judge(REFERENCE, found, [fault("wrong-result").plan])[0]
+
+    assert (verdict.colour, keys(verdict)) == ("green", ["wrong-result-found"])
+    assert verdict.recovered is False
+
+
+def test_a_wrong_result_that_changes_nothing_is_worth_a_word() -> None:
+    verdict = verdict_of(fault("wrong-result"))
+
+    assert (verdict.colour, keys(verdict)) == ("yellow", ["nothing-altered"])
 
 
 def test_a_program_that_is_not_deterministic_by_itself_is_not_judged_by_its_result() -> None:

@@ -15,6 +15,9 @@ from undaunted.chaos.checker.recovery import recovery_of, stopped
 from undaunted.chaos.checker.trouble import trouble
 from undaunted.chaos.checker.values import Colour, Finding, Verdict
 from undaunted.chaos.kinds import KINDS
+from undaunted.coordinator.core.messages import Outcome as Ending
+from undaunted.journal.events import RankEvent
+from undaunted.journal.query import every
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -32,6 +35,8 @@ _CONSEQUENCES = ("started-anew", "ended-early")
 _DAMAGE = "corrupt-checkpoint"
 # Faults that end a save, so that what was removed before it is missing.
 _WHILE_SAVING = ("torn-write", "disk-full")
+_WRONG = ("wrong-result", "wrong-result-always")
+_TOLD = ("odd_result", "replicas_differ", "replay_mismatch")  # events of a session's checks
 _SAVE = "Save checkpoints more often, and load the newest at the start."
 _OR_REMOVED = ", or the one there was is removed before the next is complete"
 _KEEP = " Remove or replace the old checkpoint only when the new one is complete."
@@ -88,7 +93,7 @@ class _Case:
         cut = self.cuts[place]
         following = self.cuts[place + 1] if place + 1 < len(self.cuts) else None
         recovery = recovery_of(cut, following, self.history, self.by_rank)
-        recovered, unrecovered = self._recovered(following)
+        recovered, unrecovered = self._recovered(cut, following)
         blame, findings = blame_of(cut, self.cuts, self.history)
         findings += trouble(
             cut, following, self.cuts, self.history, recovered=recovered is not False
@@ -165,12 +170,15 @@ class _Case:
             )
         return Verdict(fault=fault, colour=_colour([finding]), findings=(finding,))
 
-    def _recovered(self, following: Cut | None) -> tuple[bool | None, list[Finding]]:
+    def _recovered(self, cut: Cut, following: Cut | None) -> tuple[bool | None, list[Finding]]:
         """Whether the run got over a fault: it ended well, or came to another fault."""
         if self.end is None or following is not None:
             return True, []
         if self.history.outcome.interrupted:
             return None, [Finding("interrupted", "yellow", "The user ended the run.")]
+        if cut.fault.kind in _WRONG and (reason := self._found_by_checks()):
+            text = f"The checks of the script found it, and the job ended: {one_line(reason)}"
+            return False, [Finding("wrong-result-found", "note", text)]
         return False, [self.end]
 
     def _steps(self, cut: Cut, recovery: Recovery) -> list[Finding]:
@@ -218,6 +226,33 @@ class _Case:
                 "ones are not torn.",
             )
         ]
+
+    def _found_by_checks(self) -> str:
+        """Return why the job ended because of a result that may be wrong, "" if it did not."""
+        last = self.history.launches[-1].summary
+        return last.reason if last.outcome in (Ending.SUSPECT.value, Ending.INVALID.value) else ""
+
+    def _wrong(self, cut: Cut, found: Identity) -> list[Finding]:
+        """Findings about what a wrong result has led to."""
+        events = self.history.launches[cut.start.launch].rounds.get(cut.start.round, ())
+        told = [e for e in every(events, RankEvent) if e.name in _TOLD and e.at_ns >= cut.at_ns]
+        if found.state == "differs" and found.difference is not None:
+            noticed = bool(told) or cut.interrupted
+            return [
+                Finding(
+                    "wrong-result-kept",
+                    "yellow",
+                    f"{'Noticed, but the' if noticed else 'Not noticed: the'} results differ from "
+                    f"step {found.difference.iteration} on.",
+                    "Compare what ranks should have alike, or check results within their step, and "
+                    "go back to a checkpoint from before: see Session.check.",
+                )
+            ]
+        undone = told or cut.interrupted or self.end is not None
+        if found.state == "identical" and not undone:
+            text = "Nothing differs: no dense gradient was computed from there on."
+            return [Finding("nothing-altered", "yellow", text)]
+        return []
 
     def _stop(
         self, cut: Cut, following: Cut | None, recovery: Recovery, blamed: str
@@ -284,6 +319,8 @@ class _Case:
                 )
             ]
         missing = ending.ranks_missing(self.lines, self.by_rank)
+        if cut.fault.kind in _WRONG and found.state in ("differs", "identical"):
+            return self._wrong(cut, found)
         if found.state == "differs" and KINDS[cut.fault.kind].alters:
             if ending.nan_kept(self.reference, self.history):
                 return []  # that is said, and worse

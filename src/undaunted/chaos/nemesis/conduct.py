@@ -214,11 +214,15 @@ class _Conductor:
         )
 
     def _left(self) -> list[Planned]:
-        """Return the faults that have not happened yet."""
+        """Return the faults that have not happened yet, and those that last."""
         happened = {note.fault for note in self._state.notes}
         for launch in read_history(self._trial.directory).launches:
             happened.update(event.text for event in launch.faults())
-        return [fault for fault in self._trial.faults if fault.id not in happened]
+        return [
+            fault
+            for fault in self._trial.faults
+            if fault.id not in happened or KINDS[fault.kind].lasts
+        ]
 
     def _caused_by(self) -> str:
         """Return the fault after which a launcher that failed is started again, "" = after none."""
