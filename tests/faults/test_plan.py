@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from undaunted.faults.plan import KINDS, Choice, Fault, FaultPlan, FaultPlanError
+from undaunted.faults.plan import KINDS, LASTING, Choice, Fault, FaultPlan, FaultPlanError
 
 
 def only(text: str) -> Fault:
@@ -160,7 +160,7 @@ def plans(draw: st.DrawFn) -> FaultPlan:
                 seconds=draw(seconds) if kind in ("gil", "sleep") else None,
                 code=draw(st.integers(0, 255)) if kind == "exit" else 1,
                 seed=draw(numbers),
-                repeat=draw(st.booleans()),
+                repeat=kind == LASTING or draw(st.booleans()),
             )
         )
     return FaultPlan(tuple(faults))

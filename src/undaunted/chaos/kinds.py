@@ -110,7 +110,7 @@ _ALL = (
     ),
     KindOf(
         "wrong-result-always",
-        "computes a wrong bit of a gradient in each step from there on",
+        "begins to compute a wrong bit of a gradient in each step",
         ("wrong-result-always",),
         blame="crash",
         certain=False,

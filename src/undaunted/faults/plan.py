@@ -36,9 +36,8 @@ Kind = Literal[
     "torn-write",
     "call",
 ]
-LASTING = (
-    "wrong-result-always"  # of a slot rather than a rank, in every round from its iteration on
-)
+# Of a slot rather than a rank, in every round from its iteration on.
+LASTING = "wrong-result-always"
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _MAX_FAULTS = 256
