@@ -248,9 +248,9 @@ class Attempts:
         return True
 
     def _forget(self) -> None:
-        path = self._path()
-        with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
+        if self._folder is not None:
+            with contextlib.suppress(OSError):
+                self._path().unlink(missing_ok=True)
 
     def _path(self) -> Path:
         return (self._folder or Path()) / f"odd-result-{reduction.place()[0]}.json"
