@@ -452,4 +452,4 @@ def test_nothing_is_left_after_many_deaths(tmp_path: Path) -> None:
                 os.kill(handle.pid, signal.SIGKILL)
             with pytest.raises(SaveError):
                 handle.write(str(tmp_path / "a"), 0, []).wait(LONG_S)
-    assert count_fds() == before
+    assert count_fds() <= before, "what earlier tests have left may have gone meanwhile"
