@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-DEADLINE_S = 90.0
+DEADLINE_S = 240.0
 
 
 def run(program: Path, ranks: int, folder: Path, *arguments: str) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402 - needs torch
 
-from tests.training.gloo_ranks import run  # noqa: E402
+from tests.training.gloo_ranks import DEADLINE_S, run  # noqa: E402
 from undaunted.digests.state import digest_of  # noqa: E402
 from undaunted.training import NotReproducibleError, Replay, Saved  # noqa: E402
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PROGRAM = Path(__file__).with_name("replay_program.py")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(DEADLINE_S + 30)]
 
 
 @pytest.fixture

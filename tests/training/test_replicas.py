@@ -11,12 +11,12 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402 - needs torch
 
-from tests.training.gloo_ranks import run  # noqa: E402
+from tests.training.gloo_ranks import DEADLINE_S, run  # noqa: E402
 from undaunted.training import Difference, Replicas, ReplicasDifferError, exchange  # noqa: E402
 from undaunted.training.replicas import vote  # noqa: E402
 
 PROGRAM = Path(__file__).with_name("replicas_program.py")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(DEADLINE_S + 30)]
 
 A, B, C = b"a", b"b", b"c"
 
