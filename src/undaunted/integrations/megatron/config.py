@@ -27,6 +27,20 @@ _FAULTS = ("rank_hung", "rank_killed", "random")
 _RERUN_MODES = ("disabled", "validate_results", "report_stats", "report_determinism_stats")
 _INJECTED = ("transient_error", "persistent_error", "correct_result")
 _GRANULARITIES = ("node", "rank")
+# Fields of `InProcessRestartConfig` in seconds; the wrapper of functions calls them the same.
+DURATIONS = (
+    "monitor_thread_interval",
+    "monitor_process_interval",
+    "progress_watchdog_interval",
+    "heartbeat_interval",
+    "soft_timeout",
+    "hard_timeout",
+    "heartbeat_timeout",
+    "barrier_timeout",
+    "completion_timeout",
+    "last_call_wait",
+    "termination_grace_time",
+)
 
 
 class _Checked:
@@ -141,19 +155,7 @@ class InProcessRestartConfig(_Checked):
         self._whole("max_iterations", 1, or_none=True)
         self._whole("active_world_size", 1, or_none=True)
         self._whole("max_rank_faults", 0, or_none=True)
-        self._seconds(
-            "monitor_thread_interval",
-            "monitor_process_interval",
-            "progress_watchdog_interval",
-            "heartbeat_interval",
-            "soft_timeout",
-            "hard_timeout",
-            "heartbeat_timeout",
-            "barrier_timeout",
-            "completion_timeout",
-            "last_call_wait",
-            "termination_grace_time",
-        )
+        self._seconds(*DURATIONS)
         self._one_of("granularity", _GRANULARITIES)
 
 

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from undaunted.integrations.megatron import fault_tolerance
+from undaunted.integrations.megatron.config import DURATIONS
 from undaunted.integrations.megatron.ranks import is_first, world_size
 
 if TYPE_CHECKING:
@@ -19,19 +20,6 @@ if TYPE_CHECKING:
 
 _STORE_TIMEOUT = timedelta(seconds=300)
 _CHECK_TIMEOUT = timedelta(seconds=10)
-_DURATIONS = (
-    "monitor_thread_interval",
-    "monitor_process_interval",
-    "progress_watchdog_interval",
-    "heartbeat_interval",
-    "soft_timeout",
-    "hard_timeout",
-    "heartbeat_timeout",
-    "barrier_timeout",
-    "completion_timeout",
-    "last_call_wait",
-    "termination_grace_time",
-)
 _LOG = logging.getLogger("undaunted")
 
 
@@ -103,7 +91,7 @@ def _wrapper(config: Any, state: Any, port: int) -> Any:
     if config.max_rank_faults is not None:
         checks.append(health_check.FaultCounter(config.max_rank_faults))
     durations: dict[str, Any] = {
-        name: timedelta(seconds=getattr(config, name)) for name in _DURATIONS
+        name: timedelta(seconds=getattr(config, name)) for name in DURATIONS
     }
     resets: list[Any] = [finalize.ThreadedFinalize(_CHECK_TIMEOUT, _reset, (state,))]
     if config.empty_cuda_cache:

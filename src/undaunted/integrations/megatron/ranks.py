@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import sys
-
 from undaunted.fault_tolerance.data import who_am_i
+from undaunted.training.rerun.reduction import place
 
 
 def world_size() -> int:
     """Return the number of ranks: of torch.distributed if it is set up, else ``WORLD_SIZE``."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return int(distributed.get_world_size())
-    value = os.environ.get("WORLD_SIZE", "")
-    return int(value) if value.isascii() and value.isdigit() else 1
+    return place()[1]
 
 
 def is_first() -> bool:
