@@ -56,8 +56,19 @@ def test_a_job_of_sections_alone_never_dies_of_a_limit_of_heartbeats(tmp_path: P
 
 
 def test_a_simulated_fault_is_announced_and_seen(tmp_path: Path) -> None:
+    """Rank 0 announces it: rank 1 must not end the job before that."""
+    call = "    ft.maybe_setup_simulated_fault()\n"
+    assert call in SCRIPT
+    in_turn = """
+    while os.environ["RANK"] == "1" and not os.path.exists("announced"):
+        time.sleep(0.01)
+    ft.maybe_setup_simulated_fault()
+    open("announced", "w").close()
+"""
     fault = {"FT_SIM_FAULT_DESC": "rank_killed;1;0"}
-    with launched(tmp_path, SCRIPT, "--nproc-per-node", "2", **fault) as launcher:
+    with launched(
+        tmp_path, SCRIPT.replace(call, in_turn), "--nproc-per-node", "2", **fault
+    ) as launcher:
         assert launcher.finish() == 1
         launcher.wait_for(r"rank 1 .*SIGKILL")
     assert "FT: Selected fault=rank_killed; target rank=1; delay=0.0" in launcher.seen
