@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
+from undaunted.checkpointing.agreement.connect import device_of
 from undaunted.training.rerun import reduction
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def gather(data: bytes, group: ProcessGroup | None) -> list[bytes]:
     """
     if not data or not _is_ready():
         return [data for _ in members(group)]
-    mine = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(_device(group))
+    mine = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device_of(dist, group))
     each = [torch.empty_like(mine) for _ in members(group)]
     dist.all_gather(each, mine, group=group)
     rows = torch.stack(each).cpu()
@@ -49,11 +50,3 @@ def gather_texts(text: str, room: int, group: ProcessGroup | None) -> list[str]:
 
 def _is_ready() -> bool:
     return bool(dist.is_available() and dist.is_initialized())
-
-
-def _device(group: ProcessGroup | None) -> torch.device:
-    """Return a device whose tensors travel over a group, the CPU if it can be."""
-    kinds: Any = [pair.partition(":")[0] for pair in str(dist.get_backend_config(group)).split(",")]
-    if "cpu" in kinds:
-        return torch.device("cpu")
-    return torch.device(kinds[0], torch.get_device_module(kinds[0]).current_device())

@@ -146,7 +146,7 @@ def _on_one_machine(dist: Any, group: ProcessGroup | None, timeout_s: float) -> 
 
     name = address.network().encode() or os.urandom(8)
     mine = int.from_bytes(hashlib.sha256(name).digest()[:7], "big")
-    least_and_most = torch.tensor([mine, -mine], device=_device(dist, group))
+    least_and_most = torch.tensor([mine, -mine], device=device_of(dist, group))
     least = dist.ReduceOp.MIN
     _wait(lambda: dist.all_reduce(least_and_most, least, group=group, async_op=True), timeout_s)
     smallest, largest = least_and_most.tolist()
@@ -178,13 +178,13 @@ def _broadcast(
     if len(content) > _INVITATION_BYTES:
         raise SaveError(f"the addresses of this machine are too long: {invitation.hosts}", (0,))
     padded = bytearray(content.ljust(_INVITATION_BYTES, b"\0"))
-    tensor = torch.frombuffer(padded, dtype=torch.uint8).to(_device(dist, group))
+    tensor = torch.frombuffer(padded, dtype=torch.uint8).to(device_of(dist, group))
     _wait(lambda: dist.broadcast(tensor, group=group, async_op=True, group_src=0), timeout_s)
     received = bytes(tensor.cpu().tolist()).rstrip(b"\0")
     return msgspec.msgpack.decode(received, type=_Invitation)
 
 
-def _device(dist: Any, group: ProcessGroup | None) -> str:
+def device_of(dist: Any, group: ProcessGroup | None) -> str:
     """Return where tensors have to be to travel over a group."""
     config = str(dist.get_backend_config(group))
     return "cpu" if "cpu:" in config else config.partition(":")[0]

@@ -7,6 +7,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from undaunted.checkpointing.agreement.connect import device_of
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -72,6 +74,4 @@ def _group() -> tuple[Any, Any, Any] | None:
     dist = torch.distributed
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return None
-    if "cpu" in dist.get_backend_config() or dist.get_backend() in ("gloo", "mpi"):
-        return torch, dist, torch.device("cpu")
-    return torch, dist, torch.accelerator.current_accelerator()
+    return torch, dist, device_of(dist, None)
