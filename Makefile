@@ -2,17 +2,18 @@
 VENV ?= .venv
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+INTEGRATIONS ?= lightning transformers nemo_run torchx
 
 bin := $(VENV)/bin
 stamp := $(VENV)/.undaunted-setup
 pytest := $(bin)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system demo test test-unit test-e2e test-docs test-torch test-gpu lint format types generated docs bench clean
+.PHONY: help setup system demo test test-unit test-e2e test-docs test-integrations test-torch test-gpu lint format types generated docs bench clean
 
 help: ## show this list
 	@echo "usage: make TARGET"
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' Makefile
 	@echo "options: PYTHON=python3.12 (setup), PYTEST_ARGS='-k pages -x' (tests), BENCH_ARGS=--quick"
 
 setup: $(stamp) ## make .venv with the package, torch and the tools
@@ -31,14 +32,21 @@ demo: setup ## train a small language model through a crash and a hang
 test: test-unit test-e2e ## run all tests except those of the docs
 
 test-unit: setup system ## fast tests, no training processes
-	$(pytest) -n auto --maxprocesses 8 -m "not e2e and not docs" $(PYTEST_ARGS)
+	$(pytest) -n auto --maxprocesses 8 -m "not e2e and not docs and not integration" $(PYTEST_ARGS)
 
 test-e2e: setup system ## tests that start launchers and training processes
 	@# they mostly wait, so that more than there are cores get on with each other
-	$(pytest) -n 3 -m "e2e and not docs" $(PYTEST_ARGS)
+	$(pytest) -n 3 -m "e2e and not docs and not integration" $(PYTEST_ARGS)
+
+test-integrations: setup system ## adapters of frameworks, with the real packages: INTEGRATIONS="lightning"
+	@for name in $(INTEGRATIONS); do \
+		scripts/integration-env.sh $(VENV) $$name && \
+		.venv-integrations/$$name/bin/python -m pytest -n 3 -m integration tests/integrations/$$name \
+			$(PYTEST_ARGS) || exit 1; \
+	done
 
 test-docs: setup ## run the examples in README.md and docs/
-	$(pytest) -m docs $(PYTEST_ARGS)
+	$(pytest) -m "docs and not integration" $(PYTEST_ARGS)
 
 test-torch: ## make test with another torch, in an environment of its own: TORCH=2.6.0
 	@test -n "$(TORCH)" || { echo "say which: make test-torch TORCH=2.6.0" >&2; exit 2; }
@@ -69,5 +77,5 @@ bench: setup ## measure, against torchrun
 	$(bin)/python -m benchmarks $(BENCH_ARGS)
 
 clean: ## remove everything that was built, .venv too
-	rm -rf $(VENV) site dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-integrations site dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -60,7 +60,6 @@ WORKER_SIDE = frozenset(
         "undaunted.inprocess.store",
         "undaunted.inprocess.wrap",
         "undaunted.integrations.megatron.call_store",
-        "undaunted.training.exchange",
         "undaunted.training.replay",
         "undaunted.training.replicas",
     }

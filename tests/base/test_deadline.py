@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from undaunted.base.deadline import within
+from undaunted.base.deadline import in_time, within
 
 
 def test_the_result_of_a_call_that_is_in_time() -> None:
@@ -25,5 +25,22 @@ def test_a_call_that_hangs_is_left_behind() -> None:
     release = threading.Event()
     try:
         assert within(0.01, release.wait, None) is None
+    finally:
+        release.set()
+
+
+def test_an_exception_of_a_call_in_time_is_raised() -> None:
+    assert in_time(10.0, lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        in_time(10.0, lambda: 1 // 0)
+
+
+@pytest.mark.leaves("threads")
+def test_a_call_that_hangs_raises_an_error_of_a_disk() -> None:
+    release = threading.Event()
+    try:
+        with pytest.raises(OSError, match=r"no answer within 0\.01 s") as raised:
+            in_time(0.01, release.wait)
+        assert raised.value.strerror == "no answer within 0.01 s"
     finally:
         release.set()

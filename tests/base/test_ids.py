@@ -4,7 +4,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from undaunted.base.ids import file_name, new_run_id, node_name
+from undaunted.base.ids import file_name, new_run_id, node_name, node_of_rank
 
 
 def test_run_ids_sort_by_time_and_differ():
@@ -16,6 +16,11 @@ def test_run_ids_sort_by_time_and_differ():
 def test_node_name():
     assert node_name({"SLURMD_NODENAME": "n 1"}) == "n_1"
     assert node_name({}) == file_name(os.uname().nodename.partition(".")[0])
+
+
+def test_a_rank_is_on_the_node_that_its_launcher_names():
+    assert node_of_rank({"UNDAUNTED_NODE": "a", "SLURMD_NODENAME": "b"}) == "a"
+    assert node_of_rank({"SLURMD_NODENAME": "b"}) == "b"
 
 
 @given(st.text())

@@ -42,6 +42,19 @@ def test_places_in_a_slurm_job(build):
     assert (config.run_id, config.node, config.nodes.infra_rank) == ("slurm-17", "n2", 1)
 
 
+def test_the_place_that_is_given(build):
+    slurm = {"SLURM_JOB_ID": "17", "SLURM_PROCID": "1", "SLURMD_NODENAME": "n2"}
+
+    def place(given, **more):
+        return build("--nnodes", "2", "--node-rank", given, **slurm, **more).nodes.infra_rank
+
+    assert place("0") == 0
+    assert place("0", SLURM_NODEID="0") == 0
+    assert place("3", SLURM_NODEID="1") == 3
+    # NeMo-Run's batch scripts have --node-rank $SLURM_NODEID behind srun.
+    assert place("0", SLURM_NODEID="1") == 1
+
+
 @pytest.mark.parametrize("tasks", ["8(x2)", "1,2", "1(x3),2"])
 def test_several_launchers_on_a_node_must_be_meant(build, tasks):
     slurm = {"SLURM_PROCID": "1", "SLURMD_NODENAME": "n1", "SLURM_LOCALID": "1"}

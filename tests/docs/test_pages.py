@@ -22,6 +22,7 @@ PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")])
 PAGES_WITH_SOMETHING_TO_RUN = [
     page for page in PAGES if re.search(r"```(python|py)\b|<!-- *run", page.read_text())
 ]
+OF_FRAMEWORKS = {"huggingface.md", "lightning.md"}  # run where the framework is: tests/integrations
 
 
 # Below the head of a table.
@@ -52,6 +53,13 @@ def test_every_table_is_rendered_as_one(page: Path) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", PAGES_WITH_SOMETHING_TO_RUN, ids=name_of)
 def test_blocks_of_a_page_work_one_after_the_other(page: Path, tmp_path: Path) -> None:
+    if page.name in OF_FRAMEWORKS:
+        pytest.skip("is run with the framework, by tests/integrations")
+    work_through(page, tmp_path)
+
+
+def work_through(page: Path, tmp_path: Path) -> None:
+    """Do in a folder what each block of the page says."""
     environment = newcomers_environment(tmp_path)
     if page.is_relative_to(REPOSITORY / "docs" / "design"):  # their readers sit in a checkout
         environment["PYTHONPATH"] = str(REPOSITORY)

@@ -24,6 +24,7 @@ from undaunted.chaos.nemesis.small_disk import SmallDisk
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(400)]
 
 SCRIPT = str(Path(__file__).parent / "chaos_scripts" / "train.py")
+OPINION = str(Path(SCRIPT).parent / "opinion.py")
 SAMPLER = str(Path(SCRIPT).parent / "sampler.py")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 TWO = ("--nproc-per-node", "2")
@@ -159,6 +160,28 @@ def test_a_random_state_from_which_nothing_follows_is_not_red(
     assert ended.code == 0
 
 
+@pytest.mark.parametrize(
+    ("words", "ends"),
+    [((), {"wrong-result", "wrong-result-always"}), (("--go-on",), {"wrong-result-always"})],
+)
+def test_wrong_results_get_the_right_opinion(
+    tmp_path: Path, words: tuple[str, ...], ends: set[str]
+) -> None:
+    """After a persistent error of one of its two places, no job can go on."""
+    kinds = "wrong-result,wrong-result-always"
+
+    ended = chaos(tmp_path, *TWO, "--faults", kinds, "--seed", "2", OPINION, "{dir}", *words)
+
+    assert ended.code == 0, ended.text
+    for verdict in ended.result["verdicts"]:
+        keys = {finding["key"] for finding in verdict["findings"]}
+        ends_job = verdict["fault"]["kind"] in ends
+        assert keys == {"opinion-right", *(["wrong-result-found"] if ends_job else [])}, ended.text
+        assert (verdict["colour"], verdict["recovered"]) == ("green", not ends_job)
+        assert verdict["steps_lost"] == 0
+        assert verdict["identical_from"] is not None
+
+
 # --- scripts with a bug ---------------------------------------------------------------------------
 
 
@@ -187,6 +210,16 @@ def test_the_bug_is_named(tmp_path: Path, bug: str, fault: str, reason: str) -> 
 
     assert set(ended.colours.values()) == {"red"}, ended.text
     assert reason in ended.reasons, ended.text
+    assert ended.code == 1
+
+
+def test_a_sound_place_that_is_called_broken_is_red(tmp_path: Path) -> None:
+    words = ("--faults", "wrong-result", "--seed", "2")
+
+    ended = chaos(tmp_path, *TWO, *words, OPINION, "{dir}", "--bug")
+
+    assert ended.colours == {"wrong-result-1": "red"}, ended.text
+    assert ended.reasons == {"opinion-wrong"}, ended.text
     assert ended.code == 1
 
 

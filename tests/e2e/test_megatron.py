@@ -208,3 +208,57 @@ def test_it_is_restarted_no_more_often_than_allowed(tmp_path: Path) -> None:
     with launched(tmp_path, RESTARTS, *ranks, args=("always",), **QUIET) as launcher:
         assert launcher.finish() == 1, launcher.text
     assert "allowed: max_iterations=2" in launcher.text
+
+
+ODD = """
+    import os, sys
+    from pathlib import Path
+    import torch
+    import torch.distributed as dist
+    from undaunted.integrations.megatron import rerun
+
+    rank, bad = int(os.environ["RANK"]), os.environ["LOCAL_RANK"] == "1"
+    once = sys.argv[1] == "once"
+    dist.init_process_group("gloo")
+    machine = rerun.RerunStateMachine(mode="validate_results")
+    start, path = 0, Path(f"state-{rank}.pt")
+    if path.exists():
+        saved = torch.load(path)
+        start = saved["next"]
+        machine.load_state_dict(saved["rerun"])
+    for step in range(start, 8):
+        runs, batches = 0, rerun.RerunDataIterator([float(rank)])
+        while machine.should_run_forward_backward(batches):
+            loss, runs = torch.tensor(next(batches)), runs + 1
+            if step == 5 and bad and (runs == 1 or not once):
+                loss = torch.tensor(float("nan"))
+            machine.validate_result(loss, torch.isnan, "loss")
+        save, leave, code = machine.should_checkpoint_and_exit()
+        if save:
+            torch.save({"next": step, "rerun": machine.state_dict(batches)}, path)
+        if leave:
+            print(f"rank {rank} ends with {code}", flush=True)
+            sys.exit(code)
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("kind", "code", "text"),
+    [
+        ("once", 17, "a transient error"),
+        ("always", 17, "a persistent error of that place"),
+    ],
+)
+def test_an_odd_result_is_looked_into_by_the_launcher(
+    tmp_path: Path, kind: str, code: int, text: str
+) -> None:
+    """Without restarts of the budget, and with the outcome that the result asks for."""
+    pytest.importorskip("torch")
+    ranks = ("--nproc-per-node", "2", "--max-restarts", "0")
+    with launched(tmp_path, ODD, *ranks, args=(kind,), **QUIET) as launcher:
+        assert launcher.finish() == code, launcher.text
+        said = [one for one in launcher.events("rank_event") if one["name"] == "odd_result"]
+    assert len(said) == 1
+    assert text in said[0]["text"]
+    assert launcher.text.count("ends with 16") == (0 if kind == "once" else 2)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.launcher import Launcher, launched
-from tests.ports import free_ports
+from tests.e2e.launcher import launched, nodes_of_a_job
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +22,7 @@ SCRIPT = """
     from undaunted.training import Rerun, Session
 
     rank, slot = int(os.environ["RANK"]), os.environ["LOCAL_RANK"]
-    bad = os.environ["BAD"] in (slot, os.environ.get("SLURMD_NODENAME"))
+    bad = os.environ["BAD"] in (slot, os.environ["UNDAUNTED_NODE"])
     kind, at = os.environ["KIND"], 6
     dist.init_process_group("gloo")
     generator = torch.Generator().manual_seed(7 + rank)
@@ -81,6 +78,7 @@ def test_a_transient_error(tmp_path: Path) -> None:
     assert event["rank"] == 1
     assert "a transient error" in event["text"]
     assert "rank 1" in ended["reason"]
+    assert "in iteration" in ended["reason"]  # what was odd, and where
 
 
 def test_a_transient_error_that_does_not_end_the_job(tmp_path: Path) -> None:
@@ -122,22 +120,20 @@ def test_a_correct_result(tmp_path: Path) -> None:
     assert "a correct result, however odd" in event["text"]
 
 
-def test_a_job_with_a_spare_goes_on_without_the_node_that_computes_wrong(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(textwrap.dedent(SCRIPT))
-    endpoint = f"127.0.0.1:{free_ports(2)}"
-    env = {"UNDAUNTED_TOKEN": "a token of the tests", "KIND": "always", "BAD": "b"}
-    env["GO_ON"] = "persistent_error"
-    words = ["--rdzv-endpoint", endpoint, "--run-dir", "run", "--nnodes", "2:3", "train.py"]
-    with contextlib.ExitStack() as opened:
+def test_a_job_with_a_spare_goes_on_without_the_node_that_computes_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("--nnodes", "2:3", "--worker-start", "warm")
+    monkeypatch.setenv("KIND", "always")
+    monkeypatch.setenv("BAD", "b")
+    monkeypatch.setenv("GO_ON", "persistent_error")
+    with nodes_of_a_job(tmp_path, SCRIPT, *options) as start:
         nodes = []
         for name in "abc":
-            own = ["--rdzv-conf", f"is_host={int(name == 'a')}"]
-            launcher = Launcher([*own, *words], tmp_path, {**env, "SLURMD_NODENAME": name})
-            opened.callback(launcher.close)
-            nodes.append(launcher)
-            launcher.wait_for("rank" if name != "c" else "spare")
+            nodes.append(start(name, f"is_host={int(name == 'a')}"))
+            nodes[-1].wait_for("rank" if name != "c" else "spare")
         codes = [launcher.finish() for launcher in nodes]
     text = "\n".join(launcher.text for launcher in nodes)
-    assert (codes[0], codes[2]) == (0, 0), text
+    assert codes == [0, 1, 0], text
     assert "Rank 1, node b, device cpu:0, iteration #6: Possible persistent error!" in text
     assert text.count("finite: True") == 2

@@ -16,6 +16,7 @@ import yaml
 
 from tests.ports import free_ports
 from undaunted.cli.options import RUN
+from undaunted.coordinator.core.messages import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,8 +129,14 @@ def test_command_lines_in_kubernetes(name: str) -> None:
             assert most == 4
             mounted = {mount["name"] for mount in container["volumeMounts"]}
             assert mounted == {volume["name"] for volume in pod["volumes"]}
-            if is_node:
-                assert parsed.options.term_timeout_s < pod["terminationGracePeriodSeconds"]
+            assert parsed.options.term_timeout_s < pod.get("terminationGracePeriodSeconds", 300)
+
+
+@pytest.mark.parametrize("name", ["job.yaml", "jobset.yaml"])
+def test_pods_do_not_start_again_after_an_end_for_good(name: str) -> None:
+    text = (DEPLOY / "kubernetes" / name).read_text()
+    (codes,) = re.findall(r"onExitCodes: .*values: \[(.*)\]", text)
+    assert codes == f"{Outcome.INVALID.exit_code}, {Outcome.NO_RESTART.exit_code}"
 
 
 def test_names_in_the_job() -> None:

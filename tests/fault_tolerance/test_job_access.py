@@ -23,6 +23,8 @@ def test_options_that_are_left_out_are_empty() -> None:
     [
         (RunSettings(max_restarts=3), "--max-restarts", "3"),
         (RunSettings(slow_ranks="exclude"), "--slow-ranks", "exclude"),
+        (RunSettings(term_timeout_s=280.0), "--term-timeout", "280s"),
+        (RunSettings(stop_timeout_s=0.5), "--workers-stop-timeout", "0.5s"),
         (
             RunSettings(ft=FaultToleranceConfig(max_no_progress_cycles=0)),
             "--ft-max-no-progress-cycles",

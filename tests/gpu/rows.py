@@ -11,9 +11,13 @@ import textwrap
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tests.gpu import training_rows
 from tests.gpu.row import NotShown, Row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _RUN_S = 80.0  # for one `undaunted run`
 _MIB = 1 << 20
@@ -88,11 +92,13 @@ def numa(_folder: Path) -> str:
 # --- the launcher --------------------------------------------------------------------------------
 
 
-def _run(folder: Path, script: str, *options: str, **env: str) -> list[dict[str, Any]]:
+def run(
+    folder: Path, script: str, *options: str, code: int = 0, **env: str
+) -> list[dict[str, Any]]:
     """Run a script with `undaunted run`; return the events of its journal.
 
     Raises:
-        AssertionError: it did not end with 0.
+        AssertionError: it did not end with this code.
     """
     (folder / "train.py").write_text(textwrap.dedent(script))
     command = [sys.executable, "-m", "undaunted.cli.main", "run", "--run-dir", "run", *options]
@@ -107,7 +113,7 @@ def _run(folder: Path, script: str, *options: str, **env: str) -> list[dict[str,
         timeout=_RUN_S,
     )
     print(done.stdout)
-    assert done.returncode == 0, f"exit {done.returncode}: {done.stdout[-400:]}"
+    assert done.returncode == code, f"exit {done.returncode}: {done.stdout[-400:]}"
     (journal,) = (folder / "run").glob("journal-*.jsonl")
     return [json.loads(line) for line in journal.read_text().splitlines()]
 
@@ -127,7 +133,7 @@ def warm_workers(folder: Path) -> str:
         if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
             sys.exit("once more")
     """
-    events = _run(folder, script, "--max-restarts", "1")
+    events = run(folder, script, "--max-restarts", "1")
     modes = [event["mode"] for event in _of(events, "workers_spawned")]
     assert modes == ["warm", "warm"], (modes, _of(events, "template_lost"))
     return "two rounds, both forked"
@@ -145,7 +151,7 @@ def memory_reclaim(folder: Path) -> str:
             os.kill(os.getpid(), signal.SIGKILL)
         assert free > total * 0.7, (free, total)
     """
-    events = _run(folder, script, "--max-restarts", "1")
+    events = run(folder, script, "--max-restarts", "1")
     (reclaimed,) = _of(events, "memory_reclaimed")
     assert not reclaimed.get("held"), reclaimed
     assert not reclaimed.get("skipped"), reclaimed
@@ -169,7 +175,7 @@ def blocked_stream(folder: Path) -> str:
             if step == 5 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
                 wait_for_the_gpu()
     """
-    events = _run(folder, script, "--max-restarts", "1", "--ft-rank-heartbeat-timeout", "5")
+    events = run(folder, script, "--max-restarts", "1", "--ft-rank-heartbeat-timeout", "5")
     (verdict,) = _of(events, "verdict")
     seen = (verdict["kind"], verdict["rank"], verdict["iteration"])
     assert seen == ("hang", 0, 5), verdict
@@ -373,6 +379,20 @@ def digests(_folder: Path) -> str:
     return f"{len(kinds)} types, also with strides; a model with buffers"
 
 
+# --- the training loop ---------------------------------------------------------------------------
+
+
+def session_stops(folder: Path) -> str:
+    """Ranks with NCCL stop after one iteration."""
+    import torch
+
+    return training_rows.stops(folder, "cuda", run, torch.cuda.device_count())
+
+
+def _on_cuda(check: Callable[[str], str]) -> Callable[[Path], str]:
+    return lambda _folder: check("cuda")
+
+
 # --- what one GPU does not show ------------------------------------------------------------------
 
 
@@ -393,6 +413,12 @@ ROWS = (
     Row("dcp-sharded", "checkpoints of fully_shard on the GPU", dcp_sharded),
     Row("async-ckpt", "torch.save beside training", async_ckpt),
     Row("digests", "digests of CUDA tensors", digests),
+    Row("session-stops", "ranks with NCCL stop together", session_stops, 90.0),
+    Row("generators", "random numbers come again", _on_cuda(training_rows.generators)),
+    Row("second-opinion", "a flipped bit is found odd", _on_cuda(training_rows.second_opinion)),
+    Row("replay", "steps that run twice", _on_cuda(training_rows.replay)),
+    Row("replicas", "digests of replicas", _on_cuda(training_rows.replica_digests)),
+    Row("cost-of-checks", "what a check costs", _on_cuda(training_rows.cost_of_checks)),
     Row("nccl-peer-lost", "a rank waits in NCCL for one that died", _several, needs_several=True),
     Row("nvlink", "a lost NVLink is noticed", _several, needs_several=True),
     Row("gpus-of-ranks", "each rank has its own GPU and NUMA node", _several, needs_several=True),

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 EXAMPLES = Path(__file__).parents[2] / "examples" / "deploy" / "slurm"
 DEADLINE_S = 90.0
 STEPS_END_S = 10.0
-NODES = ("n1", "n2")
+NODES = ("n1", "n2", "n3")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "salloc", "unshare")
 
 CONFIG = """\
 ClusterName=undaunted
 SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={ports[0]}
+SlurmctldPort={port}
 SlurmctldPidFile={dir}/slurmctld.pid
 SlurmctldLogFile={dir}/slurmctld.log
 StateSaveLocation={dir}/state
@@ -64,14 +64,14 @@ JobRequeue=1
 KillWait=30
 SlurmdTimeout=5
 SlurmctldTimeout=10
-NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=4 RealMemory=1000
-NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=4 RealMemory=1000
+{nodes}
 PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
+NODE = "NodeName={} NodeHostname={} NodeAddr=127.0.0.1 Port={} CPUs=4 RealMemory=1000"
 # All nodes are this machine, so that each of them would be the host of the coordinator.
 PROLOG = """\
 #!/bin/sh
-[ "$SLURMD_NODENAME" = n1 ] || echo export PET_RDZV_CONF=is_host=0
+[ "$SLURM_NODEID" = 0 ] || echo export PET_RDZV_CONF=is_host=0
 """
 NAMED = 'mount --bind "$0" /etc/hosts && exec "$@"'
 
@@ -103,8 +103,9 @@ class Cluster:
         here = self.directory
         names = Path("/etc/hosts").read_text() + f"\n127.0.0.1 {' '.join(NODES)}\n"
         (here / "hosts").write_text(names)
-        first = free_ports(3)
-        config = CONFIG.format(dir=here, host=socket.gethostname(), ports=range(first, first + 3))
+        host, port = socket.gethostname(), free_ports(1 + len(NODES))
+        nodes = "\n".join(NODE.format(node, host, port + i) for i, node in enumerate(NODES, 1))
+        config = CONFIG.format(dir=here, host=host, port=port, nodes=nodes)
         (here / "slurm.conf").write_text(config)
         (here / "prolog").write_text(PROLOG)
         (here / "prolog").chmod(0o700)
@@ -186,7 +187,7 @@ class Cluster:
 
     def submit(self, cwd: Path, *command: object, **env: str) -> Job:
         """Start ``sbatch`` with these arguments."""
-        return Job(self, cwd, [str(word) for word in command], {**self._environment, **env})
+        return Job(self, cwd, command, env)
 
     def close(self) -> None:
         self._open.close()
@@ -196,22 +197,14 @@ class Job:
     """A batch job, followed until it has ended."""
 
     def __init__(
-        self, cluster: Cluster, cwd: Path, command: Sequence[str], env: dict[str, str]
+        self, cluster: Cluster, cwd: Path, command: Sequence[object], env: dict[str, str]
     ) -> None:
         self.cluster, self.cwd = cluster, cwd
         self.output = cwd / "job.out"
         self.output.touch()
-        # --wait: sbatch ends with the job, and with its exit code.
-        self._sbatch = subprocess.Popen(
-            ["sbatch", "--wait", "--parsable", "--output", str(self.output), *command],
-            cwd=cwd,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self._sbatch.stdout is not None
-        self.id = self._sbatch.stdout.readline().strip()
+        options = ("--parsable", "--output", self.output)
+        self.id = cluster.run("sbatch", *options, *command, cwd=cwd, **env).strip()
+        self._ended = False
         self._tail = subprocess.Popen(
             ["tail", "--lines=+1", "--follow", str(self.output)], stdout=subprocess.PIPE
         )
@@ -230,27 +223,36 @@ class Job:
             self.text += os.read(self._tail.stdout.fileno(), 65536).decode(errors="replace")
 
     def end(self) -> int:
-        """Wait for the end of the job; return its exit code."""
+        """Wait for the end of the job; return its exit code, or the signal that ended it."""
         try:
-            code = self._sbatch.wait(DEADLINE_S)
+            self._wait()
         except subprocess.TimeoutExpired:
             raise AssertionError(
                 f"job {self.id} does not end:\n{self.output.read_text()}\n{self.cluster.log()}"
             ) from None
         self.text = self.output.read_text()
-        return code
+        return max(map(int, self.shown()["ExitCode"].split(":")))
+
+    def shown(self) -> dict[str, str]:
+        """What Slurm shows of the job."""
+        text = self.cluster.run("scontrol", "show", "job", self.id)
+        return dict(re.findall(r"(\w+)=(.*?)(?=$| \w+=)", text, re.MULTILINE))
+
+    def _wait(self) -> None:
+        # sbatch --wait looks less and less often.
+        self.cluster.run("srun", f"--dependency=afterany:{self.id}", "true")
+        self._ended = True
 
     def close(self) -> None:
         """Cancel the job if it is still there."""
-        if self._sbatch.poll() is None:
+        if not self._ended:
             self.cluster.run("scancel", "--signal=KILL", "--full", self.id)
             self.cluster.run("scancel", self.id)
-            self._sbatch.wait(DEADLINE_S)
+            self._wait()
         self._tail.terminate()
         self._tail.wait(DEADLINE_S)
-        for process in (self._tail, self._sbatch):
-            assert process.stdout is not None
-            process.stdout.close()
+        assert self._tail.stdout is not None
+        self._tail.stdout.close()
 
 
 def end(pid: int) -> None:

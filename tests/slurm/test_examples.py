@@ -1,9 +1,10 @@
-"""The files in examples/deploy/slurm, as they are, on a cluster of two nodes."""
+"""The files in examples/deploy/slurm, as they are, on a cluster of three nodes."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import textwrap
@@ -43,6 +44,28 @@ RANK = """
         threading.Event().wait(0.02)
 """
 
+# In its first start rank 0 asks for a stop, because of the last rank if ranks can be the reason.
+ASKS = """
+    import os, sys, threading
+    from undaunted.training import Session, StopReason
+    e = os.environ
+    again = "SLURM_RESTART_COUNT" in e
+    about = "rank {RANK} on {SLURMD_NODENAME} " + ("again" if again else "first")
+    os.write(1, (about.format(**e) + "\\n").encode())
+    reason = StopReason[e["REASON"]]
+    of_a_rank = reason in {StopReason.SUSPECT, StopReason.STRAGGLER}
+    with Session() as session:
+        for iteration in range(3 if again else 10**9):
+            with session.step(iteration):
+                threading.Event().wait(0.02)
+            if iteration == 1 and e["RANK"] == "0" and not again:
+                last = int(e["WORLD_SIZE"]) - 1
+                session.request_stop(reason, rank=last if of_a_rank else None)
+            if session.should_stop(iteration):
+                break
+    sys.exit(session.exit_code)
+"""
+
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
@@ -50,10 +73,20 @@ def script(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def asks(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(textwrap.dedent(ASKS))
+
+
 def running(job: Job, ranks: int, number: int = 0, again: int = 0) -> None:
     """Wait until all ranks of a round run."""
     for rank in range(ranks):
         job.wait_for(rf"^rank {rank}/{ranks} round {number} .* again {again}$")
+
+
+def ranks(job: Job, start: str) -> set[str]:
+    """Which ranks have been on which nodes in the ``first`` start, or when it began ``again``."""
+    return set(re.findall(rf"^rank (\d on \w+) {start}$", job.text, re.MULTILINE))
 
 
 def launchers(node: str, directory: Path) -> list[int]:
@@ -138,6 +171,62 @@ def test_a_job_that_was_preempted_goes_back_to_the_queue(
     assert job.end() == 0, job.text
     assert "preempted (exit code 75)" in job.text
     assert outcomes(job) == {"n1": "finished", "n2": "finished"}
+
+
+@pytest.mark.parametrize(
+    ("reason", "line"),
+    [
+        ("SUSPECT", "suspect (exit code 16): rank 1 (node n2) "),
+        ("STRAGGLER", "straggler (exit code 18): rank 1 (node n2) "),
+    ],
+)
+def test_a_job_goes_on_without_the_node_that_is_to_blame(
+    submit: Callable[..., Job], asks: None, reason: str, line: str
+) -> None:
+    job = submit("train.sbatch", "train.py", REASON=reason, RANKS_PER_NODE="1")
+    assert job.end() == 0, job.text
+    assert f"\n{line}" in job.text
+    assert ranks(job, "first") == {"0 on n1", "1 on n2"}
+    assert ranks(job, "again") == {"0 on n1", "1 on n3"}
+
+
+def test_nodes_that_were_left_out_before_stay_so(submit: Callable[..., Job], asks: None) -> None:
+    options = ("--nodes=1", "--exclude=n1")
+    job = submit("train.sbatch", "train.py", options=options, REASON="SUSPECT", RANKS_PER_NODE="1")
+    assert job.end() == 0, job.text
+    assert ranks(job, "again") == {"0 on n3"}
+    assert job.shown()["ExcNodeList"] == "n1,n2"
+
+
+def test_a_job_ends_where_there_are_not_enough_other_nodes(
+    submit: Callable[..., Job], asks: None
+) -> None:
+    options = ("--nodes=3",)
+    job = submit("train.sbatch", "train.py", options=options, REASON="SUSPECT", RANKS_PER_NODE="1")
+    assert job.end() == 16, job.text
+    assert "not requeued: without n3 there are no 3 nodes for it" in job.text
+    assert ranks(job, "again") == set()
+    assert job.shown()["JobState"] == "FAILED"
+
+
+def test_a_job_that_wants_to_start_again_goes_back_to_the_queue(
+    submit: Callable[..., Job], asks: None
+) -> None:
+    job = submit("train.sbatch", "train.py", REASON="DEADLINE", RANKS_PER_NODE="1")
+    assert job.end() == 0, job.text
+    assert "\npreempted (exit code 75): " in job.text
+    assert len(ranks(job, "again")) == 2
+
+
+def test_a_job_with_a_result_that_is_not_to_be_used_ends(
+    submit: Callable[..., Job], asks: None
+) -> None:
+    job = submit("train.sbatch", "train.py", REASON="INVALID", RANKS_PER_NODE="1")
+    assert job.end() == 17, job.text
+    assert ranks(job, "again") == set()
+    state = job.shown()
+    assert (state["JobState"], state["ExitCode"]) == ("FAILED", "17:0")
+    assert state["Comment"].startswith("invalid (exit code 17): rank 0 (node n1) ")
 
 
 def test_several_launchers_on_a_node_are_refused(submit: Callable[..., Job], script: Path) -> None:

@@ -2,6 +2,7 @@
 
 corrupt   100 times one rank gets a bit, a NaN or a zero that the others have not: who is named?
 hybrid    the same in a module that is sharded over pairs of ranks, of which there are several
+groups    what all ranks hear of differences that do not concern all of them
 alike     train, and compare what is alike
 sharded   compare what has no replica
 uneven    ranks hold tensors of different shapes
@@ -84,7 +85,6 @@ def hybrid(rank: int, size: int) -> dict[str, Any]:
     fully_shard(model, mesh=mesh)
     replicas = Replicas(model, every=1)
     replicas(0)
-    group = [other for other in range(size) if other % 2 == rank % 2]
     named = []
     for who in range(size):
         parameter = local(next(model.parameters()))
@@ -98,7 +98,34 @@ def hybrid(rank: int, size: int) -> dict[str, Any]:
             named.append([list(one.ranks), list(one.guilty)])
         if rank == who:
             parameter.view(torch.int32).view(-1)[3] ^= 1
-    return {"group": group, "named": named}
+    return {"named": named}
+
+
+def groups(rank: int) -> dict[str, Any]:
+    """Tell what each rank hears of differences that do not concern all of them."""
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    three = dist.new_group([0, 1, 2])
+
+    def heard(what: Any, group: Any = None) -> Any:
+        try:
+            Replicas(what, group=group).check(0)
+        except ReplicasDifferError as error:
+            return [[list(one.ranks), one.names, one.guilty] for one in error.differences]
+        except ValueError as error:
+            return str(error)
+        return []
+
+    one, other = torch.ones(3), torch.zeros(3)
+    model = nn.Linear(2, 2)
+    if rank != 1:
+        model(torch.ones(1, 2)).sum().backward()
+    return {
+        "pairs": heard(lambda: {"x": other if rank == 3 else one}, pairs[rank // 2]),
+        "three": heard(lambda: {"x": other if rank == 1 else one}, three),
+        "empty": heard(lambda: {} if rank == 1 else {"x": one}),
+        "gradient": heard(lambda: {"weight": model.weight.grad}),
+        "no_gradients": heard(lambda: {"weight": network().get_parameter("0.weight").grad}),
+    }
 
 
 def alike(rank: int) -> dict[str, Any]:
@@ -134,6 +161,8 @@ def main() -> None:
         leave(corrupt(network(), rank, size))
     elif task == "hybrid":
         leave(hybrid(rank, size))
+    elif task == "groups":
+        leave(groups(rank))
     elif task == "alike":
         leave(alike(rank))
     elif task == "sharded":

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
 import struct
+import threading
+from pathlib import Path
 
 import pytest
 
 from undaunted import training
 from undaunted.progress import writer as writer_module
 from undaunted.progress.writer import NullWriter
-from undaunted.training import Rerun, Session, StopReason, check
+from undaunted.training import Rerun, Session, StopReason, check, exchange
 from undaunted.training import attempts as attempts_module
 
 
@@ -198,6 +201,64 @@ def test_a_folder_that_cannot_be_written_to_ends_as_without_one(tmp_path, page, 
     assert "cannot be kept" in caplog.text
 
 
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
+def test_a_disk_that_is_full_or_read_only_ends_as_without_a_folder(
+    tmp_path, page, monkeypatch, caplog, code
+):
+    def fails(_path, _content, temporary):
+        Path(temporary).touch()
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(attempts_module, "replace_file", fails)
+    session, _ = run(tmp_path, Multiplier("0", 3, always=True))
+    assert (session.stop.reason, session.exit_code) == (StopReason.INVALID, 17)
+    assert "no question can wait for another place" in session.stop.text
+    assert os.strerror(code) in caplog.text
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.leaves("threads")
+def test_a_disk_that_does_not_answer_ends_as_without_a_folder(
+    tmp_path, page, monkeypatch, caplog, go_on
+):
+    monkeypatch.setattr(attempts_module, "replace_file", lambda *_: go_on.wait(60))
+    session, _ = run(tmp_path, Multiplier("0", 3, always=True))
+    assert session.exit_code == 17
+    assert "cannot be kept" in caplog.text
+    assert "no answer within 0.05 s" in caplog.text
+
+
+@pytest.mark.leaves("threads")
+def test_a_question_that_cannot_be_read_in_time_is_left(tmp_path, page, monkeypatch, caplog, go_on):
+    monkeypatch.setattr(attempts_module, "read_file", lambda *_: go_on.wait(60) and b"{}")
+    monkeypatch.setattr(Path, "unlink", lambda *_, **__: go_on.wait(60))
+    session, _ = run(tmp_path, Multiplier("7", 1, always=True))
+    assert session.stop is None
+    assert "no answer within 0.05 s" in caplog.text
+
+
+@pytest.fixture
+def go_on(monkeypatch):
+    """Disks answer once this is set, too late."""
+    event = threading.Event()
+    monkeypatch.setattr(attempts_module, "_DISK_S", 0.05)
+    yield event
+    event.set()
+    for thread in threading.enumerate():
+        if thread.name == "undaunted-deadline":
+            thread.join(10)
+
+
+def test_no_rank_waits_for_another_round_if_one_of_them_cannot(tmp_path, page, monkeypatch):
+    saved = []
+    with Session(save=saved.append, rerun=Rerun(folder=tmp_path)) as session, session.step(3):
+        monkeypatch.setattr(exchange, "any_rank", lambda wishes: [True for _ in wishes])
+        for _ in session.attempts():
+            session.check(math.nan, "loss")
+    assert session.stop.reason is StopReason.INVALID
+    assert (saved, list(tmp_path.iterdir())) == ([], [])
+
+
 def test_ranks_that_cannot_agree_are_told_so(page, monkeypatch, caplog):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with Session(rerun=Rerun()) as session:
@@ -302,3 +363,65 @@ def test_tensors():
     training.check(torch.tensor(1.0))
     with pytest.raises(RuntimeError, match="not finite"):
         training.check(torch.tensor([math.nan]))
+
+
+def test_outside_of_attempts_a_number_that_is_not_finite_raises():
+    with Session(rerun=Rerun()) as session, session.step(0):
+        session.check(1.0)
+        with pytest.raises(RuntimeError, match="loss is not finite"):
+            session.check(math.nan, "loss")
+        for _ in session.attempts():
+            session.check(1.0)
+        with pytest.raises(RuntimeError, match="loss is not finite"):
+            session.check(math.inf, "loss")
+
+
+def test_attempts_inside_of_attempts_are_refused():
+    with Session(rerun=Rerun()) as session, session.step(0):
+        for _ in session.attempts():
+            with pytest.raises(RuntimeError, match="inside of a loop"):
+                next(session.attempts())
+        assert list(session.attempts()) == [0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"mode": "foo"}, "mode is 'foo'.*validate_results"),
+        ({"go_on_after": ["foo"]}, "go_on_after is 'foo'.*transient_error"),
+        ({"go_on_after": "foo"}, "go_on_after is 'foo'"),
+        ({"save_state": dict}, "belong together"),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(settings, named):
+    with pytest.raises(ValueError, match=named):
+        Rerun(**settings)
+
+
+def test_one_verdict_may_be_given_as_such():
+    assert Rerun(go_on_after="transient_error").go_on_after == ("transient_error",)
+
+
+def test_a_session_wants_its_settings_as_such():
+    with pytest.raises(ValueError, match="rerun is 'questions'"):
+        Session(rerun="questions")
+
+
+@pytest.mark.parametrize("value", [None, "a", [1.0, 2.0], 1j])
+def test_what_is_checked_is_a_number(value):
+    with pytest.raises(TypeError, match="norm is a"):
+        check(value, "norm")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"spike": 0}, {"spike": "3"}, {"spike": math.nan}, {"tolerance": -1}, {"tolerance": "x"}],
+)
+def test_limits_of_a_check_are_numbers(options):
+    with pytest.raises(ValueError, match="check of norm"):
+        check(1.0, "norm", **options)
+
+
+def test_a_folder_without_a_way_to_save_is_said(tmp_path, caplog):
+    Session(rerun=Rerun(folder=tmp_path))
+    assert any("save" in line for line in caplog.messages)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,14 @@ from torch import nn  # noqa: E402 - needs torch
 
 from tests.training.gloo_ranks import DEADLINE_S, run  # noqa: E402
 from undaunted.digests.state import digest_of  # noqa: E402
-from undaunted.training import NotReproducibleError, Replay, Saved  # noqa: E402
+from undaunted.training import (  # noqa: E402
+    NotReproducibleError,
+    Replay,
+    Rerun,
+    Saved,
+    Session,
+    StopReason,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -196,3 +204,144 @@ def test_a_flipped_bit_of_a_local_gradient_is_caught_before_the_optimizer(
 ) -> None:
     for said in run(PROGRAM, ranks, tmp_path, "flips", kind):
         assert said == {"caught": 100, "named": 100, "updates": 0}
+
+
+# --- inside of a session that computes odd results again ------------------------------------------
+
+
+@pytest.fixture
+def slot(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Return what moves this process to another slot; it is on slot 0."""
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    return lambda name: monkeypatch.setenv("LOCAL_RANK", name)
+
+
+class Spoiled:
+    """Another bit of a gradient is wrong in each pass that is bad."""
+
+    def __init__(self, bad: Callable[[int, int], bool]) -> None:
+        self.bad, self.passes = bad, 0
+
+    def __call__(self, model: nn.Module, iteration: int) -> None:
+        self.passes += 1
+        if self.bad(iteration, self.passes):
+            numbers = next(model.parameters()).grad.view(-1).view(torch.int32)
+            numbers[self.passes % len(numbers)] ^= 1 << 20
+
+
+def train(
+    folder: Path, spoil: Spoiled, *, every: int = 3, replayed: Any = Replay, **settings: Any
+) -> tuple[Session, str]:
+    """Train from where it was saved last; return the session, and a digest of what it ends with."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    replay = replayed(model, every=every)
+    path, start = folder / "state.pt", 0
+    if path.exists():
+        *state, start = torch.load(path)
+        for one, content in zip((model, optimizer), state, strict=True):
+            one.load_state_dict(content)
+
+    def save(iteration: int) -> None:
+        torch.save([model.state_dict(), optimizer.state_dict(), iteration + 1], path)
+
+    def forward_backward() -> Any:
+        batch = torch.randn(4, 8, generator=torch.Generator().manual_seed(iteration))
+        loss = model(batch).square().mean()
+        loss.backward()
+        spoil(model, iteration)
+        return loss.detach()
+
+    rerun = Rerun(folder=folder, **settings) if settings.pop("again", True) else None
+    with Session(save=save, rerun=rerun) as session:
+        for iteration in range(start, 8):
+            with session.step(iteration):
+                for _ in session.attempts():
+                    optimizer.zero_grad()
+                    loss = replay(iteration, forward_backward)
+                    session.check(loss, "loss")
+                optimizer.step()
+            if session.should_stop(iteration):
+                break
+    return session, digest_of([model.state_dict(), optimizer.state_dict(), torch.get_rng_state()])
+
+
+@pytest.fixture
+def undisturbed(tmp_path: Path, slot: Callable[[str], None]) -> str:
+    """Return the digest of a training in which nothing runs twice."""
+    session, digest = train(tmp_path, Spoiled(lambda *_: False), every=10**9, again=False)
+    assert session.stop is None
+    return digest
+
+
+def test_a_session_that_replays_ends_as_one_that_does_not(tmp_path: Path, undisturbed: str) -> None:
+    spoil = Spoiled(lambda *_: False)
+    session, digest = train(tmp_path, spoil)
+    assert (session.stop, digest) == (None, undisturbed)
+    assert spoil.passes == 8 + 3
+
+
+@pytest.mark.parametrize("wrong", [5, 6])
+def test_passes_that_agree_when_computed_again_differed_by_a_transient_error(
+    tmp_path: Path, undisturbed: str, wrong: int
+) -> None:
+    session, _ = train(tmp_path, Spoiled(lambda _, number: number == wrong))
+    assert (session.stop.reason, session.stop.iteration) == (StopReason.INVALID, 2)
+    assert "two passes of the step differ in iteration 3, computed on cpu:0" in session.stop.text
+    assert "a transient error" in session.stop.text
+
+    spoil = Spoiled(lambda _, number: number == wrong)
+    session, digest = train(tmp_path, spoil, go_on_after=["transient_error"])
+    assert (session.stop, digest) == (None, undisturbed)
+    assert spoil.passes == 8 + 3 + 2
+
+
+def test_passes_that_differ_on_one_slot_only_are_its_fault(
+    tmp_path: Path, undisturbed: str, slot: Callable[[str], None]
+) -> None:
+    spoil = Spoiled(lambda iteration, _: iteration >= 3 and os.environ["LOCAL_RANK"] == "0")
+    settings = {"go_on_after": ["transient_error", "persistent_error"]}
+    session, _ = train(tmp_path, spoil, **settings)
+    assert (session.stop.reason, session.exit_code) == (StopReason.SUSPECT, 16)
+    assert torch.load(tmp_path / "state.pt")[-1] == 3
+    slot("1")
+    session, digest = train(tmp_path, spoil, **settings)
+    assert (session.stop, digest) == (None, undisturbed)
+
+
+def test_a_step_whose_passes_differ_everywhere_is_not_deterministic(
+    tmp_path: Path, slot: Callable[[str], None]
+) -> None:
+    spoil = Spoiled(lambda iteration, _: iteration >= 3)
+    settings = {"go_on_after": ["transient_error", "persistent_error"]}
+    assert train(tmp_path, spoil, **settings)[0].exit_code == 16
+    slot("1")
+    session, _ = train(tmp_path, spoil, **settings)
+    assert (session.stop.reason, session.exit_code) == (StopReason.INVALID, 17)
+    assert "the step is not deterministic" in session.stop.text
+
+
+def test_without_rerun_passes_that_differ_raise(
+    tmp_path: Path, slot: Callable[[str], None]
+) -> None:
+    spoil = Spoiled(lambda iteration, _: iteration >= 3)
+    for settings in ({"again": False}, {"mode": "report_determinism_stats"}):
+        with pytest.raises(NotReproducibleError):
+            train(tmp_path, spoil, **settings)
+
+
+def test_who_wants_to_hear_of_it_is_told_inside_of_attempts_too(
+    tmp_path: Path, slot: Callable[[str], None]
+) -> None:
+    heard: list[Any] = []
+
+    def replayed(model: nn.Module, every: int) -> Replay:
+        return Replay(model, every=every, on_mismatch=heard.append)
+
+    spoil = Spoiled(lambda _, number: number == 5)
+    session, _ = train(tmp_path, spoil, replayed=replayed)
+    assert session.stop is None
+    assert [one.iteration for (one,) in heard] == [3]

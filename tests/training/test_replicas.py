@@ -21,41 +21,43 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(DEADLINE_S + 30)]
 A, B, C = b"a", b"b", b"c"
 
 
-def votes(*digests: list[bytes]) -> Difference | None:
+def votes(*digests: list[bytes]) -> list[Difference]:
     """Vote about tensors x and y on ranks 10, 11, ..., of which each gives its digests."""
     ranks = range(10, 10 + len(digests))
     return vote(5, ranks, ("x", "y"), digests, [f"n{rank}" for rank in ranks])
 
 
 def test_all_alike() -> None:
-    assert votes([A, B], [A, B], [A, B]) is None
-    assert votes([A, B]) is None
+    assert votes([A, B], [A, B], [A, B]) == []
+    assert votes([A, B]) == []
 
 
 def test_the_one_that_differs_from_most_is_named() -> None:
-    one = votes([A, B], [A, B], [A, C], [A, B])
+    (one,) = votes([A, B], [A, B], [A, C], [A, B])
     assert one == Difference(5, (10, 11, 12, 13), ("y",), (12,), ("n12",))
     assert str(one) == "rank 12 on n12 holds something else than most of 4 replicas in y"
 
 
 def test_two_that_differ_from_each_other() -> None:
-    one = votes([A, B], [C, B])
-    assert one is not None
+    (one,) = votes([A, B], [C, B])
     assert (one.names, one.guilty) == (("x",), ())
     assert str(one) == "ranks 10, 11 differ in x; it is not known which of them is wrong"
 
 
 def test_half_of_them_is_not_most() -> None:
-    one = votes([A, B], [A, B], [C, B], [C, B])
-    assert one is not None
+    (one,) = votes([A, B], [A, B], [C, B], [C, B])
     assert not one.guilty
 
 
 def test_votes_are_about_each_tensor_alone() -> None:
     """No whole replica is right in the eyes of most, and yet the wrong ones are known."""
-    one = votes([C, B], [A, C], [A, B])
-    assert one is not None
-    assert (one.names, one.guilty) == (("x", "y"), (10, 11))
+    found = votes([C, B], [A, C], [A, B])
+    assert [(one.names, one.guilty) for one in found] == [(("x",), (10,)), (("y",), (11,))]
+
+
+def test_several_ranks_that_are_wrong_in_the_same_tensors_are_named_together() -> None:
+    (one,) = votes([C, C], [A, B], [B, A], [A, B], [A, B])
+    assert (one.names, one.guilty) == (("x", "y"), (10, 12))
 
 
 def test_many_names_are_cut_in_the_message() -> None:
@@ -78,8 +80,10 @@ def test_only_steps_that_are_due_are_compared() -> None:
 
 def test_who_wants_to_hear_of_it_is_told_instead(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = {32: lambda own: [own, own[:16] + bytes(16)], 16: lambda own: [own, bytes(16)]}
-    monkeypatch.setattr(exchange, "gather", lambda data, _group: answers[len(data)](data))
-    monkeypatch.setattr(exchange, "gather_texts", lambda text, *_: [text, "other"])
+    monkeypatch.setattr(exchange, "gather_bytes", lambda data, _group: answers[len(data)](data))
+    monkeypatch.setattr(
+        exchange, "gather", lambda one, *_: [one, "other"] if isinstance(one, str) else [one]
+    )
     monkeypatch.setattr(exchange, "members", lambda _group: [0, 1])
     heard: list[Any] = []
     weight = {"weight": torch.ones(3)}
@@ -114,9 +118,8 @@ def test_two_replicas_differ_but_it_is_not_known_which(tmp_path: Path) -> None:
 @pytest.mark.e2e
 def test_sharded_state_is_compared_where_it_is_replicated(tmp_path: Path) -> None:
     everyone = run(PROGRAM, 6, tmp_path, "hybrid")
-    for rank, said in enumerate(everyone):
-        for who, named in enumerate(said["named"]):
-            assert named == ([said["group"], [who]] if who % 2 == rank % 2 else None)
+    for said in everyone:
+        assert said["named"] == [[list(range(who % 2, 6, 2)), [who]] for who in range(6)]
 
 
 @pytest.mark.e2e
@@ -127,6 +130,30 @@ def test_sharded_state_is_compared_where_it_is_replicated(tmp_path: Path) -> Non
 def test_what_has_no_replica_is_refused(tmp_path: Path, task: str, text: str) -> None:
     for said in run(PROGRAM, 2, tmp_path, task):
         assert text in said["refused"]
+
+
+def test_what_is_no_tensor_with_content_is_refused() -> None:
+    with pytest.raises(ValueError, match="every is '3'"):
+        Replicas(nn.Linear(2, 2), every="3")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="give a module"):
+        Replicas({"one": torch.ones(2)})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="one is a list"):
+        Replicas(lambda: {"one": [1.0]}).check(0)  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match="device meta"):
+        Replicas(nn.Linear(2, 2, device="meta")).check(0)
+
+
+@pytest.mark.e2e
+def test_all_ranks_hear_what_some_have_found(tmp_path: Path) -> None:
+    everyone = run(PROGRAM, 4, tmp_path, "groups")
+    assert all(said == everyone[0] for said in everyone)
+    said = everyone[0]
+    assert said["pairs"] == [[[2, 3], ["x"], []]]
+    assert said["three"] == [[[0, 1, 2], ["x"], [1]]]
+    for name in ("empty", "gradient"):
+        assert "rank 0 has" in said[name], said
+        assert "rank 1 has" in said[name], said
+    assert said["no_gradients"] == []
 
 
 @pytest.mark.e2e

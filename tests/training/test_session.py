@@ -147,6 +147,21 @@ def test_what_is_no_iteration(iteration):
         session.should_stop(iteration)
 
 
+@pytest.mark.parametrize("iteration", [-1, "5", 1.5, None, 2**48])
+def test_a_step_that_is_no_iteration(iteration):
+    with session_with() as session, pytest.raises(ValueError, match=r"step\(.*\): give the number"):
+        session.step(iteration)
+
+
+def test_a_step_of_a_number_that_is_no_int():
+    class Five:
+        def __index__(self):
+            return 5
+
+    with session_with() as session, session.step(Five()):
+        assert session._step.iteration == 5
+
+
 # --- saving ---------------------------------------------------------------------------------------
 
 

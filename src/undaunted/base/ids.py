@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+NODE_VARIABLE = "UNDAUNTED_NODE"
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _MAX_NAME = 128  # leaves room for prefixes and suffixes below the usual limit of 255 bytes
 
@@ -23,6 +24,11 @@ def node_name(environ: Mapping[str, str]) -> str:
     """Name of this node in messages and file names: Slurm's, else the host's without its domain."""
     name = environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
     return file_name(name) or "localhost"
+
+
+def node_of_rank(environ: Mapping[str, str]) -> str:
+    """Name of the node of a rank: what its launcher calls it, else as `node_name`."""
+    return environ.get(NODE_VARIABLE) or node_name(environ)
 
 
 def file_name(text: str) -> str:

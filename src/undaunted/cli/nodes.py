@@ -275,12 +275,17 @@ def _source_of_endpoint(parsed: RunParsed) -> str:
 
 
 def _infra_rank(parsed: RunParsed, environ: Mapping[str, str]) -> int | None:
-    if parsed.is_given("node-rank"):
+    if parsed.is_given("node-rank") and not _of_batch_script(parsed.options.node_rank, environ):
         return parsed.options.node_rank
     try:
         return infrastructure_rank(environ)
     except (ValueError, RuntimeError) as error:
         raise UsageError(str(error)) from None
+
+
+def _of_batch_script(node_rank: int, environ: Mapping[str, str]) -> bool:
+    """Whether ``srun ... --node-rank $SLURM_NODEID`` got what the variable is outside of srun."""
+    return node_rank == 0 and environ.get("SLURM_NODEID", "") not in ("", "0")
 
 
 def _domain(environ: Mapping[str, str], node: str) -> str:

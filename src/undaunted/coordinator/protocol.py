@@ -65,6 +65,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         stalled: one text per round in a row without progress.
         history: of the rounds that are over, see `core.advice`.
         slow: ranks whose node was left out since they were slow.
+        turned: by how many places ranks are on other slots than in the first round.
     """
 
     run_id: str
@@ -86,6 +87,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     stalled: tuple[str, ...] = ()
     history: bytes = b""
     slow: tuple[int, ...] = ()
+    turned: int = 0
 
 
 NO_LEDGER = Ledger(run_id="")

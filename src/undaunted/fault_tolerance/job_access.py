@@ -96,10 +96,16 @@ def _settings(limits: JobLimits) -> dict[str, str]:
         "--max-restarts": str(limits.max_restarts),
         "--advice": limits.advice,
         "--slow-ranks": limits.slow_ranks,
-        "--slow-ranks-after": f"{limits.slow_ranks_after_s:g}s",
+        "--slow-ranks-after": _seconds(limits.slow_ranks_after_s),
+        "--term-timeout": _seconds(limits.term_timeout_s),
+        "--workers-stop-timeout": _seconds(limits.stop_timeout_s),
         "--ft-max-no-progress-cycles": str(limits.ft.max_no_progress_cycles),
         "--ft-min-progress-iterations": str(limits.ft.min_progress_iterations),
     }
+
+
+def _seconds(time: float | None) -> str:
+    return "" if time is None else f"{time:g}s"
 
 
 def token(nodes: Nodes) -> bytes:

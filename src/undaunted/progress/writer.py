@@ -249,6 +249,8 @@ class PageWriter:
     def asks_no_more(self) -> None:
         """Take that back: the next signal is for this rank. What was asked last stays known."""
         words = self._words
+        if words[layout.STOP_ASKED] == layout.STOPPED_ALONE:
+            return  # the reason has to stay known
         words[layout.STOP_WANTED] = 0
         words[layout.STOP_ASKED] = layout.LEFT + words[layout.STOP_ASKED] % layout.LEFT
 

@@ -17,11 +17,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from undaunted.base.deadline import in_time, within
 from undaunted.checkpointing.files.durable import read_file, replace_file
-from undaunted.training.rerun import reduction
-from undaunted.training.rerun.machine import RerunStateMachine, Verdict
+from undaunted.training import exchange
+from undaunted.training.rerun.difference import COMPARISON_MATCH, COMPARISON_MISMATCH
+from undaunted.training.rerun.machine import RerunStateMachine
 from undaunted.training.rerun.table import (
     EXIT_CODE_RESUME_TO_DISAMBIGUATE,
+    OPINIONS,
     RerunDiagnostic,
     RerunMode,
 )
@@ -30,16 +33,32 @@ from undaunted.training.stopping import StopReason
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Collection, Iterator
+    from enum import Enum
+
+    from undaunted.training.rerun.odd import Verdict
 
 _LOG = logging.getLogger("undaunted")
+_TRANSIENT = OPINIONS[RerunDiagnostic.TRANSIENT_ERROR]
+_PERSISTENT = OPINIONS[RerunDiagnostic.PERSISTENT_ERROR]
+_CORRECT = OPINIONS[RerunDiagnostic.CORRECT_RESULT]
 _TEXTS = {
-    RerunDiagnostic.TRANSIENT_ERROR: "a transient error: another result when computed again",
-    RerunDiagnostic.PERSISTENT_ERROR: "a persistent error of that place: another result elsewhere",
-    RerunDiagnostic.CORRECT_RESULT: "a correct result, however odd: the same elsewhere",
+    RerunDiagnostic.TRANSIENT_ERROR: f"{_TRANSIENT}: another result when computed again",
+    RerunDiagnostic.PERSISTENT_ERROR: f"{_PERSISTENT}: another result elsewhere",
+    RerunDiagnostic.CORRECT_RESULT: f"{_CORRECT}: the same elsewhere",
+}
+# What `Replay` finds is about two passes: that they differ, not what is in them.
+_PASSES = "two passes of the step differ"
+_ALIKE = "nothing"
+_TEXTS_OF_PASSES = {
+    RerunDiagnostic.TRANSIENT_ERROR: f"{_TRANSIENT}: they agree when computed again",
+    RerunDiagnostic.PERSISTENT_ERROR: f"{_PERSISTENT}: they agree elsewhere",
+    RerunDiagnostic.CORRECT_RESULT: "they differ elsewhere, too: the step is not deterministic",
 }
 _BYTES = "bytes"
 _MOST_BYTES = 1 << 24
+_DISK_S = 10.0
 _NO_SECOND = "the same result when computed again; Rerun(folder=...) would compute it elsewhere"
+_NOT_ASKED = "the same result when computed again, and no question can wait for another place"
 
 
 @dataclass(frozen=True)
@@ -57,6 +76,9 @@ class Rerun:
         go_on_after: verdicts after which the ranks go on with what was computed again, unless it is
             odd, too: ``transient_error``, and ``persistent_error``, where nodes can be left out.
         tracker: each odd result becomes a line of this file.
+
+    Raises:
+        ValueError: a value cannot be meant; the text says which, and what to give.
     """
 
     folder: str | os.PathLike[str] | None = None
@@ -65,6 +87,16 @@ class Rerun:
     restore_state: Callable[[Any], object] | None = None
     go_on_after: Collection[str] = ()
     tracker: str | os.PathLike[str] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        _known("mode", self.mode, RerunMode)
+        if isinstance(self.go_on_after, str):  # one of them, or it is named as a whole
+            object.__setattr__(self, "go_on_after", (self.go_on_after,))
+        for verdict in self.go_on_after:
+            _known("a verdict in go_on_after", verdict, RerunDiagnostic)
+        if (self.save_state is None) is not (self.restore_state is None):
+            raise ValueError("save_state and restore_state belong together: give both, or neither")
 
 
 @dataclass(frozen=True)
@@ -121,13 +153,24 @@ class Attempts:
         self._verdict = ""
         self._begun = self._machine.get_mode() is RerunMode.DISABLED  # nothing waits then
 
+    @property
+    def computes_again(self) -> bool:
+        """Whether odd results are computed again."""
+        return self._machine.get_mode() is RerunMode.VALIDATE_RESULTS
+
     def of(self, iteration: int) -> Iterator[int]:
         """Run a step: yields 0, and 1 if it has to be run again.
 
         Raises:
             ResultError: the ranks stop, and what was computed is not to be used.
+            RuntimeError: a loop over attempts has not ended yet.
         """
         global _current  # noqa: PLW0603 - `check` has to find it
+        if _current is self:
+            raise RuntimeError(
+                "attempts() is called inside of a loop over attempts(): one loop goes around "
+                "forward and backward pass, gradient accumulation included"
+            )
         machine, before, number = self._machine, _current, 0
         self._iteration, machine.current_iteration = iteration, iteration - 1
         self._verdict = ""
@@ -157,7 +200,18 @@ class Attempts:
         tolerance: float = 0.0,
     ) -> None:
         """See `check`."""
-        number = float(value.detach() if hasattr(value, "detach") else value)
+        try:
+            number = float(value.detach() if hasattr(value, "detach") else value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise TypeError(
+                f"{name} is a {type(value).__name__}: check a number, or a tensor with one element "
+                f"({error})"
+            ) from error
+        if (spike is not None or tolerance) and not _are_numbers(spike, tolerance):
+            raise ValueError(
+                f"check of {name}: spike is {spike!r}, tolerance {tolerance!r}; give a number "
+                "above 0 as spike or None, and one from 0 as tolerance"
+            )
         validate = self._machine.validate_result
         if not_finite:
             validate(number, _not_finite, f"{name} is not finite", None, tolerance)
@@ -165,13 +219,22 @@ class Attempts:
             large = partial(self._machine.is_unexpectedly_large, threshold=spike, context=name)
             validate(number, large, f"{name} is unusually large", None, tolerance, fatal=False)
 
+    def check_passes(self, differing: str) -> None:
+        """Check that two passes of the step have made the same, as `Replay` has found out.
+
+        Args:
+            differing: what differs, "" = nothing.
+        """
+        text = differing or _ALIKE
+        self._machine.validate_result(text, _differ, _PASSES, _both_differ_or_none)
+
     # --- the end of a loop, and the next round ----------------------------------------------------
 
     def _decided(self, verdict: Verdict) -> None:
-        slot = verdict.slot
+        slot, texts = verdict.slot, _TEXTS_OF_PASSES if verdict.message == _PASSES else _TEXTS
         self._verdict = (
             f"{verdict.message} in iteration {self._iteration}, computed on {slot.device} of node "
-            f"{slot.node}: {_TEXTS[verdict.diagnostic]}"
+            f"{slot.node}: {texts[verdict.diagnostic]}"
         )
         self._said(self._verdict)
 
@@ -185,15 +248,16 @@ class Attempts:
         if code != EXIT_CODE_RESUME_TO_DISAMBIGUATE:
             self._forget()
             return End(StopReason.INVALID, last, False, guilty, text)
-        if checkpoint and (self._folder is None or last < 0 or not self._ask(iteration)):
-            text = f"{text}: {_NO_SECOND}" if guilty else ""
+        if checkpoint and not self._ask_all(iteration):
+            why = _NO_SECOND if self._folder is None else _NOT_ASKED
+            text = f"{text}: {why}" if guilty else ""
             return End(StopReason.INVALID, last, False, guilty, text)
         return End(StopReason.SUSPECT, last, checkpoint, guilty, text)
 
     def _resume(self, iteration: int) -> None:
         """Take up a question of the round before, if all ranks have one about this iteration."""
         self._begun = True
-        if reduction.place()[1] > 1 and not reduction.is_distributed():
+        if exchange.place()[1] > 1 and not exchange.is_distributed():
             _LOG.warning(
                 "there is no process group of torch: ranks cannot agree to run a step again, and "
                 "each does so alone; call torch.distributed.init_process_group before"
@@ -201,23 +265,24 @@ class Attempts:
         if self._folder is None:
             return
         question = self._question(iteration)
-        (missing,) = reduction.any_rank([question is None])
+        (missing,) = exchange.any_rank([question is None])
         if missing:
             self._forget()
         else:
             self._machine.load_state_dict(question)
 
     def _question(self, iteration: int) -> dict[str, Any] | None:
-        path, (_, ranks) = self._path(), reduction.place()
+        path, (_, ranks) = self._path(), exchange.place()
         try:
-            saved = json.loads(read_file(str(path), _MOST_BYTES), object_hook=_decoded)
+            content = in_time(_DISK_S, lambda: read_file(str(path), _MOST_BYTES))
+            saved = json.loads(content, object_hook=_decoded)
             if (saved["ranks"], saved["iteration"]) == (ranks, iteration):
                 found: dict[str, Any] = saved["machine"]
                 return found
             _LOG.warning(
                 "rank %d: %s is about iteration %s on %s ranks, but iteration %d on %d comes: it "
                 "is left unanswered; resume where the job has stopped",
-                reduction.place()[0],
+                exchange.place()[0],
                 path,
                 saved["iteration"],
                 saved["ranks"],
@@ -230,18 +295,24 @@ class Attempts:
             _LOG.warning("the question in %s cannot be read: %s", path, error)
         return None
 
+    def _ask_all(self, iteration: int) -> bool:
+        """Have the questions of all ranks wait for the next round; return whether they do."""
+        able = self._folder is not None and iteration > 0
+        (failed,) = exchange.any_rank([not (able and self._ask(iteration))])
+        if failed:
+            self._forget()
+        return not failed
+
     def _ask(self, iteration: int) -> bool:
-        """Have the question wait for the next round; return whether it does."""
         path = self._path()
         question = {
             "iteration": iteration,
-            "ranks": reduction.place()[1],
+            "ranks": exchange.place()[1],
             "machine": self._machine.state_dict(),
         }
         try:
             content = json.dumps(question, default=_encoded).encode()
-            path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(str(path), content, f"{path}.new")
+            in_time(_DISK_S, lambda: _keep(path, content))
         except (OSError, TypeError) as error:
             _LOG.warning("no second opinion: the question cannot be kept in %s: %s", path, error)
             return False
@@ -249,11 +320,16 @@ class Attempts:
 
     def _forget(self) -> None:
         if self._folder is not None:
-            with contextlib.suppress(OSError):
-                self._path().unlink(missing_ok=True)
+            path = self._path()
+            within(_DISK_S, lambda: path.unlink(missing_ok=True), None)
 
     def _path(self) -> Path:
-        return (self._folder or Path()) / f"odd-result-{reduction.place()[0]}.json"
+        return (self._folder or Path()) / f"odd-result-{exchange.place()[0]}.json"
+
+
+def again() -> Attempts | None:
+    """Return what computes the step that is under way again if a result is odd; None = nothing."""
+    return _current if _current is not None and _current.computes_again else None
 
 
 _current: Attempts | None = None  # whose step is under way
@@ -284,6 +360,8 @@ def check(
 
     Raises:
         RuntimeError: it is not finite, and nothing is computed again.
+        TypeError: it is no number.
+        ValueError: `spike` or `tolerance` cannot be meant.
     """
     global _alone  # noqa: PLW0603 - remembers what is large
     if _current is None and _alone is None:
@@ -293,8 +371,43 @@ def check(
         attempts.check(value, name, not_finite=not_finite, spike=spike, tolerance=tolerance)
 
 
+def _keep(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".new")
+    try:
+        replace_file(str(path), content, str(temporary))
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def _known(what: str, value: object, kind: type[Enum]) -> None:
+    try:
+        kind(value)
+    except ValueError:
+        known = ", ".join(one.value for one in kind)
+        raise ValueError(f"{what} is {value!r}: give one of {known}") from None
+
+
+def _are_numbers(spike: object, tolerance: object) -> bool:
+    """Whether these can be meant; NaN is no number here."""
+    if spike is not None and not (isinstance(spike, (int, float)) and spike > 0):
+        return False
+    return isinstance(tolerance, (int, float)) and tolerance >= 0
+
+
 def _not_finite(number: float) -> bool:
     return not math.isfinite(number)
+
+
+def _differ(text: str) -> bool:
+    return text != _ALIKE
+
+
+def _both_differ_or_none(first: str, second: str) -> float:
+    """Have passes that differ again count as the same result, whatever it is that differs."""
+    return COMPARISON_MATCH if _differ(first) is _differ(second) else COMPARISON_MISMATCH
 
 
 def _encoded(value: Any) -> Any:

@@ -1,52 +1,102 @@
-"""What ranks tell each other in a check: a few bytes of each, over a process group of torch."""
+"""What ranks tell each other, over process groups of torch; a process without torch is alone."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import torch
-import torch.distributed as dist
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
 
 from undaunted.checkpointing.agreement.connect import device_of
-from undaunted.training.rerun import reduction
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch.distributed import ProcessGroup
 
-_PAD = b" "
+
+def place() -> tuple[int, int]:
+    """Return the rank of this process, and how many there are."""
+    torch = _torch()
+    if torch is not None:
+        return int(torch.distributed.get_rank()), int(torch.distributed.get_world_size())
+    return _number("RANK", 0), _number("WORLD_SIZE", 1)
+
+
+def is_distributed() -> bool:
+    """Whether there are other ranks that can be told something."""
+    torch = _torch()
+    return torch is not None and torch.distributed.get_world_size() > 1
+
+
+def any_rank(wishes: Sequence[bool]) -> list[bool]:
+    """Return which of these wishes any rank has. All ranks call it, if there is a process group."""
+    torch = _torch()
+    if torch is None or torch.distributed.get_world_size() == 1:
+        return list(wishes)
+    dist = torch.distributed
+    flags = torch.tensor(wishes, dtype=torch.float32, device=device_of(dist, None))
+    dist.all_reduce(flags, op=dist.ReduceOp.MAX)
+    return [flag > 0 for flag in flags.tolist()]
 
 
 def members(group: ProcessGroup | None) -> list[int]:
     """Return the global ranks of a group, in its order; None = the default one, if there is one."""
-    if not _is_ready():
-        return [reduction.place()[0]]
+    torch = _torch()
+    if torch is None:
+        return [place()[0]]
+    dist = torch.distributed
     return [*dist.get_process_group_ranks(group or dist.group.WORLD)]
 
 
-def gather(data: bytes, group: ProcessGroup | None) -> list[bytes]:
+def gather(value: Any, group: ProcessGroup | None = None) -> list[Any]:
+    """Return what each rank of a group gives, in the order of its ranks.
+
+    Args:
+        value: of numbers, texts, lists and dicts.
+        group: None = the default one, or this rank alone where there is none.
+    """
+    data = json.dumps(value).encode()
+    lengths = gather_bytes(len(data).to_bytes(8, "little"), group)
+    longest = max(int.from_bytes(one, "little") for one in lengths)
+    return [json.loads(one) for one in gather_bytes(data.ljust(longest), group)]
+
+
+def gather_bytes(data: bytes, group: ProcessGroup | None) -> list[bytes]:
     """Return what each rank of a group gives, in the order of its ranks.
 
     Args:
         data: of the same length on all of them.
-        group: None = the default one, or this rank alone where there is none.
+        group: as in `gather`.
 
     Raises:
         RuntimeError: of torch, as from any collective operation.
     """
-    if not data or not _is_ready():
+    torch = _torch()
+    if not data or torch is None:
         return [data for _ in members(group)]
+    dist = torch.distributed
     mine = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device_of(dist, group))
     each = [torch.empty_like(mine) for _ in members(group)]
     dist.all_gather(each, mine, group=group)
-    rows = torch.stack(each).cpu()
-    return [bytes(row.tolist()) for row in rows]
+    return [bytes(row.tolist()) for row in torch.stack(each).cpu()]
 
 
-def gather_texts(text: str, room: int, group: ProcessGroup | None) -> list[str]:
-    """Return the text of each rank of a group; what is longer than so many bytes is cut."""
-    data = text.encode(errors="replace")[:room].ljust(room, _PAD)
-    return [one.decode(errors="ignore").strip() for one in gather(data, group)]
+def is_member(group: ProcessGroup | None) -> bool:
+    """Whether this rank belongs to a group."""
+    torch = _torch()
+    return torch is None or torch.distributed.get_rank(group) >= 0
 
 
-def _is_ready() -> bool:
-    return bool(dist.is_available() and dist.is_initialized())
+def _torch() -> Any:
+    """Return torch if it has a default process group."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return None
+    dist = torch.distributed
+    return torch if dist.is_available() and dist.is_initialized() else None
+
+
+def _number(name: str, default: int) -> int:
+    value = os.environ.get(name, "")
+    return int(value) if value.isascii() and value.isdigit() else default

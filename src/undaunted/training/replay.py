@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from undaunted.digests.each import digests_of_each
 from undaunted.digests.state import digest_of
 from undaunted.progress.api import event
-from undaunted.training.rerun import reduction
+from undaunted.training import attempts, exchange
 from undaunted.training.rerun.generators import Generators
 from undaunted.training.rerun.slot import this_slot
 
@@ -110,11 +110,14 @@ class Replay:
     All ranks replay the same iterations. They tell each other what they have found, before the
     optimizer sees anything.
 
+    Inside of `Session.attempts`, of a session with `Rerun`, a difference is an odd result: the step
+    is computed again, and on another slot if the passes differ once more.
+
     Args:
         model: holds all parameters that get gradients; of several modules a ``ModuleList``.
         every: replay iterations that are multiples of this. Others are not touched.
         saved: what else changes in a pass.
-        on_mismatch: called on all ranks with what was found, instead of `NotReproducibleError`.
+        on_mismatch: called on all ranks with what was found, instead of all else.
 
     Raises:
         ValueError: `every` is not a number from 1.
@@ -145,7 +148,7 @@ class Replay:
                 clips nothing.
 
         Raises:
-            NotReproducibleError: two passes differ, on any rank.
+            NotReproducibleError: two passes differ, on any rank, and nothing computes them again.
             RuntimeError: there are gradients already.
         """
         if iteration % self._every:
@@ -161,7 +164,8 @@ class Replay:
         first, _ = self._pass(forward_backward, reduce=False)
         start.restore()
         second, loss = self._pass(forward_backward, reduce=True)
-        self._judge(iteration, _differing(first, second))
+        if self._judge(iteration, _differing(first, second)):
+            start.restore()
         return loss
 
     def _want_no_gradients(self) -> None:
@@ -169,8 +173,7 @@ class Replay:
             if parameter.grad is not None:
                 raise RuntimeError(
                     f"{name} has a gradient before the step that is to be replayed: call "
-                    "optimizer.zero_grad() after each optimizer.step(), outside of the function "
-                    "that is replayed"
+                    "optimizer.zero_grad() before, outside of the function that is replayed"
                 )
 
     def _pass(
@@ -192,19 +195,26 @@ class Replay:
             signature["state of the caller"] = digest_of(self._saved.save(), strict=False)
         return signature, loss
 
-    def _judge(self, iteration: int, what: Sequence[str]) -> None:
-        if reduction.any_rank([bool(what)]) == [False]:
-            return
-        rank, slot = reduction.place()[0], this_slot()
+    def _judge(self, iteration: int, what: Sequence[str]) -> bool:
+        """Have all ranks know what differs; return whether the step is to be computed again."""
+        again = attempts.again() if self._on_mismatch is None else None
+        if again is not None:
+            again.check_passes(", ".join(what[:_NAMES]))
+        if exchange.any_rank([bool(what)]) == [False]:
+            return False
+        rank, slot = exchange.place()[0], this_slot()
         mine = Mismatch(rank, slot.node, slot.device, iteration, tuple(what[:_NAMES]), len(what))
-        everyone = msgspec.convert(reduction.gather(msgspec.to_builtins(mine)), list[Mismatch])
+        everyone = msgspec.convert(exchange.gather(msgspec.to_builtins(mine)), list[Mismatch])
         error = NotReproducibleError([one for one in everyone if one.count])
         if what:
             event("replay_mismatch", f"iteration {iteration}: {', '.join(what)}")
             _LOG.error("rank %d: %s", rank, error)
+        if again is not None:
+            return True
         if self._on_mismatch is None:
             raise error
         self._on_mismatch(error.mismatches)
+        return False
 
 
 class _Start:

@@ -25,10 +25,19 @@ from typing import TYPE_CHECKING
 from undaunted.progress.api import step
 from undaunted.progress.layout import LATEST
 from undaunted.progress.writer import current_writer
-from undaunted.training.attempts import Attempts, End, Rerun, ResultError
+from undaunted.training import exchange
+from undaunted.training.attempts import Attempts, End, Rerun, ResultError, check
 from undaunted.training.over_store import OverStore
 from undaunted.training.signals import Signals
-from undaunted.training.stopping import Alone, Answers, ByLauncher, Stop, StopReason, text_of
+from undaunted.training.stopping import (
+    Alone,
+    Answers,
+    ByLauncher,
+    Stop,
+    StopReason,
+    end_together,
+    text_of,
+)
 from undaunted.training.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -42,7 +51,6 @@ if TYPE_CHECKING:
 SETUP, STEP, CHECKPOINTING = "setup", "step", "checkpointing"
 _WAIT_S = 600.0  # for an answer: if the launcher ends, so does this rank
 _SAVED_S = 600.0  # for other ranks to have saved
-_TOLD_S = 10.0  # for the launcher to know that the ranks stop
 _MARGIN_S = 60.0  # to be left of the scheduler's time when all is saved
 _SAVES = 2.0  # times the longest save so far
 _LONG_AGO = 1e9  # in 2001: less is no time since 1970, but a duration
@@ -98,6 +106,13 @@ class Session:
         if save is not None and not callable(save):
             raise ValueError(f"save is {save!r}: give a function that is called with an iteration")
         self._save = save
+        if rerun is not None and not isinstance(rerun, Rerun):
+            raise ValueError(f"rerun is {rerun!r}: give Rerun(...), or None")
+        if rerun is not None and rerun.folder is not None and save is None:
+            _LOG.warning(
+                "Rerun(folder=...) without Session(save=...): an odd result can be computed "
+                "elsewhere only if the loop itself saves what it had before the step"
+            )
         self._signals = Signals(_names(stop_signals), self._preempted)
         self._end_time = _end_time(os.environ) if end_time is None else _moment(end_time)
         self._stacks_after_s = _positive(stacks_after_s)
@@ -162,7 +177,12 @@ class Session:
 
         Args:
             iteration: its number, from 0; after a restart the number of the iteration resumed at.
+
+        Raises:
+            ValueError: it is none.
         """
+        if iteration.__class__ is not int or not 0 <= iteration < LATEST:
+            iteration = _iteration(iteration, "step")
         self._step.iteration = iteration
         return self._step
 
@@ -219,11 +239,11 @@ class Session:
         spike: float | None = None,
         tolerance: float = 0.0,
     ) -> None:
-        """Check a result inside of `attempts`; see `undaunted.training.check`.
+        """Check a result; the same as `undaunted.training.check`, which see.
 
         All ranks make the same checks in each run of a step; some may make none.
         """
-        self._attempts.check(value, name, not_finite=not_finite, spike=spike, tolerance=tolerance)
+        check(value, name, not_finite=not_finite, spike=spike, tolerance=tolerance)
 
     def should_stop(self, iteration: int) -> bool:
         """Whether all ranks stop after this iteration, which is over. A few memory stores.
@@ -286,11 +306,8 @@ class Session:
         Raises:
             ValueError: the reason is none that a rank can have.
         """
-        if rank is not None:
-            self._page.event(f"stop_{_reason(reason).value}", text)
-            self._answers.want(reason, rank)
-        self._answers.leave(_TOLD_S)
-        self._stop(_reason(reason), iteration, text or text_of(reason))
+        end_together(self._answers, self._page, _reason(reason), rank, text)
+        self._stop(reason, iteration, text or text_of(reason))
 
     @property
     def exit_code(self) -> int:
@@ -338,7 +355,7 @@ class Session:
 
     def _new_count(self, iteration: int) -> int:
         """Iterations are counted anew, with each epoch perhaps; or it is asked twice about one."""
-        number = _iteration(iteration)
+        number = _iteration(iteration, "should_stop")
         if number + self._offset < self._asked:
             self._offset = self._asked + 1 - number
         return number
@@ -478,8 +495,7 @@ class _Step:
 
 
 def _rank() -> int:
-    value = os.environ.get("RANK", "")
-    return int(value) if value.isascii() and value.isdigit() else 0
+    return exchange.place()[0]
 
 
 def _reason(value: object) -> StopReason:
@@ -490,13 +506,13 @@ def _reason(value: object) -> StopReason:
     return value
 
 
-def _iteration(value: object) -> int:
+def _iteration(value: object, call: str) -> int:
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         number = -1
     if not 0 <= number < LATEST:
-        raise ValueError(f"should_stop({value!r}): give the number of an iteration, from 0")
+        raise ValueError(f"{call}({value!r}): give the number of an iteration, from 0")
     return number
 
 

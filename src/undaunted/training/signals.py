@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing.util
 import os
 import signal
 import threading
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 # A scheduler and a launcher may both send a signal to a rank, and mean the same.
 _SAME_S = 1.0
+_END_S = 2.0  # for workers to end by SIGTERM
+_at_exit = 0  # process that ends its workers when it ends
 
 
 class Signals:
@@ -43,6 +46,8 @@ class Signals:
         for number in self._numbers:
             before = signal.signal(number, self._handle)
             self._before[number] = signal.SIG_DFL if before is None else before
+        if self._numbers:
+            _end_workers_at_exit()
         return True
 
     def restore(self) -> None:
@@ -73,6 +78,26 @@ def ignore_stop_signals(_worker: int = 0) -> None:
     another way.
     """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def _end_workers_at_exit() -> None:
+    """Have workers that live on after SIGTERM not keep this process, which waits for them."""
+    global _at_exit  # noqa: PLW0603 - one for the process
+    if _at_exit != os.getpid():
+        _at_exit = os.getpid()
+        # After all else at exit, right before `multiprocessing` sends SIGTERM, and waits for ever.
+        multiprocessing.util.Finalize(None, _end_workers, exitpriority=0)
+
+
+def _end_workers() -> None:
+    workers = [one for one in multiprocessing.active_children() if one.daemon]
+    for worker in workers:
+        worker.terminate()
+    deadline = time.monotonic() + _END_S
+    for worker in workers:
+        worker.join(max(0.0, deadline - time.monotonic()))
+        if worker.is_alive():
+            worker.kill()
 
 
 def signal_number(name: str | int) -> int:

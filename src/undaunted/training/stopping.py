@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from undaunted.progress.writer import PageWriter
 
 _LOOK_S = 0.002
+_TOLD_S = 10.0  # for the launcher to know that the ranks stop
 WAIT = 1  # what `Answers.ask` says while it is not known after which iteration to stop
 
 
@@ -130,6 +131,16 @@ class Answers(Protocol):
 
     def close(self) -> None:
         """Ask no more."""
+
+
+def end_together(
+    answers: Answers, page: PageWriter, reason: StopReason, rank: int | None, text: str
+) -> None:
+    """Say why all ranks stop, who know by themselves that they do; see `Session.stop_here`."""
+    if rank is not None:
+        page.event(f"stop_{reason.value}", text)
+        answers.want(reason, rank)
+    answers.leave(_TOLD_S)
 
 
 class ByLauncher:

@@ -20,6 +20,7 @@ from undaunted.journal.events import (
     RoundStarted,
     SignalReceived,
 )
+from undaunted.training.rerun.table import OPINIONS, RerunDiagnostic
 
 if TYPE_CHECKING:
     from undaunted.chaos.checker.values import Verdict
@@ -544,6 +545,46 @@ def test_a_wrong_result_that_ends_the_job_was_found() -> None:
 
     assert (verdict.colour, keys(verdict)) == ("green", ["wrong-result-found"])
     assert verdict.recovered is False
+
+
+def with_opinion(one: Fault, rank: int, found: RerunDiagnostic, after_ns: int = 0) -> Verdict:
+    """The verdict about a fault after which a session gives a second opinion, and goes on."""
+    history = Run().history(one)
+    (launch,) = history.launches
+    (happened,) = launch.faults()
+    text = f"loss is not finite in iteration 12: {OPINIONS[found]}"
+    at_ns = happened.at_ns + after_ns
+    told = msgspec.structs.replace(happened, rank=rank, name="odd_result", text=text, at_ns=at_ns)
+    at = launch.events.index(happened) + (after_ns >= 0)
+    events = [*launch.events[:at], told, *launch.events[at:]]
+    return judge(REFERENCE, replace(history, launches=[Launch.of(events)]), [one.plan])[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [
+        ("wrong-result", RerunDiagnostic.TRANSIENT_ERROR),
+        ("wrong-result-always", RerunDiagnostic.PERSISTENT_ERROR),
+    ],
+)
+def test_a_second_opinion_names_the_kind_of_error_and_the_rank(
+    kind: str, found: RerunDiagnostic
+) -> None:
+    one = fault(kind, how="nothing", rank=1)
+
+    verdict = with_opinion(one, 1, found)
+    assert (verdict.colour, keys(verdict)) == ("green", ["opinion-right"])
+
+    wrong = [with_opinion(one, 0, found)]
+    wrong += [with_opinion(one, 1, other) for other in RerunDiagnostic if other is not found]
+    for verdict in wrong:
+        assert (verdict.colour, keys(verdict)) == ("red", ["opinion-wrong"])
+
+
+def test_an_opinion_before_a_fault_is_not_about_it() -> None:
+    verdict = with_opinion(fault("wrong-result"), 1, RerunDiagnostic.CORRECT_RESULT, after_ns=-1)
+
+    assert keys(verdict) == ["nothing-altered"]
 
 
 def test_a_wrong_result_that_changes_nothing_is_worth_a_word() -> None:

@@ -39,6 +39,13 @@ def test_the_rank_that_is_the_reason_counts_not_the_one_that_says_so() -> None:
     assert job.outcomes == {"b": "excluded"}
 
 
+def test_the_end_names_the_node_of_the_rank_that_is_the_reason() -> None:
+    job = running("a", "b", min_nodes=2)
+    job.feed(wish("straggler", node="a", rank=2))
+    job.stop("a", "b")
+    assert "rank 2 (node b)" in job.ends["a"].reason
+
+
 def test_a_rank_that_there_is_not_stands_for_the_node_that_speaks_of_it() -> None:
     job = running("a", "b", min_nodes=2)
     job.join("c")
@@ -58,6 +65,19 @@ def test_without_a_spare_node_ranks_change_their_slots_until_each_was_tried() ->
     job.stop("a")
     assert job.outcomes == {"a": "suspect"}
     assert "rank 1 (node a)" in job.ends["a"].reason
+
+
+def test_another_leader_goes_on_with_slots_that_were_not_tried() -> None:
+    one = running("a", slots=3)
+    one.feed(wish(node="a", rank=1))
+    next_round(one, "a")
+    other = running("a", slots=3)
+    other.policy.turned = one.policy.turned
+    other.feed(wish(node="a", rank=1))
+    assert next_round(other, "a") == {"a": [2, 0, 1]}
+    other.feed(wish(node="a", rank=1, number=1))
+    other.stop("a")
+    assert other.outcomes == {"a": "suspect"}
 
 
 def test_a_job_of_one_rank_ends() -> None:
@@ -101,6 +121,14 @@ def test_other_wishes_end_the_job(why: str, code: int) -> None:
     job.stop("a", "b")
     assert {end.outcome.exit_code for end in job.ends.values()} == {code}
     assert "rank 3 (node b)" in job.ends["a"].reason
+
+
+@pytest.mark.parametrize("why", ["suspect", "invalid"])
+def test_the_end_says_what_the_rank_says(why: str) -> None:
+    job = running("a", "b", min_nodes=2, slots=1)
+    job.feed(m.StopWanted("b", 0, 1, why, "loss is nan"))
+    job.stop("a", "b")
+    assert "loss is nan" in job.ends["a"].reason
 
 
 @pytest.mark.parametrize(("spare", "outcome"), [(True, "excluded"), (False, "straggler")])

@@ -73,6 +73,7 @@ def test_torchruns_contract() -> None:
         "TORCHELASTIC_ERROR_FILE": "/e",
         "FT_LAUNCHER_IPC_SOCKET": "/run/launcher.socket",
         "FT_RANK_MONITOR_IPC_SOCKET": "/run/rank-1.socket",
+        "UNDAUNTED_NODE": "a",
     }
     assert wanted.items() <= env.items()
 

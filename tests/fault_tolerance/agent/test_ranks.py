@@ -181,7 +181,9 @@ async def test_a_rank_that_has_ended_hangs_no_more(node: Node) -> None:
 @pytest.mark.parametrize(
     ("kind", "message", "said"),
     [
-        ("ValueError", "x", "raised ValueError"),
+        ("ValueError", "", "raised ValueError"),
+        ("OSError", "disk\x1b full\nin /save", r"raised OSError: disk\x1b full"),
+        ("OSError", "x" * 1000, f"raised OSError: {'x' * 197}..."),
         ("SystemExit", "3", "exits with 3"),
         ("SystemExit", "", "exits with 1"),
         ("SystemExit", "no config given", "exits with 1"),

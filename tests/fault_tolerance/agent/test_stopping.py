@@ -112,6 +112,16 @@ def test_a_wish_is_reported_once(node: Node) -> None:
     assert node.posted[1:] == [job.StopWanted("a", 5, 2, "preempted")]
 
 
+def test_what_a_rank_says_of_its_wish_is_reported(node: Node) -> None:
+    node.stopping.said(1, "loss is nan\n" + 1000 * "x")
+    node.stopping.wanted(1, 3, PREEMPTED)
+    assert node.posted[0].text.startswith("loss is nan x")
+    assert len(node.posted[0].text) <= 200
+    node.stopping.begin_round(5)
+    node.stopping.wanted(1, 3, PREEMPTED)
+    assert node.posted[1].text == ""
+
+
 def test_a_wish_for_another_reason_or_because_of_another_rank_is_a_wish_of_its_own(
     node: Node,
 ) -> None:

@@ -466,3 +466,26 @@ def test_limits_of_the_launcher_are_its_own(area: PageArea, tmp_path: Path) -> N
     client = gs.rank_monitor_client
     assert client.section_timeouts.section == {"step": 7.0, "evaluation": 3.0}
     assert client.kept._job.sections == ("checkpointing", "evaluation", "setup", "step")
+
+
+def test_a_file_without_limits_is_not_said_to_be_loaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "ft_state.json").write_text('{"section": {"step": 3}}')
+    ft.setup(bridge(tmp_path))
+    assert "FT: loaded" not in capsys.readouterr().out
+    assert "ft_state.json is not used" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        SimpleNamespace(ft=FaultToleranceConfig(enable_ft_package=True)),
+        bridge(None),
+        lm(""),
+        SimpleNamespace(ft=FaultToleranceConfig(enable_ft_package=True), checkpoint=None),
+    ],
+)
+def test_a_folder_for_checkpoints_has_to_be_there(config: Any) -> None:
+    with pytest.raises(ValueError, match=r"set checkpoint\.save"):
+        ft.setup(config)

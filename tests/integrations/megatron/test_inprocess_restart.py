@@ -13,8 +13,16 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 from undaunted.inprocess.rank_assignment import LayerFlag  # noqa: E402
-from undaunted.integrations.megatron import fault_tolerance, inprocess_restart  # noqa: E402
-from undaunted.integrations.megatron.config import InProcessRestartConfig  # noqa: E402
+from undaunted.integrations.megatron import (  # noqa: E402
+    fault_tolerance,
+    inprocess_restart,
+    rerun,
+    straggler,
+)
+from undaunted.integrations.megatron.config import (  # noqa: E402
+    InProcessRestartConfig,
+    NVRxStragglerDetectionConfig,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,6 +53,7 @@ def test_what_is_not_enabled_is_left_as_it_is() -> None:
         function, InProcessRestartConfig(), None
     )
     assert wrapped == (function, None)
+    assert inprocess_restart.maybe_wrap_for_inprocess_restart(function, None) == (function, None)
 
 
 @pytest.mark.parametrize(
@@ -154,3 +163,17 @@ def test_a_fault_resets_the_state_and_ends_monitoring(tmp_path: Path) -> None:
     assert not client.is_initialized
     assert calls == ["reset"]
     inprocess_restart._reset(None)
+
+
+def test_after_a_fault_the_function_makes_again_what_there_is_once() -> None:
+    rerun.initialize_rerun_state_machine(mode="validate_results")
+    manager = straggler.NVRxStragglerDetectionManager(NVRxStragglerDetectionConfig(enabled=True))
+    manager.initialize()
+    inprocess_restart._reset(None)
+    try:
+        rerun.initialize_rerun_state_machine()
+        again = straggler.NVRxStragglerDetectionManager(manager.config)
+        again.initialize()
+        again.shutdown()
+    finally:
+        rerun.destroy_rerun_state_machine()

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from undaunted.integrations.megatron import rerun
+from undaunted.integrations.megatron import rerun, signals
 from undaunted.integrations.megatron.rerun import (
     RerunMode,
     RerunState,
@@ -17,6 +17,9 @@ from undaunted.integrations.megatron.rerun import (
     get_rerun_state_machine,
     initialize_rerun_state_machine,
 )
+from undaunted.progress import writer as writer_module
+from undaunted.progress.area import PageArea
+from undaunted.progress.layout import STOPPED_ALONE
 
 
 @pytest.fixture(autouse=True)
@@ -100,3 +103,66 @@ def test_another_process_goes_on(monkeypatch):
     while later.should_run_forward_backward(None):
         later.validate_result(2.0, math.isnan, "loss")
     assert later.should_checkpoint_and_exit() == (False, True, 17)
+
+
+@pytest.fixture
+def area(monkeypatch):
+    """The page of rank 1, whose launcher knows already that the ranks stop."""
+    with PageArea.create(1) as area:
+        monkeypatch.setenv("UNDAUNTED_PAGE", area.env_value(0))
+        monkeypatch.setenv("RANK", "1")
+        area.stop_after(0, "suspect")
+        yield area
+        if isinstance(writer_module.current, writer_module.PageWriter):
+            writer_module.current.detach()
+        writer_module.current = writer_module._NotYet()
+
+
+def why(area):
+    wish = area.snapshot(0).wish
+    return None if wish is None else (wish.why, wish.rank)
+
+
+def test_the_launcher_is_told_of_a_result_that_is_to_be_computed_elsewhere(area):
+    """The exit code of a rank alone means nothing to it."""
+    with signals.DistributedSignalHandler():
+        odd(RerunStateMachine(mode=RerunMode.VALIDATE_RESULTS))
+        assert why(area) == ("suspect", 1)
+    assert area.asked() == [STOPPED_ALONE], "also when the handler has been released"
+    assert why(area) == ("suspect", 1)
+
+
+def test_the_launcher_is_told_of_a_result_that_is_not_to_be_used(area, monkeypatch):
+    monkeypatch.setattr(writer_module.PageWriter, "event", lambda _, *what: told.append(what))
+    told = []
+    machine = RerunStateMachine(mode=RerunMode.VALIDATE_RESULTS)
+    for results in ([1.0], [math.nan, 2.0]):
+        some = iter(results)
+        while machine.should_run_forward_backward(None):
+            machine.validate_result(next(some), math.isnan, "loss")
+        follows = machine.should_checkpoint_and_exit()
+    assert follows == (False, True, 17)
+    assert why(area) == ("invalid", 1)
+    assert [name for name, _ in told] == ["odd_result", "stop_invalid"]
+    assert told[0][1].startswith("loss in iteration 2, computed on cpu:0 of node")
+
+
+def test_a_rank_without_an_odd_result_says_nothing_but_that_it_stops(area):
+    machine = RerunStateMachine(
+        mode=RerunMode.VALIDATE_RESULTS, any_rank=lambda wishes: [True] * len(wishes)
+    )
+    machine.first = False
+    while machine.should_run_forward_backward(None):
+        machine.validate_result(1.0, math.isnan, "loss")
+    assert machine.should_checkpoint_and_exit()[1]
+    assert why(area) is None
+    assert area.asked() == [STOPPED_ALONE]
+
+
+def test_a_step_without_odd_results_tells_nothing(area):
+    machine = RerunStateMachine(mode=RerunMode.VALIDATE_RESULTS)
+    while machine.should_run_forward_backward(None):
+        machine.validate_result(1.0, math.isnan, "loss")
+    assert machine.should_checkpoint_and_exit() == (False, False, 0)
+    assert why(area) is None
+    assert not area.asks(0)

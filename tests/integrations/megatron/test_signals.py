@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -89,6 +91,14 @@ def test_it_is_released_once_and_can_be_entered_again() -> None:
         assert handler.signals_received() == [True]
 
 
+def test_entered_twice_it_puts_back_the_handler_from_before() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with DistributedSignalHandler() as handler, handler:
+        kill()
+        assert handler.signals_received() == [True]
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
 def test_in_a_side_thread_it_is_said_that_nothing_is_installed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -115,6 +125,42 @@ def test_a_worker_of_a_data_loader_lives_on() -> None:
             os._exit(5 if worker.signals_received() == [True] else 6)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
         assert handler.signals_received() == [False]
+
+
+WITH_A_WORKER = """
+import multiprocessing, signal, sys, time
+from undaunted.integrations.megatron.signals import DistributedSignalHandler
+from undaunted.training import ignore_stop_signals
+
+def work(ready):
+    if sys.argv[1] == "ignores":
+        ignore_stop_signals()
+    else:
+        DistributedSignalHandler().__enter__()
+    ready.set()
+    while True:
+        time.sleep(60)
+
+ready = multiprocessing.get_context("fork").Event()
+worker = multiprocessing.get_context("fork").Process(target=work, args=(ready,), daemon=True)
+worker.start()
+ready.wait()
+with DistributedSignalHandler():
+    pass
+print(worker.pid)
+"""
+
+
+@pytest.mark.parametrize("how", ["ignores", "handles"])
+def test_a_process_ends_whose_workers_live_on_after_sigterm(how: str) -> None:
+    """At exit `multiprocessing` sends them SIGTERM, and waits without a limit."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITH_A_WORKER, how], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    worker = int(done.stdout.split()[-1])
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker, 0)
 
 
 @pytest.mark.parametrize("number", [0, 1000, signal.SIGKILL])

@@ -14,6 +14,7 @@ def test_processes_of_a_machine_without_devices_have_their_own(monkeypatch):
     assert first.identity != second.identity
     assert first == this_slot({"LOCAL_RANK": "0"})
     assert this_slot({"LOCAL_RANK": "0", "SLURMD_NODENAME": "other"}).identity != first.identity
+    assert this_slot({"LOCAL_RANK": "0", "UNDAUNTED_NODE": "other"}).identity != first.identity
     assert (second.device, second.node) == ("cpu:1", first.node)
 
 

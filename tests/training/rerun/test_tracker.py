@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+import threading
 
 import pytest
 
+from undaunted.training.rerun import tracker as module
 from undaunted.training.rerun.slot import Slot
 from undaunted.training.rerun.table import RerunValidationStatus as Status
 from undaunted.training.rerun.tracker import Tracker, get_skipped_iterations_from_tracker_file
@@ -70,3 +73,44 @@ def test_a_file_that_goes_away_stops_nothing(tmp_path, caplog):
     for _ in range(2):
         tracker.add(SLOT, 0, 1, Status.INITIAL_RUN, 1.0, "m")
     assert caplog.text.count("no more") == 1
+
+
+def test_a_full_disk_stops_nothing(caplog):
+    tracker = Tracker("/dev/full")
+    for _ in range(2):
+        tracker.add(SLOT, 0, 1, Status.INITIAL_RUN, 1.0, "m")
+    assert caplog.text.count("No space left on device") == 1
+
+
+@pytest.mark.leaves("threads")
+def test_a_file_that_does_not_answer_is_left_alone(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(module, "_DISK_S", 0.05)
+    path = tmp_path / "odd"
+    tracker = Tracker(path)
+    path.unlink()
+    os.mkfifo(path)  # which nobody reads
+    tracker.add(SLOT, 0, 1, Status.INITIAL_RUN, 1.0, "m")
+    tracker.add(SLOT, 0, 1, Status.INITIAL_RUN, 1.0, "m")
+    with pytest.raises(RuntimeError, match=r"no answer within 0\.05 s"):
+        Tracker(path)
+    assert caplog.text.count("no answer within 0.05 s") == 1
+    end = os.open(path, os.O_RDWR)
+    await_threads()
+    os.close(end)
+
+
+@pytest.mark.leaves("threads")
+def test_a_file_that_does_not_answer_leaves_nothing_out(tmp_path, monkeypatch, caplog):
+    go_on = threading.Event()
+    monkeypatch.setattr(module, "_DISK_S", 0.05)
+    monkeypatch.setattr(module, "_lines", lambda _path: [str(go_on.wait(60))])
+    assert get_skipped_iterations_from_tracker_file(str(tmp_path / "odd")) == []
+    assert "no answer within 0.05 s" in caplog.text
+    go_on.set()
+    await_threads()
+
+
+def await_threads():
+    for thread in threading.enumerate():
+        if thread.name == "undaunted-deadline":
+            thread.join(10)

@@ -108,6 +108,7 @@ class NVRxStragglerDetectionManager:
         self.logger = logging.getLogger(config.logger_name)
         self.initialized = False
         self.wrapped_function: _Step | None = None
+        self.stragglers: list[int] = []
         self.scores_to_compute = [
             name
             for name, wanted in (
@@ -195,7 +196,7 @@ class NVRxStragglerDetectionManager:
             gpu_rel_threshold=self.config.gpu_relative_perf_threshold,
             gpu_indiv_threshold=self.config.gpu_individual_perf_threshold,
         )
-        stragglers = False
+        self.stragglers = []
         for kind, wanted, scores, warning in (
             (
                 "relative",
@@ -213,7 +214,7 @@ class NVRxStragglerDetectionManager:
             if not wanted:
                 continue
             if slow := found[f"straggler_gpus_{kind}"]:
-                stragglers = True
+                self.stragglers += sorted(one.rank for one in slow)
                 self.logger.warning(warning_line(warning, slow))
             if self.config.num_gpu_perf_scores_to_print > 0:
                 body = score_lines(
@@ -222,7 +223,7 @@ class NVRxStragglerDetectionManager:
                 self.logger.info("GPU %s performance:\n%s", kind, body)
             if self.config.enable_logging:
                 self.logger.info(summary_line(f"gpu_{kind}_perf", scores))
-        return stragglers
+        return bool(self.stragglers)
 
 
 def warning_line(what: str, slow: set[StragglerId]) -> str:

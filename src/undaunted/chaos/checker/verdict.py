@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from undaunted.chaos.kinds import KINDS
 from undaunted.coordinator.core.messages import Outcome as Ending
 from undaunted.journal.events import RankEvent
 from undaunted.journal.query import every
+from undaunted.training.rerun.table import OPINIONS, RerunDiagnostic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -35,8 +37,13 @@ _CONSEQUENCES = ("started-anew", "ended-early")
 _DAMAGE = "corrupt-checkpoint"
 # Faults that end a save, so that what was removed before it is missing.
 _WHILE_SAVING = ("torn-write", "disk-full")
-_WRONG = ("wrong-result", "wrong-result-always")
-_TOLD = ("odd_result", "replicas_differ", "replay_mismatch")  # events of a session's checks
+# What a second opinion has to say of a wrong result.
+_WRONG = {
+    "wrong-result": RerunDiagnostic.TRANSIENT_ERROR,
+    "wrong-result-always": RerunDiagnostic.PERSISTENT_ERROR,
+}
+_OPINION = "odd_result"
+_TOLD = (_OPINION, "replicas_differ", "replay_mismatch")  # events of a session's checks
 _SAVE = "Save checkpoints more often, and load the newest at the start."
 _OR_REMOVED = ", or the one there was is removed before the next is complete"
 _KEEP = " Remove or replace the old checkpoint only when the new one is complete."
@@ -103,6 +110,7 @@ class _Case:
         findings += self._nothing_happened(cut, following, blame.kind)
         findings += self._stop(cut, following, recovery, blame.kind)
         findings += self._nan(cut)
+        findings += self._opinions(cut, following)
         findings += self._nemesis(cut)
         same = self._identity(cut, self.after[place], recovery, recovered=recovered)
         if following is None and recovered:
@@ -254,6 +262,19 @@ class _Case:
             return [Finding("nothing-altered", "yellow", text)]
         return []
 
+    def _opinions(self, cut: Cut, following: Cut | None) -> list[Finding]:
+        """Findings about what a second opinion has said of a wrong result."""
+        wanted = _WRONG.get(cut.fault.kind)
+        if wanted is None:
+            return []
+        end = following.at_ns if following is not None else math.inf
+        return [
+            _opinion(event, right=event.rank == cut.fault.rank and OPINIONS[wanted] in event.text)
+            for launch in self.history.launches
+            for event in every(launch.events, RankEvent)
+            if event.name == _OPINION and cut.at_ns <= event.at_ns < end
+        ]
+
     def _stop(
         self, cut: Cut, following: Cut | None, recovery: Recovery, blamed: str
     ) -> list[Finding]:
@@ -366,6 +387,21 @@ class _Case:
         else:
             text = "Nothing was recorded from this fault to the next, or to the end."
         return _not_known(text)
+
+
+def _opinion(event: RankEvent, *, right: bool) -> Finding:
+    said = f"of rank {event.rank}: {one_line(event.text)}"
+    if right:
+        return Finding("opinion-right", "note", f"The second opinion is right, {said}")
+    return Finding(
+        "opinion-wrong",
+        "red",
+        f"The second opinion is wrong, {said}",
+        "Begin both runs of a step with the same batch and without gradients, and check what a "
+        "rank has computed alone, before it is reduced:\n"
+        "    for _ in session.attempts():\n"
+        "        optimizer.zero_grad()",
+    )
 
 
 def _lost_by_stop(recovery: Recovery) -> list[Finding]:

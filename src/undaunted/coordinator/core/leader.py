@@ -450,6 +450,7 @@ class Leader:
             stalled=ledger.stalled,
         )
         policy.history, policy.slow_before = ledger.history, ledger.slow
+        policy.turned = ledger.turned
         return policy
 
     def _losses(self) -> list[m.NodeLost]:

@@ -224,13 +224,20 @@ class ShutdownRequested(_Message, frozen=True):
 class StopWanted(_Message, frozen=True):
     """A rank of the node wants all ranks to stop after the same iteration.
 
-    ``why``: one of `progress.layout.WANTED`. ``rank``: which one is the reason.
+    ``why``: one of `progress.layout.WANTED`. ``rank``: which one is the reason. ``text``: what has
+    happened, for people; "" = that is not said.
     """
 
     node: str
     round: int
     rank: int
     why: str
+    text: str = ""
+
+    @property
+    def said(self) -> str:
+        """The text, behind a sentence."""
+        return f": {self.text}" if self.text else ""
 
 
 class RanksAsked(_Message, frozen=True):

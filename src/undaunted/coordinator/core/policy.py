@@ -287,6 +287,7 @@ class JobPolicy:
         pace: says who is slow in the round that runs; None = no times have come.
         slowness: who has been slow for long in that round.
         slow_before: ranks whose node was left out since they were slow.
+        turned: by how many places ranks are on other slots than in the first round.
         tracker: whether rounds advance.
         history: of the rounds that are over, opaque; see `advice`.
         after: how the job ends after the last round, None = another round follows.
@@ -310,6 +311,7 @@ class JobPolicy:
     tracker: ProgressTracker = field(init=False)
     history: bytes = b""
     slow_before: tuple[int, ...] = ()
+    turned: int = 0
     after: Ending | None = None
     no_quorum: str = ""
     gone: str = ""
@@ -321,7 +323,6 @@ class JobPolicy:
     _told: Blamed | None = None  # who is to blame, as it was said last in this round
     _too_slow: Slow | None = None  # the round is being stopped to go on without this rank's node
     _suspect: StopWanted | None = None  # its rank is to be somewhere else in the next round
-    _turned: int = 0  # see `messages.Start`
 
     def __post_init__(self) -> None:
         """Begin with nothing known."""
@@ -744,7 +745,7 @@ class JobPolicy:
         return self._instead_of_restart(ending)
 
     def _stop_wanted(self, event: StopWanted) -> list[Command]:
-        who = f"rank {event.rank} (node {event.node})"
+        who = f"rank {event.rank} (node {self._node_of(event)})"
         if event.why == "preempted":
             return self._preempted(Preempted(event.node, 15, "SIGTERM"), f"{who} was told to stop")
         if event.why == "suspect" or (
@@ -752,7 +753,7 @@ class JobPolicy:
         ):
             return self._suspicious(event)
         outcome, reason = _WISHES[event.why]
-        ending = Ending(outcome, reason.format(who))
+        ending = Ending(outcome, reason.format(who) + event.said)
         if self.state is PolicyState.RUNNING:
             return self._stop_round(
                 ending.reason, ending, self.config.term_timeout_s, agree=event.why
@@ -771,7 +772,7 @@ class JobPolicy:
 
     def _suspicion(self, event: StopWanted) -> str:
         what = "has a result that may be wrong" if event.why == "suspect" else "is slow"
-        return f"rank {event.rank} (node {self._node_of(event)}) {what}"
+        return f"rank {event.rank} (node {self._node_of(event)}) {what}{event.said}"
 
     def _node_of(self, event: StopWanted) -> str:
         """The node of the rank that is the reason of a wish."""
@@ -792,7 +793,7 @@ class JobPolicy:
     @property
     def _can_turn(self) -> bool:
         """Whether a rank has not yet been on all slots of its node."""
-        return self._turned + 1 < max((place.slots for place in self.places), default=0)
+        return self.turned + 1 < max((place.slots for place in self.places), default=0)
 
     def _move(self, event: StopWanted) -> Ending | None:
         """The round is over: have the rank somewhere else in the next one, or end the job."""
@@ -800,7 +801,7 @@ class JobPolicy:
         if self._can_spare(node) and self._leave_out([node], self._suspicion(event)):
             return None
         ending = self._nowhere_else(event)
-        self._turned += ending is None
+        self.turned += ending is None
         return ending
 
     def _ranks_asked(self, event: RanksAsked) -> list[Command]:
@@ -1054,7 +1055,7 @@ class JobPolicy:
                 max_restarts=self.config.max_restarts,
                 master_addr=accepted.master_addr,
                 master_port=accepted.master_port,
-                turned=self._turned % place.slots,
+                turned=self.turned % place.slots,
             )
             for place in places
         ]

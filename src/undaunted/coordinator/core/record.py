@@ -141,6 +141,7 @@ class Record:
             "stalled": stalled,
             "history": policy.history,
             "slow": policy.slow_before,
+            "turned": policy.turned,
         }
         if all(getattr(ledger, name) == now for name, now in changed.items()):
             return []

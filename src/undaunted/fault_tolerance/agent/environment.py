@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from undaunted.base.ids import NODE_VARIABLE
 from undaunted.coordinator import epoch
 from undaunted.fault_tolerance.metrics_config import TOKEN_VARIABLE
 from undaunted.fault_tolerance.run_config import CYCLE_INFO_VARIABLE
@@ -90,6 +91,7 @@ def worker_environment(
         "FT_LAUNCHER_IPC_SOCKET": f"{config.run_dir}/launcher.socket",
         "FT_RANK_MONITOR_IPC_SOCKET": f"{config.run_dir}/rank-{place.local_rank}.socket",
         "UNDAUNTED_RUN_DIR": config.run_dir,
+        NODE_VARIABLE: config.node,
         "UNDAUNTED_INPROCESS": place.guard,
         "UNDAUNTED_RECORDINGS": place.recordings,
         epoch.VARIABLE: str(epoch.number(start.epoch, start.round)),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from undaunted.attribution.hang import look, with_recording
+from undaunted.base.text import one_line
 from undaunted.coordinator.core import messages as job
 from undaunted.fault_tolerance import advice
 from undaunted.fault_tolerance.agent import evidence
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from undaunted.progress.timeouts import Expired
 
 _NS = 1_000_000_000
+_MESSAGE = 200  # characters of an error
 _CHECKPOINT = "checkpoint"  # as `checkpointing.announce` names its events; it imports logging
 
 
@@ -251,6 +253,8 @@ class Ranks:
         for event in events:
             if event.name == "fault":
                 current.fault_happened(local_rank, event.text)
+            elif event.name.startswith("stop_"):  # of `Session.stop_here`
+                self._stopping.said(local_rank, event.text)
             current.checkpoint_announced |= event.name == _CHECKPOINT
         self._scribe.ring_events(current.rank(local_rank), events, lost)
 
@@ -289,6 +293,7 @@ class Ranks:
 
 def _in_words(error: ErrorRecord) -> str:
     if error.type != "SystemExit":
-        return f"raised {error.type}"
+        first = one_line(error.message.strip().partition("\n")[0], _MESSAGE)
+        return f"raised {error.type}: {first}" if first else f"raised {error.type}"
     is_code = error.message.removeprefix("-").isdecimal()
     return f"exits with {error.message if is_code else 1}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
+from undaunted.base.text import one_line
 from undaunted.coordinator.core import messages as job
 from undaunted.progress.layout import STOPPED_ALONE
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.agent.processes import Workers
     from undaunted.progress.area import PageArea
     from undaunted.progress.layout import Wish
+
+_TEXT = 200  # characters
 
 
 class Stopping:
@@ -41,11 +44,16 @@ class Stopping:
         self.over = False
         self._round = -1
         self._wanted: set[Wish] = set()  # of ranks of this round
+        self._texts: dict[int, str] = {}  # what they say of it, by local rank
         self._why = ""
 
     def begin_round(self, number: int) -> None:
         """The pages are of ranks of this round from now on."""
-        self._round, self._wanted, self.over = number, set(), False
+        self._round, self._wanted, self._texts, self.over = number, set(), {}, False
+
+    def said(self, local_rank: int, text: str) -> None:
+        """A rank says what has happened; its wish comes afterwards."""
+        self._texts[local_rank] = one_line(text, _TEXT)
 
     def wanted(self, local_rank: int, rank: int, wish: Wish | None) -> None:
         """A rank wants all to stop; perhaps its session took the signal that was to end it."""
@@ -54,7 +62,8 @@ class Stopping:
         elif wish is not None and wish not in self._wanted:
             self._wanted.add(wish)
             about = rank if wish.rank is None else wish.rank
-            self._orders.post(job.StopWanted(self._node, self._round, about, wish.why))
+            text = self._texts.get(local_rank, "")
+            self._orders.post(job.StopWanted(self._node, self._round, about, wish.why, text))
 
     def freeze(self, stop: job.Stop) -> None:
         """Have ranks wait from now on that ask; report what they have asked about."""

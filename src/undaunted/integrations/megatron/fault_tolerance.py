@@ -333,6 +333,9 @@ def _load(client: _Client, kept: KeptLimits) -> None:
     except RankMonitorClientError as error:
         _warn(f"{kept.path} is not used: {error}")
         return
+    if client.loaded_section_timeouts is None:
+        _warn(f"{kept.path} is not used: it has no limits of sections")
+        return
     say(f"FT: loaded timeouts from {kept.path}. {client.section_timeouts}")
 
 
@@ -369,7 +372,7 @@ def _settings(config: Any, global_state: GlobalState | None) -> _Settings | None
     warmup = default if given is None else given
     if type(warmup) is not int or warmup < 0:
         raise ValueError(f"ft_num_warmup_iters is {warmup!r}: give a whole number from 0")
-    if not saving.save:
+    if not getattr(saving, "save", None):
         raise ValueError(
             "the folder for checkpoints, which calculated limits are kept in, is not given: set "
             "checkpoint.save (Megatron-LM: --save)"

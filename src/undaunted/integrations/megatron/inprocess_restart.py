@@ -9,7 +9,7 @@ import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from undaunted.integrations.megatron import fault_tolerance
+from undaunted.integrations.megatron import fault_tolerance, rerun
 from undaunted.integrations.megatron.config import DURATIONS
 from undaunted.integrations.megatron.ranks import is_first, world_size
 
@@ -33,9 +33,10 @@ def maybe_wrap_for_inprocess_restart(
 
     Args:
         fn: the function, which makes its process group itself.
-        cfg: an `InProcessRestartConfig`.
+        cfg: an `InProcessRestartConfig`, None = it is not enabled.
         state: is reset after a fault: by its ``reset_for_restart()``, if it has one; None = there
-            is nothing to reset. Sections that its `fault_tolerance` has open are closed.
+            is nothing to reset. Sections that its `fault_tolerance` has open are closed, and the
+            function makes the machine of `rerun` and the `straggler` manager anew.
 
     Returns:
         The function as it is and None; or the wrapped one and a store for process groups, to be
@@ -47,7 +48,7 @@ def maybe_wrap_for_inprocess_restart(
         ValueError: a value makes no sense, or contradicts another one; a variable is missing; or
             there is a process group already.
     """
-    if not cfg.enabled:
+    if cfg is None or not cfg.enabled:
         return fn, None
     if _has_group():
         raise ValueError(
@@ -152,7 +153,11 @@ def _ranks_here() -> int:
 
 def _reset(state: Any) -> None:
     """Runs after a fault, before the function is called again."""
+    from undaunted.attribution.straggler import Detector
+
     fault_tolerance.abort(state if hasattr(state, "rank_monitor_client") else None)
+    rerun.destroy_rerun_state_machine()
+    Detector.shutdown()
     reset = getattr(state, "reset_for_restart", None)
     if reset is not None:
         reset()

@@ -1,9 +1,12 @@
-"""Which rank this is among how many, and lines that the first one prints, as Megatron does."""
+"""Which rank this is among how many, what the first one prints, and what the launcher is told."""
 
 from __future__ import annotations
 
 from undaunted.fault_tolerance.data import who_am_i
-from undaunted.training.rerun.reduction import place
+from undaunted.progress.writer import current_writer
+from undaunted.training import stopping
+from undaunted.training.exchange import place
+from undaunted.training.stopping import ByLauncher, StopReason
 
 
 def world_size() -> int:
@@ -20,3 +23,18 @@ def say(line: str) -> None:
     """Print a line, on rank 0."""
     if is_first():
         print(line, flush=True)
+
+
+def end_together(reason: StopReason, rank: int | None, text: str) -> None:
+    """Have the launcher know why all ranks end: it does not go by their exit codes.
+
+    Every rank calls it, and waits until that is known.
+
+    Args:
+        reason: why.
+        rank: which one is the reason; None = another rank knows.
+        text: for the journal.
+    """
+    page = current_writer()
+    if page.attached:
+        stopping.end_together(ByLauncher(page), page, reason, rank, text)

@@ -10,11 +10,15 @@ import importlib
 import logging
 from typing import Any
 
-from undaunted.training.rerun import machine, reduction
+from undaunted.integrations.megatron.ranks import end_together
+from undaunted.progress.writer import current_writer
+from undaunted.training import exchange
+from undaunted.training.rerun import machine
 from undaunted.training.rerun.batches import RerunDataIterator
 from undaunted.training.rerun.difference import COMPARISON_MATCH, COMPARISON_MISMATCH
 from undaunted.training.rerun.injection import RerunErrorInjector
-from undaunted.training.rerun.machine import REPORTING_INTERVAL_ITERATIONS, Call, Caller
+from undaunted.training.rerun.machine import REPORTING_INTERVAL_ITERATIONS
+from undaunted.training.rerun.odd import Call, Caller
 from undaunted.training.rerun.stats import QuickStats
 from undaunted.training.rerun.table import (
     EXIT_CODE_FAILED_ON_RESULT_VALIDATION,
@@ -25,6 +29,7 @@ from undaunted.training.rerun.table import (
     RerunValidationStatus,
 )
 from undaunted.training.rerun.tracker import get_skipped_iterations_from_tracker_file
+from undaunted.training.stopping import StopReason
 
 __all__ = [
     "COMPARISON_MATCH",
@@ -50,12 +55,30 @@ __all__ = [
 
 _KEY = "rerun_state_machine_state"
 _FORMAT = "torch_dist"
+_REASONS = {
+    EXIT_CODE_RESUME_TO_DISAMBIGUATE: StopReason.SUSPECT,
+    EXIT_CODE_FAILED_ON_RESULT_VALIDATION: StopReason.INVALID,
+}
 _LOG = logging.getLogger("undaunted")
 _machine: RerunStateMachine | None = None
 
 
 class RerunStateMachine(machine.RerunStateMachine):
     """The machine of `undaunted.training.rerun`, with Megatron's form of what is saved."""
+
+    def should_checkpoint_and_exit(self) -> tuple[bool, bool, int]:
+        """Return whether to save, whether to end, and with which exit code; after the loop.
+
+        The launcher of undaunted is told why, as it does not go by the exit code of a rank.
+        """
+        found = super().should_checkpoint_and_exit()
+        if found[1]:
+            odd = self.verdict or self.odd
+            if self.verdict is not None:
+                current_writer().event("odd_result", self.verdict.text)
+            rank, text = (None, "") if odd is None else (exchange.place()[0], odd.text)
+            end_together(_REASONS[found[2]], rank, text)
+        return found
 
     def state_dict(  # type: ignore[override]  # None is theirs
         self,
@@ -119,5 +142,5 @@ def _sharded(state: dict[str, Any]) -> Any:
         mapping: Any = importlib.import_module("megatron.core.dist_checkpointing.mapping")
     except ImportError:
         return state
-    rank, world_size = reduction.place()
+    rank, world_size = exchange.place()
     return mapping.ShardedObject(_KEY, state, (world_size,), (rank,))

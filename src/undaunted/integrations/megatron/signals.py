@@ -58,6 +58,7 @@ class DistributedSignalHandler:
         self._stops = False
 
     def __enter__(self) -> Self:
+        self.release()  # or its own handler would be the one from before
         self._received = self._said = self.released = False
         page = current_writer()
         if page.attached:

@@ -12,14 +12,25 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from undaunted.training.rerun import reduction, table
+from undaunted.training import exchange
+from undaunted.training.rerun import table
 from undaunted.training.rerun.batches import RerunDataIterator
 from undaunted.training.rerun.difference import difference
 from undaunted.training.rerun.generators import Generators
 from undaunted.training.rerun.injection import RerunErrorInjector
-from undaunted.training.rerun.slot import Slot, this_slot
+from undaunted.training.rerun.odd import (
+    EXPLAINED,
+    NAMED,
+    Call,
+    Caller,
+    Odd,
+    Verdict,
+    loaded_odd,
+    saved_odd,
+)
+from undaunted.training.rerun.slot import this_slot
 from undaunted.training.rerun.stats import QuickStats
 from undaunted.training.rerun.table import (
     Do,
@@ -43,56 +54,6 @@ _DISABLED = RerunMode.DISABLED
 _VALIDATE = RerunMode.VALIDATE_RESULTS
 _GO_ON = (False, False, 0)
 _BEFORE, _RUNNING = RerunState.NOT_RUNNING_YET, RerunState.INITIAL_RUN
-
-
-class Caller(NamedTuple):
-    """Who checks: a message, on a rank."""
-
-    message: str
-    rank: int
-
-
-class Call(NamedTuple):
-    """Which of the checks of a caller in an iteration, from 1."""
-
-    caller: Caller
-    sequence: int
-
-
-class Odd(NamedTuple):
-    """A result that was found odd.
-
-    Attributes:
-        call: which check did.
-        result: the odd one.
-        fatal: nobody may go on with it.
-        slot: where it was computed.
-    """
-
-    call: Call
-    result: Any
-    fatal: bool
-    slot: Slot
-
-
-class Verdict(NamedTuple):
-    """What an odd result was.
-
-    Attributes:
-        diagnostic: transient, persistent or correct.
-        message: of the check.
-        rank: of this process.
-        iteration: as the machine counts.
-        slot: where the odd result was computed.
-        fatal: nobody may go on with it.
-    """
-
-    diagnostic: RerunDiagnostic
-    message: str
-    rank: int
-    iteration: int
-    slot: Slot
-    fatal: bool
 
 
 class RerunStateMachine:
@@ -120,6 +81,7 @@ class RerunStateMachine:
         state: where this rank is.
         current_iteration: how many steps have begun; a resumed job goes on counting.
         odd: what was found odd in this step, and is not decided.
+        verdict: what it was, once that is decided.
         first: this is the first iteration of the process, which is not checked: a program may not
             be able to save the state before it.
 
@@ -147,13 +109,14 @@ class RerunStateMachine:
         self.state = RerunState.NOT_RUNNING_YET
         self.current_iteration = 0
         self.odd: Odd | None = None
+        self.verdict: Verdict | None = None
         self.error_injector = error_injector or RerunErrorInjector()
         self.large_value_counts: dict[str, int] = {}
         self.max_values: dict[str, float] = {}
         self._save_state, self._restore_state = state_save_func, state_restore_func
         self._tracker = Tracker(result_rejected_tracker_filename)
         self._fatal_checks = fatal_checks
-        self._any_rank = any_rank or reduction.any_rank
+        self._any_rank = any_rank or exchange.any_rank
         self._on_verdict = on_verdict
         self._forgives = frozenset(forgives)
         self._generators = Generators()
@@ -257,10 +220,10 @@ class RerunStateMachine:
         """Whether no rank wishes to run the step again, which has run for the first time."""
         if self._mode is _DISABLED:
             return True
-        mine = Wish.RERUN in self._wishes
+        mine = bool(self._wishes)  # to run again: in a first run there is no other wish
         reduced, self._reduced = self._reduced, None
         if reduced is None and not self._fatal_checks:
-            reduced = mine and not reduction.is_distributed()
+            reduced = mine and not exchange.is_distributed()
         elif reduced is None:
             (reduced,) = self._any_rank((mine,))
         if reduced:
@@ -290,7 +253,7 @@ class RerunStateMachine:
 
     def _begin(self, batches: Iterable[RerunDataIterator]) -> None:
         self.current_iteration += 1
-        self.odd = None
+        self.odd = self.verdict = None
         self._counts.clear()
         if self._wishes:
             self._wishes.clear()
@@ -503,7 +466,7 @@ class RerunStateMachine:
                 slot.device,
             )
             return
-        _LOG.warning(_EXPLAINED[found.status], result, "!=" if different else "=", odd.result)
+        _LOG.warning(EXPLAINED[found.status], result, "!=" if different else "=", odd.result)
         self._note(found.status, result, message)
         if found.diagnostic is not None:
             self.odd = None
@@ -512,7 +475,8 @@ class RerunStateMachine:
     def _conclude(self, diagnostic: RerunDiagnostic, odd: Odd, *, fatal: bool) -> None:
         slot, message = odd.slot, odd.call.caller.message
         verdict = Verdict(diagnostic, message, _rank(), self.current_iteration, slot, fatal)
-        text = _NAMED[diagnostic] + (
+        self.verdict = verdict
+        text = NAMED[diagnostic] + (
             f" ({message})!" if diagnostic is RerunDiagnostic.CORRECT_RESULT else "!"
         )
         _LOG.log(
@@ -560,10 +524,10 @@ class RerunStateMachine:
             return
         here = {message: stats.state() for message, stats in self._stats.items()}
         if _rank() != 0:
-            reduction.gather(here)
+            exchange.gather(here)
             self._stats.clear()  # rank 0 has it now
             return
-        _, *others = reduction.gather({})
+        _, *others = exchange.gather({})
         for there in others:
             for message, state in there.items():
                 mine = self._stats.setdefault(message, QuickStats())
@@ -592,7 +556,7 @@ class RerunStateMachine:
             "state": int(state),
             "current_iteration": self.current_iteration - unfinished,
             "sharded": {
-                **_saved_odd(self.odd if again else None),
+                **saved_odd(self.odd if again else None),
                 "error_injector_state": self.error_injector.state_dict(),
                 "data_iterator_state": self._saved_batches(data_iterator) if again else None,
                 "generators": self._saved_generators() if again else None,
@@ -630,7 +594,7 @@ class RerunStateMachine:
     def _load(self, state_dict: Any) -> None:
         saved = RerunState(int(state_dict["state"]))
         iteration, mine = int(state_dict["current_iteration"]), state_dict["sharded"]
-        odd = _loaded_odd(mine)
+        odd = loaded_odd(mine)
         self.error_injector.load_state_dict(mine["error_injector_state"])
         counts = {str(name): int(n) for name, n in mine["large_value_counts"].items()}
         most = {str(name): float(value) for name, value in mine["max_values"].items()}
@@ -656,57 +620,10 @@ class RerunStateMachine:
         return self._resumed_generators or self._generators.state_dict()
 
 
-_EXPLAINED = {
-    RerunValidationStatus.FIRST_RERUN_NOT_REPRODUCIBLE: "First rerun: unexpected result is not "
-    "reproducible within the tolerance (%s %s %s)",
-    RerunValidationStatus.FIRST_RERUN_REPRODUCIBLE: "First rerun: unexpected result is "
-    "reproducible within the tolerance (%s %s %s). Need to rerun on a different GPU to verify "
-    "correctness.",
-    RerunValidationStatus.SECOND_RERUN_NOT_REPRODUCIBLE: "Second rerun: unexpected result is not "
-    "reproducible on a different GPU, therefore was likely incorrect (%s %s %s)",
-    RerunValidationStatus.SECOND_RERUN_REPRODUCIBLE: "Second rerun: unexpected result is "
-    "reproducible on a different GPU, therefore it was likely correct (%s %s %s)",
-}
-_NAMED = {
-    RerunDiagnostic.TRANSIENT_ERROR: "Possible transient error",
-    RerunDiagnostic.PERSISTENT_ERROR: "Possible persistent error",
-    RerunDiagnostic.CORRECT_RESULT: "Correct result (but possible Application error)",
-}
-
-
-def _saved_odd(odd: Odd | None) -> dict[str, Any]:
-    if odd is None:
-        names = ("failed_validation_call", "initial_result", "suspicious_node")
-        return dict.fromkeys((*names, "suspicious_device", "suspicious_identity", "fatal"))
-    (message, rank), sequence = odd.call
-    return {
-        "failed_validation_call": [message, rank, sequence],
-        "initial_result": odd.result,
-        "suspicious_node": odd.slot.node,
-        "suspicious_device": odd.slot.device,
-        "suspicious_identity": odd.slot.identity,
-        "fatal": odd.fatal,
-    }
-
-
-def _loaded_odd(saved: dict[str, Any]) -> Odd | None:
-    call = saved["failed_validation_call"]
-    if call is None:
-        return None
-    message, rank, sequence = call
-    slot = Slot(*(str(saved[f"suspicious_{name}"]) for name in ("node", "device", "identity")))
-    return Odd(
-        Call(Caller(str(message), int(rank)), int(sequence)),
-        saved["initial_result"],
-        bool(saved["fatal"]),
-        slot,
-    )
-
-
 def _copy(result: Any) -> Any:
     """Return what does not change when the program goes on: a tensor of its own, on the CPU."""
     return result.detach().cpu().clone() if hasattr(result, "detach") else result
 
 
 def _rank() -> int:
-    return reduction.place()[0]
+    return exchange.place()[0]

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from undaunted.base.ids import node_name
+from undaunted.base.ids import node_of_rank
 from undaunted.base.machine import boot_id
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def this_slot(environ: Mapping[str, str] | None = None) -> Slot:
         environ: ``LOCAL_RANK`` is the slot of a process that has no device of its own.
     """
     environ = os.environ if environ is None else environ
-    node = node_name(environ)
+    node = node_of_rank(environ)
     place = environ.get("LOCAL_RANK") or environ.get("SLURM_LOCALID") or "0"
     found = _device()
     if found is None:

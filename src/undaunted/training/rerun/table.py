@@ -51,6 +51,14 @@ class RerunDiagnostic(str, enum.Enum):
     PERSISTENT_ERROR = "persistent_error"
 
 
+OPINIONS = {
+    RerunDiagnostic.TRANSIENT_ERROR: "a transient error",
+    RerunDiagnostic.PERSISTENT_ERROR: "a persistent error of that place",
+    RerunDiagnostic.CORRECT_RESULT: "a correct result, however odd",
+}
+"""What is said of each, before the reason."""
+
+
 class RerunValidationStatus(str, enum.Enum):
     """What a check has found, for the tracker file."""
 

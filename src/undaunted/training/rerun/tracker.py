@@ -10,11 +10,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from undaunted.base.deadline import in_time
 from undaunted.training.rerun.table import RerunValidationStatus
 
 if TYPE_CHECKING:
     from undaunted.training.rerun.slot import Slot
 
+_DISK_S = 10.0
 _LOG = logging.getLogger("undaunted")
 _LINE = re.compile(
     r"ts=.+ node=.+ device=.+ jobID=(?P<job>.+) rank=(?P<rank>\d+) iteration=(?P<iteration>\d+) "
@@ -42,12 +44,11 @@ class Tracker:
         self._path = None if path is None else Path(path)
         if self._path is not None:
             try:
-                with self._path.open("a"):
-                    pass
+                self._append("")
             except OSError as error:
                 raise RuntimeError(
-                    f"odd results cannot be noted in {self._path}: {error.strerror}; give "
-                    "result_rejected_tracker_filename another name, or None"
+                    f"odd results cannot be noted in {self._path}: {error.strerror}; give another "
+                    "file (Rerun(tracker=...), or result_rejected_tracker_filename), or None"
                 ) from error
 
     def add(
@@ -68,11 +69,20 @@ class Tracker:
             f"status={status.value} result={result} message='{message}'"
         )
         try:
-            with self._path.open("a") as file:
-                file.write(" ".join(line.splitlines()) + "\n")
+            self._append(" ".join(line.splitlines()) + "\n")
         except OSError as error:
             _LOG.warning("odd results are noted in %s no more: %s", self._path, error.strerror)
             self._path = None
+
+    def _append(self, text: str) -> None:
+        path = self._path
+
+        def append() -> None:
+            if path is not None:
+                with path.open("a") as file:
+                    file.write(text)
+
+        in_time(_DISK_S, append)
 
 
 def get_skipped_iterations_from_tracker_file(tracker_file_name: str) -> list[int]:
@@ -87,7 +97,7 @@ def get_skipped_iterations_from_tracker_file(tracker_file_name: str) -> list[int
     times: defaultdict[tuple[int, int], int] = defaultdict(int)
     ranks: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
     try:
-        lines = Path(tracker_file_name).read_text(errors="replace").splitlines()
+        lines = in_time(_DISK_S, lambda: _lines(Path(tracker_file_name)))
     except OSError as error:
         _LOG.warning("no iterations are left out: %s: %s", tracker_file_name, error.strerror)
         return []
@@ -100,3 +110,7 @@ def get_skipped_iterations_from_tracker_file(tracker_file_name: str) -> list[int
         ranks[found["job"], iteration].add(rank)
     of_many = {iteration for (_, iteration), some in ranks.items() if len(some) > 1}
     return sorted({one for (_, one), count in times.items() if count >= 2} - of_many)
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(errors="replace").splitlines()

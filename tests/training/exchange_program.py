@@ -1,11 +1,11 @@
-"""A rank that reduces and gathers: `test_reduction`."""
+"""A rank that reduces and gathers: `test_exchange`."""
 
 from __future__ import annotations
 
 import logging
 
 from tests.training import gloo_ranks
-from undaunted.training.rerun import reduction
+from undaunted.training import exchange
 from undaunted.training.rerun.machine import RerunStateMachine
 
 
@@ -25,10 +25,10 @@ def main() -> None:
             machine.validate_result(1.0 if rank == 0 else float(runs), bool, "loss")
     gloo_ranks.leave(
         {
-            "place": reduction.place(),
-            "distributed": reduction.is_distributed(),
-            "any": reduction.any_rank([rank == 1, False, True]),
-            "gathered": reduction.gather({"rank": rank, "text": "x" * rank, "inf": float("inf")}),
+            "place": exchange.place(),
+            "distributed": exchange.is_distributed(),
+            "any": exchange.any_rank([rank == 1, False, True]),
+            "gathered": exchange.gather({"rank": rank, "text": "x" * rank, "inf": float("inf")}),
             "last": lines[-1:],
         }
     )

@@ -8,25 +8,25 @@ from pathlib import Path
 import pytest
 
 from tests.training import gloo_ranks
-from undaunted.training.rerun import reduction
+from undaunted.training import exchange
 
 
 def test_a_process_that_is_alone(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    assert reduction.any_rank([True, False]) == [True, False]
-    assert reduction.gather({"a": 1}) == [{"a": 1}]
-    assert reduction.place() == (0, 1)
-    assert not reduction.is_distributed()
+    assert exchange.any_rank([True, False]) == [True, False]
+    assert exchange.gather({"a": 1}) == [{"a": 1}]
+    assert exchange.place() == (0, 1)
+    assert not exchange.is_distributed()
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "4")
-    assert reduction.place() == (3, 4)
+    assert exchange.place() == (3, 4)
 
 
 @pytest.mark.e2e
 @pytest.mark.torch
 def test_ranks_of_gloo(tmp_path):
-    program = Path(__file__).with_name("reduction_program.py")
+    program = Path(__file__).with_name("exchange_program.py")
     said = gloo_ranks.run(program, 2, tmp_path)
     for rank, one in enumerate(said):
         assert one["place"] == [rank, 2]

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Makes .venv-integrations/NAME: what .venv has, torch too, and the packages of the extra NAME, in
+# the versions of constraints.txt.
+# Usage: scripts/integration-env.sh VENV NAME
+set -euo pipefail
+cd "$(dirname "$0")/.."
+base=${1:?usage: scripts/integration-env.sh VENV NAME} name=${2:?usage: scripts/integration-env.sh VENV NAME}
+env=.venv-integrations/$name
+[ "$env/.made" -nt pyproject.toml ] && [ "$env/.made" -nt constraints.txt ] && exit
+echo "setting up $env"
+"$base/bin/python" -m venv --clear "$env"
+site() { "$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
+echo "import site; site.addsitedir('$(realpath "$(site "$base")")')" >"$(site "$env")/base.pth"
+# What .venv has need not be what a framework wants: of that only the pins of frameworks count.
+sed -n '/^# Frameworks/,$p' constraints.txt >"$env/constraints.txt"
+"$env/bin/python" -m pip install -qq --disable-pip-version-check \
+    --constraint "$env/constraints.txt" ".[${name//_/-}]"
+"$env/bin/python" -m pip uninstall -qq --disable-pip-version-check --yes undaunted # the editable one counts
+# Documentation is tried with the command, which has to find the packages of both.
+{ echo "#!$(realpath "$env")/bin/python" && tail -n +2 "$base/bin/undaunted"; } >"$env/bin/undaunted"
+chmod +x "$env/bin/undaunted"
+touch "$env/.made"

@@ -1,0 +1,188 @@
+"""`UndauntedCallback`: tells a session what a trainer does, and the trainer when to stop."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from undaunted.integrations.lightning.framework import of_lightning
+from undaunted.progress.api import heartbeat
+from undaunted.training.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from os import PathLike
+
+_STOPPED = "stopped-step={}.ckpt"
+
+
+class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[misc]
+    """Has a `Session` around ``trainer.fit``: progress, sections, and a stop of all ranks together.
+
+    A stop is asked for by SIGTERM, by the launcher, or by `Session.request_stop`. Then all ranks
+    save a checkpoint after the same step, and ``fit`` raises SystemExit with the session's exit
+    code, as Lightning does for SIGTERM; handlers of signals of Lightning are not used meanwhile.
+
+    Args:
+        folder: where the checkpoint of a stop is saved, for `last_checkpoint`; None = where the
+            first ModelCheckpoint saves.
+        session: more arguments of `Session`, such as ``end_time``.
+
+    Attributes:
+        session: the session of a ``fit`` that is under way, else None.
+
+    Raises:
+        ImportError: Lightning is not there.
+        ValueError: a value cannot be meant.
+    """
+
+    def __init__(self, folder: str | PathLike[str] | None = None, **session: Any) -> None:
+        super().__init__()
+        Session(**session)  # bad values are refused here
+        self.session: Session | None = None
+        self._folder = folder
+        self._arguments = session
+        self._fit: contextlib.ExitStack | None = None
+        self._section: contextlib.AbstractContextManager[None] | None = None
+        self._step = -1
+
+    # --- begin and end ----------------------------------------------------------------------------
+
+    def setup(self, trainer: Any, _: Any, stage: str) -> None:
+        """Begin: the process group is there, nothing is loaded yet."""
+        if stage != "fit":
+            return
+        self._leave(None)  # of a `fit` that did not say that it had ended
+        self._step = -1
+        with contextlib.ExitStack() as fit:
+            fit.enter_context(_place(trainer))
+            self.session = fit.enter_context(Session(**self._arguments))
+            connector = trainer._signal_connector  # noqa: SLF001 - its handlers save, or broadcast
+            fit.enter_context(_replaced(connector, "register_signal_handlers", lambda: None))
+            fit.enter_context(_replaced(trainer, "save_checkpoint", self._saving(trainer)))
+            self._fit = fit.pop_all()
+        _go_last(trainer, self)
+
+    def teardown(self, *_: Any, stage: str) -> None:
+        """End."""
+        if stage == "fit":
+            self._leave(None)
+
+    def on_exception(self, _: Any, __: Any, exception: BaseException) -> None:
+        """End, by an exception or by a stop."""
+        self._leave(exception)
+
+    def _leave(self, error: BaseException | None) -> None:
+        self._close()
+        fit, self._fit = self._fit, None
+        if fit is not None:
+            fit.__exit__(type(error) if error else None, error, None)
+        self.session = None
+
+    # --- what the trainer does --------------------------------------------------------------------
+
+    def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+        """A step begins, or a part of one whose gradients are accumulated."""
+        if self.session is not None:
+            self._step = trainer.global_step
+            self._open(self.session.step(self._step))
+
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        """A batch is over. If the optimizer made a step, the ranks may stop after it."""
+        self._close()
+        if self.session is None or trainer.global_step == self._step:
+            return
+        if self.session.should_stop(self._step):
+            self._save_at_stop(trainer, self.session)
+            raise SystemExit(self.session.exit_code)
+
+    def on_validation_start(self, *_: Any) -> None:
+        """An evaluation begins."""
+        if self.session is not None:
+            self._open(self.session.section("evaluation"))
+
+    def on_validation_batch_end(self, *_: Any) -> None:
+        """A part of it is over."""
+        if self.session is not None:
+            heartbeat()
+
+    def on_validation_end(self, *_: Any) -> None:
+        """It is over."""
+        self._close()
+
+    def _open(self, section: contextlib.AbstractContextManager[None]) -> None:
+        self._close()  # a batch that was skipped has no end
+        section.__enter__()
+        self._section = section
+
+    def _close(self) -> None:
+        section, self._section = self._section, None
+        if section is not None:
+            section.__exit__(None, None, None)
+
+    # --- saving -----------------------------------------------------------------------------------
+
+    def _saving(self, trainer: Any) -> Any:
+        save = trainer.save_checkpoint
+
+        def save_checkpoint(*args: Any, **options: Any) -> None:
+            assert self.session is not None
+            with self.session.checkpointing(self._step if self._step >= 0 else None):
+                save(*args, **options)
+
+        return save_checkpoint
+
+    def _save_at_stop(self, trainer: Any, session: Session) -> None:
+        """Save a checkpoint. Those of stops before it are deleted when it is whole."""
+        folder = Path(self._folder or _folder_of(trainer))
+        new = folder / _STOPPED.format(trainer.global_step)
+        trainer.save_checkpoint(new)
+        with session.checkpointing():
+            trainer.strategy.checkpoint_io.teardown()  # waits for what is written behind the back
+        for old in folder.glob(_STOPPED.format("*")):
+            if old != new:
+                trainer.strategy.remove_checkpoint(old)
+
+
+def _folder_of(trainer: Any) -> str:
+    return getattr(trainer.checkpoint_callback, "dirpath", None) or str(trainer.default_root_dir)
+
+
+def _go_last(trainer: Any, callback: UndauntedCallback) -> None:
+    """Have what other callbacks do at the end of a step be in the checkpoint of a stop.
+
+    Lightning has callbacks that save at the end of the list, and goes through the old list now.
+    """
+    savers = trainer.checkpoint_callbacks
+    others = [each for each in trainer.callbacks if each is not callback and each not in savers]
+    trainer.callbacks = [*others, callback, *savers]
+
+
+@contextlib.contextmanager
+def _replaced(owner: Any, name: str, value: object) -> Iterator[None]:
+    """Replace a method of an object inside of this."""
+    before = vars(owner).get(name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        if before is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
+
+
+@contextlib.contextmanager
+def _place(trainer: Any) -> Iterator[None]:
+    """Say which rank this is, where Lightning has started the ranks and has not said it."""
+    place = {"RANK": trainer.global_rank, "WORLD_SIZE": trainer.world_size}
+    missing = [key for key in place if key not in os.environ and trainer.world_size > 1]
+    new = {key: f"{place[key]}" for key in missing}
+    os.environ.update(new)
+    try:
+        yield
+    finally:
+        for key in new:
+            os.environ.pop(key, None)

@@ -1,0 +1,204 @@
+"""`UndauntedCallback` with a real trainer in this process."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("lightning")
+
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.plugins.io import AsyncCheckpointIO
+
+from tests.integrations.lightning.training import BATCHES, EPOCHS, Model, parameters_of, trainer_of
+from undaunted.integrations.lightning import UndauntedCallback, last_checkpoint
+from undaunted.training import Session, StopReason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
+STEPS = EPOCHS * BATCHES
+
+
+class At(Callback):
+    """Does something at the end of a step."""
+
+    def __init__(self, step: int, action: Callable[[Any], object]) -> None:
+        self.step, self.action = step, action
+
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        if trainer.global_step == self.step:
+            self.action(trainer)
+
+
+def preempt(_: Any = None) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def fit(folder: Path, *callbacks: Any, **options: Any) -> list[float]:
+    model = Model()
+    saving = ModelCheckpoint(dirpath=folder)
+    trainer = trainer_of([UndauntedCallback(), *callbacks, saving], **options)
+    trainer.fit(model, ckpt_path=last_checkpoint(folder))
+    return parameters_of(model)
+
+
+def handlers() -> dict[int, Any]:
+    return {number: signal.getsignal(number) for number in signal.valid_signals()}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    return fit(tmp_path_factory.mktemp("undisturbed"))
+
+
+def test_a_training_is_as_without(tmp_path: Path, undisturbed: list[float]) -> None:
+    model = Model()
+    trainer_of([], default_root_dir=tmp_path).fit(model)
+    assert parameters_of(model) == undisturbed
+
+
+@pytest.mark.parametrize("step", [1, 3, BATCHES - 1, BATCHES, BATCHES + 1, STEPS - 1, STEPS])
+def test_a_stop_saves_and_the_next_start_goes_on(
+    tmp_path: Path, undisturbed: list[float], step: int
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        fit(tmp_path, At(step, preempt))
+    assert stop.value.code == 75
+    assert [path.name for path in tmp_path.glob("stopped*")] == [f"stopped-step={step}.ckpt"]
+    assert fit(tmp_path) == undisturbed
+
+
+@pytest.mark.parametrize("step", [1, BATCHES + 1, 3 * BATCHES - 1])
+def test_after_an_error_training_goes_on_from_the_end_of_an_epoch(
+    tmp_path: Path, undisturbed: list[float], step: int
+) -> None:
+    with pytest.raises(ZeroDivisionError):
+        fit(tmp_path, At(step, lambda _: 1 // 0))
+    assert fit(tmp_path) == undisturbed
+
+
+def test_checkpoints_of_stops_before_are_deleted(tmp_path: Path) -> None:
+    for step in (3, 6):
+        with pytest.raises(SystemExit):
+            fit(tmp_path, At(step, preempt))
+    assert [path.name for path in tmp_path.iterdir()] == ["stopped-step=6.ckpt"]
+
+
+def test_a_stop_waits_for_a_checkpoint_in_the_background(
+    tmp_path: Path, undisturbed: list[float]
+) -> None:
+    with pytest.raises(SystemExit):
+        fit(tmp_path, At(5, preempt), plugins=[AsyncCheckpointIO()])
+    assert last_checkpoint(tmp_path) == str(tmp_path / "stopped-step=5.ckpt")
+    assert fit(tmp_path) == undisturbed
+
+
+def test_gradients_that_are_accumulated_are_not_lost_by_a_stop(tmp_path: Path) -> None:
+    expected = fit(tmp_path / "undisturbed", accumulate_grad_batches=3)
+    seen: list[int] = []
+
+    class InTheMiddle(Callback):
+        def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+            seen.append(trainer.global_step)
+            if len(seen) == 4:
+                preempt()
+
+    with pytest.raises(SystemExit):
+        fit(tmp_path, InTheMiddle(), accumulate_grad_batches=3)
+    assert seen == [0, 0, 1, 1, 1, 2]
+    assert fit(tmp_path, accumulate_grad_batches=3) == expected
+
+
+def test_what_callbacks_do_at_the_end_of_the_step_is_in_the_checkpoint(tmp_path: Path) -> None:
+    class Counts(Callback):
+        count = 0
+
+        def on_train_batch_end(self, *_: Any) -> None:
+            self.count += 1
+
+        def state_dict(self) -> dict[str, int]:
+            return {"count": self.count}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            self.count = state["count"]
+
+    with pytest.raises(SystemExit):
+        fit(tmp_path, At(5, preempt), Counts())
+    counts = Counts()
+    fit(tmp_path, counts)
+    assert counts.count == STEPS
+
+
+def test_a_program_may_ask_for_a_stop_itself(tmp_path: Path) -> None:
+    undaunted = UndauntedCallback(tmp_path, stop_signals=())
+    ask = At(4, lambda _: undaunted.session.request_stop(StopReason.REQUESTED))
+    trainer = trainer_of([undaunted, ask], default_root_dir=tmp_path / "other")
+    with pytest.raises(SystemExit):
+        trainer.fit(Model())
+    assert last_checkpoint(tmp_path) == str(tmp_path / "stopped-step=4.ckpt")
+
+
+class FailsAt(Callback):
+    """Raises in a hook."""
+
+    def __init__(self, hook: str, error: BaseException) -> None:
+        def fail(*_: Any, **__: Any) -> None:
+            raise error
+
+        setattr(self, hook, fail)
+
+
+HOOKS = ["setup", "on_fit_start", "on_sanity_check_start", "on_validation_start", "on_train_start"]
+HOOKS += ["on_train_batch_start", "on_train_batch_end", "on_train_end", "on_fit_end", "teardown"]
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize("error", [ValueError("a test"), KeyboardInterrupt()], ids=["error", "^C"])
+def test_exceptions_leave_nothing_behind(tmp_path: Path, hook: str, error: BaseException) -> None:
+    before = handlers()
+    undaunted = UndauntedCallback(tmp_path)
+    trainer = trainer_of([undaunted, FailsAt(hook, error)], default_root_dir=tmp_path)
+    with pytest.raises((ValueError, SystemExit)):
+        trainer.fit(Model())
+    signal.signal(signal.SIGINT, before[signal.SIGINT])  # which Lightning ignores after ^C
+    assert handlers() == before
+    assert undaunted.session is None
+    assert "save_checkpoint" not in vars(trainer)
+    assert "register_signal_handlers" not in vars(trainer._signal_connector)
+    with Session():  # there is no other one
+        pass
+
+
+def test_one_trainer_after_the_other_and_evaluation_alone(tmp_path: Path) -> None:
+    before = handlers()
+    undaunted = UndauntedCallback(tmp_path)
+    trainer = trainer_of([undaunted], max_epochs=1, default_root_dir=tmp_path)
+    trainer.validate(Model())
+    trainer.fit(Model())
+    trainer.validate(Model())
+    trainer_of([undaunted], max_epochs=1, default_root_dir=tmp_path).fit(Model())
+    trainer_of([undaunted], max_epochs=0, default_root_dir=tmp_path).fit(Model())
+    assert handlers() == before
+
+
+def test_a_fit_that_did_not_say_that_it_ended_is_left(tmp_path: Path) -> None:
+    undaunted = UndauntedCallback(tmp_path)
+    failing = FailsAt("on_train_start", ValueError("a test"))
+    failing.on_exception = FailsAt("x", RuntimeError("another")).x
+    with pytest.raises(RuntimeError):
+        trainer_of([failing, undaunted], default_root_dir=tmp_path).fit(Model())
+    trainer_of([undaunted], max_epochs=1, default_root_dir=tmp_path).fit(Model())
+    assert undaunted.session is None
+
+
+def test_signals_are_the_sessions_while_it_trains(tmp_path: Path) -> None:
+    seen = []
+    look = At(1, lambda _: seen.append(signal.getsignal(signal.SIGTERM)))
+    fit(tmp_path, look, max_epochs=1)
+    assert "undaunted" in seen[0].__module__

@@ -1,0 +1,177 @@
+"""The sections of the callback, with the real trainer in one process."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+transformers = pytest.importorskip("transformers")
+
+import torch  # noqa: E402
+
+from undaunted.integrations.transformers import UndauntedCallback, last_checkpoint  # noqa: E402
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.filterwarnings("ignore"),  # of the framework
+]
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = torch.nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
+        found = self.line(x)
+        return {"loss": found.square().mean(), "logits": found}
+
+
+class Noted(UndauntedCallback):
+    """Keeps the names of the sections it enters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def _enter(self, section: Any) -> None:
+        if section is not None:
+            kinds = {"_Step": "step", "_GeneratorContextManager": "checkpointing"}
+            self.names.append(kinds.get(type(section).__name__) or section.name)
+        super()._enter(section)
+
+    @property
+    def left(self) -> bool:
+        return self._session is None and self._open is None
+
+
+class Fails(transformers.TrainerCallback):
+    def on_pre_optimizer_step(self, *given: Any, **named: Any) -> None:
+        raise OSError("a step fails")
+
+
+class Stops(transformers.TrainerCallback):
+    def on_pre_optimizer_step(self, *given: Any, **named: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def trainer(folder: Path, *callbacks: Any, several: bool = False, **options: Any) -> Any:
+    data = [{"x": torch.ones(4), "labels": torch.ones(1)} for _ in range(8)]
+    given = {"max_steps": 2, "save_strategy": "no", **options}
+    args = transformers.TrainingArguments(
+        str(folder), report_to="none", disable_tqdm=True, use_cpu=True, **given
+    )
+    held_out = {"a": data, "b": data} if several else data
+    return transformers.Trainer(
+        Model(), args, train_dataset=data, eval_dataset=held_out, callbacks=list(callbacks)
+    )
+
+
+def test_steps_evaluations_and_saves(tmp_path: Path) -> None:
+    callback = Noted()
+    trainer(
+        tmp_path, callback, eval_strategy="steps", eval_steps=1, save_strategy="steps", save_steps=2
+    ).train()
+    assert callback.names == ["step", "evaluation", "step", "evaluation", "checkpointing"]
+    assert callback.left
+
+
+def test_a_step_is_one_of_the_optimizer(tmp_path: Path) -> None:
+    callback = Noted()
+    trainer(
+        tmp_path, callback, gradient_accumulation_steps=3, per_device_train_batch_size=1
+    ).train()
+    assert callback.names == ["step", "step"]
+
+
+def test_the_best_is_saved(tmp_path: Path) -> None:
+    callback = Noted()
+    trainer(
+        *(tmp_path, callback),
+        eval_strategy="epoch",
+        save_strategy="best",
+        metric_for_best_model="loss",
+        num_train_epochs=2,
+        max_steps=-1,
+    ).train()
+    assert callback.names == ["step", "evaluation", "step", "evaluation"]
+    assert callback.left
+    assert last_checkpoint(tmp_path) is not None
+
+
+def test_each_of_several_sets_of_data_is_evaluated(tmp_path: Path) -> None:
+    callback = Noted()
+    options = {"eval_strategy": "steps", "eval_steps": 2}
+    trainer(tmp_path, callback, several=True, **options).train()
+    assert callback.names == ["step", "step", "evaluation", "evaluation"]
+    assert callback.left
+
+
+def test_nothing_is_open_without_a_step(tmp_path: Path) -> None:
+    callback = Noted()
+    options = {"save_strategy": "steps", "save_steps": 2}
+    trainer(tmp_path, callback, **options).train()
+    before = list(callback.names)
+    again = trainer(tmp_path, callback, **options)
+    again.train(resume_from_checkpoint=last_checkpoint(tmp_path))
+    again.evaluate()
+    again.predict(again.eval_dataset)
+    assert callback.names == before
+    assert callback.left
+
+
+def test_a_session_that_an_exception_left_open_is_left_by_the_next(tmp_path: Path) -> None:
+    failed, callback = Noted(), Noted()
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(OSError, match="a step fails"):
+        trainer(tmp_path, Fails(), failed).train()
+    trainer(tmp_path, callback).train()
+    assert failed.left
+    assert callback.names == ["step", "step"]
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_stop_saves_and_ends_the_script(tmp_path: Path) -> None:
+    callback = Noted()
+    stopped = trainer(
+        *(tmp_path, Stops(), callback),
+        max_steps=5,
+        eval_strategy="steps",
+        eval_steps=1,
+        load_best_model_at_end=True,
+        save_strategy="steps",
+        save_steps=5,
+        save_total_limit=1,
+    )
+    with pytest.raises(SystemExit) as end:
+        stopped.train()
+    assert end.value.code == 75
+    assert callback.names == ["step", "checkpointing"]
+    assert Path(last_checkpoint(tmp_path) or "").name == "checkpoint-1"
+
+
+def test_the_trainers_own_checkpoint_at_a_signal_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="enable_jit_checkpoint"):
+        trainer(tmp_path, UndauntedCallback(), enable_jit_checkpoint=True).train()
+
+
+def test_what_was_passed_over_does_not_look_whole_while_it_is_written_again(
+    tmp_path: Path,
+) -> None:
+    class Looks(transformers.Trainer):
+        def save_model(self, *given: Any, **named: Any) -> None:
+            seen.append(last_checkpoint(tmp_path))
+            super().save_model(*given, **named)
+
+    seen: list[str | None] = []
+    options = {"save_strategy": "steps", "save_steps": 1, "max_steps": 1}
+    first = trainer(tmp_path, UndauntedCallback(), **options)
+    first.train()
+    first.__class__ = Looks
+    first.train()
+    assert seen == [None]
+    assert last_checkpoint(tmp_path) is not None

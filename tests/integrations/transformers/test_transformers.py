@@ -1,0 +1,93 @@
+"""Scripts of the real `Trainer`, disturbed, end with the parameters of one that was not."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e.launcher import Launcher
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytest.importorskip("transformers")
+pytestmark = [pytest.mark.integration, pytest.mark.e2e, pytest.mark.timeout(400)]
+
+SCRIPT = str(Path(__file__).with_name("train.py"))
+LIMIT_S = 180.0  # imports take long on a busy machine
+
+
+@contextlib.contextmanager
+def trained(folder: Path, *given: str, run: str = "run") -> Iterator[Launcher]:
+    (folder / "job").mkdir(exist_ok=True)
+    options = ["--nproc-per-node", "2", "--max-restarts", "3"]
+    options += ["--ft-rank-section-timeouts", "step:6s"]
+    launcher = Launcher(
+        ["--run-dir", run, *options, SCRIPT, "job", *given], folder, {"HF_HUB_OFFLINE": "1"}
+    )
+    launcher.run_dir = folder / run
+    try:
+        yield launcher
+    finally:
+        launcher.close()
+
+
+def results(folder: Path) -> list[str]:
+    return [path.read_text() for path in sorted((folder / "job").glob("result-*"))]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    with trained(folder) as launcher:
+        assert launcher.finish(LIMIT_S) == 0, launcher.text
+    found = results(folder)
+    assert len(found) == 2
+    assert len(set(found)) == 1
+    return found
+
+
+@pytest.mark.parametrize(
+    ("disturb", "goes_on_at"),
+    [
+        ("kill:1:13", "10"),
+        ("hang:0:17", "15"),
+        ("kill_save:0:15", "10"),
+        ("kill_save:1:15", "10"),
+    ],
+)
+def test_a_rank_is_lost(
+    tmp_path: Path, undisturbed: list[str], disturb: str, goes_on_at: str
+) -> None:
+    with trained(tmp_path, f"disturb={disturb}") as launcher:
+        assert launcher.finish(LIMIT_S) == 0, launcher.text
+        assert len(launcher.events("job_ended")) == 1
+    starts = [line.rpartition("goes on from ")[2] for line in launcher.seen if "goes on" in line]
+    names = [Path(start).name for start in starts]
+    assert names == ["None"] * 2 + [f"checkpoint-{goes_on_at}"] * 2
+    assert results(tmp_path) == undisturbed
+
+
+@pytest.mark.parametrize("to_whom", ["rank", "launcher"])
+def test_a_stop(tmp_path: Path, undisturbed: list[str], to_whom: str) -> None:
+    given = ["disturb=signal:1:8"] if to_whom == "rank" else []
+    with trained(tmp_path, *given) as launcher:
+        if to_whom == "launcher":
+            launcher.wait_for("rank 1 step 8", LIMIT_S)
+            launcher.process.send_signal(signal.SIGTERM)
+        assert launcher.finish(LIMIT_S) == 75, launcher.text
+        (agreed,) = launcher.events("stop_agreed")
+    assert "is done" not in launcher.text  # nothing after trainer.train() has run
+    done = int(str(agreed["iteration"])) + 1
+    state = tmp_path / "job" / "out" / f"checkpoint-{done}" / "trainer_state.json"
+    assert json.loads(state.read_text())["global_step"] == done
+    with trained(tmp_path, run="again") as launcher:
+        assert launcher.finish(LIMIT_S) == 0, launcher.text
+    assert f"checkpoint-{done}" in launcher.text
+    if done % 7:  # an evaluation that is due there is left out, and draws no random numbers
+        assert results(tmp_path) == undisturbed
