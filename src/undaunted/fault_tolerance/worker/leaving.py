@@ -4,6 +4,9 @@ The traceback is printed, threads are joined, atexit handlers run, streams are f
 out is the destruction of all modules: with torch that takes 0.2 s and more, in which the restart
 would wait for a process that has nothing to say any more, or for ever where a communicator cannot
 be destroyed because its peers are gone.
+
+A worker whose program has done its work goes through that step too. Native threads of gloo are
+first given the time to let go of the tensors of their last collective.
 """
 
 from __future__ import annotations
@@ -12,6 +15,11 @@ import contextlib
 import gc
 import os
 import sys
+import time
+from pathlib import Path
+
+# A few switch intervals of the interpreter's lock, of 5 ms each.
+_GLOO_S = 0.02
 
 _exit_code: int | None = None
 
@@ -38,8 +46,28 @@ def leave() -> None:
             # It prints what is left of it when the interpreter ends. The template's frozen objects
             # would be; that they are collected costs the time it costs without a template.
             gc.unfreeze()
+        if "torch" in sys.modules and _gloo_runs():
+            time.sleep(_GLOO_S)
         return
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # as after the interpreter's own flush
             stream.flush()
     os._exit(_exit_code)
+
+
+def _gloo_runs() -> bool:
+    """Return whether this process has threads of gloo that carry out collectives.
+
+    Such a thread drops its references to the tensors of a collective after the caller has gone on,
+    and needs the interpreter's lock for it. If the interpreter has begun its last step by then, the
+    thread is ended inside of a destructor, and the process dies of SIGABRT ("terminate called
+    without an active exception") although its program has done its work.
+    """
+    return any(_name(task) == "pt_gloo_runloop" for task in Path("/proc/self/task").iterdir())
+
+
+def _name(task: Path) -> str:
+    try:
+        return (task / "comm").read_text().rstrip()
+    except OSError:  # it has just ended
+        return ""
