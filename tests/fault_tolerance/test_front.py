@@ -33,10 +33,13 @@ elif which == "files":
     resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))
 elif which == "size":
     resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
-target = "false" if which == "fails" else "true"
+target, args = ("false" if which == "fails" else "true"), []
+if which == "told":  # to stop: the rank has saved, and ends with 0
+    target = "sh"
+    args = ["-c", f"trap 'exit 0' TERM; kill -TERM {os.getpid()}; sleep 60 & wait"]
 config = RunConfig(
     run_id="x", node="here", nproc_per_node=1, max_restarts=0, kind="program", target=target,
-    args=[], cwd=directory, run_dir=directory, log_dir=directory, stdout=[0], stderr=[0],
+    args=args, cwd=directory, run_dir=directory, log_dir=directory, stdout=[0], stderr=[0],
     python=sys.executable,
 )
 sys.exit(front.run(config))
@@ -105,6 +108,14 @@ def test_a_finished_job_leaves_its_flag(tmp_path: Path) -> None:
 def test_a_failed_job_leaves_no_flag(tmp_path: Path) -> None:
     flag = tmp_path / "flag"
     assert launch(tmp_path, "fails", FAULT_TOL_FINISHED_FLAG_FILE=str(flag)).returncode == 1
+    assert not flag.exists()
+
+
+def test_a_job_that_was_told_to_stop_leaves_no_flag_though_all_ranks_end_well(
+    tmp_path: Path,
+) -> None:
+    flag = tmp_path / "flag"
+    assert launch(tmp_path, "told", FAULT_TOL_FINISHED_FLAG_FILE=str(flag)).returncode == 0
     assert not flag.exists()
 
 

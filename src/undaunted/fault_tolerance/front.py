@@ -65,10 +65,11 @@ def run(config: RunConfig) -> int:
             except OSError as error:
                 print(_no_process(error.strerror or str(error)), file=sys.stderr)
                 return _NOTHING_STARTED
-        status = _stand_by(agent_pid, ours, signals)
+        status, told = _stand_by(agent_pid, ours, signals)
     killed = process.end_descendants(_SWEEP_DEADLINE_S, strangers)
     code = _exit_code(config, status, agent_pid, killed)
-    if not code:
+    # Ranks that were told to stop may end with 0 as well, having saved what they had.
+    if not code and not told:
         _flag_finished(config)
     return code
 
@@ -182,9 +183,9 @@ def _signals_to_pipe(forwarded: Sequence[int]) -> Iterator[socket.socket]:
         writable.close()
 
 
-def _stand_by(agent_pid: int, agent: socket.socket, signals: socket.socket) -> int:
-    """Forward signals until the agent is gone; return its wait status."""
-    interrupts = 0
+def _stand_by(agent_pid: int, agent: socket.socket, signals: socket.socket) -> tuple[int, bool]:
+    """Forward signals until the agent is gone; return its wait status, and if there was one."""
+    interrupts, told = 0, False
     agent.setblocking(False)
     pidfd = process.open_pidfd(agent_pid)
     assert pidfd is not None, "an own child exists until it has been waited for"
@@ -193,14 +194,16 @@ def _stand_by(agent_pid: int, agent: socket.socket, signals: socket.socket) -> i
     poller.register(signals, select.POLLIN)
     try:
         while True:
-            if any(fd == pidfd for fd, _ in poller.poll()):
-                return os.waitpid(agent_pid, 0)[1]
-            numbers = signals.recv(64)
-            interrupts += numbers.count(signal.SIGINT)
-            if interrupts >= _INTERRUPTS_TO_KILL_AGENT:
-                process.signal_pidfd(pidfd, signal.SIGKILL)
-            with contextlib.suppress(OSError):  # full buffer or dying agent: the pidfd tells
-                agent.send(numbers)
+            ready = {fd for fd, _ in poller.poll()}
+            if signals.fileno() in ready:
+                numbers, told = signals.recv(64), True
+                interrupts += numbers.count(signal.SIGINT)
+                if interrupts >= _INTERRUPTS_TO_KILL_AGENT:
+                    process.signal_pidfd(pidfd, signal.SIGKILL)
+                with contextlib.suppress(OSError):  # full buffer or dying agent: the pidfd tells
+                    agent.send(numbers)
+            if pidfd in ready:
+                return os.waitpid(agent_pid, 0)[1], told
     finally:
         os.close(pidfd)
 
