@@ -136,6 +136,16 @@ def test_addresses(build):
     assert build("--master-port", "29555")[0].master_port == 29555
 
 
+def test_the_port_where_nodes_meet_is_not_that_of_the_ranks(build):
+    """As in torchrun's static rendezvous, and in a TrainJob of Kubeflow."""
+    several = ("--nnodes", "2", "--node-rank", "0", "--master-port", "29555")
+    config, _ = build(*several, "--master-addr", "127.0.0.1", UNDAUNTED_TOKEN="x" * 16)
+    assert config.nodes.endpoints == ["127.0.0.1:29555"]
+    assert config.master_port == 0
+    config, _ = build(*several, "--rdzv-endpoint", "127.0.0.1:29400", UNDAUNTED_TOKEN="x" * 16)
+    assert config.master_port == 29555
+
+
 def test_environment(build):
     config, _ = build(
         PYTHON_EXEC="/bin/sh",

@@ -109,6 +109,8 @@ def build_config(parsed: RunParsed, environ: Mapping[str, str], cwd: str) -> tup
     if logs_for_service:
         applog_prefix = str(log_dir / "ranks.log")
     as_given = {name: getattr(options, name) for name in RunSettings.__struct_fields__}
+    if others is not None and others.endpoints and not options.rdzv_endpoint:
+        as_given["master_port"] = 0  # that of --master-port is where the nodes meet
     config = RunConfig(
         **as_given,
         run_id=run_id,
