@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -400,3 +402,39 @@ def test_a_job_can_be_interrupted_where_a_shell_has_its_caller_ignore_sigint(
     assert "KeyboardInterrupt" in done.stderr
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     assert wait_until_gone(pids, 10.0) == []
+
+
+INTERRUPTED = """
+import _thread, sys, threading
+from pathlib import Path
+from undaunted.fault_tolerance import LaunchConfig, elastic_launch
+
+def interrupt():
+    with open("started") as pipe:
+        pipe.read()
+    _thread.interrupt_main()
+
+if __name__ == "__main__":
+    threading.Thread(target=interrupt, daemon=True).start()
+    elastic_launch(LaunchConfig(1, 1, 1, worker_start="fresh"), "wait.py")()
+"""
+
+
+@pytest.mark.e2e
+def test_an_interrupt_without_a_signal_ends_the_job(tmp_path: Path) -> None:
+    """`_thread.interrupt_main`, as Ray cancels a task."""
+    os.mkfifo(tmp_path / "started")
+    (tmp_path / "wait.py").write_text(
+        "open('started', 'w').close()\nimport signal\nsignal.pause()\n"
+    )
+    done = script(tmp_path, INTERRUPTED)
+    assert done.returncode != 0
+    assert "KeyboardInterrupt" in done.stderr
+    assert "interrupted" in done.stdout + done.stderr
+
+
+def test_an_error_can_travel_to_another_process() -> None:
+    error = LaunchError(2, None, None, Path("run"), "no such file")
+    error.rank = 3
+    copy = pickle.loads(pickle.dumps(error))
+    assert (str(copy), vars(copy)) == (str(error), vars(error))

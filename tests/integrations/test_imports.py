@@ -18,10 +18,10 @@ for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
 def test_every_adapter_is_imported_without_frameworks() -> None:
     assert find_spec("torchx") is None
     assert find_spec("nemo_run") is None
+    assert find_spec("ray") is None
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, timeout=100
     )
     assert done.returncode == 0, done.stderr
-    assert {"undaunted.integrations.nemo_run", "undaunted.integrations.torchx"} <= set(
-        done.stdout.split()
-    )
+    adapters = {f"undaunted.integrations.{name}" for name in ("nemo_run", "ray", "torchx")}
+    assert adapters <= set(done.stdout.split())

@@ -7,17 +7,21 @@ and nothing of it is forked.
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from undaunted.base.ids import file_name, new_run_id
-from undaunted.base.process import code_command
+from undaunted.base.process import code_command, open_pidfd
 from undaunted.base.text import one_line
 from undaunted.fault_tolerance.launch_config import environment, options, settings
 
@@ -78,6 +82,10 @@ class LaunchError(RuntimeError):
         else:
             self.message = f"the launcher ended with {exit_code} and left no journal"
         super().__init__("\n".join(filter(None, (self.message, self.traceback.rstrip()))))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let it travel to another process, as out of a pool of processes."""
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
 
 class elastic_launch:  # noqa: N801 - torch's name
@@ -141,12 +149,41 @@ def _run(arguments: list[str], env: dict[str, str], stderr: Path) -> int:
     # In a session of its own: Ctrl-C in a terminal reaches it once, from us.
     launcher = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
     try:
-        return launcher.wait()
+        return _wait(launcher)
     except BaseException as error:
         number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM
         launcher.send_signal(number)
         _wait_for_end(launcher)
         raise
+
+
+def _wait(launcher: subprocess.Popen[bytes]) -> int:
+    """Wait for the end of a launcher, or for what interrupts the main thread.
+
+    `_thread.interrupt_main`, by which Ray cancels a task, wakes up no system call that waits, but
+    writes to this descriptor as a signal does.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return launcher.wait()
+    pidfd = open_pidfd(launcher.pid)
+    assert pidfd is not None, "an own child exists until it has been waited for"
+    ours, signals = socket.socketpair()
+    signals.setblocking(False)
+    old_fd = signal.set_wakeup_fd(signals.fileno(), warn_on_full_buffer=False)
+    try:
+        if old_fd != -1:  # somebody else's, such as an event loop's
+            signal.set_wakeup_fd(old_fd)
+        poller = select.poll()
+        poller.register(pidfd, select.POLLIN)
+        poller.register(ours, select.POLLIN)
+        while all(fd != pidfd for fd, _ in poller.poll()):
+            ours.recv(64)  # its handler, if Python has one, has run
+        return launcher.wait()
+    finally:
+        signal.set_wakeup_fd(old_fd)
+        ours.close()
+        signals.close()
+        os.close(pidfd)
 
 
 def _last_line(path: Path) -> str:
@@ -164,7 +201,7 @@ def _last_line(path: Path) -> str:
 def _wait_for_end(launcher: subprocess.Popen[bytes]) -> None:
     """Wait for a launcher that was told to end, which it does within its ``--term-timeout``."""
     try:
-        launcher.wait()
+        _wait(launcher)
     except BaseException:
         launcher.send_signal(signal.SIGINT)
         launcher.send_signal(signal.SIGINT)  # the second one kills

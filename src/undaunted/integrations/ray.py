@@ -1,0 +1,214 @@
+"""Adapter to Ray: `run` has a launcher of one job on each of some nodes of a Ray cluster.
+
+    results = run(train, {"lr": 0.1}, nodes=4, nproc_per_node=8, resources_per_node={"GPU": 8})
+
+Ray chooses the nodes, starts the launchers, shows what they print and ends them with the driver.
+What happens to the ranks is undaunted's: docs/ray.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import secrets
+import socket
+from typing import TYPE_CHECKING, Any
+
+from undaunted.base.ids import new_run_id
+from undaunted.fault_tolerance.launch import LaunchError, elastic_launch
+from undaunted.fault_tolerance.launch_config import LaunchConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from undaunted.fault_tolerance.launch import Entrypoint
+
+__all__ = ["run"]
+
+# Launchers of one job end together: the first one that does is not far ahead of the others.
+_END_S = 30.0
+# From the end of the ranks until Ray knows of it.
+_MARGIN_S = 15.0
+
+
+def run(
+    entrypoint: Entrypoint,
+    *args: Any,
+    nodes: int,
+    nproc_per_node: int | str,
+    min_nodes: int | None = None,
+    resources_per_node: Mapping[str, float] | None = None,
+    wait_s: float = 900.0,
+    **settings: Any,
+) -> dict[int, Any]:
+    """Run a program or a function in every rank, restarts included, and wait for its end.
+
+    Args:
+        entrypoint: a function; a Python script (``train.py``); an executable, also with arguments.
+        args: of the function, or of the program (text, numbers and paths).
+        nodes: how many nodes of the cluster the job has, each with one launcher.
+        nproc_per_node: number of ranks of a node; also ``auto``, ``gpu`` or ``cpu``.
+        min_nodes: how many of the nodes train, the others are spares; None = all of them train.
+        resources_per_node: what Ray gives each launcher with its ranks, such as ``{"GPU": 8}``;
+            None = one CPU.
+        wait_s: how long to wait for these nodes.
+        settings: of `LaunchConfig`, such as ``max_restarts`` and ``fault_tol_cfg``.
+
+    Returns:
+        What the function returned, by rank; None for each rank of a program.
+
+    Raises:
+        ImportError: Ray is not installed.
+        LaunchError: the job did not finish; the first cause.
+        TimeoutError: the nodes were not there in time.
+        TypeError: the function or an argument cannot travel to the ranks.
+        ValueError: a setting makes no sense.
+        ray.exceptions.RayError: Ray could not start the launchers, or lost them.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise ImportError("run needs Ray: pip install undaunted[ray]") from error
+    config = LaunchConfig(
+        min_nodes=nodes if min_nodes is None else min_nodes,
+        max_nodes=nodes,
+        nproc_per_node=nproc_per_node,
+        run_id=settings.pop("run_id", "") or new_run_id(),
+        rdzv_endpoint="known when Ray has chosen the nodes",
+        node_name=None,
+        **settings,
+    )
+    resources = dict(resources_per_node or {"CPU": 1})
+    with _reserved([resources] * nodes, wait_s) as places:
+        endpoint = ray.get(ray.remote(num_cpus=0)(_free_port).options(**places[0]).remote())
+        config = dataclasses.replace(config, rdzv_endpoint=endpoint)
+        token = secrets.token_hex(32)
+        # The token stays in the environment of the process that runs it: no other task follows.
+        launch = ray.remote(max_calls=1)(_launch)
+        request = _request(resources)
+        launchers = [
+            launch.options(name="undaunted", **request, **place).remote(
+                config, token, index, entrypoint, args
+            )
+            for index, place in enumerate(places)
+        ]
+        try:
+            return _results(ray, launchers, config.min_nodes)
+        finally:
+            _stop(ray, launchers, config)
+
+
+def _launch(
+    config: LaunchConfig, token: str, index: int, entrypoint: Entrypoint, args: Sequence[Any]
+) -> dict[int, Any]:
+    """Be the caller of a launcher, which ends with us; in a process of Ray's on its node."""
+    os.environ["UNDAUNTED_TOKEN"] = token
+    config = dataclasses.replace(
+        config, node_name=_node_name(), rdzv_configs={**config.rdzv_configs, "rank": index}
+    )
+    return elastic_launch(config, entrypoint)(*args)
+
+
+def _node_name() -> str:
+    """Return the host's name; more where several nodes of Ray are on it, as in a trial."""
+    import ray
+
+    host = socket.gethostname()
+    alike = [node for node in ray.nodes() if node["Alive"] and node["NodeManagerHostname"] == host]
+    return host if len(alike) < 2 else f"{host}-{ray.get_runtime_context().get_node_id()[:6]}"
+
+
+def _free_port() -> str:
+    """Return an address of this node at which nothing listens."""
+    import ray
+
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        return f"{ray.util.get_node_ip_address()}:{listener.getsockname()[1]}"
+
+
+@contextlib.contextmanager
+def _reserved(bundles: list[dict[str, float]], wait_s: float) -> Iterator[list[dict[str, Any]]]:
+    """Reserve these resources, each on a node of its own; yield how a task gets to each of them."""
+    from ray.util.placement_group import placement_group, remove_placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    group = placement_group(bundles, strategy="STRICT_SPREAD")
+    try:
+        if not group.wait(wait_s):
+            raise TimeoutError(
+                f"Ray has had no {len(bundles)} nodes with {bundles[0]} each for {wait_s:g} s; "
+                "see `ray status`, ask for less (nodes, resources_per_node), or wait longer "
+                "(wait_s)"
+            )
+        yield [
+            {"scheduling_strategy": PlacementGroupSchedulingStrategy(group, index)}
+            for index in range(len(bundles))
+        ]
+    finally:
+        remove_placement_group(group)
+
+
+def _request(resources: Mapping[str, float]) -> dict[str, Any]:
+    """Return resources as Ray's tasks ask for them."""
+    rest = dict(resources)
+    usual = {"num_cpus": rest.pop("CPU", 0), "num_gpus": rest.pop("GPU", 0)}
+    return {**usual, "memory": rest.pop("memory", None), "resources": rest}
+
+
+def _results(ray: Any, launchers: list[Any], min_nodes: int) -> dict[int, Any]:
+    """Return what the ranks of all nodes returned, once the job has ended."""
+    results: dict[int, Any] = {}
+    errors: list[Exception] = []
+    waiting, finished = launchers, False
+    while waiting:
+        # Without enough nodes the job ends, but the others may wait long for them to come back.
+        too_few = len(launchers) - len(errors) < min_nodes
+        ended, waiting = ray.wait(waiting, timeout=_END_S if too_few or finished else None)
+        if not ended:
+            break
+        for outcome in (_outcome(ray, launcher) for launcher in ended):
+            if isinstance(outcome, Exception):
+                errors.append(outcome)
+            else:
+                results.update(outcome)
+                finished = True
+    if finished:  # without the nodes that were lost or left out
+        return dict(sorted(results.items()))
+    raise min(errors, key=_distance) from None
+
+
+def _outcome(ray: Any, launcher: Any) -> dict[int, Any] | Exception:
+    try:
+        found: dict[int, Any] = ray.get(launcher)
+    except ray.exceptions.RayTaskError as error:
+        cause: Exception = error.cause
+        return cause
+    except ray.exceptions.RayError as error:
+        lost: Exception = error
+        return lost
+    return found
+
+
+def _distance(error: Exception) -> int:
+    """Return how far from its first cause the end of a launcher is."""
+    if isinstance(error, LaunchError) and error.outcome:
+        return 0 if error.rank is not None else 1
+    return 2
+
+
+def _stop(ray: Any, launchers: list[Any], config: LaunchConfig) -> None:
+    """End what still runs: as by Ctrl-C, then by force; nothing where all have ended."""
+    term_s = config.shutdown_timeout if config.term_timeout is None else config.term_timeout
+    try:
+        for launcher in launchers:
+            ray.cancel(launcher)
+        ray.wait(
+            launchers,
+            num_returns=len(launchers),
+            timeout=(30.0 if term_s is None else term_s) + _MARGIN_S,
+        )
+    finally:
+        for launcher in launchers:
+            ray.cancel(launcher, force=True)

@@ -1,0 +1,190 @@
+"""`run` on a real Ray cluster, of two nodes."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.docs.blocks import find_blocks
+from tests.e2e.launcher import wait_until_gone
+from undaunted.fault_tolerance.launch import LaunchError
+from undaunted.integrations import ray as adapter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(120),
+    # The cluster, which ends after the last test, keeps processes that wait for something to do.
+    pytest.mark.leaves("processes"),
+]
+
+REPOSITORY = Path(__file__).parents[3]
+PAGE = find_blocks((REPOSITORY / "docs" / "ray.md").read_text())
+# Each rank says who it is, and that it was told to end.
+WAIT = """
+import os, pathlib, signal, sys, threading
+import undaunted
+
+told = threading.Event()
+signal.signal(signal.SIGINT, lambda *_: told.set())
+here, rank = pathlib.Path(sys.argv[1]), os.environ["RANK"]
+(here / f"new-{rank}").write_text(str(os.getpid()))
+(here / f"new-{rank}").rename(here / f"pid-{rank}")
+os.write(int(os.open(here / "pipe", os.O_WRONLY)), b"x")
+undaunted.step(0)
+while not told.wait(0.05):
+    pass
+(here / f"saved-{rank}").touch()
+sys.exit("saved")
+"""
+DRIVER = """
+import ray, sys
+from undaunted.integrations.ray import run
+ray.init(runtime_env={"working_dir": "."})
+run("wait.py", sys.argv[1], nodes=2, nproc_per_node=2)
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[dict[str, str]]:
+    """Variables of a program that is to find the cluster."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    env |= {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(REPOSITORY)}
+    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as short:
+        serving = subprocess.Popen(
+            [sys.executable, "-m", "tests.integrations.ray.cluster", short],
+            env=env,
+            cwd=REPOSITORY,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        with serving:
+            try:
+                assert serving.stdout is not None
+                address = serving.stdout.readline().strip()
+                assert address, "there is no cluster"
+                yield {**env, "RAY_ADDRESS": address}
+            finally:
+                try:
+                    serving.communicate(timeout=60)
+                finally:
+                    serving.kill()
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    (folder / "wait.py").write_text(WAIT)
+    (folder / "driver.py").write_text(DRIVER)
+    return folder
+
+
+def start(job: Path, cluster: dict[str, str], *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=job,
+        env=cluster,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def run(job: Path, cluster: dict[str, str], *arguments: str) -> tuple[int, str]:
+    with start(job, cluster, *arguments) as process:
+        try:
+            text, _ = process.communicate(timeout=80)
+        finally:
+            process.kill()
+    return process.returncode, text
+
+
+def test_a_job_survives_the_kill_of_a_rank(job: Path, cluster: dict[str, str]) -> None:
+    """The script of the page."""
+    script = next(block for block in PAGE if block.path == "job.py")
+    (job / "job.py").write_text(script.code)
+    code, text = run(job, cluster, "job.py", "sigkill:rank=3,iteration=10")
+    assert code == 0, text
+    assert "restart 1 of 3" in text
+    assert re.search(r"rank 3 \(node \S+, pid \d+\) was killed by SIGKILL", text)
+    results = ast.literal_eval(re.findall(r"^\{0: .*\}$", text, re.MULTILINE)[-1])
+    assert list(results) == [0, 1, 2, 3]
+    for result in results.values():
+        # Rank 0 may have been stopped before it had saved what all had just done.
+        assert result["began"] in {9, 10}
+        assert result["ended"] == 20
+
+
+def test_a_failed_job_says_what_happened(job: Path, cluster: dict[str, str]) -> None:
+    """Of both launchers, the one with the rank that failed is heard."""
+    script = [block for block in PAGE if block.language == "python" and not block.path]
+    (job / "launch.py").write_text(script[-1].code)
+    (job / "train.py").write_text(
+        "import os, signal\n"
+        "if os.environ['RANK'] == '2':\n    raise ValueError('bad batch')\nsignal.pause()\n"
+    )
+    code, text = run(job, cluster, "launch.py")
+    assert code == 1, text
+    assert re.search(r"^failed: rank 2 .* failed: ValueError: bad batch", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_ranks_end_with_the_driver(
+    job: Path, tmp_path: Path, cluster: dict[str, str], number: signal.Signals
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with start(job, cluster, "driver.py", str(tmp_path)) as driver:
+        try:
+            # Held open for writing here, too: no end of file before all have written.
+            with (tmp_path / "pipe").open("r+b", buffering=0) as pipe:
+                for _ in range(4):
+                    assert pipe.read(1) == b"x"
+            ranks = [int((tmp_path / f"pid-{rank}").read_text()) for rank in range(4)]
+            driver.send_signal(number)
+            assert wait_until_gone(ranks, 60.0) == []
+            driver.communicate(timeout=60)
+        finally:
+            driver.kill()
+    saved = {path.name for path in tmp_path.glob("saved-*")}
+    assert saved == ({f"saved-{rank}" for rank in range(4)} if number == signal.SIGINT else set())
+
+
+def test_nodes_that_are_not_there(job: Path, cluster: dict[str, str]) -> None:
+    program = "import ray; from undaunted.integrations.ray import run; ray.init(); "
+    call = "run('wait.py', nodes=3, nproc_per_node=1, wait_s=2)"
+    code, text = run(job, cluster, "-c", program + call)
+    assert code == 1
+    last = text.strip().splitlines()[-1]
+    assert last.startswith("TimeoutError: ")
+    for words in ("3 nodes", "'CPU': 1", "wait_s"):
+        assert words in last
+
+
+def test_wrong_settings_are_refused_before_ray_is_asked() -> None:
+    with pytest.raises(ValueError, match="min_nodes 3"):
+        adapter.run("train.py", nodes=2, min_nodes=3, nproc_per_node=1)
+    with pytest.raises(TypeError, match="max_restart"):
+        adapter.run("train.py", nodes=2, nproc_per_node=1, max_restart=3)
+    with pytest.raises(TypeError, match="rdzv_endpoint"):
+        adapter.run("train.py", nodes=2, nproc_per_node=1, rdzv_endpoint="here:1")
+
+
+def test_the_first_cause_is_what_is_raised() -> None:
+    ended = LaunchError(1, None, None, None)
+    assert adapter._distance(ended) == adapter._distance(ValueError("lost"))
+    ended.outcome = "failed"
+    assert adapter._distance(ended) < adapter._distance(ValueError("lost"))
