@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from undaunted.integrations.lightning.framework import of_lightning
+from undaunted.integrations.replaced import replaced
 from undaunted.progress.api import heartbeat
 from undaunted.training.session import Session
 
@@ -60,8 +61,8 @@ class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[
             fit.enter_context(_place(trainer))
             self.session = fit.enter_context(Session(**self._arguments))
             connector = trainer._signal_connector  # noqa: SLF001 - its handlers save, or broadcast
-            fit.enter_context(_replaced(connector, "register_signal_handlers", lambda: None))
-            fit.enter_context(_replaced(trainer, "save_checkpoint", self._saving(trainer)))
+            fit.enter_context(replaced(connector, "register_signal_handlers", lambda: None))
+            fit.enter_context(replaced(trainer, "save_checkpoint", self._saving(trainer)))
             self._fit = fit.pop_all()
         _go_last(trainer, self)
 
@@ -158,20 +159,6 @@ def _go_last(trainer: Any, callback: UndauntedCallback) -> None:
     savers = trainer.checkpoint_callbacks
     others = [each for each in trainer.callbacks if each is not callback and each not in savers]
     trainer.callbacks = [*others, callback, *savers]
-
-
-@contextlib.contextmanager
-def _replaced(owner: Any, name: str, value: object) -> Iterator[None]:
-    """Replace a method of an object inside of this."""
-    before = vars(owner).get(name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        if before is None:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, before)
 
 
 @contextlib.contextmanager
