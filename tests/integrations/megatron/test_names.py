@@ -153,6 +153,9 @@ SIGNATURES: dict[tuple[str, str], dict[str, Any]] = {
     ("rerun", "RerunStateMachine.load_state_dict"): {"state_dict": MISSING},
     ("rerun", "RerunStateMachine.get_mode"): {},
     ("rerun", "RerunStateMachine.set_mode"): {"mode": MISSING},
+    ("rerun", "RerunStateMachine.get_skipped_iterations_from_tracker_file"): {
+        "tracker_file_name": MISSING
+    },
     ("rerun", "RerunDataIterator"): {"iterable": MISSING},
     ("rerun", "RerunDataIterator.rewind"): {},
     ("rerun", "RerunDataIterator.advance"): {},
@@ -204,7 +207,7 @@ LEFT_OUT = {
     "LOCAL_CKPT_OPTS_KEY": LATER,
     "Callback (Lightning)": LATER,
     "TrainerCallback (transformers)": LATER,
-    "Trainer (torchtitan)": LATER,
+    "Trainer (torchtitan)": "undaunted.integrations.torchtitan",
     "CallbackManager": MEGATRON,
     "ft_ddp (TorchX)": LATER,
 }

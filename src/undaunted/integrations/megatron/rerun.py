@@ -66,6 +66,10 @@ _machine: RerunStateMachine | None = None
 class RerunStateMachine(machine.RerunStateMachine):
     """The machine of `undaunted.training.rerun`, with Megatron's form of what is saved."""
 
+    get_skipped_iterations_from_tracker_file = staticmethod(
+        get_skipped_iterations_from_tracker_file
+    )
+
     def should_checkpoint_and_exit(self) -> tuple[bool, bool, int]:
         """Return whether to save, whether to end, and with which exit code; after the loop.
 
