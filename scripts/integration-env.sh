@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes .venv-integrations/NAME: what .venv has, torch too, and the packages of the extra NAME, in
-# the versions of constraints.txt.
+# the versions of constraints.txt. megatron is no extra: its names need no Megatron.
 # Usage: scripts/integration-env.sh VENV NAME
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,8 +13,13 @@ site() { "$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib
 echo "import site; site.addsitedir('$(realpath "$(site "$base")")')" >"$(site "$env")/base.pth"
 # What .venv has need not be what a framework wants: of that only the pins of frameworks count.
 sed -n '/^# Frameworks/,$p' constraints.txt >"$env/constraints.txt"
+wanted=(".[${name//_/-}]")
+case $name in
+    torchtitan) wanted+=(triton) ;; # which it imports, and torch without GPUs does not bring
+    megatron) wanted=(megatron-core) ;;
+esac
 "$env/bin/python" -m pip install -qq --disable-pip-version-check \
-    --constraint "$env/constraints.txt" ".[${name//_/-}]"
+    --constraint "$env/constraints.txt" "${wanted[@]}"
 "$env/bin/python" -m pip uninstall -qq --disable-pip-version-check --yes undaunted # the editable one counts
 # Documentation is tried with the command, which has to find the packages of both.
 { echo "#!$(realpath "$env")/bin/python" && tail -n +2 "$base/bin/undaunted"; } >"$env/bin/undaunted"

@@ -22,7 +22,7 @@ PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")])
 PAGES_WITH_SOMETHING_TO_RUN = [
     page for page in PAGES if re.search(r"```(python|py)\b|<!-- *run", page.read_text())
 ]
-OF_FRAMEWORKS = {"huggingface.md", "lightning.md"}  # run where the framework is: tests/integrations
+OF_FRAMEWORKS = {"huggingface.md", "lightning.md", "torchtitan.md"}  # run by tests/integrations
 
 
 # Below the head of a table.

@@ -1,0 +1,163 @@
+"""The `Trainer` of torchtitan in a session: a mixin.
+
+from torchtitan import trainer
+from undaunted.integrations.torchtitan import UndauntedTrainerMixin
+
+class Trainer(UndauntedTrainerMixin, trainer.Trainer):
+    pass
+
+def my_model() -> Trainer.Config: ...
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from undaunted.integrations.replaced import replaced
+from undaunted.progress.api import heartbeat
+from undaunted.training import exchange
+from undaunted.training.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+_LOG = logging.getLogger("undaunted")
+
+
+class UndauntedTrainerMixin:
+    """Says what the trainer does, and has all ranks stop after the same step, having saved.
+
+    Comes before the trainer among the bases of a class. The session lasts as long as ``train``. A
+    stop saves a checkpoint as torchtitan does, and then ``train`` raises SystemExit with the
+    session's exit code. torchtitan itself goes on from its newest checkpoint.
+
+    A class without a ``Config`` of its own gets one, whose ``build`` makes that class.
+
+    Attributes:
+        session_options: arguments of `Session`, such as ``end_time``; set them in the class.
+        session: the session of a training that is under way, else None.
+
+    Raises:
+        ValueError: training begins, and an option cannot be meant.
+    """
+
+    session_options: ClassVar[Mapping[str, Any]] = {}
+    session: Session | None = None
+    step: int
+    checkpointer: Any
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        theirs = getattr(cls, "Config", None)
+        if theirs is not None and "Config" not in vars(cls):
+            names = {"__module__": cls.__module__, "__qualname__": f"{cls.__qualname__}.Config"}
+            config = type("Config", (theirs,), {**names, "__doc__": theirs.__doc__})
+            setattr(cls, "Config", dataclasses.dataclass(kw_only=True, slots=True)(config))  # noqa: B010
+        super().__init_subclass__(**options)
+
+    # --- what torchtitan calls --------------------------------------------------------------------
+
+    def train(self) -> None:
+        """Train, in a session."""
+        session = Session(**self.session_options)
+        _say_what_is_not_kept(self.checkpointer)
+        with session, contextlib.ExitStack() as replacements:
+            for replacement in self._sections(session):
+                replacements.enter_context(replacement)
+            replacements.enter_context(replaced(self, "session", session))
+            super().train()  # type: ignore[misc]
+        if session.stop is not None:  # torchtitan returns where a script would end with 0
+            raise SystemExit(session.exit_code)
+
+    def train_step(self, data_iterator: Any) -> None:
+        """Make a step, after which the ranks may stop."""
+        session = self.session
+        if session is None:
+            super().train_step(data_iterator)  # type: ignore[misc]
+            return
+        iteration = self.step - 1  # torchtitan counts from 1
+        with session.step(iteration):
+            super().train_step(data_iterator)  # type: ignore[misc]
+        # After the last step the job is done sooner than another one starts.
+        if self.should_continue_training() and session.should_stop(iteration):
+            self._save_at_stop(session)
+            raise SystemExit(session.exit_code)
+
+    if TYPE_CHECKING:
+
+        def should_continue_training(self) -> bool:
+            """Of the trainer."""
+
+        def close(self) -> None:
+            """Of the trainer."""
+
+    # --- sections ---------------------------------------------------------------------------------
+
+    def _sections(self, session: Session) -> Iterator[contextlib.AbstractContextManager[None]]:
+        """Replace what has no hook: methods of the objects that save and evaluate."""
+        yield replaced(self.checkpointer, "save", self._saving(session))
+        validator = getattr(self, "validator", None)  # there if the configuration has one
+        if validator is None:
+            return
+        yield replaced(validator, "validate", _inside(session, validator.validate))
+        prepare = getattr(validator, "post_dataloading_process", None)
+        if prepare is not None:
+            yield replaced(validator, "post_dataloading_process", _with_heartbeat(prepare))
+
+    def _saving(self, session: Session) -> Callable[..., Any]:
+        save = self.checkpointer.save
+        is_due = getattr(self.checkpointer, "_should_save", lambda *_: False)
+
+        def save_in_section(curr_step: int, last_step: bool = False) -> Any:
+            if not is_due(curr_step, last_step):  # it is called after each step
+                return save(curr_step, last_step)
+            with session.checkpointing(curr_step - 1):
+                return save(curr_step, last_step)
+
+        return save_in_section
+
+    def _save_at_stop(self, session: Session) -> None:
+        """Save all that a restart needs, though no checkpoint is due, and wait for it.
+
+        Not as the last step, of which torchtitan may save the model alone.
+        """
+        manager = self.checkpointer
+        if manager.enable:
+            with replaced(manager, "interval", 1):
+                manager.save(self.step)
+            with session.checkpointing():
+                manager.maybe_wait_for_saving()
+        self.close()
+
+
+def _inside(session: Session, validate: Callable[..., Any]) -> Callable[..., Any]:
+    def validate_in_section(*args: Any, **options: Any) -> Any:
+        with session.section("evaluation"):
+            return validate(*args, **options)
+
+    return validate_in_section
+
+
+def _with_heartbeat(prepare: Callable[..., Any]) -> Callable[..., Any]:
+    def prepare_batch(*args: Any, **options: Any) -> Any:
+        heartbeat()
+        return prepare(*args, **options)
+
+    return prepare_batch
+
+
+def _say_what_is_not_kept(manager: Any) -> None:
+    if exchange.place()[0] != 0:
+        return
+    if not manager.enable or manager.load_only:
+        _LOG.warning(
+            "torchtitan saves no checkpoints, so that a restart begins anew: set "
+            "checkpoint.enable, and not checkpoint.load_only"
+        )
+    elif manager.last_save_model_only:
+        _LOG.warning(
+            "torchtitan saves the model alone after the last step, and cannot go on from that: a "
+            "rank that is lost then fails the job; set checkpoint.last_save_model_only to False"
+        )
