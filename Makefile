@@ -2,7 +2,7 @@
 VENV ?= .venv
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
-INTEGRATIONS ?= lightning transformers nemo_run torchx ray torchtitan megatron
+INTEGRATIONS ?= lightning transformers nemo_run torchx ray torchtitan megatron kubernetes
 
 bin := $(VENV)/bin
 stamp := $(VENV)/.undaunted-setup

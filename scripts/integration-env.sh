@@ -17,6 +17,7 @@ wanted=(".[${name//_/-}]")
 case $name in
     torchtitan) wanted+=(triton) ;; # which it imports, and torch without GPUs does not bring
     megatron) wanted=(megatron-core) ;;
+    kubernetes) wanted=(kubernetes==37.0.2 kubeflow-trainer-api) ;; # TorchX has an older one
 esac
 "$env/bin/python" -m pip install -qq --disable-pip-version-check \
     --constraint "$env/constraints.txt" "${wanted[@]}"

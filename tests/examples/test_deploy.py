@@ -132,11 +132,14 @@ def test_command_lines_in_kubernetes(name: str) -> None:
             assert parsed.options.term_timeout_s < pod.get("terminationGracePeriodSeconds", 300)
 
 
-@pytest.mark.parametrize("name", ["job.yaml", "jobset.yaml"])
+@pytest.mark.parametrize("name", ["job.yaml", "jobset.yaml", "trainjob.yaml"])
 def test_pods_do_not_start_again_after_an_end_for_good(name: str) -> None:
     text = (DEPLOY / "kubernetes" / name).read_text()
-    (codes,) = re.findall(r"onExitCodes: .*values: \[(.*)\]", text)
-    assert codes == f"{Outcome.INVALID.exit_code}, {Outcome.NO_RESTART.exit_code}"
+    rules = re.findall(r"action: (\w+).*\n *onExitCodes: .*values: \[(.*)\]", text)
+    assert sorted(rules) == [
+        ("FailJob", f"{Outcome.INVALID.exit_code}, {Outcome.NO_RESTART.exit_code}"),
+        ("Ignore", f"{Outcome.PREEMPTED.exit_code}"),
+    ]
 
 
 def test_names_in_the_job() -> None:
@@ -151,6 +154,32 @@ def test_names_in_the_job() -> None:
     endpoint = f"{job['metadata']['name']}-0.{pod['subdomain']}:29400"
     assert f"--rdzv-endpoint={endpoint}" in pod["containers"][0]["args"]
     assert pod["containers"][0]["ports"] == [{"containerPort": 29400}]
+
+
+def test_the_command_line_of_the_trainjob() -> None:
+    runtime, job = documents("trainjob.yaml")
+    assert job["spec"]["runtimeRef"]["name"] == runtime["metadata"]["name"]
+    trainer, jobset = job["spec"]["trainer"], runtime["spec"]["template"]["spec"]
+    (replicated,) = jobset["replicatedJobs"]
+    pod = replicated["template"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["name"] == replicated["name"] == "node"
+    assert container["command"][:2] == ["undaunted", "run"]
+    set_by_trainer = {
+        "PET_NNODES": str(trainer["numNodes"]),
+        "PET_NPROC_PER_NODE": str(trainer["numProcPerNode"]),
+        "PET_NODE_RANK": "1",
+        "PET_MASTER_ADDR": "train-node-0-0.train",
+        "PET_MASTER_PORT": "29400",
+    }
+    parsed = RUN.parse([*container["command"][2:], *trainer["args"]], set_by_trainer)
+    assert parsed.target == "train.py"
+    assert parsed.options.nnodes == (3, trainer["numNodes"])
+    assert parsed.options.node_rank == 1
+    assert parsed.options.term_timeout_s < pod["terminationGracePeriodSeconds"]
+    mounted = {mount["name"] for mount in container["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in pod["volumes"]}
+    assert [port["containerPort"] for port in container["ports"]] == [29400]
 
 
 def test_names_in_the_jobset() -> None:
