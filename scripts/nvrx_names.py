@@ -21,6 +21,7 @@ TABLES = {
     "inprocess": "Restart inside the process",
     "checkpointing": "Checkpoints",
     "attribution": "Who was it",
+    "ptl_resiliency": "Lightning",
     "shared_utils": "Tools",
 }
 KEYS = {"names", "differs", "missing"}

@@ -98,7 +98,6 @@ def test_modules_are_attributes_of_fault_tolerance() -> None:
     "area",
     [
         "attribution.combined_log_fr",
-        "ptl_resiliency",
         "services",
     ],
 )

@@ -11,13 +11,14 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from undaunted.faults.plan import FaultPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from undaunted.faults.trigger import Trigger
 
@@ -80,6 +81,10 @@ def parse_simulated_fault_params(
         return given
     if isinstance(given, str):
         return _from_text(given)
+    if not isinstance(given, Mapping):
+        raise ValueError(  # noqa: TRY004 - whatever cannot be read is one
+            f"{given!r} does not describe a fault: give SimulatedFaultParams, or a mapping of them"
+        )
     try:
         return SimulatedFaultParams(**given)
     except TypeError:

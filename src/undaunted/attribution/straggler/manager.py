@@ -101,7 +101,14 @@ class NVRxStragglerDetectionManager:
 
     Args:
         config: see `NVRxStragglerDetectionConfig`.
+
+    Attributes:
+        heading: what goes before the scores of each kind, in one line of the log with them.
+        time_level: at which it is logged how long a report took.
     """
+
+    heading = "GPU %s performance:\n%s"
+    time_level = logging.DEBUG
 
     def __init__(self, config: NVRxStragglerDetectionConfig) -> None:
         self.config = config
@@ -177,7 +184,7 @@ class NVRxStragglerDetectionManager:
         if not Detector.is_interval_elapsed():
             return False
         took = time.perf_counter() - began
-        self.logger.debug("Straggler report processing time: %.3f sec.", took)
+        self.logger.log(self.time_level, "Straggler report processing time: %.3f sec.", took)
         if not (self.config.stop_if_detected and exchange.said_by_rank_0(found)):
             return False
         self.logger.error("Detected stragglers. Training should be stopped.")
@@ -220,10 +227,14 @@ class NVRxStragglerDetectionManager:
                 body = score_lines(
                     scores, report.rank_to_node, self.config.num_gpu_perf_scores_to_print
                 )
-                self.logger.info("GPU %s performance:\n%s", kind, body)
+                self.logger.info(self.heading, kind, body)
             if self.config.enable_logging:
-                self.logger.info(summary_line(f"gpu_{kind}_perf", scores))
+                self.log_summary(f"gpu_{kind}_perf", scores)
         return bool(self.stragglers)
+
+    def log_summary(self, name: str, scores: Mapping[int, float]) -> None:
+        """Log what programs read of the scores of a kind."""
+        self.logger.info(summary_line(name, scores))
 
 
 def warning_line(what: str, slow: set[StragglerId]) -> str:
@@ -259,15 +270,19 @@ def _order(scored: tuple[float, int]) -> tuple[bool, float, int]:
     return known, score if known else 0.0, rank
 
 
-def summary_line(name: str, scores: Mapping[int, float]) -> str:
-    """Return the line with the least, the lower median and the greatest score, for programs."""
+def summary(name: str, scores: Mapping[int, float]) -> dict[str, float]:
+    """Return the least, the lower median and the greatest score, for programs."""
     known = [score for score in scores.values() if not math.isnan(score)] or [math.nan]
-    values = {
+    return {
         f"{name}/min": min(known),
         f"{name}/median": statistics.median_low(known),
         f"{name}/max": max(known),
     }
-    return f"{name} scores: {values}"
+
+
+def summary_line(name: str, scores: Mapping[int, float]) -> str:
+    """Return the line with the `summary`."""
+    return f"{name} scores: {summary(name, scores)}"
 
 
 def check_nvrx_straggler_detection(manager: NVRxStragglerDetectionManager | None) -> bool:

@@ -5,7 +5,7 @@
     trainer = Trainer(callbacks=[UndauntedCallback(), ModelCheckpoint(dirpath="checkpoints")])
     trainer.fit(model, ckpt_path=last_checkpoint("checkpoints"))
 
-docs/lightning.md says more.
+The other names are those of NVRx (``ptl_resiliency``). docs/lightning.md says more.
 """
 
 from __future__ import annotations
@@ -14,11 +14,52 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from undaunted.integrations.lightning.callback import UndauntedCallback as UndauntedCallback
+    from undaunted.integrations.lightning.fault_tolerance import (
+        FaultToleranceCallback as FaultToleranceCallback,
+    )
+    from undaunted.integrations.lightning.fault_tolerance import (
+        FaultToleranceSectionsCallback as FaultToleranceSectionsCallback,
+    )
+    from undaunted.integrations.lightning.fault_tolerance import (
+        SimulatedFaultParams as SimulatedFaultParams,
+    )
+    from undaunted.integrations.lightning.local_checkpoint import (
+        LOCAL_CKPT_OPTS_KEY as LOCAL_CKPT_OPTS_KEY,
+    )
+    from undaunted.integrations.lightning.local_checkpoint import (
+        HierarchicalCheckpointIO as HierarchicalCheckpointIO,
+    )
+    from undaunted.integrations.lightning.local_checkpoint import (
+        LocalCheckpointCallback as LocalCheckpointCallback,
+    )
     from undaunted.integrations.lightning.resuming import last_checkpoint as last_checkpoint
+    from undaunted.integrations.lightning.straggler import (
+        StragglerDetectionCallback as StragglerDetectionCallback,
+    )
 
-_MODULES = {"UndauntedCallback": "callback", "last_checkpoint": "resuming"}
+_MODULES = {
+    "UndauntedCallback": "callback",
+    "FaultToleranceCallback": "fault_tolerance",
+    "FaultToleranceSectionsCallback": "fault_tolerance",
+    "SimulatedFaultParams": "fault_tolerance",
+    "LOCAL_CKPT_OPTS_KEY": "local_checkpoint",
+    "HierarchicalCheckpointIO": "local_checkpoint",
+    "LocalCheckpointCallback": "local_checkpoint",
+    "last_checkpoint": "resuming",
+    "StragglerDetectionCallback": "straggler",
+}
 
-__all__ = ["UndauntedCallback", "last_checkpoint"]
+__all__ = [
+    "LOCAL_CKPT_OPTS_KEY",
+    "FaultToleranceCallback",
+    "FaultToleranceSectionsCallback",
+    "HierarchicalCheckpointIO",
+    "LocalCheckpointCallback",
+    "SimulatedFaultParams",
+    "StragglerDetectionCallback",
+    "UndauntedCallback",
+    "last_checkpoint",
+]
 
 
 def __dir__() -> list[str]:

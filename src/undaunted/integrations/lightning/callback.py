@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from undaunted.integrations.lightning.changes import around
 from undaunted.integrations.lightning.framework import of_lightning
+from undaunted.integrations.lightning.saving import folder_of, save_at_stop
 from undaunted.integrations.replaced import replaced
 from undaunted.progress.api import heartbeat
 from undaunted.training.session import Session
@@ -15,8 +16,6 @@ from undaunted.training.session import Session
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from os import PathLike
-
-_STOPPED = "stopped-step={}.ckpt"
 
 
 class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[misc]
@@ -62,7 +61,7 @@ class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[
             self.session = fit.enter_context(Session(**self._arguments))
             connector = trainer._signal_connector  # noqa: SLF001 - its handlers save, or broadcast
             fit.enter_context(replaced(connector, "register_signal_handlers", lambda: None))
-            fit.enter_context(replaced(trainer, "save_checkpoint", self._saving(trainer)))
+            fit.enter_context(around(trainer, "save_checkpoint", self._saving))
             self._fit = fit.pop_all()
         _go_last(trainer, self)
 
@@ -96,7 +95,8 @@ class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[
         if self.session is None or trainer.global_step == self._step:
             return
         if self.session.should_stop(self._step):
-            self._save_at_stop(trainer, self.session)
+            with self.session.checkpointing():
+                save_at_stop(trainer, self._folder or folder_of(trainer))
             raise SystemExit(self.session.exit_code)
 
     def on_validation_start(self, *_: Any) -> None:
@@ -125,30 +125,9 @@ class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[
 
     # --- saving -----------------------------------------------------------------------------------
 
-    def _saving(self, trainer: Any) -> Any:
-        save = trainer.save_checkpoint
-
-        def save_checkpoint(*args: Any, **options: Any) -> None:
-            assert self.session is not None
-            with self.session.checkpointing(self._step if self._step >= 0 else None):
-                save(*args, **options)
-
-        return save_checkpoint
-
-    def _save_at_stop(self, trainer: Any, session: Session) -> None:
-        """Save a checkpoint. Those of stops before it are deleted when it is whole."""
-        folder = Path(self._folder or _folder_of(trainer))
-        new = folder / _STOPPED.format(trainer.global_step)
-        trainer.save_checkpoint(new)
-        with session.checkpointing():
-            trainer.strategy.checkpoint_io.teardown()  # waits for what is written behind the back
-        for old in folder.glob(_STOPPED.format("*")):
-            if old != new:
-                trainer.strategy.remove_checkpoint(old)
-
-
-def _folder_of(trainer: Any) -> str:
-    return getattr(trainer.checkpoint_callback, "dirpath", None) or str(trainer.default_root_dir)
+    def _saving(self) -> contextlib.AbstractContextManager[None]:
+        assert self.session is not None
+        return self.session.checkpointing(self._step if self._step >= 0 else None)
 
 
 def _go_last(trainer: Any, callback: UndauntedCallback) -> None:

@@ -32,7 +32,7 @@ from undaunted.fault_tolerance.simulated_faults import (
     parse_simulated_fault_params,
     seed_of_round,
 )
-from undaunted.integrations.megatron.kept_limits import Job, KeptLimits, sizes_of
+from undaunted.integrations.kept_limits import Job, KeptLimits, sizes_of
 from undaunted.integrations.megatron.ranks import is_first, say, world_size
 
 if TYPE_CHECKING:
@@ -269,8 +269,13 @@ class Update(NamedTuple):
     why_not: list[str]
 
 
-def possible_update(state: FaultToleranceState, *, is_closing_ft: bool) -> Update:
-    """Return which limits what was seen is enough for."""
+def possible_update(
+    state: FaultToleranceState,
+    *,
+    is_closing_ft: bool,
+    min_iters: int = _MIN_ITERS_FOR_STEP_TIMEOUT_UPDATE,
+) -> Update:
+    """Return which limits what was seen is enough for; ``step`` needs so many iterations."""
     rules = (
         (
             SETUP,
@@ -279,7 +284,7 @@ def possible_update(state: FaultToleranceState, *, is_closing_ft: bool) -> Updat
         ),
         (
             STEP,
-            state.seen_tr_iters_cnt >= _MIN_ITERS_FOR_STEP_TIMEOUT_UPDATE,
+            state.seen_tr_iters_cnt >= min_iters,
             "need to see more training iterations to update the step section timeout",
         ),
         (

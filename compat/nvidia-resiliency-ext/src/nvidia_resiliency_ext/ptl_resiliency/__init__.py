@@ -1,7 +1,16 @@
-"""Not built: importing this says so."""
+"""Callbacks for Lightning."""
 
 from __future__ import annotations
 
-from nvidia_resiliency_ext._not_built import refuse
-
-refuse(__name__)
+from undaunted.integrations.lightning.fault_tolerance import (
+    FaultToleranceCallback as FaultToleranceCallback,
+)
+from undaunted.integrations.lightning.fault_tolerance import (
+    FaultToleranceSectionsCallback as FaultToleranceSectionsCallback,
+)
+from undaunted.integrations.lightning.fault_tolerance import (
+    SimulatedFaultParams as SimulatedFaultParams,
+)
+from undaunted.integrations.lightning.straggler import (
+    StragglerDetectionCallback as StragglerDetectionCallback,
+)

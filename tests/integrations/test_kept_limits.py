@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from undaunted.integrations.megatron import kept_limits
-from undaunted.integrations.megatron.kept_limits import BY_JOB, FILE, Entry, Job, KeptLimits
+from undaunted.integrations import kept_limits
+from undaunted.integrations.kept_limits import FILE, Entry, Job, KeptLimits
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+BY_JOB = "ft_state_by_job.json"
 SECTIONS = ("checkpointing", "setup", "step")
 SMALL, LARGE = Job(16, SECTIONS, {"num_layers": 4}), Job(1024, SECTIONS, {"num_layers": 4})
 

@@ -1,9 +1,9 @@
 """Calculated limits between jobs: ``ft_state.json``, and beside it a file by kind of job.
 
-``ft_state.json`` is in Megatron's format, and has the limits of the job that wrote it last:
-Megatron reads what is written here, and the other way round. But limits of 16 ranks would end a job
-of 1024 of them. So ``ft_state_by_job.json`` has limits for each `Job`, and those that another kind
-of job has left in ``ft_state.json`` are not used.
+``ft_state.json`` is in the format of Megatron and NVRx, and has the limits of the job that wrote it
+last: they read what is written here, and the other way round. But limits of 16 ranks would end a
+job of 1024 of them. So ``ft_state_by_job.json`` has limits for each `Job`, and those that another
+kind of job has left in ``ft_state.json`` are not used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FILE = "ft_state.json"
-BY_JOB = "ft_state_by_job.json"
 _MOST_JOBS = 32
 _MOST_BYTES = 1 << 20
 _DISK_S = 10.0
@@ -107,12 +106,15 @@ class KeptLimits:
         folder: where they are.
         job: whose limits these are.
         warn: says what went wrong.
+        file: name of the first file; that of the other one is made of it.
     """
 
-    def __init__(self, folder: str, job: Job, warn: Callable[[str], object]) -> None:
-        self.path = os.path.join(folder, FILE)  # noqa: PTH118 - it is text for messages
+    def __init__(
+        self, folder: str, job: Job, warn: Callable[[str], object], file: str = FILE
+    ) -> None:
+        self.path = os.path.join(folder, file)  # noqa: PTH118 - it is text for messages
         self._folder = folder
-        self._by_job = os.path.join(folder, BY_JOB)  # noqa: PTH118
+        self._by_job = f"{self.path.removesuffix('.json')}_by_job.json"
         self._job = job
         self._warn = warn
         self._hangs = False

@@ -1,0 +1,7 @@
+"""Slow ranks are found."""
+
+from __future__ import annotations
+
+from undaunted.integrations.lightning.straggler import (
+    StragglerDetectionCallback as StragglerDetectionCallback,
+)
