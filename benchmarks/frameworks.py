@@ -19,7 +19,11 @@ from benchmarks.__main__ import machine
 from tests.e2e.launcher import Launcher
 
 # A script takes a folder, and disturb=KIND:RANK:STEP; it writes result-RANK into the folder.
-SCRIPTS = {"transformers": Path("tests/integrations/transformers/train.py")}
+SCRIPTS = {
+    "transformers": Path("tests/integrations/transformers/train.py"),
+    "accelerate": Path("tests/integrations/transformers/loop.py"),
+    "lightning": Path("tests/integrations/lightning/train.py"),
+}
 KINDS = ("kill", "hang", "kill_save", "signal", "launcher")
 STEPS, SAVES = 24, 5  # how many; after how many of them is saved
 LIMIT_S = 180.0
@@ -31,15 +35,15 @@ def main() -> int:
     parser.add_argument("--moments", type=int, default=20, help="of each kind (20)")
     parser.add_argument("--seed", type=int, default=1, help="of the moments (1)")
     args = parser.parse_args()
-    script, chance = SCRIPTS[args.framework].resolve(), random.Random(args.seed)
+    chance = random.Random(args.seed)
     with tempfile.TemporaryDirectory() as folder:
-        code, expected = run(script, Path(folder), "")
+        code, expected = run(args.framework, Path(folder), "")
     assert code == 0, "the undisturbed run"
     counts = Counter[tuple[str, str]]()
     for kind in KINDS * args.moments:
         at = moment(kind, chance)
         with tempfile.TemporaryDirectory() as folder:
-            verdict = judged(script, Path(folder), kind, at, expected)
+            verdict = judged(args.framework, Path(folder), kind, at, expected)
         counts[kind, verdict] += 1
         print(f"{kind} at step {at[1]} of rank {at[0]}: {verdict}", file=sys.stderr, flush=True)
     print("| what went wrong | what became of it | times |")
@@ -58,12 +62,14 @@ def moment(kind: str, chance: random.Random) -> tuple[int, int]:
     return rank, chance.randrange(1, STEPS - 1)
 
 
-def judged(script: Path, folder: Path, kind: str, at: tuple[int, int], expected: list[str]) -> str:
+def judged(
+    framework: str, folder: Path, kind: str, at: tuple[int, int], expected: list[str]
+) -> str:
     wish = f"disturb={kind}:{at[0]}:{at[1]}"
-    code, found = run(script, folder, wish, stop_at=at if kind == "launcher" else None)
+    code, found = run(framework, folder, wish, stop_at=at if kind == "launcher" else None)
     stopped = code == 75
     if stopped:
-        code, found = run(script, folder, "")
+        code, found = run(framework, folder, "")
     verdict = f"ended with {code}"
     if code == 0:
         verdict = "same result" if found == expected else "ANOTHER result"
@@ -71,15 +77,16 @@ def judged(script: Path, folder: Path, kind: str, at: tuple[int, int], expected:
 
 
 def run(
-    script: Path, folder: Path, wish: str, *, stop_at: tuple[int, int] | None = None
+    framework: str, folder: Path, wish: str, *, stop_at: tuple[int, int] | None = None
 ) -> tuple[int, list[str]]:
     """Run the script once; return the exit code, and what the ranks came to."""
     (folder / "job").mkdir(exist_ok=True)
     options = ["--nproc-per-node", "2", "--max-restarts", "3"]
     options += ["--ft-rank-section-timeouts", "step:6s"]
-    launcher = Launcher(
-        [*options, str(script), "job", *([wish] if wish else [])], folder, {"HF_HUB_OFFLINE": "1"}
-    )
+    options += ["--preload", framework]  # which imports it once for all ranks and restarts
+    script = [str(SCRIPTS[framework].resolve()), "job", *([wish] if wish else [])]
+    environment = {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(Path.cwd())}
+    launcher = Launcher([*options, *script], folder, environment)
     try:
         if stop_at is not None:
             launcher.wait_for(f"rank {stop_at[0]} step {stop_at[1]}$", LIMIT_S)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
+    from undaunted.checkpointing.random_state import RandomState
+
 _STATE = "trainer_state.json"
 _NAME = "undaunted"  # of what is noted in it
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
@@ -70,6 +72,7 @@ class UndauntedCallback(TrainerCallback):
         self._session: Session | None = None
         self._open: AbstractContextManager[None] | None = None
         self._evaluating = False
+        self._generators: dict[str, Any] | None = None  # as they were before an evaluation
 
     # --- what the trainer calls -------------------------------------------------------------------
 
@@ -88,6 +91,7 @@ class UndauntedCallback(TrainerCallback):
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._session is not None:
+            self._generators = None
             self._enter(self._session.step(state.global_step))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -115,6 +119,8 @@ class UndauntedCallback(TrainerCallback):
             self._evaluate(self._session)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._generators is not None:  # it comes once for each set of data
+            _random_state().load_state_dict(self._generators)
         self._between_steps(args, state, control)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -136,6 +142,8 @@ class UndauntedCallback(TrainerCallback):
         if control.should_save or (control.should_evaluate and args.save_strategy == "best"):
             _no_longer_whole(args, state.global_step)
         if control.should_evaluate:
+            # Training comes to the same whether it is made, or left out at a stop.
+            self._generators = _random_state().state_dict()
             self._evaluate(self._session)
         elif control.should_save:
             self._enter(self._session.checkpointing())
@@ -201,6 +209,12 @@ def _no_longer_whole(args: Any, step: int) -> None:
     (folder / _generators(args.process_index, args.world_size)).unlink(missing_ok=True)
     if args.should_save:
         (folder / _STATE).unlink(missing_ok=True)
+
+
+def _random_state() -> RandomState:
+    from undaunted.checkpointing.random_state import RandomState  # imports torch
+
+    return RandomState()
 
 
 def _generators(rank: int, ranks: int) -> str:
