@@ -2,96 +2,102 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import re
 import signal
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.launcher import launched
+from tests.e2e.launcher import Launcher
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.integration, pytest.mark.e2e]
 
-ROOT = Path(__file__).parents[3]
-SCRIPT = """
-    import hashlib, logging, os, sys, warnings
-    warnings.filterwarnings("ignore")
-    from lightning.pytorch.callbacks import Callback, ModelCheckpoint
-    from tests.integrations.lightning.training import Model, parameters_of, trainer_of
-    from undaunted.integrations.lightning import UndauntedCallback, last_checkpoint
-    logging.getLogger("lightning.pytorch").setLevel("ERROR")
-
-    class Says(Callback):
-        def on_train_batch_end(self, trainer, *_):
-            if trainer.global_step == 3:
-                os.write(1, b"steps\\n")
-
-    model = Model()
-    trainer = trainer_of(
-        [UndauntedCallback(), Says(), ModelCheckpoint(dirpath="checkpoints")],
-        devices=2, strategy="ddp", max_epochs=4,
-    )
-    trainer.fit(model, ckpt_path=last_checkpoint("checkpoints"))
-    if trainer.global_rank == 0:
-        print("end", hashlib.sha256(str(parameters_of(model)).encode()).hexdigest(), flush=True)
-"""
+SCRIPT = str(Path(__file__).with_name("train.py"))
 OPTIONS = ("--nproc-per-node", "2", "--max-restarts", "5", "--preload", "lightning")
+LIMIT_S = 300.0
 
 
-def run(folder: Path, *options: str) -> tuple[int, str]:
-    """Return how the launcher ended, and what parameters came out."""
+@contextlib.contextmanager
+def trained(folder: Path, *options: str, given: tuple[str, ...] = ()) -> Iterator[Launcher]:
     folder.mkdir(exist_ok=True)
-    with launched(folder, SCRIPT, *OPTIONS, *options, PYTHONPATH=str(ROOT)) as launcher:
-        code = launcher.finish(300)
-        found = re.search(r"end (\w+)", launcher.text)
-        return code, found.group(1) if found else launcher.text
+    (folder / "job").mkdir(exist_ok=True)
+    launcher = Launcher([*OPTIONS, *options, SCRIPT, "job", *given], folder)
+    try:
+        yield launcher
+    finally:
+        launcher.close()
+
+
+def run(folder: Path, *options: str, given: tuple[str, ...] = ()) -> tuple[int, list[str]]:
+    """Return how the launcher ended, and what parameters came out on each rank."""
+    with trained(folder, *options, given=given) as launcher:
+        code = launcher.finish(LIMIT_S)
+    assert code == 0, launcher.text
+    return code, [path.read_text() for path in sorted((folder / "job").glob("result-*"))]
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    code, digest = run(tmp_path_factory.mktemp("undisturbed"))
-    assert code == 0, digest
-    return digest
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    code, results = run(tmp_path_factory.mktemp("undisturbed"))
+    assert code == 0
+    assert len(results) == 2
+    assert len(set(results)) == 1
+    return results
 
 
-def test_ranks_that_are_killed_that_hang_and_that_save(tmp_path: Path, undisturbed: str) -> None:
+def checkpoints(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("job/checkpoints/stopped-step=*.ckpt"))
+
+
+def test_ranks_that_are_killed_that_hang_and_that_save(
+    tmp_path: Path, undisturbed: list[str]
+) -> None:
     plan = [
-        "sigkill:rank=1,iteration=5",
-        "sleep:rank=0,iteration=11",
-        "torn-write:rank=0,iteration=14,bytes=4096",
-        "sigstop:rank=1,iteration=21",
-        "sigkill:rank=0,iteration=30",
+        "sigkill:rank=1,iteration=4",
+        "sleep:rank=0,iteration=8",
+        "torn-write:rank=0,iteration=11,bytes=4096",
+        "sigstop:rank=1,iteration=17",
+        "sigkill:rank=0,iteration=22",
     ]
     limit = ("--ft-rank-section-timeouts", "step:5", "--inject-fault", ";".join(plan))
-    code, digest = run(tmp_path, *limit)
-    assert (code, digest) == (0, undisturbed)
-    assert not list(tmp_path.glob("checkpoints/stopped*"))
+    assert run(tmp_path, *limit) == (0, undisturbed)
+    assert checkpoints(tmp_path) == []
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_kill_while_a_checkpoint_is_written_in_the_background(
+    tmp_path: Path, undisturbed: list[str], rank: int
+) -> None:
+    given = (f"disturb=kill_save:{rank}:15", "io=background")
+    assert run(tmp_path, given=given) == (0, undisturbed)
 
 
 @pytest.mark.parametrize("who", ["launcher", "rank"])
-def test_preemption(tmp_path: Path, undisturbed: str, who: str) -> None:
-    fault = () if who == "launcher" else ("--inject-fault", "sigterm:rank=1,iteration=13")
-    with launched(tmp_path, SCRIPT, *OPTIONS, *fault, PYTHONPATH=str(ROOT)) as launcher:
+def test_preemption(tmp_path: Path, undisturbed: list[str], who: str) -> None:
+    given = () if who == "launcher" else ("disturb=signal:1:13",)
+    with trained(tmp_path, given=given) as launcher:
         if who == "launcher":
-            launcher.wait_for("steps")
+            launcher.wait_for("rank 1 step 3$", LIMIT_S)
             launcher.process.send_signal(signal.SIGTERM)
-        assert launcher.finish(120) == 75, launcher.text
-    assert len(list(tmp_path.glob("checkpoints/stopped-step=*.ckpt"))) == 1
+        assert launcher.finish(LIMIT_S) == 75, launcher.text
+    assert len(checkpoints(tmp_path)) == 1
     assert run(tmp_path) == (0, undisturbed)
 
 
 def test_without_the_launcher_ranks_stop_together(tmp_path: Path) -> None:
-    preempted = SCRIPT.replace('os.write(1, b"steps\\n")', "os.kill(os.getpid(), 15)")
-    preempted = preempted.replace("== 3:", "== 3 and trainer.global_rank == 1:")
     # Ranks look at the store twice a second: there has to be something left to do then.
-    (tmp_path / "train.py").write_text(
-        textwrap.dedent(preempted).replace("epochs=4", "epochs=4000")
+    given = ["job", "steps=32000", "disturb=signal:1:3"]
+    (tmp_path / "job").mkdir()
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    first = subprocess.run(
+        [sys.executable, SCRIPT, *given], cwd=tmp_path, env=env, timeout=180, capture_output=True
     )
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    first = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, env=env, timeout=180)
     assert first.returncode == 75
-    assert len(list(tmp_path.glob("checkpoints/stopped-step=*.ckpt"))) == 1
+    assert len(checkpoints(tmp_path)) == 1

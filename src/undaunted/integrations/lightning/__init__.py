@@ -13,6 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from undaunted.integrations.lightning.background import (
+        BackgroundCheckpointIO as BackgroundCheckpointIO,
+    )
     from undaunted.integrations.lightning.callback import UndauntedCallback as UndauntedCallback
     from undaunted.integrations.lightning.fault_tolerance import (
         FaultToleranceCallback as FaultToleranceCallback,
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     )
 
 _MODULES = {
+    "BackgroundCheckpointIO": "background",
     "UndauntedCallback": "callback",
     "FaultToleranceCallback": "fault_tolerance",
     "FaultToleranceSectionsCallback": "fault_tolerance",
