@@ -55,6 +55,7 @@ _MODULES = {
 
 __all__ = [
     "LOCAL_CKPT_OPTS_KEY",
+    "BackgroundCheckpointIO",
     "FaultToleranceCallback",
     "FaultToleranceSectionsCallback",
     "HierarchicalCheckpointIO",
