@@ -376,7 +376,7 @@ def test_an_abort_while_the_state_is_copied_harms_nothing(
 
 def test_after_an_abort_nothing_goes_on(tmp_path: Path) -> None:
     """Neither an attempt more, nor what waits for its turn."""
-    checkpoints = Checkpointer(tmp_path, timeout=60, bandwidth=1e6, on_failure="retry", slots=2)
+    checkpoints = Checkpointer(tmp_path, timeout=60, bandwidth=1e5, on_failure="retry", slots=2)
     for step in (1, 2):
         checkpoints.save(step, {"x": torch.ones(1 << 20)})
     checkpoints.abort()
