@@ -76,6 +76,15 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
         Kind(values.modules, "MODULES", repeat=True),
         Opt("More modules that warm workers have imported, separated by commas"),
     ] = []
+    learn_imports: Annotated[
+        str,
+        values.one_of("WORD", "on", "off"),
+        Opt(
+            "Import for the workers of restarts what those before have imported, of installed "
+            "packages, while training goes on: on, off",
+            rare=True,
+        ),
+    ] = "on"
     role: Annotated[
         Text, Opt("Name of the workers in prefixes and ROLE_NAME", metavar="NAME", rare=True)
     ] = "default"

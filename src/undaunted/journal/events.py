@@ -364,6 +364,20 @@ class TemplateReady(Event, tag="template_ready", frozen=True, kw_only=True):
     import_ns: Nanoseconds = 0
 
 
+class ImportsLearned(Event, tag="imports_learned", frozen=True, kw_only=True):
+    """Workers of later rounds find imported what those of this round have imported.
+
+    ``modules`` of them, of ``packages``, took ``import_ns``, comparisons with new processes
+    included. ``left`` are packages that each rank imports itself, and why; ``problem`` why all are.
+    """
+
+    modules: int = 0
+    packages: list[str] = []
+    import_ns: Nanoseconds = 0
+    left: dict[str, str] = {}
+    problem: str = ""
+
+
 class TemplateLost(Event, tag="template_lost", frozen=True, kw_only=True):
     """The template died or may not fork; workers start fresh, until another one is ready."""
 
@@ -552,6 +566,7 @@ AnyEvent = Union[  # noqa: UP007 - msgspec needs the runtime union, also on Pyth
     RankEvent,
     RankEventsLost,
     TemplateReady,
+    ImportsLearned,
     TemplateLost,
     AttributionResult,
     AgentPaused,

@@ -37,8 +37,8 @@ _OF_ROUNDS = frozenset((e.RankMilestone, e.RankExited, e.WorkersSpawned, e.StopR
 _ADDED_UP = _OF_ROUNDS | {e.RoundProgress}  # without a look at each, where there are many
 # A reader should know of them besides.
 _REMARKS = frozenset((
-    e.TemplateLost, e.AgentPaused, e.EventsLost, e.RoundStopped, e.MemoryReclaimed,
-    e.AttributionResult, e.NodeChecked, e.SlowRank,
+    e.TemplateLost, e.ImportsLearned, e.AgentPaused, e.EventsLost, e.RoundStopped,
+    e.MemoryReclaimed, e.AttributionResult, e.NodeChecked, e.SlowRank,
 ))  # fmt: skip
 
 

@@ -397,6 +397,7 @@ def _lost(rounds: Sequence[RoundSummary]) -> tuple[int, int]:
 def _notes(launch: LaunchState) -> list[str]:
     remarks = launch.remarks
     notes = [f"workers started fresh: {lost.reason}" for lost in every(remarks, e.TemplateLost)]
+    notes += [_of_imports(learned) for learned in every(remarks, e.ImportsLearned)]
     if launch.paused_s or every(remarks, e.AgentPaused):
         notes.append(
             f"the launcher itself did not run for {launch.paused_s:.1f} s; deadlines were moved"
@@ -420,6 +421,18 @@ def _notes(launch: LaunchState) -> list[str]:
         if checked.problem and (launch.ended is None or checked.problem not in launch.ended.reason)
     ]
     return notes
+
+
+def _of_imports(learned: e.ImportsLearned) -> str:
+    if learned.problem:
+        return f"restarted ranks import everything themselves: {learned.problem}"
+    note = (
+        f"restarted ranks found {count(learned.modules, 'module')} of "
+        f"{count(len(learned.packages), 'package')} imported, which took "
+        f"{format_duration(learned.import_ns / _NS)} beside the training"
+    )
+    left = "; ".join(f"{package} ({reason})" for package, reason in learned.left.items())
+    return f"{note}; they import themselves: {left}" if left else note
 
 
 def _between(start: int | None, end: int | None) -> int | None:

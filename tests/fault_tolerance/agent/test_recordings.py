@@ -102,7 +102,7 @@ async def test_each_rank_says_how_long_it_has_worked(
     asked = Recordings()
     ranks.append(start(asked.open()))
     pid = ranks[0].pid
-    (answer,) = (await asked.ask_times([pid])).values()
+    (answer,) = (await asked.ask_idly([pid], witness.TIMES)).values()
     assert answer is not None
     own = msgspec.msgpack.decode(answer, type=OwnTimes)
     assert own.chunks == (), "there is no recorder without torch"
@@ -117,7 +117,7 @@ async def test_after_a_hang_nobody_waits_for_times(monkeypatch: pytest.MonkeyPat
     name = asked.open()
     with socket.socket(socket.AF_UNIX) as rank:
         rank.connect(f"\0{name}")
-        times = asyncio.ensure_future(asked.ask_times([os.getpid()]))
+        times = asyncio.ensure_future(asked.ask_idly([os.getpid()], witness.TIMES))
         while not (question := await asyncio.to_thread(rank.recv, 2)):
             pass
         assert question == bytes([1]) + witness.TIMES
@@ -138,7 +138,7 @@ async def test_times_of_a_rank_that_has_no_core_are_waited_for(
     name = asked.open()
     with socket.socket(socket.AF_UNIX) as rank:
         rank.connect(f"\0{name}")
-        times = asyncio.ensure_future(asked.ask_times([os.getpid()]))
+        times = asyncio.ensure_future(asked.ask_idly([os.getpid()], witness.TIMES))
         await asyncio.to_thread(rank.recv, 2)
         rank.sendall(bytes([1]) + (4).to_bytes(4, "big") + b"late")
         assert await times == {os.getpid(): b"late"}
@@ -152,7 +152,7 @@ async def test_a_round_ends_while_a_rank_is_asked(monkeypatch: pytest.MonkeyPatc
     name = asked.open()
     with socket.socket(socket.AF_UNIX) as rank:
         rank.connect(f"\0{name}")
-        times = asyncio.ensure_future(asked.ask_times([os.getpid()]))
+        times = asyncio.ensure_future(asked.ask_idly([os.getpid()], witness.TIMES))
         await asyncio.to_thread(rank.recv, 2)
         assert asked.open() != name
         assert await times == {}

@@ -25,7 +25,7 @@ class Asked:
     def __init__(self) -> None:
         self.pids: list[int] = []
 
-    async def ask_times(self, pids: Iterable[int]) -> dict[int, bytes | None]:
+    async def ask_idly(self, pids: Iterable[int], what: bytes) -> dict[int, bytes | None]:
         self.pids += pids
         return {}
 
@@ -96,13 +96,13 @@ def told(ranks: int, chunks: int) -> tuple[int, list[RankTimes]]:
         all=[SimpleNamespace(pid=2**22 + i, local_rank=i, code=None) for i in range(ranks)]
     )
 
-    async def ask_times(pids: Iterable[int]) -> dict[int, bytes | None]:
+    async def ask_idly(pids: Iterable[int], what: bytes) -> dict[int, bytes | None]:
         return dict.fromkeys(pids, own)
 
     start = SimpleNamespace(world_size=ranks, group_world_size=1)
     current: Any = SimpleNamespace(number=3, start=start, rank=lambda local: local)
     orders: Any = Posted()
-    recordings: Any = SimpleNamespace(ask_times=ask_times)
+    recordings: Any = SimpleNamespace(ask_idly=ask_idly)
     asyncio.run(StepTimes("n0", area, recordings, workers, orders)._ask(current))
     (event,) = orders.events
     assert (event.node, event.round) == ("n0", 3)

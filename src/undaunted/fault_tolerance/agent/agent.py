@@ -22,6 +22,7 @@ from undaunted.checkpointing.keeping.shelf import Shelf
 from undaunted.coordinator.core import messages as job
 from undaunted.fault_tolerance.agent import node as m
 from undaunted.fault_tolerance.agent.clearing import Clearing
+from undaunted.fault_tolerance.agent.import_learner import ImportLearner
 from undaunted.fault_tolerance.agent.inprocess import InProcess
 from undaunted.fault_tolerance.agent.judge import serve_error_file
 from undaunted.fault_tolerance.agent.last_copies import write_last_copies
@@ -86,6 +87,7 @@ class Agent:
         self._area = begun.area
         self._pipes = begun.pipes
         self._spawner = begun.spawner
+        self._environment = begun.environment
         self._spawner.report_to(self._scribe.workers_start_fresh, self._scribe.template_ready, say)
         self._outside = Outside(
             front,
@@ -122,6 +124,14 @@ class Agent:
         )
         self._step_times = StepTimes(
             config.node, self._area, self._ranks.recordings, self._workers, self._orders
+        )
+        self._imports = ImportLearner(
+            config,
+            self._area,
+            self._ranks.recordings,
+            self._workers,
+            self._spawner,
+            self._journal,
         )
         self._progress = ProgressNotes(self._area, self._scribe)
         self._progress_file = ProgressFile(config.ft.checkpoint_iteration_file or "", config.cwd)
@@ -187,6 +197,7 @@ class Agent:
         self._outside.close()
         self._inprocess.close()
         self._step_times.close()
+        self._imports.close()
         self._ranks.recordings.close()
         self._ranks.watch.close()
         self._progress.close()
@@ -382,6 +393,8 @@ class Agent:
         self._scribe.workers_spawned(spawned)
         self._progress.begin()
         self._step_times.begin(current)
+        if spawned.mode == "warm":
+            self._imports.begin(current, self._environment)
         self._health.begin_watch(current.number, self._unhealthy)
         self._post(m.WorkersSpawned())
 

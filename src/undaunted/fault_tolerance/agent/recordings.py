@@ -1,4 +1,4 @@
-"""Asks the ranks of a round what their Flight Recorders hold, and how long they have worked.
+"""Asks the ranks of a round what their Flight Recorders hold, and what else `worker.witness` knows.
 
 See `worker.witness`, which answers.
 """
@@ -11,7 +11,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from undaunted.coordinator.wire.sockets import peer
-from undaunted.fault_tolerance.worker.witness import HEAD_BYTES, MOST_BYTES, RECORDING, TIMES
+from undaunted.fault_tolerance.worker.witness import HEAD_BYTES, MOST_BYTES, RECORDING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ANSWER_S = 0.5
 # To dump a full recorder takes 0.05 s of CPU time or more, which is a second where cores are too
 # few. What is not heard is lost, and nothing waits for it.
-_TIMES_S = 5.0
+_IDLY_S = 5.0
 _BACKLOG = 1024
 _MOST_LINKS = 4096
 
@@ -31,7 +31,7 @@ class Recordings:
     def __init__(self) -> None:
         self._listener: socket.socket | None = None
         self._links: dict[int, _Link] = {}  # by pid
-        self._idle: asyncio.Task[dict[int, bytes | None]] | None = None  # see `ask_times`
+        self._idle: asyncio.Task[dict[int, bytes | None]] | None = None  # see `ask_idly`
 
     def open(self) -> str:
         """Listen for the ranks of a round that is about to begin; return the socket's name.
@@ -57,11 +57,11 @@ class Recordings:
             await asyncio.wait([self._idle])
         return await self._ask(pids, RECORDING, ANSWER_S)
 
-    async def ask_times(self, pids: Iterable[int]) -> dict[int, bytes | None]:
-        """Ask these processes for their `OwnTimes`; a question for recordings goes first."""
+    async def ask_idly(self, pids: Iterable[int], what: bytes) -> dict[int, bytes | None]:
+        """Ask for `OwnTimes` or imports, if nobody asks; a question for recordings goes first."""
         if self._idle is not None:
             return {}
-        self._idle = asyncio.ensure_future(self._ask(pids, TIMES, _TIMES_S))
+        self._idle = asyncio.ensure_future(self._ask(pids, what, _IDLY_S))
         try:
             await asyncio.wait([self._idle])
             return {} if self._idle.cancelled() else self._idle.result()

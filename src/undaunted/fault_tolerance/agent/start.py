@@ -90,5 +90,6 @@ def _begin(config: RunConfig, metrics: socket.socket | None) -> Begun:
     )
     modules = template_modules(config.kind, config.target, config.cwd, config.preload)
     later = later_modules(config.kind, config.target, config.cwd)
-    spawner.prepare(environment, modules, (config.target, *config.args), later)
+    note = config.learn_imports == "on"
+    spawner.prepare(environment, modules, (config.target, *config.args), later, note)
     return Begun(area, pipes, spawner, environment, plug_in, metrics)

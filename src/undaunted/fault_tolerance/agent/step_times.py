@@ -21,6 +21,7 @@ from undaunted.attribution.straggler.own_times import (
     thinned,
 )
 from undaunted.coordinator.core import messages as job
+from undaunted.fault_tolerance.worker.witness import TIMES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -103,7 +104,7 @@ class StepTimes:
         }
         if not workers:
             return
-        answers = await self._recordings.ask_times(workers)
+        answers = await self._recordings.ask_idly(workers, TIMES)
         self._asked += 1
         told = [
             self._times(current, workers[pid], own)

@@ -7,6 +7,7 @@ thread, an open device) then happens only there.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import os
@@ -19,7 +20,7 @@ from undaunted.base.process import thread_count
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 # Files below /dev that are no devices with state of their own, or are everybody's.
 _HARMLESS = (
@@ -37,7 +38,7 @@ _HARMLESS = (
 )
 # A trial that is killed, because its round ends, is made again after the next fork.
 _TRIALS = 3
-_LOWEST_PRIORITY = 19
+LOWEST_PRIORITY = 19
 
 
 @dataclass
@@ -158,6 +159,22 @@ class Later:
         self._pid, self._pidfd = 0, -1
 
 
+@contextlib.contextmanager
+def silence(*fds: int) -> Iterator[None]:
+    """Have these standard streams lead nowhere: ranks say what packages say when imported."""
+    null = os.open(os.devnull, os.O_RDWR)
+    kept = [os.dup(fd) for fd in fds]
+    try:
+        for fd in fds:
+            os.dup2(null, fd)
+        yield
+    finally:
+        for fd, before in zip(fds, kept, strict=True):
+            os.dup2(before, fd)
+            os.close(before)
+        os.close(null)
+
+
 def _is_worth_it(name: str) -> bool:
     """Whether a module is not there yet, but the package it belongs to is."""
     return name not in sys.modules and name.partition(".")[0] in sys.modules
@@ -168,14 +185,11 @@ def _try(modules: list[str], sock: socket.socket, template: int) -> NoReturn:
     try:
         sock.close()
         if process.die_with_parent(template):
-            os.nice(_LOWEST_PRIORITY)  # the ranks begin just now
-            null = os.open(os.devnull, os.O_RDWR)
-            for fd in (0, 1, 2):
-                os.dup2(null, fd)
-            os.close(null)
-            trial = Imports()
-            for name in modules:
-                trial.load(name)
-            code = 1 if trial.failed or trial.objection() else 0
+            os.nice(LOWEST_PRIORITY)  # the ranks begin just now
+            with silence(0, 1, 2):
+                trial = Imports()
+                for name in modules:
+                    trial.load(name)
+                code = 1 if trial.failed or trial.objection() else 0
     finally:
         os._exit(code)

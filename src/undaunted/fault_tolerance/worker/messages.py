@@ -27,11 +27,52 @@ class Message(msgspec.Struct, kw_only=True, frozen=True, tag_field="type"):
     """Base of all messages."""
 
 
+class Group(msgspec.Struct, frozen=True):
+    """Modules that a rank has imported, in order, after it had made these changes of variables."""
+
+    environment: dict[str, str | None]  # None = not set any more
+    modules: list[str]
+
+
+class Renewed(msgspec.Struct, frozen=True):
+    """A value in a module that comes from a variable of the rank; ``number`` as a whole number."""
+
+    module: str
+    name: str
+    variable: str
+    number: bool
+
+
+class Learned(msgspec.Struct, frozen=True, kw_only=True):
+    """What the ranks have imported. Too much for a frame: it is handed over in a file.
+
+    Attributes:
+        groups: the modules.
+        first: what is imported before them.
+        left: packages among them that are not to be imported.
+        environment: of a rank, what the template's has not: each variable has another value.
+        checked: a worker with these imports is like a new process, once ``renewed`` is set.
+        renewed: values that are set again in each worker.
+    """
+
+    groups: list[Group]
+    first: list[str] = []
+    left: list[str] = []
+    environment: dict[str, str] = {}
+    checked: bool = False
+    renewed: list[Renewed] = []
+
+
 class Prepare(Message, frozen=True, tag="prepare"):
-    """Agent to template, once: import these for the workers, and ``later`` what can wait."""
+    """Agent to template, once: import these for the workers, and ``later`` what can wait.
+
+    Workers note what they import if ``note``; file ``learned_fd`` has what earlier ones have noted.
+    """
 
     modules: list[str]
     later: list[str] = []
+    note: bool = False
+    learned_fd: int = -1
 
 
 class Fork(Message, frozen=True, tag="fork"):
@@ -42,11 +83,18 @@ class Fork(Message, frozen=True, tag="fork"):
 
 
 class Ready(Message, frozen=True, tag="ready"):
-    """Template to agent: the imports took ``import_ns``; ``failed`` has an error per module."""
+    """Template to agent: the imports took ``import_ns``; ``failed`` has an error per module.
+
+    With ``left``, packages and why, the template is of no use: one without them would be.
+    ``learned`` is how many modules ranks had imported, ``renewed`` what is set in each worker.
+    """
 
     modules: list[str]
     import_ns: int
     failed: dict[str, str] = {}
+    left: dict[str, str] = {}
+    learned: int = 0
+    renewed: list[Renewed] = []
 
 
 class Forked(Message, frozen=True, tag="forked"):

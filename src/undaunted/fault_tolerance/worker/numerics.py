@@ -14,8 +14,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# The template starts with one OpenBLAS thread, since its threads would forbid to fork.
-TEMPLATE_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
+# The template starts with one OpenBLAS thread, and none of pyarrow's jemalloc, since threads would
+# forbid to fork.
+TEMPLATE_ENVIRONMENT = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
 
 # Where torch starts every process with the same seed, workers have it as well.
 _TORCH_FIXED_SEED = 67280421310721

@@ -10,10 +10,13 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+
+import msgspec
 
 from undaunted.base import process
 from undaunted.fault_tolerance.worker import messages
@@ -21,7 +24,7 @@ from undaunted.fault_tolerance.worker.numerics import TEMPLATE_ENVIRONMENT
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from undaunted.fault_tolerance.worker.messages import WorkerSpec
 
@@ -79,7 +82,9 @@ class Spawner:
         self._say_line: Callable[[str], object] | None = None
         self._said: set[str] = set()
         self._warm = WarmSpawner() if warm else None
-        self._start: Callable[[WarmSpawner], None] | None = None
+        self._start: Callable[..., None] | None = None
+        self._modules: list[str] = []
+        self._successor: WarmSpawner | None = None  # imports what was learned
         self._in_vain = 0  # templates since the last one that has forked workers
         self._one: asyncio.Lock | None = None
         self._called_off = 0  # times
@@ -108,6 +113,7 @@ class Spawner:
         modules: Sequence[str],
         words: Sequence[str] = (),
         later: Sequence[str] = (),
+        note: bool = False,
     ) -> None:
         """Start the template, which imports ``modules`` while the caller does other things.
 
@@ -116,9 +122,18 @@ class Spawner:
             modules: see `preload.template_modules`.
             words: the user's program and arguments, for ps.
             later: see `preload.later_modules`.
+            note: whether workers note what they import, for `learn`.
         """
-        python, fds = self._python, self._pass_fds
-        self._start = lambda warm: warm.start(python, env, modules, fds, words, later)
+        self._modules = list(modules)
+        prepare = messages.Prepare(modules=self._modules, later=list(later), note=note)
+        self._start = partial(
+            WarmSpawner.start,
+            python=self._python,
+            env=env,
+            prepare=prepare,
+            pass_fds=self._pass_fds,
+            words=words,
+        )
         if self._warm is not None:
             self._start(self._warm)
 
@@ -174,6 +189,35 @@ class Spawner:
         self._start(self._warm)
         return True
 
+    async def learn(self, learned: messages.Learned) -> messages.Ready | None:
+        """Start a template that imports what ranks have; once it has, workers come from it.
+
+        Until then they are forked from the one that there is.
+
+        Returns:
+            What it has imported, or what has to be left out; None = it came to nothing.
+        """
+        if self._start is None or self._warm is None or self._warm.unavailable_reason:
+            return None
+        import asyncio
+
+        successor = self._successor = WarmSpawner()
+        try:
+            self._start(successor, learned=msgspec.structs.replace(learned, first=self._modules))
+            ready = await successor.wait_ready()
+            if not ready or successor.ready is None or successor.ready.left:
+                return successor.ready
+            self._one = self._one or asyncio.Lock()
+            async with self._one:
+                successor.on_ready = self._on_ready
+                before, self._warm = self._warm, successor
+                before.end()
+            return successor.ready
+        finally:
+            self._successor = None
+            if self._warm is not successor:
+                successor.end()
+
     def call_off(self) -> None:
         """Have every `spawn` under way end soon, if need be with an OSError."""
         self._called_off += 1
@@ -181,11 +225,13 @@ class Spawner:
             self._warm.call_off()
 
     def pids(self) -> set[int]:
-        """Return the processes this keeps between rounds: the template, if it may fork again."""
-        template = self._warm
-        if template is None or template.pid is None or template.unavailable_reason:
-            return set()
-        return {template.pid}
+        """Return the processes this keeps between rounds: templates that may fork again."""
+        templates = (self._warm, self._successor)
+        return {
+            template.pid
+            for template in templates
+            if template is not None and template.pid and not template.unavailable_reason
+        }
 
     async def close(self) -> None:
         """End the template. May be called twice."""
@@ -290,20 +336,20 @@ class WarmSpawner:
         self,
         python: Sequence[str],
         env: Mapping[str, str],
-        modules: Sequence[str],
+        prepare: messages.Prepare,
         pass_fds: Sequence[int],
         words: Sequence[str] = (),
-        later: Sequence[str] = (),
+        learned: messages.Learned | None = None,
     ) -> None:
         """Start the template and return at once; failure shows in ``unavailable_reason``.
 
         Args:
             python: the workers' interpreter and its flags.
             env: what the environments of all workers have in common.
-            modules: to import, in this order.
+            prepare: what it imports.
             pass_fds: descriptors the workers need, by number.
             words: shown by ps behind the template's own command line.
-            later: to import when it has forked workers for the first time.
+            learned: what else it imports, as ranks have.
         """
         assert self._sock is None, "started once"
         ours, theirs = socket.socketpair()
@@ -311,12 +357,13 @@ class WarmSpawner:
         self._sock = ours
         self.environment = dict(env)
         command = boot_command(python, "template", theirs.fileno(), words)
-        with theirs:
+        with theirs, _learned_file(learned) as learned_fd:
             try:
                 # A new socket's buffer holds this many names; nobody reads yet.
-                prepare = messages.Prepare(modules=list(modules), later=list(later))
-                ours.send(messages.encode(prepare))
-                fds = (*pass_fds, theirs.fileno())
+                note = prepare.note and learned is None
+                asked = msgspec.structs.replace(prepare, note=note, learned_fd=learned_fd)
+                ours.send(messages.encode(asked))
+                fds = [*pass_fds, theirs.fileno(), *([learned_fd] if learned_fd >= 0 else [])]
                 self.pid = process.spawn(command, {**env, **TEMPLATE_ENVIRONMENT}, fds)
                 self._pidfd = process.open_pidfd(self.pid)
             except (OSError, messages.ProtocolError) as error:
@@ -399,6 +446,12 @@ class WarmSpawner:
         if self._pidfd is not None and process.wait_pidfd(self._pidfd, 0):
             self._lose(_ENDED)
 
+    def end(self) -> None:
+        """End the template, whatever it does."""
+        if self._pidfd is not None:
+            process.signal_pidfd(self._pidfd, signal.SIGKILL)
+        self.close()
+
     def close(self) -> None:
         """Let the template end; it does when the socket closes. May be called twice."""
         if self._sock is not None:
@@ -411,9 +464,7 @@ class WarmSpawner:
     def _lose(self, reason: str, *, hopeless: bool = False) -> None:
         self.unavailable_reason = self.unavailable_reason or reason
         self.hopeless = hopeless
-        if self._pidfd is not None:
-            process.signal_pidfd(self._pidfd, signal.SIGKILL)
-        self.close()
+        self.end()
 
     def _take_ready(self, answer: messages.AnyMessage | None) -> None:
         if not isinstance(answer, messages.Ready):
@@ -486,6 +537,21 @@ class WarmSpawner:
                 raise EOFError
             self._received += data
         return bytes(self._received[:size])
+
+
+@contextlib.contextmanager
+def _learned_file(learned: messages.Learned | None) -> Iterator[int]:
+    """Yield a descriptor of a file of what was learned, -1 if nothing was."""
+    fd = -1
+    if learned is not None:
+        from undaunted.fault_tolerance.worker import warm_imports  # when there is time
+
+        fd = warm_imports.write(learned)
+    try:
+        yield fd
+    finally:
+        if fd >= 0:
+            os.close(fd)
 
 
 def boot_command(python: Sequence[str], mode: str, fd: int, words: Sequence[str]) -> list[str]:

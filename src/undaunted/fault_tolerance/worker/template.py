@@ -20,13 +20,15 @@ import gc
 import os
 import signal
 import socket
+import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from undaunted.base import process
-from undaunted.fault_tolerance.worker import messages
+from undaunted.fault_tolerance.worker import import_notes, messages, warm_imports
 from undaunted.fault_tolerance.worker.imports import Imports, Later
+from undaunted.fault_tolerance.worker.warm_imports import WarmImports
 
 if TYPE_CHECKING:
     from undaunted.fault_tolerance.worker.messages import Fork, WorkerSpec
@@ -61,14 +63,17 @@ def serve(fd: int) -> WorkerSpec | None:
 def _serve(sock: socket.socket) -> WorkerSpec | None:
     imports = Imports()
     later = Later([])
+    warm = WarmImports()
+    note = False
     while True:
         if sock.fileno() not in process.wait_for_any([sock.fileno(), later.fd]):
             later.end(imports)
             continue
         message = messages.receive(sock, _TIMEOUT_S)
         if isinstance(message, messages.Prepare):
-            messages.send(sock, _prepare(imports, message), _TIMEOUT_S)
+            messages.send(sock, _prepare(imports, warm, message), _TIMEOUT_S)
             later = Later(message.later)
+            note = message.note
         elif isinstance(message, messages.Fork):
             reason = imports.objection()
             if reason:
@@ -76,20 +81,31 @@ def _serve(sock: socket.socket) -> WorkerSpec | None:
                 messages.send(sock, refused, _TIMEOUT_S)
             elif (spec := fork_workers(message, sock)) is not None:
                 later.forget()
+                warm.begin_worker(spec.env)
+                if note:
+                    import_notes.begin(spec.env)
                 return spec
             else:
                 later.begin(sock)
+        elif warm.modules:
+            os._exit(0)  # what packages have registered for the end is for ranks
         else:
             return None
 
 
-def _prepare(imports: Imports, request: messages.Prepare) -> messages.Ready:
+def _prepare(imports: Imports, warm: WarmImports, request: messages.Prepare) -> messages.Ready:
     started = time.monotonic_ns()
     ours = Imports()
+    left: dict[str, str] = {}
     for name in _OURS:
         ours.load(name)
     for name in request.modules:
         imports.load(name)
+    if request.learned_fd >= 0:
+        try:
+            warm.load(warm_imports.read(request.learned_fd), sys.orig_argv[: -len(sys.argv) + 1])
+        except warm_imports.UnfitError as unfit:
+            left = unfit.left
     # What exists now is never looked at by a collection again: workers share its memory for longer.
     gc.collect()
     gc.freeze()
@@ -97,6 +113,9 @@ def _prepare(imports: Imports, request: messages.Prepare) -> messages.Ready:
         modules=imports.done,
         import_ns=time.monotonic_ns() - started,
         failed=imports.failed,
+        left=left,
+        learned=len(warm.modules),
+        renewed=warm.renewed,
     )
 
 

@@ -1,7 +1,8 @@
 """In a rank: tells the agent, when it asks, what the Flight Recorder of this process holds.
 
 That is a recording after a hang, or now and then, out of the times of its entries, how long the
-rank has worked by itself in its steps (`straggler.own_times`).
+rank has worked by itself in its steps (`straggler.own_times`). Once, it tells what the program has
+imported (`import_notes`).
 
 One thread, which sleeps in a read of a socket. Nothing in here raises, keeps the rank waiting, or
 needs an agent that answers. Imported before the user's program: at the time of a hang an import may
@@ -27,12 +28,13 @@ from undaunted.attribution.flight.recording import encode
 from undaunted.attribution.straggler import own_times
 from undaunted.attribution.straggler.own_times import OwnTimes, Step
 from undaunted.base import process
+from undaunted.fault_tolerance.worker import import_notes
 from undaunted.progress import writer
 
 # Set by `undaunted run`: name of the agent's abstract Unix socket, without the leading NUL.
 VARIABLE = "UNDAUNTED_RECORDINGS"
 # A question: its number, then what is asked for.
-RECORDING, TIMES = b"r", b"t"
+RECORDING, TIMES, IMPORTS = b"r", b"t", b"i"
 QUESTION_BYTES = 1 + 1
 # An answer: the number of the question, then how many bytes follow: none, if there is no recording.
 HEAD_BYTES = 1 + 4
@@ -100,11 +102,17 @@ def _serve(sock: socket.socket) -> None:
     try:
         while len(question := sock.recv(QUESTION_BYTES, socket.MSG_WAITALL)) == QUESTION_BYTES:
             number, what = question[:1], question[1:]
-            body = b"" if _are_mixed() else times.answer() if what == TIMES else _recording()
+            body = import_notes.answer() if what == IMPORTS else _recorded(times, what)
             body = body if len(body) <= MOST_BYTES else b""
             sock.sendall(number + len(body).to_bytes(4, "big") + body)
     except OSError:
         pass  # the agent is gone
+
+
+def _recorded(times: Times, what: bytes) -> bytes:
+    if _are_mixed():
+        return b""
+    return times.answer() if what == TIMES else _recording()
 
 
 def _recording() -> bytes:
