@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -45,3 +47,58 @@ def test_ranks_that_cannot_need_torch_do_not_wait_for_it(tmp_path: Path) -> None
         assert launcher.finish() == 0
         (spawned,) = launcher.events("workers_spawned")
         assert spawned["mode"] == "warm"
+
+
+# Installed packages: one takes a value from its rank, one may not be imported in advance.
+PACKAGES = {
+    "pslow/__init__.py": "import os; RANK = int(os.environ.get('RANK', -1))",
+    "pslow/part.py": "",
+    "pthread.py": "import threading; threading.Thread(target=print).start()\n"
+    "threading.Thread(target=threading.Event().wait, daemon=True).start()",
+}
+LEARNED = r"""
+    import glob, os, sys, time
+    before = sorted(set(sys.modules) & {"pslow", "pslow.part", "pthread", "mine"})
+    import mine, pslow.part, pthread
+    import undaunted
+    sys.stdout.write(f"rank {os.environ['RANK']} {before} {pslow.RANK}\n")
+    round = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    step = 0
+    while round < 1 and not glob.glob("run/learned-imports-*.json"):
+        undaunted.step(step)
+        step += 1
+        time.sleep(0.01)
+    sys.exit(round < 2 and os.environ["RANK"] == "0")
+"""
+
+
+def test_restarted_ranks_find_what_earlier_ones_have_imported(tmp_path: Path) -> None:
+    installed = tmp_path / "site-packages"
+    for name, text in {**PACKAGES, "../mine.py": "import pslow"}.items():
+        path = installed / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    options = ("--nproc-per-node", "2", "--max-restarts", "3", "--ft-max-no-progress-cycles", "0")
+    with launched(tmp_path, LEARNED, *options, PYTHONPATH=str(installed)) as launcher:
+        assert launcher.finish(120) == 0
+        for rank in range(2):
+            launcher.wait_for(rf"rank {rank} \[\] {rank}$")
+            launcher.wait_for(rf"rank {rank} \['pslow', 'pslow.part'\] {rank}$")
+        (learned,) = launcher.events("imports_learned")
+        assert (learned["packages"], list(learned["left"])) == (["pslow"], ["pthread"])
+        assert {event["mode"] for event in launcher.events("workers_spawned")} == {"warm"}
+        report = subprocess.run(
+            [sys.executable, "-m", "undaunted", "report", str(launcher.run_dir)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert "pthread" in report.stdout
+
+
+def test_nothing_is_learned_where_that_is_turned_off(tmp_path: Path) -> None:
+    script = "import sys; sys.exit(any(type(f).__name__ == 'Notes' for f in sys.meta_path))"
+    with launched(tmp_path, script, "--learn-imports", "off") as launcher:
+        assert launcher.finish() == 0
+    with launched(tmp_path, script) as launcher:
+        assert launcher.finish() == 1

@@ -37,7 +37,9 @@ class AgentProcess:
         modules: list[str],
         env: dict[str, str] | None = None,
         flags: tuple[str, ...] = (),
+        learned: tuple[str, ...] = (),
     ):
+        """Start it; ``learned`` are modules that earlier workers are said to have imported."""
         self.env = ENVIRONMENT if env is None else env
         self._process = subprocess.Popen(
             [sys.executable, __file__],
@@ -47,7 +49,7 @@ class AgentProcess:
             env=self.env,
         )
         self.warm = warm
-        self._ask(warm=warm, modules=modules, env=self.env, flags=flags)
+        self._ask(warm=warm, modules=modules, env=self.env, flags=flags, learned=learned)
 
     def _ask(self, **request: Any) -> Any:
         self._tell(request)
@@ -126,6 +128,13 @@ async def agent() -> None:
         lambda pid, message: ready.extend([pid, message.import_ns, message.failed]),
     )
     spawner.prepare(start["env"], start["modules"])
+    if start["learned"]:
+        from undaunted.fault_tolerance.worker.messages import Group, Learned
+
+        groups = [Group({}, start["learned"])]
+        done = await spawner.learn(Learned(groups=groups, environment={"RANK": "1"}))
+        assert done is not None, "the template has ended"
+        assert (done.left, done.learned) == ({}, len(start["learned"]))
     print(json.dumps("started"), file=answers, flush=True)
     try:
         for line in requests:

@@ -1,4 +1,4 @@
-"""Every case of the table, in both modes, against plain ``python -u``."""
+"""Every case of the table, in all modes, against plain ``python -u``."""
 
 from __future__ import annotations
 
@@ -21,9 +21,13 @@ class Result(NamedTuple):
     stderr: bytes
 
 
-@pytest.fixture(scope="module", params=["warm", "fresh"])
+LEARNED = ("yaml", "pluggy", "hypothesis", "pygments", "pygments.lexers")
+
+
+@pytest.fixture(scope="module", params=["warm", "fresh", "learned"])
 def agent(request):
-    agent = AgentProcess(warm=request.param == "warm", modules=[])
+    learned = LEARNED if request.param == "learned" else ()
+    agent = AgentProcess(warm=request.param != "fresh", modules=[], learned=learned)
     yield agent
     agent.close()
 

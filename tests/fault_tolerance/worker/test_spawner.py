@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from undaunted.base import process
+from undaunted.fault_tolerance.worker import messages
 from undaunted.fault_tolerance.worker import spawner as module
 from undaunted.fault_tolerance.worker.spawner import Spawner, fresh_reason
 
@@ -291,14 +292,14 @@ if os.fork() == 0:
 class Played:
     """A spawner whose templates are fakes, and what it says; within `asyncio.run`."""
 
-    def __init__(self, tmp_path, code):
+    def __init__(self, tmp_path, code, modules=()):
         (tmp_path / "fake.py").write_text(dedent(code))
         self.reasons, self.lines, self.templates = [], [], []
         self.spawner = Spawner([sys.executable, "-S", str(tmp_path / "fake.py")], warm=True,
                                pass_fds=())  # fmt: skip
         self.spawner._fresh._python = [sys.executable]
         self.spawner.report_to(self.reasons.append, say=self.lines.append)
-        self.spawner.prepare(ENVIRONMENT, [])
+        self.spawner.prepare(ENVIRONMENT, modules, note=True)
         self._spec = spec(
             kind="program", target="true", env=ENVIRONMENT, cwd="/", agent_pid=os.getpid()
         )
@@ -307,6 +308,10 @@ class Played:
     def _seen(self):
         if self.spawner._warm.pid not in self.templates:
             self.templates.append(self.spawner._warm.pid)
+
+    async def spawn_script(self):
+        """Start a worker; return its pid, which nobody waits for."""
+        return (await self.spawner.spawn([msgspec.structs.replace(self._spec, kind="script")])).pids
 
     async def start(self, *, kind="script"):
         """Start a worker, and look whether there is another template now; return the mode."""
@@ -341,9 +346,9 @@ SERVES = (
 )
 
 
-def played(tmp_path, code, test):
+def played(tmp_path, code, test, modules=()):
     async def play():
-        it = Played(tmp_path, code)
+        it = Played(tmp_path, code, modules)
         try:
             await test(it)
         finally:
@@ -503,3 +508,81 @@ def test_no_processes_left_to_fork(tmp_path):
     )
     assert answer["codes"] == [0, 0]
     assert (tmp_path / "ran").read_text() == "xx", "each worker ran once"
+
+
+# --- a template that imports what ranks have ------------------------------------------------------
+
+LEARNED = messages.Learned(groups=[messages.Group({}, ["pone"])])
+# The first template and the one that learns are the same program: it knows by what it is asked.
+LEARNS = """
+import json, os, signal, socket, struct, sys
+sock = socket.socket(fileno=int(sys.argv[4]))
+def tell(**message):
+    body = json.dumps(message).encode()
+    sock.sendall(struct.pack(">I", len(body)) + body)
+asked = json.loads(sock.recv(1 << 20)[4:])
+learns = asked["learned_fd"] >= 0
+if learns:
+    learned = json.loads(os.pread(asked["learned_fd"], 1 << 20, 0))
+    assert learned["first"] == ["json"] and not asked["note"]
+    ANSWER
+tell(type="ready", modules=[], import_ns=0, learned=int(learns))
+while request := sock.recv(1 << 20):
+    tell(type="forked", number=json.loads(request[4:])["number"], pids=[4243 if learns else 4242])
+"""
+
+
+def learned_by(tmp_path, answer, test):
+    played(tmp_path, LEARNS.replace("ANSWER", answer), test, modules=["json"])
+
+
+def test_workers_are_forked_from_the_template_that_has_learned(tmp_path):
+    async def test(it):
+        assert await it.spawn_script() == [4242]
+        ready = await it.spawner.learn(LEARNED)
+        it._seen()
+        assert ready.learned == 1
+        assert await it.spawn_script() == [4243]
+        assert it.spawner.pids() == {it.templates[1]}
+
+    learned_by(tmp_path, "pass", test)
+
+
+def test_one_that_has_to_leave_packages_out_is_ended(tmp_path):
+    async def test(it):
+        ready = await it.spawner.learn(LEARNED)
+        assert ready.left == {"pone": "bad"}
+        assert await it.spawn_script() == [4242]
+        assert it.spawner.pids() == {it.templates[0]}
+
+    answer = "tell(type='ready', modules=[], import_ns=0, left={'pone': 'bad'}); signal.pause()"
+    learned_by(tmp_path, answer, test)
+
+
+def test_one_that_dies_changes_nothing(tmp_path):
+    async def test(it):
+        assert await it.spawner.learn(LEARNED) is None
+        assert await it.spawn_script() == [4242]
+
+    learned_by(tmp_path, "os._exit(3)", test)
+
+
+def test_workers_are_forked_while_it_imports_and_it_is_spared_then_ended(tmp_path):
+    async def test(it):
+        learning = asyncio.ensure_future(it.spawner.learn(LEARNED))
+        await asyncio.sleep(0)
+        assert len(it.spawner.pids()) == 2
+        assert await it.spawn_script() == [4242]
+        learning.cancel()
+        await asyncio.wait([learning])
+        assert it.spawner.pids() == {it.templates[0]}
+
+    learned_by(tmp_path, "signal.pause()", test)
+
+
+def test_nothing_is_learned_once_it_is_closed(tmp_path):
+    async def test(it):
+        await it.spawner.close()
+        assert await it.spawner.learn(LEARNED) is None
+
+    learned_by(tmp_path, "pass", test)

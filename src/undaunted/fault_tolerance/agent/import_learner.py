@@ -53,7 +53,7 @@ class _File(msgspec.Struct, frozen=True):
 
 
 class ImportLearner:
-    """Learns once for each launch. Owns its task; the template is the spawner's."""
+    """Learns until it has come to something or to nothing. Owns its task, not the template."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class ImportLearner:
             current: the round.
             environment: what those of all ranks have in common.
         """
-        if self._wanted:
+        if self._wanted and not self._spawner.has_learned:
             self.close()  # those of a round that was too short to ask
             self._task = asyncio.get_running_loop().create_task(self._learn(current, environment))
 
@@ -136,6 +136,7 @@ class ImportLearner:
             left = left | ready.left
         self._record(told, ready, left)
         if ready is not None and not ready.left:
+            self._wanted = True  # should this template be lost
             file = _File(key, left, ready.renewed)
             self._journal.write_text(str(self._path), msgspec.json.encode(file).decode() + "\n")
 

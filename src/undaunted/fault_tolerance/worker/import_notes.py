@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _LATE = "torch"
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 _OURS = "undaunted"
+_OURS_SET = "UNDAUNTED_"
 _MOST = 50_000
 MOST_BYTES = 16 * 1024 * 1024
 
@@ -72,10 +73,14 @@ class Notes:
 
 
 def changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str | None]:
-    """Return the variables that are not the same, with their values; None = not set any more."""
+    """Return the variables that are not the same, with their values; None = not set any more.
+
+    Ours do not count: they are another one in each process.
+    """
     now = dict(after)
     new: dict[str, str | None] = {k: v for k, v in now.items() if before.get(k) != v}
-    return new | dict.fromkeys(before.keys() - now.keys())
+    new |= dict.fromkeys(before.keys() - now.keys())
+    return {name: value for name, value in new.items() if not name.startswith(_OURS_SET)}
 
 
 def _origin(name: str) -> str:

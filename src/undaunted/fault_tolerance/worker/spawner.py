@@ -189,6 +189,12 @@ class Spawner:
         self._start(self._warm)
         return True
 
+    @property
+    def has_learned(self) -> bool:
+        """Whether workers find imported what earlier ones have imported."""
+        ready = self._warm.ready if self._warm is not None else None
+        return ready is not None and ready.learned > 0
+
     async def learn(self, learned: messages.Learned) -> messages.Ready | None:
         """Start a template that imports what ranks have; once it has, workers come from it.
 

@@ -157,7 +157,8 @@ class _Guard:
             self._blame(f"it imports {package}, which is left to the ranks")
         elif process.thread_count() > 1:
             self._blame("it starts a thread", self._last)
-        self._last = package
+        if package in self._known:
+            self._last = package
 
     def check(self, package: str, error: str) -> None:
         """After the import of one module of this package.

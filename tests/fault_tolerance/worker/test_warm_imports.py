@@ -1,0 +1,161 @@
+"""What a template imports of what ranks have, and what it leaves to them: real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from undaunted.fault_tolerance.worker import warm_imports
+
+SRC = Path(warm_imports.__file__).parents[3]
+# Imports what it is told to, as a template does, and says what came of it; then it forks a worker.
+PROGRAM = """
+    import json, os, sys
+    import msgspec
+    from undaunted.fault_tolerance.worker import warm_imports
+    from undaunted.fault_tolerance.worker.messages import Learned
+
+    learned = msgspec.convert(json.loads(sys.argv[1]), Learned)
+    boot = warm_imports.__file__.replace("warm_imports.py", "boot.py")
+    warm, unfit = warm_imports.WarmImports(), {}
+    def own(): return os.getpriority(os.PRIO_PROCESS, 0), sorted(os.listdir("/proc/self/fd"))
+    before = own()
+    try:
+        warm.load(learned, [sys.executable, "-u", boot])
+    except warm_imports.UnfitError as error:
+        unfit = error.left
+    assert unfit or own() == before
+    worker = {"RANK": "6", "SET": "own"}
+    if not unfit:
+        warm.begin_worker(worker)
+    values = {name: {k: v for k, v in vars(sys.modules[name]).items() if k.isupper()}
+              for name in warm.modules}
+    print(json.dumps({"unfit": unfit, "modules": warm.modules, "worker": worker, "values": values,
+                      "renewed": msgspec.to_builtins(warm.renewed),
+                      "environment": {k: os.environ.get(k) for k in ("SET", "OF_PONE")}}))
+"""
+
+
+STARTS = "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
+
+
+@pytest.fixture
+def load(tmp_path):
+    folder = tmp_path / "site-packages"
+
+    def run(packages, *groups, **learned):
+        for name, text in packages.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(dedent(text))
+        told = [{"environment": environment, "modules": names} for environment, names in groups]
+        about = {"groups": told, "environment": {"RANK": "1", "LOCAL_RANK": "3"}, **learned}
+        path = os.pathsep.join([str(SRC), str(folder)])
+        done = subprocess.run(
+            [sys.executable, "-c", dedent(PROGRAM), json.dumps(about)],
+            env={**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        assert done.stderr == ""
+        assert done.returncode == 0
+        return json.loads(done.stdout)
+
+    return run
+
+
+def test_packages_are_imported_in_the_environment_that_they_had(load):
+    packages = {
+        "pone.py": "import os; WAS = os.environ.get('SET'); print('loud'); os.write(2, b'loud')",
+        "ptwo/__init__.py": "import os; WAS = os.environ.get('SET')",
+        "ptwo/part.py": "import ptwo",
+    }
+    found = load(packages, ({"SET": "a"}, ["pone"]), ({"PATH": None}, ["ptwo", "ptwo.part"]))
+    assert found["unfit"] == {}
+    assert found["modules"] == ["pone", "ptwo", "ptwo.part"]
+    assert found["values"] == {"pone": {"WAS": "a"}, "ptwo": {"WAS": None}, "ptwo.part": {}}
+    assert found["environment"]["SET"] is None, "as it was before"
+
+
+def test_what_depends_on_the_rank_is_set_again(load):
+    packages = {
+        "pone.py": """
+            import os
+            def only(): pass
+            only.rank = int(os.environ.get("RANK", 0))
+            LOCAL = os.environ.get("LOCAL_RANK")
+            os.environ["OF_PONE"] = os.environ["SET"] = "1"
+        """
+    }
+    found = load(packages, ({}, ["pone"]))
+    assert found["unfit"] == {}
+    assert [(each["name"], each["variable"]) for each in found["renewed"]] == [
+        ("LOCAL", "LOCAL_RANK"),
+        ("only.rank", "RANK"),
+    ]
+    assert found["worker"] == {"RANK": "6", "SET": "own", "OF_PONE": "1"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        STARTS,
+        "import socket; KEPT = socket.socket()",
+        "import select; KEPT = select.epoll()",
+        "KEPT = open('/dev/loop-control', 'rb')",
+        "1/0",
+        "import sys; sys.exit(0)",
+        "import os; X = 'rank' if 'RANK' in os.environ else 'no rank'",
+        "import tempfile; DIRECTORY = tempfile.mkdtemp()",
+        "import os; os.environ['MODE'] = 'rank' if 'RANK' in os.environ else 'no rank'",
+    ],
+)
+def test_a_package_that_a_program_could_tell_is_left_to_the_ranks(load, text):
+    if "loop-control" in text and not os.access("/dev/loop-control", os.R_OK):
+        pytest.skip("this machine has no device that may be opened")
+    packages = {"pone.py": "", "pbad/__init__.py": "", "pbad/part.py": text, "ptwo.py": ""}
+    groups = {}, ["pone", "pbad", "pbad.part", "ptwo"]
+    found = load(packages, groups)
+    assert list(found["unfit"]) == ["pbad"]
+    again = load(packages, groups, left=["pbad"])
+    assert (again["unfit"], again["modules"]) == ({}, ["pone", "ptwo"])
+
+
+def test_what_imports_such_a_package_is_left_as_well(load):
+    starts = (
+        "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
+    )
+    packages = {
+        "pfine.py": "",
+        "pbad.py": STARTS,
+        "pabove/__init__.py": "from pabove import part",
+        "pabove/part.py": "def get():\n    import pbad\nget()",
+        "plater.py": "import pbad",
+    }
+    groups = {}, ["pfine", "pabove", "pabove.part", "pbad", "plater"]
+    found = load(packages, groups)
+    assert sorted(found["unfit"]) == ["pabove", "pbad"]
+    found = load(packages, groups, left=sorted(found["unfit"]))
+    assert list(found["unfit"]) == ["plater"]
+    found = load(packages, groups, left=["pabove", "pbad", "plater"])
+    assert (found["unfit"], found["modules"]) == ({}, ["pfine"])
+
+
+def test_nothing_is_compared_twice(load):
+    packages = {"pone.py": "import os; X = 'rank' if 'RANK' in os.environ else 'no rank'"}
+    renewed = [{"module": "pone", "name": "X", "variable": "RANK", "number": False}]
+    found = load(packages, ({}, ["pone"]), checked=True, renewed=renewed)
+    assert (found["unfit"], found["renewed"]) == ({}, renewed)
+
+
+def test_a_new_process_that_ends_early(load):
+    text = "import os\nif 'RANK' in os.environ: os._exit(0)"
+    found = load({"pone.py": text}, ({}, ["pone"]))
+    assert list(found["unfit"]) == [""]
