@@ -129,9 +129,6 @@ def test_a_package_that_a_program_could_tell_is_left_to_the_ranks(load, text):
 
 
 def test_what_imports_such_a_package_is_left_as_well(load):
-    starts = (
-        "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
-    )
     packages = {
         "pfine.py": "",
         "pbad.py": STARTS,
