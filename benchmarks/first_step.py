@@ -21,6 +21,7 @@ import tempfile
 import threading
 import time
 import uuid
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -41,6 +42,7 @@ COMMANDS = {
 }
 MARK = "BENCHMARK_JOB"
 LEARNS_S, RESTART_S = 240.0, 60.0
+_LINES_BETWEEN = 40  # of both ranks: more steps than lie between two checkpoints
 
 
 class Times(NamedTuple):
@@ -74,6 +76,7 @@ class Job:
             text=True,
             errors="replace",
         )
+        self.last: deque[str] = deque(maxlen=60)
         self._lines: queue.Queue[tuple[float, str]] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -82,6 +85,7 @@ class Job:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self._lines.put((time.monotonic(), line))
+            self.last.append(line)
         self._lines.put((time.monotonic(), ""))
 
     def until_step(self, began: float, limit_s: float) -> Times | None:
@@ -115,7 +119,9 @@ class Job:
         return None
 
     def kill(self, rank: int) -> float:
-        """Kill this rank; return when."""
+        """Have the job get on, as one is given up that does not; kill this rank; return when."""
+        for _ in range(_LINES_BETWEEN):
+            self._lines.get(timeout=RESTART_S)
         spawned = self._events("workers_spawned")
         pids: dict[int, int] = dict(enumerate(spawned[-1]["pids"]) if spawned else self._ranks())
         os.kill(pids[rank], signal.SIGKILL)
@@ -164,6 +170,7 @@ def restarts(launcher: str, framework: str, number: int) -> tuple[list[Times], i
                     took = job.until_step(job.kill(1), RESTART_S)
                     if took is None:
                         failed += 1
+                        print(f"{launcher} failed:\n{''.join(job.last)}", file=sys.stderr)
                         break  # with this job
                     times.append(took)
                     print(f"{launcher}: {took}", file=sys.stderr, flush=True)
