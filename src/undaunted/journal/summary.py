@@ -429,7 +429,7 @@ def _of_imports(learned: e.ImportsLearned) -> str:
     note = (
         f"restarted ranks found {count(learned.modules, 'module')} of "
         f"{count(len(learned.packages), 'package')} imported, which took "
-        f"{format_duration(learned.import_ns / _NS)} beside the training"
+        f"{format_duration(learned.took_ns / _NS)} beside the training"
     )
     left = "; ".join(f"{package} ({reason})" for package, reason in learned.left.items())
     return f"{note}; they import themselves: {left}" if left else note

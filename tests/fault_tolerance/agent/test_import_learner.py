@@ -17,28 +17,34 @@ from undaunted.fault_tolerance.agent.import_learner import (
     disagreement,
     rank_variables,
 )
-from undaunted.fault_tolerance.worker.import_notes import Told
-from undaunted.fault_tolerance.worker.messages import Group, Learned, Ready, Renewed
+from undaunted.fault_tolerance.worker.import_notes import RankImports
+from undaunted.fault_tolerance.worker.messages import Group, Learned, RankValue, Ready
 
-TOLD = Told([Group({}, ["pone", "pone.part", "ptwo"])], {"pone": (1, 2), "ptwo": (3, 4)})
-RENEWED = [Renewed("pone", "X", "RANK", number=True)]
+TOLD = RankImports([Group({}, ["pone", "pone.part", "ptwo"])], {"pone": (1, 2), "ptwo": (3, 4)})
+RANK_VALUES = [RankValue("pone", "X", "RANK", is_number=True)]
 
 
 def test_variables_of_a_rank_have_different_numbers() -> None:
     shared = {"PATH": "/bin", "OMP": "1", "RANK": "9"}
     own = {**shared, "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "0", "MASTER_ADDR": "host"}
     own |= {"UNDAUNTED_PAGE": "v1:3", "GONE": "x"}
-    found = rank_variables({**shared, "GONE": "y"}, own)
+    found, of_first = rank_variables({**shared, "GONE": "y"}, own)
+    assert (of_first["RANK"], of_first["LOCAL_RANK"], of_first["WORLD_SIZE"]) == ("0", "0", "2")
+    assert found.keys() == of_first.keys()
     assert found.pop("MASTER_ADDR") == "host"
     assert found.pop("GONE") == "x"
     assert found.pop("RANK") == "1"
     assert sorted(found) == ["LOCAL_RANK", "WORLD_SIZE"]
     assert len({"1", *found.values()}) == 3
+    blas = {"OPENBLAS_NUM_THREADS": "4"}
+    assert rank_variables(blas, blas) == (blas, blas), "the template has another value"
 
 
 def test_what_ranks_import_after_other_changes_of_variables() -> None:
-    one = Told([Group({}, ["pone"]), Group({"A": "1", "B": "2"}, ["ptwo", "pthree.part"])])
-    other = Told([Group({}, ["pone", "pfour"]), Group({"A": "0", "B": "2"}, ["pthree.part"])])
+    one = RankImports([Group({}, ["pone"]), Group({"A": "1", "B": "2"}, ["ptwo", "pthree.part"])])
+    other = RankImports(
+        [Group({}, ["pone", "pfour"]), Group({"A": "0", "B": "2"}, ["pthree.part"])]
+    )
     assert disagreement(one, one) == {}
     left = disagreement(one, other)
     assert list(left) == ["pthree"], "the other one has not imported ptwo"
@@ -55,7 +61,9 @@ class Job:
         self.events: list[Any] = []
         self.told: dict[int, bytes | None] = {}
         self.iterations = [(0, 1), (0, 0)]
-        config: Any = SimpleNamespace(run_dir=str(tmp_path), node="n0", learn_imports=learn)
+        config: Any = SimpleNamespace(
+            run_dir=str(tmp_path), node="n0", learn_imports=learn, python=["python"]
+        )
         workers: Any = SimpleNamespace(
             all=[SimpleNamespace(pid=70 + rank, local_rank=rank) for rank in range(2)]
         )
@@ -63,7 +71,9 @@ class Job:
         journal: Any = SimpleNamespace(record=self.events.append, write_text=self._write)
         own: Any = self
         self.learner = ImportLearner(config, area, own, workers, own, journal)
-        self.round: Any = SimpleNamespace(specs=[SimpleNamespace(env={"RANK": "0"})])
+        spec = SimpleNamespace(env={"RANK": "0"})
+        self.round: Any = SimpleNamespace(specs=[spec], stopping=False)
+        self.busy = 0  # times that somebody else asks
 
     def _page(self, rank: int) -> Any:
         first, now = self.iterations[rank]
@@ -75,6 +85,9 @@ class Job:
 
     async def ask_idly(self, pids: Any, what: bytes) -> dict[int, bytes | None]:
         assert what == module.IMPORTS
+        if self.busy:
+            self.busy -= 1
+            return {}
         return {pid: self.told.get(pid) for pid in pids}
 
     async def learn(self, learned: Learned) -> Ready | None:
@@ -83,7 +96,7 @@ class Job:
         self.has_learned = ready is not None and ready.learned > 0
         return ready
 
-    def tell(self, *told: Told | None) -> None:
+    def tell(self, *told: RankImports | None) -> None:
         for pid, each in zip((70, 71), told, strict=True):
             packed = zlib.compress(msgspec.msgpack.encode(each)) if each is not None else None
             self.told[pid] = packed
@@ -108,31 +121,31 @@ def ready(**about: Any) -> Ready:
 
 
 def test_packages_are_left_until_the_template_can_fork(tmp_path: Any) -> None:
-    answers = [ready(left={"ptwo": "it starts a thread"}), ready(learned=2, renewed=RENEWED)]
-    job = Job(tmp_path, list(answers))
+    left = {"ptwo": "it starts a thread"}
+    job = Job(tmp_path, [ready(left=left), ready(learned=2, rank_values=RANK_VALUES)])
     job.tell(TOLD, TOLD)
     job.run()
     assert [each.left for each in job.asked] == [[], ["ptwo"]]
     assert [each.checked for each in job.asked] == [False, False]
-    assert job.asked[0].environment == {"RANK": "1"}
+    assert job.asked[0].environments == ({"RANK": "1"}, {"RANK": "0"})
     (event,) = job.events
     assert (event.modules, event.packages, event.problem) == (2, ["pone"], "")
-    assert event.left == {"ptwo": "it starts a thread"}
+    assert event.left == left
     job.run()
     assert len(job.asked) == 2, "it has learned"
     job.has_learned = False
-    job.answers = [ready(learned=2, renewed=RENEWED)]
+    job.answers = [ready(learned=2, rank_values=RANK_VALUES)]
     job.run()
     assert job.asked[2].checked, "the template was lost"
 
     # The next launch knows, as long as modules and versions are the same.
-    again = Job(tmp_path, [ready(learned=2, renewed=RENEWED)])
+    again = Job(tmp_path, [ready(learned=2, rank_values=RANK_VALUES)])
     again.tell(TOLD, TOLD)
     again.run()
     (learned,) = again.asked
-    assert (learned.left, learned.checked, learned.renewed) == (["ptwo"], True, RENEWED)
+    assert (learned.left, learned.checked, learned.rank_values) == (["ptwo"], True, RANK_VALUES)
     newer = Job(tmp_path, [ready(learned=3)])
-    other = Told(TOLD.groups, {**TOLD.packages, "pone": (9, 2)})
+    other = RankImports(TOLD.groups, {**TOLD.packages, "pone": (9, 2)})
     newer.tell(other, other)
     newer.run()
     assert (newer.asked[0].left, newer.asked[0].checked) == ([], False)
@@ -142,7 +155,7 @@ def test_packages_are_left_until_the_template_can_fork(tmp_path: Any) -> None:
     ("answers", "times"),
     [
         ([None], 1),
-        ([ready(left={"": "not compared"})], 1),
+        ([ready(problem="not compared")], 1),
         ([ready(left={f"p{n}": "no"}) for n in range(20)], module._MOST_TEMPLATES),
     ],
 )
@@ -164,6 +177,48 @@ def test_ranks_that_do_not_answer_are_asked_in_the_next_round(tmp_path: Any) -> 
     job.tell(TOLD, TOLD)
     job.run()
     assert len(job.asked) == 1
+
+
+def test_somebody_else_asks_at_that_moment(tmp_path: Any) -> None:
+    job = Job(tmp_path, [ready(learned=3)])
+    job.tell(TOLD, TOLD)
+    job.busy = 2
+    job.run()
+    assert len(job.asked) == 1
+
+
+def test_a_round_that_is_over_is_not_asked(tmp_path: Any) -> None:
+    for about in ("stopping", "workers"):
+        job = Job(tmp_path, [])
+        job.tell(TOLD, TOLD)
+        if about == "stopping":
+            job.round.stopping = True
+        else:
+            job.learner._workers.all.clear()
+        job.run()
+        assert job.asked == []
+
+
+def test_there_is_nothing_to_learn(tmp_path: Any) -> None:
+    job = Job(tmp_path, [])
+    job.tell(RankImports([]), RankImports([]))
+    job.run()
+    other = RankImports([Group({"A": "1"}, TOLD.groups[0].modules)], TOLD.packages)
+    job.tell(TOLD, other)
+    job.run()
+    assert (job.asked, job.events) == ([], [])
+
+
+def test_only_values_of_what_was_told_are_set(tmp_path: Any) -> None:
+    job = Job(tmp_path, [ready(learned=3, rank_values=RANK_VALUES)])
+    job.tell(TOLD, TOLD)
+    job.run()
+    path = tmp_path / "learned-imports-n0.json"
+    path.write_text(path.read_text().replace('"pone","name":"X"', '"os","name":"X"'))
+    again = Job(tmp_path, [ready(learned=3)])
+    again.tell(TOLD, TOLD)
+    again.run()
+    assert (again.asked[0].checked, again.asked[0].rank_values) == (True, [])
 
 
 def test_it_is_turned_off(tmp_path: Any) -> None:

@@ -63,7 +63,11 @@ async def test_each_rank_says_what_it_has(
 ) -> None:
     asked = Recordings()
     name = asked.open()
-    ranks += [start(name), start(name, "70"), start(name, str(witness.MOST_BYTES + 1))]
+    ranks += [
+        start(name),
+        start(name, "70"),
+        start(name, str(max(witness.MOST_BYTES.values()) + 1)),
+    ]
     without, with_one, too_long = (each.pid for each in ranks)
     monkeypatch.setattr(module, "ANSWER_S", 20.0)  # a machine may be busy
     for _ in range(2):

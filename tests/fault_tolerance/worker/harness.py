@@ -129,12 +129,9 @@ async def agent() -> None:
     )
     spawner.prepare(start["env"], start["modules"])
     if start["learned"]:
-        from undaunted.fault_tolerance.worker.messages import Group, Learned
-
-        groups = [Group({}, start["learned"])]
-        done = await spawner.learn(Learned(groups=groups, environment={"RANK": "1"}))
+        done = await spawner.learn(learned(start["learned"]))
         assert done is not None, "the template has ended"
-        assert (done.left, done.learned) == ({}, len(start["learned"]))
+        assert (done.left, done.problem, done.learned) == ({}, "", len(start["learned"]))
     print(json.dumps("started"), file=answers, flush=True)
     try:
         for line in requests:
@@ -148,6 +145,22 @@ async def agent() -> None:
         with contextlib.suppress(ChildProcessError):
             while True:
                 os.waitpid(-1, 0)
+
+
+def learned(names: list[str]) -> Any:
+    """What ranks say that have imported these, and no other packages."""
+    import importlib.util
+
+    from undaunted.fault_tolerance.worker.import_notes import stamp
+    from undaunted.fault_tolerance.worker.messages import Group, Learned
+
+    packages = {
+        name: stamp(((spec := importlib.util.find_spec(name)) and spec.origin) or "")
+        for name in names
+        if "." not in name
+    }
+    environments = {"RANK": "1"}, {"RANK": "0"}
+    return Learned(groups=[Group({}, names)], packages=packages, environments=environments)
 
 
 async def serve(request: dict[str, Any], spawner: Any) -> dict[str, Any]:

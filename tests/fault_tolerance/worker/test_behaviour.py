@@ -21,7 +21,7 @@ class Result(NamedTuple):
     stderr: bytes
 
 
-LEARNED = ("yaml", "pluggy", "hypothesis", "pygments", "pygments.lexers")
+LEARNED = ("yaml", "pluggy", "pygments", "pygments.lexers")
 
 
 @pytest.fixture(scope="module", params=["warm", "fresh", "learned"])

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -64,6 +65,7 @@ def test_installed_modules_in_the_order_of_their_imports(installed, tmp_path):
     answer = told(folder, "import mine, pone")
     assert [group["modules"] for group in answer["groups"]] == [["ptwo", "pone", "pone.late"]]
     assert sorted(answer["packages"]) == ["pone", "ptwo"]
+    assert answer["own"] == ["mine"]
     file = folder / "ptwo.py"
     assert answer["packages"]["ptwo"] == [file.stat().st_mtime_ns, file.stat().st_size]
 
@@ -82,10 +84,12 @@ def test_modules_that_are_not_there_or_failed_are_not_told(installed):
 def test_the_environment_at_the_time_of_each_import(installed):
     installed("pone.py", "import os; os.environ['OF_PONE'] = '1'")
     installed("ptwo.py")
-    folder = installed("pthree.py")
+    installed("pthree/__init__.py")
+    folder = installed("pthree/part.py")
     program = (
         "os.environ['SET'] = 'a'; del os.environ['GONE']\nimport pone\nimport ptwo\n"
-        "os.environ['SET'] = 'b'; os.environ['UNDAUNTED_X'] = 'x'\nimport pthree"
+        "os.environ['SET'] = 'b'; os.environ['UNDAUNTED_X'] = 'x'\nimport pthree\n"
+        "os.environb[b'BYTES'] = b'\\xff'; os.environ['SET'] = 'c'\nimport pthree.part"
     )
     answer = told(folder, program, GONE="1")
     first = {"SET": "a", "GONE": None}
@@ -93,13 +97,57 @@ def test_the_environment_at_the_time_of_each_import(installed):
         (first, ["pone"]),
         ({**first, "OF_PONE": "1"}, ["ptwo"]),
         ({"SET": "b", "GONE": None, "OF_PONE": "1"}, ["pthree"]),
+        ({"SET": "c", "GONE": None, "OF_PONE": "1"}, ["pthree.part"]),
     ]
+
+
+def test_who_asks_whether_a_module_is_there_has_not_imported_it(installed):
+    installed("pone.py")
+    folder = installed("ptwo.py")
+    program = "import importlib.util\nimportlib.util.find_spec('ptwo')\nimport pone, ptwo"
+    answer = told(folder, program)
+    assert [group["modules"] for group in answer["groups"]] == [["pone", "ptwo"]]
+
+
+def test_a_module_that_loads_itself_later_is_left_in_peace(installed):
+    folder = installed("plazy.py", "raise RuntimeError('loaded')")
+    program = (
+        "import importlib.util as u\nspec = u.find_spec('plazy')\n"
+        "spec.loader = u.LazyLoader(spec.loader)\nlazy = u.module_from_spec(spec)\n"
+        "sys.modules['plazy'] = lazy\nspec.loader.exec_module(lazy)"
+    )
+    answer = told(folder, program)
+    assert [group["modules"] for group in answer["groups"]] == [["plazy"]]
+
+
+def test_nothing_of_it_raises(monkeypatch):
+    monkeypatch.setattr(import_notes, "changes", lambda *_: 1 / 0)
+    notes = Notes({})
+    assert notes.find_spec("json") is None
+    monkeypatch.setattr(import_notes, "_notes", notes)
+    monkeypatch.setattr(Notes, "tell", lambda _: 1 / 0)
+    assert import_notes.answer() == b""
+
+
+def test_an_import_that_goes_on_meanwhile_misses_no_finder(monkeypatch):
+    begun = list(sys.meta_path)
+    monkeypatch.setattr(sys, "meta_path", begun)
+    import_notes.begin({})
+    import_notes.answer()
+    assert len(begun) == len(sys.meta_path) + 1, "who goes through it has it as it was"
+
+
+def test_the_first_and_the_last_rank_are_asked():
+    specs = [SimpleNamespace(local_rank=rank) for rank in range(3)]
+    assert import_notes.asked(specs) == {0, 2}
+    assert import_notes.asked(specs[1:2]) == {1}
 
 
 def test_changes():
     before = {"A": "1", "B": "2", "UNDAUNTED_PAGE": "3"}
     assert changes(before, {"A": "1", "C": "4"}) == {"B": None, "C": "4"}
     assert changes(before, before) == {}
+    assert changes({}, {"D": "\udcff"}) == {}, "no text"
 
 
 def test_a_process_that_has_noted_nothing_answers_with_nothing():
@@ -112,13 +160,14 @@ def test_an_answer_that_nobody_understands(answer):
     assert import_notes.decode(answer) is None
 
 
-def test_a_finder_that_finds_nothing():
+def test_a_finder_that_finds_nothing(monkeypatch):
     notes = Notes(os.environ.copy())
     assert notes.find_spec("json") is None
     assert notes.tell().groups == [], "it is Python's own"
-    for _ in range(import_notes._MOST + 10):
-        notes.find_spec("yaml.nodes")
-    assert len(notes._found) == import_notes._MOST
+    monkeypatch.setattr(import_notes, "_MOST", 3)
+    for number in range(5):
+        notes.find_spec(f"m{number}")
+    assert len(notes._found) == 3
 
 
 def test_ours_count_wherever_they_are():

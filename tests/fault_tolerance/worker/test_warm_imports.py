@@ -12,6 +12,7 @@ from textwrap import dedent
 import pytest
 
 from undaunted.fault_tolerance.worker import warm_imports
+from undaunted.fault_tolerance.worker.import_notes import stamp
 
 SRC = Path(warm_imports.__file__).parents[3]
 # Imports what it is told to, as a template does, and says what came of it; then it forks a worker.
@@ -21,7 +22,7 @@ PROGRAM = """
     from undaunted.fault_tolerance.worker import warm_imports
     from undaunted.fault_tolerance.worker.messages import Learned
 
-    learned = msgspec.convert(json.loads(sys.argv[1]), Learned)
+    learned = msgspec.convert(json.loads(sys.argv[1]), Learned, strict=False)
     boot = warm_imports.__file__.replace("warm_imports.py", "boot.py")
     warm, unfit = warm_imports.WarmImports(), {}
     def own(): return os.getpriority(os.PRIO_PROCESS, 0), sorted(os.listdir("/proc/self/fd"))
@@ -29,7 +30,7 @@ PROGRAM = """
     try:
         warm.load(learned, [sys.executable, "-u", boot])
     except warm_imports.UnfitError as error:
-        unfit = error.left
+        unfit = error.left or {"": error.problem}
     assert unfit or own() == before
     worker = {"RANK": "6", "SET": "own"}
     if not unfit:
@@ -37,7 +38,7 @@ PROGRAM = """
     values = {name: {k: v for k, v in vars(sys.modules[name]).items() if k.isupper()}
               for name in warm.modules}
     print(json.dumps({"unfit": unfit, "modules": warm.modules, "worker": worker, "values": values,
-                      "renewed": msgspec.to_builtins(warm.renewed),
+                      "rank_values": msgspec.to_builtins(warm.rank_values),
                       "environment": {k: os.environ.get(k) for k in ("SET", "OF_PONE")}}))
 """
 
@@ -49,13 +50,21 @@ STARTS = "import threading; threading.Thread(target=threading.Event().wait, daem
 def load(tmp_path):
     folder = tmp_path / "site-packages"
 
-    def run(packages, *groups, **learned):
-        for name, text in packages.items():
+    def run(files, *groups, **learned):
+        for name, text in files.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(dedent(text))
         told = [{"environment": environment, "modules": names} for environment, names in groups]
-        about = {"groups": told, "environment": {"RANK": "1", "LOCAL_RANK": "3"}, **learned}
+        names = {name.partition("/")[0].removesuffix(".py") for name in files}
+        first = {name: f"{name}.py" if f"{name}.py" in files else f"{name}/__init__.py"
+                 for name in names}  # fmt: skip
+        about = {
+            "groups": told,
+            "packages": {name: stamp(str(folder / first[name])) for name in names},
+            "environments": [{"RANK": "1", "LOCAL_RANK": "3"}, {"RANK": "0", "LOCAL_RANK": "0"}],
+            **learned,
+        }
         path = os.pathsep.join([str(SRC), str(folder)])
         done = subprocess.run(
             [sys.executable, "-c", dedent(PROGRAM), json.dumps(about)],
@@ -91,12 +100,12 @@ def test_what_depends_on_the_rank_is_set_again(load):
             def only(): pass
             only.rank = int(os.environ.get("RANK", 0))
             LOCAL = os.environ.get("LOCAL_RANK")
-            os.environ["OF_PONE"] = os.environ["SET"] = "1"
+            os.environ["OF_PONE"] = os.environ["SET"] = "1"  # neither is set before
         """
     }
     found = load(packages, ({}, ["pone"]))
     assert found["unfit"] == {}
-    assert [(each["name"], each["variable"]) for each in found["renewed"]] == [
+    assert [(each["name"], each["variable"]) for each in found["rank_values"]] == [
         ("LOCAL", "LOCAL_RANK"),
         ("only.rank", "RANK"),
     ]
@@ -114,6 +123,19 @@ def test_what_depends_on_the_rank_is_set_again(load):
         "import sys; sys.exit(0)",
         "import os; X = 'rank' if 'RANK' in os.environ else 'no rank'",
         "import tempfile; DIRECTORY = tempfile.mkdtemp()",
+        "import os; NAME = f'lock-{os.getpid()}'",
+        "import os; FIRST = os.environ.get('RANK') == '0'",
+        "import os; FLAG = int('RANK' in os.environ)",
+        "import os; KEPT = os.pipe()",
+        "KEPT = open(__file__)",
+        "import subprocess; KEPT = subprocess.Popen(['true'])",
+        "import multiprocessing; KEPT = multiprocessing.Lock()",
+        "import mmap; KEPT = mmap.mmap(-1, 4096)",
+        "import logging; logging.basicConfig()",
+        "import signal; signal.signal(signal.SIGUSR1, print)",
+        "import os; os.environ['PATH'] += ':/x'",
+        "import os; del os.environ['PATH']",
+        "import unknown_to_ranks",
         "import os; os.environ['MODE'] = 'rank' if 'RANK' in os.environ else 'no rank'",
     ],
 )
@@ -121,6 +143,7 @@ def test_a_package_that_a_program_could_tell_is_left_to_the_ranks(load, text):
     if "loop-control" in text and not os.access("/dev/loop-control", os.R_OK):
         pytest.skip("this machine has no device that may be opened")
     packages = {"pone.py": "", "pbad/__init__.py": "", "pbad/part.py": text, "ptwo.py": ""}
+    packages["unknown_to_ranks.py"] = ""
     groups = {}, ["pone", "pbad", "pbad.part", "ptwo"]
     found = load(packages, groups)
     assert list(found["unfit"]) == ["pbad"]
@@ -147,12 +170,41 @@ def test_what_imports_such_a_package_is_left_as_well(load):
 
 def test_nothing_is_compared_twice(load):
     packages = {"pone.py": "import os; X = 'rank' if 'RANK' in os.environ else 'no rank'"}
-    renewed = [{"module": "pone", "name": "X", "variable": "RANK", "number": False}]
-    found = load(packages, ({}, ["pone"]), checked=True, renewed=renewed)
-    assert (found["unfit"], found["renewed"]) == ({}, renewed)
+    rank_values = [{"module": "pone", "name": "X", "variable": "RANK", "is_number": False}]
+    found = load(packages, ({}, ["pone"]), checked=True, rank_values=rank_values)
+    assert (found["unfit"], found["rank_values"]) == ({}, rank_values)
 
 
 def test_a_new_process_that_ends_early(load):
     text = "import os\nif 'RANK' in os.environ: os._exit(0)"
     found = load({"pone.py": text}, ({}, ["pone"]))
     assert list(found["unfit"]) == [""]
+
+
+def test_who_only_asks_whether_a_package_is_there_may_be_imported(load):
+    asks = "import importlib.util; THERE = importlib.util.find_spec('pbad') is not None"
+    found = load({"pone.py": asks, "pbad.py": STARTS}, ({}, ["pone", "pbad"]), left=["pbad"])
+    assert (found["unfit"], found["modules"]) == ({}, ["pone"])
+
+
+def test_what_asks_for_something_that_only_ranks_have_is_left(load):
+    asks = "try:\n    import mine\nexcept ImportError:\n    mine = None"
+    found = load({"pone.py": asks, "ptwo.py": ""}, ({}, ["pone", "ptwo"]), own=["mine"])
+    assert list(found["unfit"]) == ["pone"]
+
+
+def test_another_version_is_left(load):
+    packages = {"pone.py": "", "ptwo.py": ""}
+    found = load(packages, ({}, ["pone", "ptwo"]), packages={"pone": [5, 0], "ptwo": [5, 0]})
+    assert list(found["unfit"]) == ["pone"]
+
+
+def test_values_that_the_template_alone_has_are_seen(load):
+    text = "import os; THREADS = os.environ.get('OPENBLAS_NUM_THREADS')"
+    assert list(load({"pone.py": text}, ({}, ["pone"]))["unfit"]) == ["pone"]
+
+
+def test_an_import_that_fails_in_a_rank_alone(load):
+    text = "import os; assert 'RANK' not in os.environ"
+    found = load({"pone.py": text, "ptwo.py": ""}, ({}, ["pone", "ptwo"]))
+    assert list(found["unfit"]) == ["pone"]

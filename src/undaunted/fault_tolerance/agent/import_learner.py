@@ -9,28 +9,29 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from undaunted import __version__
 from undaunted.base.deadline import within
 from undaunted.fault_tolerance.worker import import_notes
-from undaunted.fault_tolerance.worker.messages import Learned, Ready, Renewed
+from undaunted.fault_tolerance.worker.messages import Learned, RankValue, Ready
+from undaunted.fault_tolerance.worker.numerics import TEMPLATE_ENVIRONMENT
 from undaunted.fault_tolerance.worker.witness import IMPORTS
 from undaunted.journal.events import ImportsLearned
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from undaunted.fault_tolerance.agent.processes import Workers
     from undaunted.fault_tolerance.agent.recordings import Recordings
     from undaunted.fault_tolerance.agent.round import Round
     from undaunted.fault_tolerance.run_config import RunConfig
-    from undaunted.fault_tolerance.worker.import_notes import Told
+    from undaunted.fault_tolerance.worker.import_notes import RankImports
     from undaunted.fault_tolerance.worker.spawner import Spawner
     from undaunted.journal.writer import JournalWriter
     from undaunted.progress.area import PageArea
@@ -49,7 +50,7 @@ class _File(msgspec.Struct, frozen=True):
 
     key: str = ""
     left: dict[str, str] = {}
-    renewed: list[Renewed] = []
+    rank_values: list[RankValue] = []
 
 
 class ImportLearner:
@@ -69,6 +70,7 @@ class ImportLearner:
         self._workers = workers
         self._spawner = spawner
         self._journal = journal
+        self._python = config.python
         self._path = Path(config.run_dir, f"learned-imports-{config.node}.json")
         self._wanted = config.learn_imports == "on"
         self._task: asyncio.Task[None] | None = None
@@ -91,18 +93,42 @@ class ImportLearner:
         self._task = None
 
     async def _learn(self, current: Round, environment: Mapping[str, str]) -> None:
+        told = await self._ask(current)
+        if told is None:
+            return  # those of the next round may
+        self._wanted = False
+        imports, left = told
+        environments = rank_variables(environment, current.specs[-1].env)
+        learned = Learned(
+            groups=imports.groups,
+            packages=imports.packages,
+            own=imports.own,
+            left=sorted(left),
+            environments=environments,
+        )
+        if imports.packages.keys() - left.keys():
+            await self._have_imported(learned, left)
+
+    async def _ask(self, current: Round) -> tuple[RankImports, dict[str, str]] | None:
+        """Return what a rank has imported, and what another one has otherwise; None = nobody says.
+
+        As soon as one is in its second step; in the end in any case.
+        """
         for delay in _LOOKS_S:
             await asyncio.sleep(delay)
-            if self._step():
-                break
-        ranks = (self._workers.all[0], self._workers.all[-1])
-        answers = await self._recordings.ask_idly((rank.pid for rank in ranks), IMPORTS)
-        told = [import_notes.decode(answers.get(rank.pid) or b"") for rank in ranks]
-        if told[0] is None or told[1] is None:
-            return  # they may be asked in the next round
-        self._wanted = False
-        own = rank_variables(environment, current.specs[-1].env)
-        await self._have_imported(told[0], disagreement(told[0], told[1]), own)
+            workers = self._workers.all
+            if current.stopping or not workers:
+                return None
+            if not self._step() and delay != _LOOKS_S[-1]:
+                continue
+            ranks = (workers[0].pid, workers[-1].pid)
+            answers = await self._recordings.ask_idly(ranks, IMPORTS)
+            if answers:  # nobody else has asked just now
+                told = [import_notes.decode(answers.get(pid) or b"") for pid in ranks]
+                if told[0] is None or told[1] is None:
+                    return None
+                return told[0], disagreement(told[0], told[1])
+        return None
 
     def _step(self) -> bool:
         """Whether some rank is in its second step."""
@@ -114,67 +140,69 @@ class ImportLearner:
             for page in pages
         )
 
-    async def _have_imported(
-        self, told: Told, left: dict[str, str], environment: dict[str, str]
-    ) -> None:
-        key = _key(told)
-        known = within(_READ_S, lambda: _read(self._path), _File())
-        renewed, checked = (known.renewed, True) if known.key == key else ([], False)
-        left = left | known.left if checked else left
+    async def _have_imported(self, learned: Learned, left: dict[str, str]) -> None:
+        began_ns = time.monotonic_ns()
+        key = _key(self._python, learned)
+        known = await asyncio.to_thread(within, _READ_S, lambda: _read(self._path), _File())
+        if known.key == key:
+            left = left | known.left
+            own = [each for each in known.rank_values if _is_told(each, learned)]
+            learned = replace(learned, left=sorted(left), checked=True, rank_values=own)
         ready: Ready | None = None
         for _ in range(_MOST_TEMPLATES):
-            learned = Learned(
-                groups=told.groups,
-                left=sorted(left),
-                environment=environment,
-                checked=checked,
-                renewed=renewed,
-            )
             ready = await self._spawner.learn(learned)
-            if ready is None or not ready.left or "" in ready.left:
+            if ready is None or not ready.left:
                 break
             left = left | ready.left
-        self._record(told, ready, left)
-        if ready is not None and not ready.left:
+            learned = replace(learned, left=sorted(left))
+        self._record(learned, ready, left, time.monotonic_ns() - began_ns)
+        if ready is not None and not ready.left and not ready.problem:
             self._wanted = True  # should this template be lost
-            file = _File(key, left, ready.renewed)
+            file = _File(key, left, ready.rank_values)
             self._journal.write_text(str(self._path), msgspec.json.encode(file).decode() + "\n")
 
-    def _record(self, told: Told, ready: Ready | None, left: dict[str, str]) -> None:
-        problem = "the template ended" if ready is None else ready.left.get("", "")
-        if ready is not None and ready.left and not problem:
-            problem = f"{_MOST_TEMPLATES} templates in a row could not be forked from"
+    def _record(
+        self, learned: Learned, ready: Ready | None, left: dict[str, str], took_ns: int
+    ) -> None:
+        problem = "the template has ended" if ready is None else ready.problem
+        if ready is not None and ready.left:
+            problem = f"workers could be forked from none of {_MOST_TEMPLATES} templates"
         self._journal.record(
             ImportsLearned(
                 t=time.monotonic_ns(),
                 modules=0 if problem or ready is None else ready.learned,
-                packages=[] if problem else [name for name in told.packages if name not in left],
-                import_ns=ready.import_ns if ready is not None else 0,
+                packages=[] if problem else [name for name in learned.packages if name not in left],
+                took_ns=took_ns,
                 left=left,
                 problem=problem,
             )
         )
 
 
-def rank_variables(shared: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """Return what a rank's environment has beside ``shared``, each number another one.
+def rank_variables(
+    shared: Mapping[str, str], own: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return what environments of ranks have beside ``shared``, of rank 1 and of rank 0.
 
-    So it can be told which variable a value comes from. RANK is 1.
+    Each number of the first is another one, so that it can be told which variable a value comes
+    from; of the second they are 0.
     """
-    names = sorted(
-        name
-        for name, value in own.items()
-        if shared.get(name) != value and not name.startswith("UNDAUNTED_")
-    )
+    values = {
+        name: own[name]
+        for name, value in sorted(own.items())
+        if (shared.get(name) != value or name in TEMPLATE_ENVIRONMENT)
+        and not name.startswith("UNDAUNTED_")
+    }
     numbers = iter(_PRIMES)
-    values = {name: own[name] for name in names}
+    one, zero = dict(values), dict(values)
     for name, value in values.items():
-        if value.isdecimal():
-            values[name] = "1" if name == "RANK" else str(next(numbers, value))
-    return values
+        if value.isdecimal() and name not in TEMPLATE_ENVIRONMENT:
+            one[name] = "1" if name == "RANK" else str(next(numbers, value))
+            zero[name] = "2" if name.endswith("SIZE") else "0"
+    return one, zero
 
 
-def disagreement(one: Told, other: Told) -> dict[str, str]:
+def disagreement(one: RankImports, other: RankImports) -> dict[str, str]:
     """Return packages that two ranks have imported after different changes of variables."""
     environments = {name: group.environment for group in other.groups for name in group.modules}
     left: dict[str, str] = {}
@@ -192,8 +220,14 @@ def disagreement(one: Told, other: Told) -> dict[str, str]:
     return left
 
 
-def _key(told: Told) -> str:
-    about = [__version__, sys.version, told.groups, told.packages]
+def _is_told(each: RankValue, learned: Learned) -> bool:
+    """Whether this comes from a variable of ranks, in a module of theirs."""
+    modules = {name for group in learned.groups for name in group.modules}
+    return each.module in modules and each.variable in learned.environments[0]
+
+
+def _key(python: Sequence[str], learned: Learned) -> str:
+    about = [__version__, python, learned.groups, learned.packages, learned.own]
     return hashlib.sha256(msgspec.msgpack.encode(about)).hexdigest()
 
 

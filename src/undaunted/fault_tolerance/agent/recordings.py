@@ -21,6 +21,7 @@ ANSWER_S = 0.5
 # To dump a full recorder takes 0.05 s of CPU time or more, which is a second where cores are too
 # few. What is not heard is lost, and nothing waits for it.
 _IDLY_S = 5.0
+_MOST_BYTES = max(MOST_BYTES.values())  # an answer may come late, to an earlier question
 _BACKLOG = 1024
 _MOST_LINKS = 4096
 
@@ -133,7 +134,7 @@ class _Link:
         while True:
             head = await self._read(HEAD_BYTES)
             size = int.from_bytes(head[1:], "big")
-            if size > MOST_BYTES:
+            if size > _MOST_BYTES:
                 self.close()
                 raise OSError("that is no answer of ours")
             body = (await self._read(HEAD_BYTES + size))[HEAD_BYTES:]

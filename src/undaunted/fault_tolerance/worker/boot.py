@@ -2,7 +2,7 @@
 
     python -u boot.py template FD [words for ps]
     python -u boot.py fresh FD [words for ps]
-    python -u boot.py alike FD
+    python -u boot.py compare FD PARENT
 
 Python puts the directory of this file first in ``sys.path``; that goes before anything is imported,
 so that nothing here, and nothing in the working directory either, shadows a module of that name.
@@ -33,10 +33,10 @@ if _MODE == "template":
     from undaunted.fault_tolerance.worker.template import serve
 
     _SPEC = serve(_FD)
-elif _MODE == "alike":
-    from undaunted.fault_tolerance.worker.warm_imports import be_alike
+elif _MODE == "compare":
+    from undaunted.fault_tolerance.worker.warm_imports import be_compared
 
-    be_alike(_FD)
+    be_compared(_FD, template=int(sys.argv[3]))
 else:
     from undaunted.fault_tolerance.worker.bootstrap import read_spec
 

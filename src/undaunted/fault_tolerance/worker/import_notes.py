@@ -3,6 +3,8 @@
 The agent asks for it when training is under way (see `witness`), and has another template import
 the same, so that restarts need not: see docs/design/warm-imports.md. Only installed packages are
 told, and ours: modules of the user may do anything when they are imported.
+
+Nothing in here raises, or imports: it stands in the way of all imports of the program.
 """
 
 from __future__ import annotations
@@ -20,20 +22,28 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import ModuleType
 
-# Parts of torch are imported late, and read variables that a program sets after `import torch`.
-_LATE = "torch"
+    from undaunted.fault_tolerance.worker.messages import WorkerSpec
+
 _INSTALLED = ("/site-packages/", "/dist-packages/")
+_PYTHONS = sys.stdlib_module_names
 _OURS = "undaunted"
-_OURS_SET = "UNDAUNTED_"
+_OUR_VARIABLES = "UNDAUNTED_"
 _MOST = 50_000
-MOST_BYTES = 16 * 1024 * 1024
+_MOST_BYTES = 16 * 1024 * 1024
 
 
-class Told(msgspec.Struct, frozen=True):
-    """What a rank has imported. ``packages``: time and size of the file that each begins with."""
+class RankImports(msgspec.Struct, frozen=True):
+    """What a rank has imported.
+
+    Attributes:
+        groups: installed modules.
+        packages: time and size of the file that each package begins with.
+        own: packages that are neither installed nor Python's.
+    """
 
     groups: list[Group]
     packages: dict[str, tuple[int, int]] = {}
+    own: list[str] = []
 
 
 class Notes:
@@ -41,51 +51,74 @@ class Notes:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._before = environment
+        self._raw: object = None
         self._changes: dict[str, str | None] = {}
-        self._found: list[tuple[str, dict[str, str | None]]] = []
+        self._found: dict[str, dict[str, str | None]] = {}  # a name asked for again goes last
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> None:
         """Note that ``name`` is about to be imported."""
         del path, target
-        package, _, rest = name.partition(".")
-        if not rest or (package == _LATE and "." not in rest):
-            self._changes = changes(self._before, os.environ)
-        if len(self._found) < _MOST:
-            self._found.append((name, self._changes))
+        try:
+            self._look_at_environment()
+            if len(self._found) < _MOST:
+                self._found.pop(name, None)
+                self._found[name] = self._changes
+        except Exception:  # noqa: BLE001, S110 - the program imports, whatever happens here
+            pass
 
-    def tell(self) -> Told:
+    def _look_at_environment(self) -> None:
+        # To compare what it keeps takes a microsecond, where to copy it takes a hundred.
+        raw = getattr(os.environ, "_data", None)
+        if raw is None or raw != self._raw:
+            self._raw = raw.copy() if raw is not None else None
+            self._changes = changes(self._before, os.environ.copy())
+
+    def tell(self) -> RankImports:
         """Return what was imported until now."""
         groups: list[Group] = []
         packages: dict[str, tuple[int, int]] = {}
-        seen = set()
-        for name, environment in list(self._found):
-            if name in seen or not (origin := _origin(name)):
+        for name, environment in list(self._found.items()):
+            if not (origin := installed_file(name)):
                 continue
-            seen.add(name)
             if not groups or groups[-1].environment != environment:
                 groups.append(Group(environment, []))
             groups[-1].modules.append(name)
             if "." not in name:
-                packages[name] = _stamp(origin)
-        return Told(groups, packages)
+                packages[name] = stamp(origin)
+        return RankImports(groups, packages, self._own(packages))
+
+    def _own(self, packages: Mapping[str, object]) -> list[str]:
+        names = (name for name in self._found if "." not in name and name in sys.modules)
+        return [name for name in names if name not in packages and name not in _PYTHONS]
 
 
-def changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str | None]:
+def changes(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str | None]:
     """Return the variables that are not the same, with their values; None = not set any more.
 
-    Ours do not count: they are another one in each process.
+    Without ours, which are other ones in each process, and what is no text.
     """
-    now = dict(after)
     new: dict[str, str | None] = {k: v for k, v in now.items() if before.get(k) != v}
     new |= dict.fromkeys(before.keys() - now.keys())
-    return {name: value for name, value in new.items() if not name.startswith(_OURS_SET)}
+    return {
+        name: value
+        for name, value in new.items()
+        if not name.startswith(_OUR_VARIABLES) and _is_text(name + (value or ""))
+    }
 
 
-def _origin(name: str) -> str:
-    """Return the file of a module that is there and installed, else ""."""
-    spec = getattr(sys.modules.get(name), "__spec__", None)
+def _is_text(value: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in value)
+
+
+def installed_file(name: str) -> str:
+    """Return the file of a module that is there and installed, or ours; else ""."""
+    module = sys.modules.get(name)
+    try:  # without what a module that loads itself later does when it is asked
+        spec = object.__getattribute__(module, "__dict__").get("__spec__")
+    except AttributeError:
+        return ""
     origin = getattr(spec, "origin", None)
     if not isinstance(origin, str):
         return ""
@@ -93,15 +126,21 @@ def _origin(name: str) -> str:
     return origin if ours or any(place in origin for place in _INSTALLED) else ""
 
 
-def _stamp(origin: str) -> tuple[int, int]:
+def stamp(path: str) -> tuple[int, int]:
+    """Return time and size of a file, by which another version is known."""
     try:
-        about = os.stat(origin)  # noqa: PTH116 - pathlib need not be there
+        about = os.stat(path)  # noqa: PTH116 - pathlib need not be there
     except OSError:
         return 0, 0
     return about.st_mtime_ns, about.st_size
 
 
 _notes: Notes | None = None
+
+
+def asked(specs: Sequence[WorkerSpec]) -> set[int]:
+    """Return the local ranks of a round that are asked: the others note nothing."""
+    return {specs[0].local_rank, specs[-1].local_rank}
 
 
 def begin(environment: Mapping[str, str]) -> None:
@@ -112,21 +151,23 @@ def begin(environment: Mapping[str, str]) -> None:
 
 
 def answer() -> bytes:
-    """Return `Told` for the agent, and note nothing more; b"" = nothing was noted."""
+    """Return `RankImports` for the agent, and note nothing more; b"" = nothing was noted."""
     global _notes
     notes, _notes = _notes, None
     if notes is None:
         return b""
-    if notes in sys.meta_path:
-        sys.meta_path.remove(notes)
-    return zlib.compress(msgspec.msgpack.encode(notes.tell()), 1)
+    # Another list: an import that goes through this one must not miss the next finder.
+    sys.meta_path = [finder for finder in sys.meta_path if finder is not notes]
+    try:
+        return zlib.compress(msgspec.msgpack.encode(notes.tell()), 1)
+    except Exception:  # noqa: BLE001 - restarts are slower then
+        return b""
 
 
-def decode(answer: bytes) -> Told | None:
+def decode(answer: bytes) -> RankImports | None:
     """Return what a rank has told; None = nothing, or nothing that can be understood."""
     try:
-        unpacker = zlib.decompressobj()
-        data = unpacker.decompress(answer, MOST_BYTES)
-        return msgspec.msgpack.decode(data, type=Told) if answer else None
+        data = zlib.decompressobj().decompress(answer, _MOST_BYTES)
+        return msgspec.msgpack.decode(data, type=RankImports) if answer else None
     except (zlib.error, msgspec.MsgspecError):
         return None

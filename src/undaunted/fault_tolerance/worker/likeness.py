@@ -1,39 +1,42 @@
 """Whether a worker that was forked with packages imported is like a new process that imports them.
 
 Compared are the plain values (numbers, texts, true and false, None) that packages have in their
-modules, functions and classes, and the variables that they set, in three processes:
+modules, functions and classes, and the variables that they set, in four processes:
 
-    two new ones, with the environment of a rank   `new`
-    one forked from the template, with the same    `values`
+    new, again   new ones, with the environment of a rank: RANK is 1, each other number another one
+    first        a new one of rank 0: all numbers are 0
+    forked       one forked from the template, with the environment of ``new``
 
-A value that is another one in each new process cannot matter, unless it is the process's number or
-names a file. One that new processes agree on, and the forked one has not, comes from a variable
-that only ranks have, and is set again after the fork (`renew`). Else the package is left to ranks.
+A value that is another one in ``new`` and ``again`` cannot matter, unless it has the number of the
+process in it or names a file. One that follows a variable of the rank is set after each fork
+(`set_rank_values`). With any other difference the package is left to the ranks.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections import Counter
 from functools import reduce
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from undaunted.fault_tolerance.worker.messages import Renewed
+from undaunted.fault_tolerance.worker.messages import RankValue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 # What a program may ask of a module without a difference in what it does.
 _ABOUT = frozenset(("__doc__", "__module__", "__qualname__", "__firstlineno__"))
 _PLAIN = frozenset((bool, int, float, str, type(None)))
 Values = dict[str, dict[str, str]]  # by module, by name: as Python shows them
+_NONE: dict[str, str] = {}
+_ABSENT = "not there"
 
 
-class Seen(msgspec.Struct, frozen=True):
+class Snapshot(msgspec.Struct, frozen=True):
     """What a process has after its imports.
 
     ``variables`` are those of the environment that imports have set, each with the package.
@@ -41,7 +44,7 @@ class Seen(msgspec.Struct, frozen=True):
 
     pid: int
     values: Values
-    variables: dict[str, tuple[str | None, str]]
+    variables: dict[str, tuple[str, str]]
 
 
 def values(modules: Iterable[str]) -> Values:
@@ -49,17 +52,25 @@ def values(modules: Iterable[str]) -> Values:
     return {
         name: {of: repr(value) for of, value in _plain_values(name, vars(module))}
         for name in modules
-        if (module := sys.modules.get(name)) is not None and hasattr(module, "__dict__")
+        if isinstance(module := sys.modules.get(name), ModuleType)
     }
 
 
 def _plain_values(module: str, names: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    for name, value in _plain(names):
-        yield name, value
+    yield from _plain(names)
     for name, value in list(names.items()):
-        is_code = type(value) is FunctionType or isinstance(value, type)
-        if is_code and getattr(value, "__module__", None) == module:
+        if _module_of(value) == module:
             yield from ((f"{name}.{key}", item) for key, item in _plain(vars(value)))
+
+
+def _module_of(value: object) -> object:
+    """Return the module of a function or class, None for anything else.
+
+    By the type alone: what stands for something else does as it likes when it is asked.
+    """
+    if type(value) is FunctionType:
+        return value.__module__
+    return vars(value).get("__module__") if issubclass(type(value), type) else None
 
 
 def _plain(names: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
@@ -69,66 +80,89 @@ def _plain(names: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
 
 
 class Verdict(NamedTuple):
-    """``renewed`` is set again after each fork; ``left`` has packages, and why."""
+    """``rank_values`` are set after each fork; ``left`` has packages, and why."""
 
-    renewed: list[Renewed]
+    rank_values: list[RankValue]
     left: dict[str, str]
 
 
-def compare(new: Seen, another: Seen, forked: Seen, environment: Mapping[str, str]) -> Verdict:
+def compare(
+    of_new: Sequence[Snapshot],
+    forked: Snapshot,
+    environments: tuple[Mapping[str, str], Mapping[str, str]],
+) -> Verdict:
     """Judge what differs.
 
     Args:
-        new: a new process.
-        another: one more, with the same environment.
-        forked: one that was forked.
-        environment: variables that only ranks have. Of two with the same value none is a source.
+        of_new: those of ``new``, ``again`` and ``first``.
+        forked: that of the process that was forked.
+        environments: variables that only ranks have, of ``new`` and of ``first``.
     """
     verdict = Verdict([], {})
-    often = Counter(environment.values())
-    single = [(name, value) for name, value in environment.items() if often[value] == 1]
-    texts = {repr(value): name for name, value in single}
-    numbers = {value: name for name, value in single if value.isdecimal()}
+    new, again, first = of_new
     for module, names in new.values.items():
         package = module.partition(".")[0]
-        ours = forked.values.get(module, {})
-        others = another.values.get(module, {})
+        others = [each.values.get(module, _NONE) for each in (again, first, forked)]
         for name, value in names.items():
-            own = ours.get(name, "nothing")
-            if own == value:
+            same, one, own = (each.get(name, _ABSENT) for each in others)
+            if value == same == one == own:
                 continue
-            alike = others.get(name) == value
-            variable = numbers.get(value) or texts.get(value)
-            if alike and variable and name in ours:
-                verdict.renewed.append(Renewed(module, name, variable, value in numbers))
-            elif value == repr(new.pid) and own == repr(forked.pid):
-                continue  # it sees for itself that it was forked
-            elif alike or value == repr(new.pid) or _names_file(own):
-                reason = f"{module}.{name} would be {own:.80}, not {value:.80}"
+            if value != same:
+                if _matters(value, new.pid, own, forked.pid):
+                    reason = f"{module}.{name} is {own:.80} in all ranks, and not their own"
+                    verdict.left.setdefault(package, reason)
+            elif own != _ABSENT and (variable := _followed(value, one, environments)):
+                is_number = value.isdecimal()
+                verdict.rank_values.append(RankValue(module, name, variable, is_number))
+            else:
+                reason = f"{module}.{name} is {value:.80}, {one:.80} in rank 0, not {own:.80}"
                 verdict.left.setdefault(package, reason)
-    for name in new.variables.keys() | forked.variables.keys():
-        each = [seen.variables.get(name) for seen in (new, another, forked)]
-        if each[0] == each[1] != each[2]:
-            package = next(package for _, package in filter(None, each))
-            verdict.left.setdefault(package, f"it sets {name} for itself in each process")
-    for module in forked.values.keys() - new.values.keys():
-        verdict.left.setdefault(module.partition(".")[0], f"{module} is not imported by new ones")
+    for module in forked.values.keys() - (new.values.keys() & first.values.keys()):
+        verdict.left.setdefault(module.partition(".")[0], f"ranks do not import {module}")
+    _compare_variables(verdict, (new, again, first, forked))
     return verdict
 
 
-def _names_file(value: str) -> bool:
-    """Whether this text, as Python shows it, is the path of a file: each process has its own."""
-    return "/" in value and os.path.lexists(value.strip("'"))
+def _compare_variables(verdict: Verdict, each: tuple[Snapshot, ...]) -> None:
+    for name in set().union(*(snapshot.variables for snapshot in each)):
+        found = [snapshot.variables.get(name) for snapshot in each]
+        new, again, first, forked = found
+        if not new == again == first == forked and (new == again or forked is None):
+            package = next(package for _, package in filter(None, found))
+            verdict.left.setdefault(package, f"each rank sets {name} itself")
 
 
-def renew(renewed: Iterable[Renewed], environment: Mapping[str, str]) -> None:
-    """Set again what comes from variables of a rank; nothing is set where one is missing."""
-    for each in renewed:
+def _followed(
+    value: str, first: str, environments: tuple[Mapping[str, str], Mapping[str, str]]
+) -> str:
+    """Return the variable that these values are, of two ranks; "" = none, or more than one."""
+    ours, firsts = environments
+    show = str if value.isdecimal() else repr
+    found = [
+        name
+        for name, text in ours.items()
+        if show(text) == value and show(firsts.get(name, "")) == first
+    ]
+    return found[0] if len(found) == 1 else ""
+
+
+def _matters(value: str, pid: int, own: str, own_pid: int) -> bool:
+    """Whether ranks may not share a value that is another one in each process."""
+    if value in ("True", "False", "None"):
+        return True
+    if re.search(rf"(?<!\w){pid}(?!\w)", value):
+        return not re.search(rf"(?<!\w){own_pid}(?!\w)", own)
+    return "/" in own and os.path.lexists(own.strip("'"))
+
+
+def set_rank_values(rank_values: Iterable[RankValue], environment: Mapping[str, str]) -> None:
+    """Set what comes from variables of a rank; nothing where one is missing."""
+    for each in rank_values:
         text = environment.get(each.variable)
         *path, last = each.name.split(".")
         try:
             owner = reduce(getattr, path, sys.modules[each.module])
             if text is not None:
-                setattr(owner, last, int(text) if each.number else text)
+                setattr(owner, last, int(text) if each.is_number else text)
         except (KeyError, AttributeError, TypeError, ValueError):
             continue  # the module has changed since

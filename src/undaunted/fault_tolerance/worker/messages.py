@@ -34,13 +34,13 @@ class Group(msgspec.Struct, frozen=True):
     modules: list[str]
 
 
-class Renewed(msgspec.Struct, frozen=True):
-    """A value in a module that comes from a variable of the rank; ``number`` as a whole number."""
+class RankValue(msgspec.Struct, frozen=True):
+    """A value in a module that comes from a variable of the rank."""
 
     module: str
-    name: str
+    name: str  # in the module: of a value, or of one of a function or class
     variable: str
-    number: bool
+    is_number: bool
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,19 +48,23 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         groups: the modules.
-        first: what is imported before them.
-        left: packages among them that are not to be imported.
-        environment: of a rank, what the template's has not: each variable has another value.
-        checked: a worker with these imports is like a new process, once ``renewed`` is set.
-        renewed: values that are set again in each worker.
+        packages: time and size of the file that each package begins with.
+        own: packages that only ranks can import.
+        base: modules that are imported before all others.
+        left: packages among the groups that are not to be imported.
+        environments: of rank 1 and rank 0, what the template's has not.
+        checked: a worker with these imports is like a new process, once ``rank_values`` are set.
+        rank_values: what is set in each worker.
     """
 
     groups: list[Group]
-    first: list[str] = []
+    packages: dict[str, tuple[int, int]] = {}
+    own: list[str] = []
+    base: list[str] = []
     left: list[str] = []
-    environment: dict[str, str] = {}
+    environments: tuple[dict[str, str], dict[str, str]] = ({}, {})
     checked: bool = False
-    renewed: list[Renewed] = []
+    rank_values: list[RankValue] = []
 
 
 class Prepare(Message, frozen=True, tag="prepare"):
@@ -85,16 +89,17 @@ class Fork(Message, frozen=True, tag="fork"):
 class Ready(Message, frozen=True, tag="ready"):
     """Template to agent: the imports took ``import_ns``; ``failed`` has an error per module.
 
-    With ``left``, packages and why, the template is of no use: one without them would be.
-    ``learned`` is how many modules ranks had imported, ``renewed`` what is set in each worker.
+    With ``left``, packages and why, or a ``problem``, a template that was to learn is of no use;
+    without these packages another one may be. ``learned`` is how many modules it has of the ranks.
     """
 
     modules: list[str]
     import_ns: int
     failed: dict[str, str] = {}
     left: dict[str, str] = {}
+    problem: str = ""
     learned: int = 0
-    renewed: list[Renewed] = []
+    rank_values: list[RankValue] = []
 
 
 class Forked(Message, frozen=True, tag="forked"):

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# The template starts with one OpenBLAS thread, and none of pyarrow's jemalloc, since threads would
-# forbid to fork.
+# A template starts with one OpenBLAS thread, and none of pyarrow's jemalloc: with threads it could
+# not fork.
 TEMPLATE_ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "JE_ARROW_MALLOC_CONF": "background_thread:false",

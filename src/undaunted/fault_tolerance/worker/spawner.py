@@ -192,8 +192,7 @@ class Spawner:
     @property
     def has_learned(self) -> bool:
         """Whether workers find imported what earlier ones have imported."""
-        ready = self._warm.ready if self._warm is not None else None
-        return ready is not None and ready.learned > 0
+        return self._warm is not None and self._warm.has_learned
 
     async def learn(self, learned: messages.Learned) -> messages.Ready | None:
         """Start a template that imports what ranks have; once it has, workers come from it.
@@ -209,15 +208,14 @@ class Spawner:
 
         successor = self._successor = WarmSpawner()
         try:
-            self._start(successor, learned=msgspec.structs.replace(learned, first=self._modules))
+            self._start(successor, learned=msgspec.structs.replace(learned, base=self._modules))
             ready = await successor.wait_ready()
-            if not ready or successor.ready is None or successor.ready.left:
+            if not ready or not successor.has_learned:
                 return successor.ready
             self._one = self._one or asyncio.Lock()
             async with self._one:
-                successor.on_ready = self._on_ready
                 before, self._warm = self._warm, successor
-                before.end()
+                before.close()  # it may have to let workers go that it has just forked
             return successor.ready
         finally:
             self._successor = None
@@ -374,6 +372,12 @@ class WarmSpawner:
                 self._pidfd = process.open_pidfd(self.pid)
             except (OSError, messages.ProtocolError) as error:
                 self._lose(f"the template could not be started: {error}", hopeless=True)
+
+    @property
+    def has_learned(self) -> bool:
+        """Whether it has imported what ranks have, and may fork workers."""
+        ready = self.ready
+        return ready is not None and ready.learned > 0 and not ready.left and not ready.problem
 
     async def wait_ready(self) -> bool:
         """Wait until the template has imported everything; return whether it can fork.

@@ -55,6 +55,7 @@ def serve(fd: int) -> WorkerSpec | None:
     # Ctrl-C is for the launcher. Blocked, not ignored: an interrupt for a worker that is only
     # just starting waits until the worker can act on it (`run_program`), and is not lost.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    os.set_inheritable(fd, False)  # or what is compared would keep it open
     with socket.socket(fileno=fd) as sock, contextlib.suppress(ConnectionError):
         return _serve(sock)
     return None  # the agent left before it had read an answer
@@ -82,7 +83,7 @@ def _serve(sock: socket.socket) -> WorkerSpec | None:
             elif (spec := fork_workers(message, sock)) is not None:
                 later.forget()
                 warm.begin_worker(spec.env)
-                if note:
+                if note and spec.local_rank in import_notes.asked(message.specs):
                     import_notes.begin(spec.env)
                 return spec
             else:
@@ -96,16 +97,11 @@ def _serve(sock: socket.socket) -> WorkerSpec | None:
 def _prepare(imports: Imports, warm: WarmImports, request: messages.Prepare) -> messages.Ready:
     started = time.monotonic_ns()
     ours = Imports()
-    left: dict[str, str] = {}
     for name in _OURS:
         ours.load(name)
     for name in request.modules:
         imports.load(name)
-    if request.learned_fd >= 0:
-        try:
-            warm.load(warm_imports.read(request.learned_fd), sys.orig_argv[: -len(sys.argv) + 1])
-        except warm_imports.UnfitError as unfit:
-            left = unfit.left
+    left, problem = _load_learned(warm, request.learned_fd)
     # What exists now is never looked at by a collection again: workers share its memory for longer.
     gc.collect()
     gc.freeze()
@@ -114,9 +110,23 @@ def _prepare(imports: Imports, warm: WarmImports, request: messages.Prepare) -> 
         import_ns=time.monotonic_ns() - started,
         failed=imports.failed,
         left=left,
+        problem=problem,
         learned=len(warm.modules),
-        renewed=warm.renewed,
+        rank_values=warm.rank_values,
     )
+
+
+def _load_learned(warm: WarmImports, fd: int) -> tuple[dict[str, str], str]:
+    """Import what the ranks have imported; return what `Ready` says of what has to be left out."""
+    if fd < 0:
+        return {}, ""
+    try:
+        warm.load(warm_imports.read(fd), sys.orig_argv[: 1 - len(sys.argv)])
+    except warm_imports.UnfitError as unfit:
+        return unfit.left, unfit.problem
+    except Exception as error:  # noqa: BLE001 - packages may have changed anything
+        return {}, f"{type(error).__name__}: {error}"
+    return {}, ""
 
 
 def fork_workers(request: Fork, sock: socket.socket) -> WorkerSpec | None:

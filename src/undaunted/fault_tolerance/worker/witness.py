@@ -38,7 +38,7 @@ RECORDING, TIMES, IMPORTS = b"r", b"t", b"i"
 QUESTION_BYTES = 1 + 1
 # An answer: the number of the question, then how many bytes follow: none, if there is no recording.
 HEAD_BYTES = 1 + 4
-MOST_BYTES = 64 * 1024
+MOST_BYTES = {RECORDING: 64 * 1024, TIMES: 64 * 1024, IMPORTS: 1024 * 1024}
 # Name of the thread, as other processes see it.
 THREAD = "ud-witness"
 _LOOKS = 5
@@ -103,7 +103,7 @@ def _serve(sock: socket.socket) -> None:
         while len(question := sock.recv(QUESTION_BYTES, socket.MSG_WAITALL)) == QUESTION_BYTES:
             number, what = question[:1], question[1:]
             body = import_notes.answer() if what == IMPORTS else _recorded(times, what)
-            body = body if len(body) <= MOST_BYTES else b""
+            body = body if len(body) <= MOST_BYTES.get(what, 0) else b""
             sock.sendall(number + len(body).to_bytes(4, "big") + body)
     except OSError:
         pass  # the agent is gone
