@@ -151,7 +151,7 @@ def unix_socket(value: object) -> str:
 
 
 def service(value: object) -> str:
-    """Read where a service is: ``http://HOST:PORT``, ``unix:///PATH`` or ``localhost``."""
+    """Read where a service is: ``http(s)://HOST:PORT``, ``unix:///PATH`` or ``localhost``."""
     url = text(value).strip()
     if url == "localhost":
         return url
@@ -160,7 +160,7 @@ def service(value: object) -> str:
     try:
         parts = urlsplit(url)
         rest = (parts.path.strip("/"), parts.query, parts.fragment, parts.username)
-        understood = parts.scheme == "http" and rest == ("", "", "", None)
+        understood = parts.scheme in {"http", "https"} and rest == ("", "", "", None)
         host, _ = parts.hostname, parts.port  # a bad port is noticed when it is read
     except ValueError:
         understood, host = False, None
