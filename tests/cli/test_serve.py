@@ -5,8 +5,10 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import queue
 import signal
 import socket
+import ssl
 import subprocess
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,9 +17,11 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.coordinator.wire.certificates import make_certificate
 from undaunted.base.process import module_command
 from undaunted.cli import serve
 from undaunted.cli.serve import SERVE, main
+from undaunted.fault_tolerance.agent.attribution import AttributionClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -235,6 +239,39 @@ def test_the_token_is_asked_for(logs: Path) -> None:
     with running(logs, "--host=0.0.0.0", "--insecure") as service:
         assert "INSECURE" in service.line
         assert service.request("GET", "/healthz")[0] == 200
+
+
+@pytest.mark.e2e
+def test_over_tls(logs: Path) -> None:
+    made = make_certificate(logs.parent, "server", "IP:127.0.0.1")
+    trusting = ssl.create_default_context(cafile=str(made.cert))
+    with running(logs, f"--tls-cert={made.cert}", f"--tls-key={made.key}") as service:
+        assert service.where.startswith("https://127.0.0.1:")
+        path = f"/logs?log_path={logs}/a.log"
+        assert service.request("GET", path, context=trusting)[0] == 200
+        with pytest.raises(ssl.SSLCertVerificationError):
+            service.request("GET", path)
+
+
+@pytest.mark.e2e
+def test_the_launchers_client_over_tls_with_a_token(
+    logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make_certificate(logs.parent, "server", "IP:127.0.0.1")
+    token = logs.parent / "token"
+    token.write_text(TOKEN)
+    token.chmod(0o600)
+    monkeypatch.setenv("SSL_CERT_FILE", str(made.cert))
+    answers: queue.Queue[Any] = queue.Queue()
+    words = (f"--tls-cert={made.cert}", f"--tls-key={made.key}", f"--token-file={token}")
+    with running(logs, *words) as service:
+        client = AttributionClient(
+            service.where, answers.put, answers.put, job="7", token=TOKEN.encode()
+        )
+        client.round_over(0, str(logs / "a.log"))
+        answer = answers.get(timeout=DEADLINE_S)
+        assert client.close(DEADLINE_S)
+    assert (answer.action, "gpu_out_of_memory" in answer.text) == ("RESTART", True)
 
 
 @pytest.mark.e2e
