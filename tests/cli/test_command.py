@@ -11,13 +11,14 @@ from undaunted.cli.chaos_arguments import CHAOS
 from undaunted.cli.command import HelpAsked, help_text
 from undaunted.cli.coordinator import COORDINATOR
 from undaunted.cli.doctor import DOCTOR
+from undaunted.cli.mcp import MCP
 from undaunted.cli.messages import UsageError
 from undaunted.cli.options import GROUPS, RUN
 from undaunted.cli.report import REPORT
 from undaunted.cli.serve import SERVE
 from undaunted.cli.top import TOP
 
-COMMANDS = (RUN, COORDINATOR, REPORT, TOP, CHAOS, DOCTOR, SERVE)
+COMMANDS = (RUN, COORDINATOR, REPORT, TOP, CHAOS, DOCTOR, SERVE, MCP)
 DEFAULTS = RUN.schema()
 HEARTBEAT = "ft-rank-heartbeat-timeout"
 

@@ -20,6 +20,9 @@ PROJECT = REPOSITORY / "compat/nvidia-resiliency-ext"
 PACKAGE = PROJECT / "src/nvidia_resiliency_ext"
 
 
+SCRIPTS = ("ft_launcher", "nvrx-control", "nvrx-attrsvc", "nvrx-mcp-analysis")
+
+
 def module_files() -> dict[str, Path]:
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
@@ -165,7 +168,7 @@ def test_scripts_are_those_of_undaunted() -> None:
     ours = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["scripts"]
     undaunteds = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["scripts"]
     assert ours == {
-        **{name: undaunteds[name] for name in ("ft_launcher", "nvrx-control", "nvrx-attrsvc")},
+        **{name: undaunteds[name] for name in SCRIPTS},
         "log_aggregator": "nvidia_resiliency_ext.shared_utils.log_aggregator:main",
     }
 

@@ -6,6 +6,7 @@ At the end the kinds of options: a type with the reader of its text.
 from __future__ import annotations
 
 import math
+import os
 import re
 import signal
 from pathlib import Path, PurePosixPath
@@ -364,6 +365,11 @@ def path(text: str) -> Path:
     if not text:
         raise ValueError("name a file or directory")
     return Path(text)
+
+
+def paths(text: str) -> list[Path]:
+    """Read paths separated by colons."""
+    return [path(one) for one in text.split(os.pathsep) if one]
 
 
 def one_more(text: str) -> list[str]:

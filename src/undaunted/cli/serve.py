@@ -34,10 +34,6 @@ _NO_EFFECT = (
 )
 
 
-def _folders(text: str) -> list[Path]:
-    return [values.path(one) for one in text.split(os.pathsep) if one]
-
-
 def _rate(text: str) -> int:
     """Read a number of requests a minute: ``60``, or ``60/minute``."""
     return values.whole(0)(text.removesuffix("/minute"))
@@ -51,7 +47,7 @@ class ServeOptions(msgspec.Struct, kw_only=True, frozen=True):
 
     allowed_root: Annotated[
         list[Path],
-        Kind(_folders, "DIR", repeat=True),
+        Kind(values.paths, "DIR", repeat=True),
         Opt(
             "Folder below which logs may be read; may be given several times",
             "Options",
