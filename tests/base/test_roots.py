@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from undaunted.base.roots import RefusedError, Roots
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -96,6 +93,9 @@ def test_paths_that_are_none(root: Path) -> None:
         assert refusal(roots, path) == "invalid_path", path
     assert refusal(roots, f"{root}/" + "x/" * 5000) == "invalid_path"
     assert refusal(roots, root / "loop") == "invalid_path"
+    Path(os.fsdecode(os.fsencode(root) + b"/\xff")).touch()
+    (root / "to-no-text").symlink_to(os.fsdecode(b"\xff"))
+    assert refusal(roots, root / "to-no-text") == "invalid_path"
     assert refusal(roots, root / "gone") == "not_found"
     assert refusal(roots, root / "job" / "a.log" / "x") == "not_found"
 

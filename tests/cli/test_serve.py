@@ -205,7 +205,7 @@ def test_hostile_paths(logs: Path) -> None:
         "a.log": (400, "invalid_path"),
         f"{logs}/gone": (404, "not_found"),
     }
-    with running(logs, "--analysis-timeout=1s") as service:
+    with running(logs, "--analysis-timeout=8s") as service:
         for path, (status, code) in expected.items():
             for route in ("/logs", "/print"):
                 if (route, code) != ("/print", "empty_file"):

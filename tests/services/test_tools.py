@@ -8,11 +8,13 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.cli.test_flight import make
 from tests.coordinator.wire.talk import on_loop
 from tests.journal import sample
 from undaunted.base.roots import Roots
+from undaunted.journal.events import JobStarted
 from undaunted.journal.lines import encode
 from undaunted.services import tools as module
 from undaunted.services.analysts import Analyst
@@ -25,6 +27,15 @@ if TYPE_CHECKING:
 FAILED = "0: iteration 5 | loss 3\n0: torch.OutOfMemoryError: CUDA out of memory. Tried 2 GiB\n"
 
 
+def journal(log_dir: str) -> bytes:
+    """Return a journal whose logs are there."""
+    events = (
+        replace(event, log_dir=log_dir) if isinstance(event, JobStarted) else event
+        for event in sample.RUN
+    )
+    return b"".join(map(encode, events))
+
+
 class Place:
     """Tools over a folder of runs, and a secret beside it."""
 
@@ -32,11 +43,11 @@ class Place:
         self.root = directory / "runs"
         self.run = self.root / "a"
         self.run.mkdir(parents=True)
-        (self.run / "journal-n0.jsonl").write_bytes(b"".join(map(encode, sample.RUN)))
+        (self.run / "journal-n0.jsonl").write_bytes(journal(log_dir=""))
         (self.run / "a.log").write_text(FAILED)
         self.outside = directory / "outside"
         self.outside.mkdir()
-        (self.outside / "journal-n0.jsonl").write_bytes(b"".join(map(encode, sample.RUN)))
+        (self.outside / "journal-n0.jsonl").write_bytes(journal(log_dir=""))
         (self.outside / "secret").write_text("secret")
         roots = Roots([self.root])
         self.tools = Tools(roots, Analyst(roots, 60.0))
@@ -127,13 +138,7 @@ async def test_a_run_in_which_something_leads_outside_is_not_read(place: Place) 
     with pytest.raises(ToolError, match="attempt_0 leads outside of what may be read"):
         await place.tools.explain_failure(str(place.run))
     link.unlink()
-    elsewhere = [
-        module.msgspec.structs.replace(event, log_dir=str(place.outside))
-        if isinstance(event, module.JobStarted)
-        else event
-        for event in sample.RUN
-    ]
-    (place.run / "journal-n0.jsonl").write_bytes(b"".join(map(encode, elsewhere)))
+    (place.run / "journal-n0.jsonl").write_bytes(journal(log_dir=str(place.outside)))
     with pytest.raises(ToolError, match="outside, which may not be read; --allowed-root"):
         await place.tools.explain_failure(str(place.run))
 

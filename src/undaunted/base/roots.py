@@ -98,6 +98,12 @@ class Roots:
         real = os.readlink(itself)
         if not self.has(real):
             raise self._outside(path)
+        try:
+            real.encode()
+        except UnicodeEncodeError:  # it could not be told in JSON
+            raise RefusedError(
+                "invalid_path", f"{path!r} leads to a name that is no text"
+            ) from None
         status = os.fstat(found)
         if not stat.S_ISREG(status.st_mode):
             raise RefusedError("not_regular", f"{path} is no regular file")

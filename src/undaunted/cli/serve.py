@@ -173,7 +173,7 @@ def _serve(parsed: Parsed[ServeOptions]) -> int:
             timeout_graceful_shutdown=_STOP_S,
             ssl_context_factory=(lambda *_: context) if context else None,
         )
-        for line in _first_lines(parsed, roots, where, token):
+        for line in _first_lines(parsed, roots, where, token) if where else ():
             print(f"undaunted serve: {line}", file=sys.stderr, flush=True)
         uvicorn.Server(config).run(sockets=[listening])
     return 0
@@ -248,7 +248,9 @@ def _tls(parsed: Parsed[ServeOptions]) -> "ssl.SSLContext | None":
 def _listen(options: ServeOptions, scheme: str) -> tuple[socket.socket, str]:
     try:
         if options.listen_fd:
-            return socket.socket(fileno=options.listen_fd), "a socket of its launcher"
+            return socket.socket(
+                fileno=options.listen_fd
+            ), ""  # the launcher says what is to be said
         if options.unix is not None:
             path = str(options.unix.absolute())
             return listen_at(path, socket.SOCK_STREAM, _BACKLOG), f"unix://{path}"

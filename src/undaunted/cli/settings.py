@@ -276,8 +276,11 @@ def attribution_service(parsed: RunParsed) -> str:
         )
     if url == "localhost":
         _check_own_service(source)
-    for name in ("ft-attribution-stop-action", "ft-attribution-token-file"):
-        if parsed.is_given(name) and not url:
+    for name, value in (
+        ("ft-attribution-stop-action", ft.attribution_stop_action),
+        ("ft-attribution-token-file", ft.attribution_token_file),
+    ):
+        if value and not url:
             raise UsageError(
                 f"{parsed.source(name)} needs a service: add "
                 "--ft-attribution-endpoint http://HOST:PORT"

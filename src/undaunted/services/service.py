@@ -35,6 +35,7 @@ _MOST_LOOKS = 32
 _LOOK_S = 10.0
 _KEEP_S = 10.0
 _SLOW_S = 60.0  # so long it is said that a disk did not answer
+_LONGEST_NAME = 200  # characters of a user or a job
 _SOURCE = "rules"
 _MODULE = "log_analyzer"
 _ACTIONS = {"restart": "RESTART", "exclude": "RESTART", "stop": "STOP"}
@@ -129,9 +130,9 @@ class AttributionService:
             ServiceError: the log cannot be read, or there are too many.
         """
         seen = await self.look(said.log_path)
-        job = "" if said.job_id is None else str(said.job_id)
-        cycle = _whole(said.cycle_id)
-        self._name(seen.path, user=said.user, job=job, cycle=cycle)
+        job = "" if said.job_id is None else str(said.job_id)[:_LONGEST_NAME]
+        user, cycle = said.user[:_LONGEST_NAME], _whole(said.cycle_id)
+        self._name(seen.path, user=user, job=job, cycle=cycle)
         if said.analysis_intent == "terminal":
             self._want(seen)
         log = self._known(seen.path)
