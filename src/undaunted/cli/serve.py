@@ -171,8 +171,9 @@ def _serve(parsed: Parsed[ServeOptions]) -> int:
             backlog=_BACKLOG,
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=_STOP_S,
-            ssl_context_factory=(lambda *_: context) if context else None,
         )
+        config.load()
+        config.ssl = context
         for line in _first_lines(parsed, roots, where, token) if where else ():
             print(f"undaunted serve: {line}", file=sys.stderr, flush=True)
         uvicorn.Server(config).run(sockets=[listening])

@@ -18,7 +18,6 @@ from undaunted.base import values
 from undaunted.cli.command import refuse_not_built
 from undaunted.cli.messages import UsageError
 from undaunted.cli.options import RUN
-from undaunted.coordinator.wire.credentials import TokenError, find_token
 from undaunted.fault_tolerance.config import FaultToleranceConfig, known_settings, settings
 from undaunted.fault_tolerance.metrics_config import TOKEN_VARIABLE, MetricsConfig
 from undaunted.fault_tolerance.monitoring_config import others
@@ -286,6 +285,8 @@ def attribution_service(parsed: RunParsed) -> str:
                 "--ft-attribution-endpoint http://HOST:PORT"
             )
     if ft.attribution_token_file:
+        from undaunted.coordinator.wire.credentials import TokenError, find_token
+
         try:
             find_token({}, Path(ft.attribution_token_file))
         except TokenError as error:
