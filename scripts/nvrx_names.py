@@ -22,6 +22,7 @@ TABLES = {
     "checkpointing": "Checkpoints",
     "attribution": "Who was it",
     "ptl_resiliency": "Lightning",
+    "services": "Services",
     "shared_utils": "Tools",
 }
 KEYS = {"names", "differs", "missing"}

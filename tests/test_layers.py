@@ -46,7 +46,7 @@ ARROWS = {
     "inprocess": {"attribution"},  # one judge of hangs
     "training": {"checkpointing"},
     "fault_tolerance": {"attribution", "checkpointing", "inprocess"},
-    "cli": {"chaos", "doctor", "top"},  # one module per command
+    "cli": {"chaos", "doctor", "services", "top"},  # one module per command
     "__main__": {"cli"},  # python -m undaunted
 }
 # Of the packages of the simulator, which have layers of their own.

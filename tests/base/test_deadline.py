@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
 
-from undaunted.base.deadline import in_time, within
+from undaunted.base.deadline import in_time, off_loop, within
 
 
 def test_the_result_of_a_call_that_is_in_time() -> None:
@@ -44,3 +45,33 @@ def test_a_call_that_hangs_raises_an_error_of_a_disk() -> None:
         assert raised.value.strerror == "no answer within 0.01 s"
     finally:
         release.set()
+
+
+# --- off the loop ---------------------------------------------------------------------------------
+
+
+def test_a_call_off_the_loop_gives_its_result_or_its_error() -> None:
+    async def main() -> None:
+        slots = asyncio.Semaphore(1)
+        assert await off_loop(slots, 60, threading.get_ident) != threading.get_ident()
+        with pytest.raises(ZeroDivisionError):
+            await off_loop(slots, 60, lambda: 1 // 0)
+        assert await off_loop(slots, 60, lambda: None) is None
+        assert not slots.locked()
+
+    asyncio.run(main())
+
+
+def test_a_call_that_is_left_behind_keeps_its_slot() -> None:
+    released = threading.Event()
+
+    async def main() -> None:
+        slots = asyncio.Semaphore(1)
+        for _ in range(2):  # the second finds no slot
+            with pytest.raises(TimeoutError, match=r"no answer within 0\.01 s"):
+                await off_loop(slots, 0.01, lambda: released.wait(60))
+        assert slots.locked()
+        released.set()
+        assert await off_loop(slots, 60, lambda: 7) == 7
+
+    asyncio.run(main())

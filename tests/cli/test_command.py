@@ -11,12 +11,14 @@ from undaunted.cli.chaos_arguments import CHAOS
 from undaunted.cli.command import HelpAsked, help_text
 from undaunted.cli.coordinator import COORDINATOR
 from undaunted.cli.doctor import DOCTOR
+from undaunted.cli.mcp import MCP
 from undaunted.cli.messages import UsageError
 from undaunted.cli.options import GROUPS, RUN
 from undaunted.cli.report import REPORT
+from undaunted.cli.serve import SERVE
 from undaunted.cli.top import TOP
 
-COMMANDS = (RUN, COORDINATOR, REPORT, TOP, CHAOS, DOCTOR)
+COMMANDS = (RUN, COORDINATOR, REPORT, TOP, CHAOS, DOCTOR, SERVE, MCP)
 DEFAULTS = RUN.schema()
 HEARTBEAT = "ft-rank-heartbeat-timeout"
 
@@ -217,7 +219,7 @@ def test_options_of_chaos_and_run_differ():
 def test_every_name_in_an_error_message_is_an_option():
     """A slip of the pen in `Parsed.source` would only show in a message."""
     asked = re.compile(r"\.(?:source|is_given)\(\s*[\"']([\w-]+)[\"']")
-    known = {option.name for command in (RUN, CHAOS) for option in command.options}
+    known = {option.name for command in (RUN, CHAOS, SERVE) for option in command.options}
     used = {
         name
         for file in Path(command_module.__file__).parent.glob("*.py")

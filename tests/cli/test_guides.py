@@ -56,6 +56,7 @@ LINES = (
         "--rdzv-conf timeout=900,join_timeout=300,is_host=1 --node-rank 0 --local-addr 127.0.0.1"
     ),
     "--ft-attribution-endpoint http://127.0.0.1:8000 --ft-attribution-stop-action log",
+    "--ft-attribution-endpoint localhost --ft-attribution-llm-model m",
     (
         "--ft_attribution_endpoint unix:///run/attribution.sock "
         "--ft-per-cycle-applog-prefix /tmp/app.log"
@@ -67,7 +68,6 @@ LINES = (
 )
 # Of areas that come later.
 REFUSED = {
-    "--ft-attribution-llm-model m": "an attribution service that the launcher starts",
     "--ft-attribution-export-url http://x": "an attribution service that the launcher starts",
 }
 FILES = (

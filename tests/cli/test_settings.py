@@ -240,6 +240,7 @@ def service(*argv: str) -> str:
 def test_two_ways_to_name_a_service() -> None:
     assert service() == ""
     assert service("--ft-attribution-endpoint=http://host:8000/") == "http://host:8000"
+    assert service("--ft-attribution-endpoint=https://host:8000/") == "https://host:8000"
     assert service("--ft-attribution-endpoint=unix:///run/a") == "unix:///run/a"
     parts = ("--ft-attrsvc-host=host", "--ft-attrsvc-port=8000")
     assert service(*parts) == "http://host:8000"
@@ -253,7 +254,11 @@ def test_two_ways_to_name_a_service() -> None:
         (["--ft-attrsvc-host=h"], "--ft-attrsvc-host alone names no service; add --ft-attrsvc-por"),
         (["--ft-attrsvc-port=1"], "--ft-attrsvc-port alone names no service; add --ft-attrsvc-hos"),
         (["--ft-attrsvc-host=a/b", "--ft-attrsvc-port=1"], "'a/b' is not the name or address of a"),
-        (["--ft-attribution-endpoint=localhost"], "not built yet; start one and give http://127"),
+        (["--ft-attribution-token-file=t"], "needs a service: add --ft-attribution-endpoint"),
+        (
+            ["--ft-attribution-endpoint=http://a", "--ft-attribution-token-file=gone"],
+            "--ft-attribution-token-file: token file gone: No such file",
+        ),
         (
             [
                 "--ft-attribution-endpoint=http://a",
@@ -278,6 +283,13 @@ def test_two_ways_to_name_a_service() -> None:
 def test_services_that_cannot_be_meant(argv: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         service(*argv)
+
+
+def test_a_service_that_the_launcher_starts_needs_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert service("--ft-attribution-endpoint=localhost") == "localhost"
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"needs the package fastapi: pip install .undaunted\["):
+        service("--ft-attribution-endpoint=localhost")
 
 
 def test_a_log_is_kept_for_the_service_where_none_was_asked_for(tmp_path: Path) -> None:

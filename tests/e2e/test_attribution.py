@@ -40,7 +40,8 @@ class Service:
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 sent = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                service.told.append(sent["log_path"])
+                if sent["analysis_intent"] == "terminal":
+                    service.told.append(sent["log_path"])
                 self._answer({"submitted": True})
 
             def do_GET(self) -> None:
@@ -105,6 +106,26 @@ def test_advice_to_stop_may_end_the_job(tmp_path: Path, service: Service) -> Non
         assert launcher.finish() == 93
         assert "the attribution service on node" in launcher.text
         assert "asked for a shutdown: after round 0: saw 0: round 0" in launcher.text
+
+
+def test_a_service_of_the_launchers_own(tmp_path: Path) -> None:
+    options = ["--ft-attribution-endpoint=localhost", "--ft-attribution-llm-model=none"]
+    restart = ["--worker-start", "fresh", "--max-restarts", "1"]
+    with launched(tmp_path, CRASH_ONCE, *options, *restart) as launcher:
+        assert launcher.finish() == 0
+        assert "attribution of round 0 (it recommends RESTART): conclusion: " in launcher.text
+        assert "bad batch" in launcher.text.partition("attribution of round 0")[2]
+        found = launcher.events("attribution_result")
+        assert [(event["round"], event["action"]) for event in found] == [
+            (0, "RESTART"),
+            (1, "CONTINUE"),
+        ]
+    (directory,) = (tmp_path / "run").glob("attribution-*")
+    assert {path.name for path in directory.iterdir()} == {"ledger.jsonl", "lock", "token"}
+    assert (directory / "token").stat().st_mode & 0o777 == 0o600
+    records = [json.loads(line) for line in (directory / "ledger.jsonl").read_text().splitlines()]
+    assert {record["cycle"] for record in records} == {0, 1}
+    assert {record["path"] for record in records} == {event["log_path"] for event in found}
 
 
 def test_service_that_is_away_costs_a_line(tmp_path: Path, service: Service) -> None:

@@ -531,27 +531,44 @@ def page_of_files(
         problems: what could not be read.
     """
     if not evidence.findings:
-        return Page(path=path, calm=_no_failure(reading, read_from), problems=[*problems])
-    step = None if reading.step is None else int(reading.step)
+        read = " and ".join(count(number, noun) for noun, number in read_from.items() if number)
+        calm = no_failure(read, reading.step, ended=reading.ended)
+        return Page(path=path, calm=calm, problems=[*problems])
+    case = case_of_files(evidence, reading.step)
+    return Page(path=path, rounds=explain([case]), problems=[*problems])
+
+
+def case_of_files(evidence: Evidence, step: float | None) -> Case:
+    """Return what files say of one failure of which there is no journal.
+
+    Args:
+        evidence: of the files.
+        step: the last one that was made, None = not known.
+    """
+    iteration = None if step is None else int(step)
     named = {node for one in evidence.findings for node in one.nodes}
-    case = Case(
+    return Case(
         # Nothing is known of its other nodes: advice is given as if there were enough.
-        about=Round(nodes=(), spare=len(named), iteration=step, progress_known=step is not None),
+        about=Round((), len(named), iteration, progress_known=iteration is not None),
         findings=evidence.findings,
         look=evidence.look,
         unknown=evidence.unknown,
     )
-    return Page(path=path, rounds=explain([case]), problems=[*problems])
 
 
-def _no_failure(reading: Reading, read_from: Mapping[str, int]) -> str:
-    """Say what files are worth that tell of no failure."""
-    read = " and ".join(count(number, noun) for noun, number in read_from.items() if number)
-    step = "" if reading.step is None else f" (the last step is {reading.step:g})"
-    if reading.ended:
-        return f"the program came to its end{step}; no failure is told of in {read}"
+def no_failure(read: str, step: float | None, *, ended: bool) -> str:
+    """Say what files are worth that tell of no failure.
+
+    Args:
+        read: what was read, ``3 logs``.
+        step: the last one that was made, None = not known.
+        ended: whether a log says that the program came to its end.
+    """
+    last = "" if step is None else f" (the last step is {step:g})"
+    if ended:
+        return f"the program came to its end{last}; no failure is told of in {read}"
     return (
-        f"no failure is told of in {read}{step}: it finished, still runs, hangs, or was killed "
+        f"no failure is told of in {read}{last}: it finished, still runs, hangs, or was killed "
         "without a word"
     )
 

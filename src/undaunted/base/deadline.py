@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
+    from asyncio import Semaphore
     from collections.abc import Callable
 
 T = TypeVar("T")
@@ -47,3 +49,51 @@ def within(seconds: float, call: Callable[[], T], otherwise: T) -> T:
         return in_time(seconds, call)
     except Exception:  # noqa: BLE001 - documented
         return otherwise
+
+
+async def off_loop(slots: Semaphore, seconds: float, call: Callable[[], T]) -> T:
+    """Return what ``call`` returns, or raise what it raises, without holding up the loop.
+
+    The call runs in a daemon thread of its own, which is left behind when time runs out.
+
+    Args:
+        slots: bounds the threads, those that were left behind among them.
+        seconds: for the call, and for a slot that is free.
+        call: what to do.
+
+    Raises:
+        TimeoutError: no slot is free, or it takes longer.
+    """
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: list[T], error: BaseException | None) -> None:
+        slots.release()
+        if answer.done():  # nobody waits any more
+            return
+        if error is None:
+            answer.set_result(result[0])
+        else:
+            answer.set_exception(error)
+
+    def run() -> None:
+        result: list[T] = []
+        failure = None
+        try:
+            result.append(call())
+        except Exception as error:  # noqa: BLE001 - raised in the caller
+            failure = error
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(settle, result, failure)
+
+    async def asked() -> T:
+        await slots.acquire()
+        threading.Thread(target=run, name="undaunted-off-loop", daemon=True).start()
+        return await answer
+
+    try:
+        return await asyncio.wait_for(asked(), seconds)
+    except asyncio.TimeoutError:
+        raise TimeoutError(errno.ETIMEDOUT, f"no answer within {seconds:g} s") from None

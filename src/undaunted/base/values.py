@@ -6,6 +6,7 @@ At the end the kinds of options: a type with the reader of its text.
 from __future__ import annotations
 
 import math
+import os
 import re
 import signal
 from pathlib import Path, PurePosixPath
@@ -151,7 +152,7 @@ def unix_socket(value: object) -> str:
 
 
 def service(value: object) -> str:
-    """Read where a service is: ``http://HOST:PORT``, ``unix:///PATH`` or ``localhost``."""
+    """Read where a service is: ``http(s)://HOST:PORT``, ``unix:///PATH`` or ``localhost``."""
     url = text(value).strip()
     if url == "localhost":
         return url
@@ -160,7 +161,7 @@ def service(value: object) -> str:
     try:
         parts = urlsplit(url)
         rest = (parts.path.strip("/"), parts.query, parts.fragment, parts.username)
-        understood = parts.scheme == "http" and rest == ("", "", "", None)
+        understood = parts.scheme in {"http", "https"} and rest == ("", "", "", None)
         host, _ = parts.hostname, parts.port  # a bad port is noticed when it is read
     except ValueError:
         understood, host = False, None
@@ -364,6 +365,11 @@ def path(text: str) -> Path:
     if not text:
         raise ValueError("name a file or directory")
     return Path(text)
+
+
+def paths(text: str) -> list[Path]:
+    """Read paths separated by colons."""
+    return [path(one) for one in text.split(os.pathsep) if one]
 
 
 def one_more(text: str) -> list[str]:

@@ -92,7 +92,7 @@ class Command(msgspec.Struct, Generic[T], eq=False, dict=True):
         shown: names of the options that ``--help`` shows; () = all that are not rare.
         operand: what the one argument beside options is called, "" = there is none.
         is_program: the operand is a program, and all after it belongs to that.
-        has_variables: options have variables ``PET_...``.
+        has_variables: options have variables ``PET_...``; those of other tools always count.
         accepted: options that are read and have no effect.
         refused: what options that are not built yet belong to, by name.
     """
@@ -255,10 +255,9 @@ class Command(msgspec.Struct, Generic[T], eq=False, dict=True):
         """Return who gave the option ("" = nobody) and the texts."""
         if option.name in given:
             return f"--{option.name}", given[option.name]
-        if self.has_variables:
-            for variable in option.variables:
-                if environ.get(variable):
-                    return variable, [environ[variable]]
+        for variable in option.variables if self.has_variables else option.about.variables:
+            if environ.get(variable):
+                return variable, [environ[variable]]
         return "", []
 
 

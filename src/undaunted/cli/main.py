@@ -33,12 +33,28 @@ Commands:
   chaos     run a training script under planned faults; say what became of each
   doctor    look at this machine before training starts
   flight    say who keeps the others waiting, from dumps of the Flight Recorder
+  serve     answer over HTTP what a log tells of: an attribution service
+  mcp       let an assistant explain failures, over the Model Context Protocol
 
 undaunted COMMAND --help explains a command; undaunted --version says which
 version this is. ft_launcher is another name for undaunted run, nvrx-control for
-undaunted coordinator.
+undaunted coordinator, nvrx-attrsvc for undaunted serve, nvrx-mcp-analysis for
+undaunted mcp.
 """
-_COMMANDS = ("run", "coordinator", "report", "explain", "top", "chaos", "doctor", "flight")
+_COMMANDS = (
+    *(
+        "run",
+        "coordinator",
+        "report",
+        "explain",
+        "top",
+        "chaos",
+        "doctor",
+        "flight",
+        "serve",
+        "mcp",
+    ),
+)
 _MOVED = {
     "simulate": "it is part of a checkout of undaunted: python -m simulator",
     "log-aggregator": "it is log_aggregator of undaunted's package nvidia-resiliency-ext",
@@ -88,6 +104,16 @@ def ft_launcher() -> int:
 def nvrx_control() -> int:
     """Run this process's arguments as `undaunted coordinator`, under NVRx's name for it."""
     return main(["coordinator", *sys.argv[1:]])
+
+
+def nvrx_attrsvc() -> int:
+    """Run this process's arguments as `undaunted serve`, under NVRx's name for it."""
+    return main(["serve", *sys.argv[1:]])
+
+
+def nvrx_mcp_analysis() -> int:
+    """Run this process's arguments as `undaunted mcp`, under NVRx's name for it."""
+    return main(["mcp", *sys.argv[1:]])
 
 
 def _complaint(command: str) -> str:

@@ -272,18 +272,17 @@ ft-rdzv-impl                 barrier|legacy      all of them mean the coordinato
 ft-no-restart-exit-code      93                  ends a job that shall not be started again
 ft-log-aggregator-count      N                   launchers send to the log server that writes
 ft-log-leaf-max-queue-chunks N                   launchers send to the log server that writes
+ft-attribution-startup-timeout TIME              nothing waits for the service to start
+ft-attribution-compute-timeout TIME              what takes 5 minutes is given up
+ft-attribution-analysis-backend lib|mcp          the service reads logs by rules
+ft-attribution-llm-api-key-file TEXT             no language model is asked
+ft-attribution-llm-base-url  TEXT                no language model is asked
+ft-attribution-llm-model     TEXT                no language model is asked
+ft-attribution-log-level     TEXT                the service says what is wrong, and nothing else
 """
-_SERVICE = "an attribution service that the launcher starts"
 # Options that are not built yet, refused and never ignored; fields have `Opt.not_built`.
 REFUSED = {
     "numa-binding": "torchrun's binding to NUMA nodes",
-    "ft-attribution-startup-timeout": _SERVICE,
-    "ft-attribution-llm-api-key-file": _SERVICE,
-    "ft-attribution-llm-base-url": _SERVICE,
-    "ft-attribution-llm-model": _SERVICE,
-    "ft-attribution-analysis-backend": _SERVICE,
-    "ft-attribution-compute-timeout": _SERVICE,
-    "ft-attribution-log-level": _SERVICE,
 }
 
 
@@ -296,7 +295,7 @@ def _accepted(line: str) -> Option:
             raise ValueError(f"{text!r} is unknown; choose {' or '.join(choices)}: {reason}")
         return text
 
-    readers = {"TIME": parse_seconds, "N": values.whole(-1)}
+    readers = {"TIME": parse_seconds, "N": values.whole(-1), "TEXT": values.text}
     kind = Kind(readers.get(metavar, read), metavar)
     if metavar not in readers:
         kind = kind._replace(choices=choices)

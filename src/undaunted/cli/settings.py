@@ -274,16 +274,39 @@ def attribution_service(parsed: RunParsed) -> str:
             "services; keep one of them"
         )
     if url == "localhost":
-        raise UsageError(
-            f"{source} localhost asks for a service that the launcher starts itself, which is not "
-            "built yet; start one and give http://127.0.0.1:PORT"
-        )
-    if ft.attribution_stop_action and not url:
-        raise UsageError(
-            f"{parsed.source('ft-attribution-stop-action')} needs a service: add "
-            "--ft-attribution-endpoint http://HOST:PORT"
-        )
+        _check_own_service(source)
+    for name, value in (
+        ("ft-attribution-stop-action", ft.attribution_stop_action),
+        ("ft-attribution-token-file", ft.attribution_token_file),
+    ):
+        if value and not url:
+            raise UsageError(
+                f"{parsed.source(name)} needs a service: add "
+                "--ft-attribution-endpoint http://HOST:PORT"
+            )
+    if ft.attribution_token_file:
+        from undaunted.coordinator.wire.credentials import TokenError, find_token
+
+        try:
+            find_token({}, Path(ft.attribution_token_file))
+        except TokenError as error:
+            raise UsageError(f"{parsed.source('ft-attribution-token-file')}: {error}") from None
     return url
+
+
+def _check_own_service(source: str) -> None:
+    """Look whether the launcher can start a service.
+
+    Raises:
+        UsageError: it lacks a package.
+    """
+    from importlib.util import find_spec
+
+    for name in ("fastapi", "uvicorn"):
+        if find_spec(name) is None:
+            raise UsageError(
+                f"{source} localhost needs the package {name}: pip install 'undaunted[services]'"
+            )
 
 
 def _from_host_and_port(parsed: RunParsed) -> str:

@@ -222,10 +222,15 @@ class FaultToleranceConfig:
         str | None,
         Kind(values.optional(values.service), "URL"),
         Opt(
-            "Service that reads the log of each round: http://HOST:PORT, unix:///PATH",
+            "Service that reads the log of each round: http://HOST:PORT, https://HOST:PORT, "
+            "unix:///PATH, or localhost: one that the launcher starts",
             ATTRIBUTION,
             rare=True,
         ),
+    ] = None
+    attribution_token_file: Annotated[
+        OptionalText,
+        Opt("File (mode 0600) with the token for that service", metavar="FILE", rare=True),
     ] = None
     attribution_stop_action: Annotated[
         str | None,

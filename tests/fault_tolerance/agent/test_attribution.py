@@ -45,6 +45,7 @@ class Service:
         self.status = {"POST": 200, "GET": 200}
         self.body = json.dumps(RESULT).encode()
         self.held: threading.Event | None = None  # answers wait for it
+        self.tokens: list[str | None] = []
 
 
 def handler(found: list[Service]) -> type[http.server.BaseHTTPRequestHandler]:
@@ -57,6 +58,7 @@ def handler(found: list[Service]) -> type[http.server.BaseHTTPRequestHandler]:
 
         def _answer(self, sent: Any) -> None:
             service = found[0]
+            service.tokens.append(self.headers["Authorization"])
             service.requests.put((self.command, self.path, sent))
             if service.held is not None:
                 assert service.held.wait(DEADLINE_S)
@@ -117,7 +119,7 @@ def heard() -> Heard:
 def test_log_is_named_at_the_start_and_its_result_fetched_at_the_end(
     service: Service, heard: Heard
 ) -> None:
-    client = heard.client(service.url, user="me")
+    client = heard.client(service.url, user="me", job="job7", token=b"0123456789abcdef")
     client.round_began(0, "/logs/a b_cycle0.log")
     client.round_over(0, "/logs/a b_cycle0.log")
     answer = heard.answers.get(timeout=DEADLINE_S)
@@ -126,9 +128,12 @@ def test_log_is_named_at_the_start_and_its_result_fetched_at_the_end(
         0, "/logs/a b_cycle0.log", "RESTART", "rank 3: out of memory"
     )
     assert client.close(DEADLINE_S)
-    told, asked = service.requests.get(), service.requests.get()
-    assert told == ("POST", "/logs", {"log_path": "/logs/a b_cycle0.log", "user": "me"})
+    told, over, asked = (service.requests.get() for _ in range(3))
+    about = {"log_path": "/logs/a b_cycle0.log", "user": "me", "job_id": "job7", "cycle_id": 0}
+    assert told == ("POST", "/logs", {**about, "analysis_intent": "progressive"})
+    assert over == ("POST", "/logs", {**about, "analysis_intent": "terminal"})
     assert asked[0] == "GET"
+    assert service.tokens == ["Bearer 0123456789abcdef"] * 3
     assert parse_qs(urlsplit(asked[1]).query) == {
         "log_path": ["/logs/a b_cycle0.log"],
         "wait": ["true"],
@@ -156,7 +161,7 @@ def test_refusals_are_said_but_not_of_a_log_that_has_only_begun(
 
 def test_service_that_does_not_answer_costs_nothing(service: Service, heard: Heard) -> None:
     service.held = threading.Event()
-    client = heard.client(service.url, ask_s=0.05)
+    client = heard.client(service.url, post_s=0.05, ask_s=0.05)
     client.round_over(0, "/x")
     assert "no answer within 0.05 s" in heard.problems.get(timeout=DEADLINE_S)
     assert client.close(DEADLINE_S)
@@ -245,7 +250,12 @@ async def test_advice_to_stop_that_comes_between_two_rounds_holds_for_the_next(
     monkeypatch.setattr(attribution, "AttributionClient", Client)
     posted: list[Any] = []
     config: Any = SimpleNamespace(
-        node="a", attribution_service="http://x", attribution_may_end_job=True, applog_prefix="/l"
+        node="a",
+        run_id="job7",
+        attribution_service="http://x",
+        attribution_may_end_job=True,
+        applog_prefix="/l",
+        ft=SimpleNamespace(attribution_token_file=None),
     )
     this: Any = SimpleNamespace(post=posted.append, record=lambda _: None)
     it = attribution.Attribution(config, this, this, lambda _: None)

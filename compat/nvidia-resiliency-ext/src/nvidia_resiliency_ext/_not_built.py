@@ -13,8 +13,6 @@ SENTENCES = {
     "`undaunted run` decides who takes part.",
     "fault_tolerance.per_cycle_logs": "The launcher writes the logs of each round itself, with "
     "--ft-per-cycle-applog-prefix.",
-    "services": "The servers of attribution are not built; --ft-attribution-endpoint takes the "
-    "address of a running one.",
     "shared_utils.grpc_log_server": "The log server does not speak gRPC; --ft-enable-log-server "
     "starts undaunted's.",
     "shared_utils.health_check": "Health checks are made by `undaunted run` before each round, in "

@@ -84,6 +84,7 @@ def read_logs(
     *,
     names: bool = True,
     advance: Callable[[int], object] | None = None,
+    opener: Callable[[str, int], int] | None = None,
 ) -> Reading:
     """Like `analyse`, with what the findings rest on.
 
@@ -93,18 +94,23 @@ def read_logs(
         world_size: number of ranks; None: as the logs say.
         names: whether ranks are taken from names of files where lines do not say them.
         advance: called with how many bytes more were read, for people who wait.
+        opener: opens the files instead, as that of the built-in ``open``.
     """
-    known = [_scanned(file, advance, compared=True) for file in previous or ()]
-    scans = [_scanned(file, advance, compared=bool(known)) for file in files]
+    known = [_scanned(file, advance, opener, compared=True) for file in previous or ()]
+    scans = [_scanned(file, advance, opener, compared=bool(known)) for file in files]
     if names:
         _name_ranks(scans, world_size)
     return judge(scans, known, world_size)
 
 
 def _scanned(
-    file: str | PathLike[str], advance: Callable[[int], object] | None, *, compared: bool
+    file: str | PathLike[str],
+    advance: Callable[[int], object] | None,
+    opener: Callable[[str, int], int] | None,
+    *,
+    compared: bool,
 ) -> LogScan:
-    scan = LogScan(str(file), rules())
+    scan = LogScan(str(file), rules(), opener)
     scan.read(advance=advance)
     scan.finish(compared=compared)
     return scan

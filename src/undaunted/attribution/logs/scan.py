@@ -195,8 +195,18 @@ class LogScan:
         error: why the file could not be read, "" = it could.
     """
 
-    def __init__(self, path: str, rules: Rules) -> None:
+    def __init__(
+        self, path: str, rules: Rules, opener: Callable[[str, int], int] | None = None
+    ) -> None:
+        """Prepare; nothing is read yet.
+
+        Args:
+            path: see above.
+            rules: what lines may mean.
+            opener: opens the file instead, as that of the built-in ``open``.
+        """
         self.path = path
+        self._opener = opener or _open
         self.rank: int | None = None
         self.error = ""
         self._rules = rules
@@ -240,7 +250,7 @@ class LogScan:
             advance: called with how many bytes more were read, for people who wait.
         """
         try:
-            with open(self.path, "rb", buffering=0, opener=_open) as file:
+            with open(self.path, "rb", buffering=0, opener=self._opener) as file:
                 for size in self._read(file):
                     if advance is not None:
                         advance(size)

@@ -208,7 +208,7 @@ class Agent:
         self._health.close()
         await self._orders.close()
         await self._spawner.close()
-        process.end_descendants(_LAST_SWEEP_S, self._logs.processes())
+        process.end_descendants(_LAST_SWEEP_S, self._servers())
         if cut_short:  # what its ranks did last
             self._ranks.watch.read_events()
             self._progress.end()
@@ -439,7 +439,12 @@ class Agent:
     def _kept_processes(self) -> set[int]:
         """Processes that belong to no round."""
         own = self._spawner.pids() | self._clearing.pids() | self._health.pids()
-        return own | self._throttling.pids() | {pid for pid, _ in self._logs.processes()}
+        return own | self._throttling.pids() | {pid for pid, _ in self._servers()}
+
+    def _servers(self) -> set[tuple[int, int]]:
+        """Processes that end after all ranks: pid and start time."""
+        own = set() if self._attribution is None else self._attribution.processes()
+        return own | self._logs.processes()
 
     async def _clear(self, number: int) -> None:
         problem = await self._clearing.clear(number, self._workers.pids)

@@ -1,8 +1,9 @@
 """What an attribution service says about the rounds: asked for, shown, and perhaps obeyed.
 
 The service reads the logs and says what went wrong. It gets the name of a round's log when the
-round starts (``POST /logs``); when the log is complete, it is asked for its result (``GET /logs``).
-A thread of its own does both, so a service that is slow or away costs only lines that say so.
+round starts (``POST /logs``) and again when the log is complete; then it is asked for its result
+(``GET /logs``). A thread of its own does that, so a service that is slow or away costs only lines
+that say so. `OwnService` is one that this launcher has started.
 """
 
 from __future__ import annotations
@@ -15,22 +16,27 @@ import queue
 import socket
 import threading
 import time
+from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 from undaunted.base.text import one_line
 from undaunted.coordinator.core import messages as job
+from undaunted.coordinator.wire.credentials import TokenError, find_token
 from undaunted.fault_tolerance.output.destinations import round_log_path
 from undaunted.journal.events import AttributionResult
 
 if TYPE_CHECKING:
     import http.client
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from undaunted.fault_tolerance.agent.orders import Orders
+    from undaunted.fault_tolerance.agent.own_service import OwnService
     from undaunted.fault_tolerance.run_config import RunConfig
     from undaunted.journal.writer import JournalWriter
 
+OWN = "localhost"  # instead of a URL: a service that this launcher starts
 _STOP = "STOP"
 _LAST_RESULT_S = 5.0
 _QUEUED = 64  # requests
@@ -64,7 +70,16 @@ class Attribution:
         self._say = say
         self._round = -1
         self._advice = ""  # to stop, and why
+        self._own: OwnService | None = None
+        if config.attribution_service == OWN:
+            from undaunted.fault_tolerance.agent.own_service import OwnService
+
+            self._own = OwnService(config, say)
         self._client = self._connect()
+
+    def processes(self) -> set[tuple[int, int]]:
+        """Pid and start time of a service that is this launcher's own, if it runs."""
+        return set() if self._own is None else self._own.processes()
 
     def round_began(self, number: int) -> None:
         """The log of this round is being written."""
@@ -84,6 +99,8 @@ class Attribution:
                 f"the attribution service has no result of round {self._round} yet; "
                 f"its log is {self._log(self._round)}"
             )
+        if self._own is not None:
+            await self._own.close()
         await asyncio.sleep(0)  # what has come is dealt with
 
     def _connect(self) -> AttributionClient:
@@ -94,8 +111,16 @@ class Attribution:
                 loop.call_soon_threadsafe(self._answered, answer)
 
         user = os.environ.get("SLURM_JOB_USER") or os.environ.get("USER") or str(os.getuid())
-        url = self._config.attribution_service
-        return AttributionClient(url, answered, self._say, user=user)
+        url, token = self._config.attribution_service, b""
+        if self._own is not None:
+            url, token = self._own.url, self._own.token
+        elif self._config.ft.attribution_token_file:
+            try:
+                token = find_token({}, Path(self._config.ft.attribution_token_file))
+            except TokenError as error:
+                self._say(f"the attribution service is asked without a token: {error}")
+        job = self._config.run_id
+        return AttributionClient(url, answered, self._say, user=user, job=job, token=token)
 
     def _answered(self, answer: Answer) -> None:
         self._journal.record(
@@ -165,16 +190,20 @@ class AttributionClient:
         say: Callable[[str], None],
         *,
         user: str = "",
+        job: str = "",
+        token: bytes = b"",
         post_s: float = _POST_S,
         ask_s: float = _ASK_S,
     ) -> None:
         """Start the thread.
 
         Args:
-            url: ``http://HOST:PORT`` or ``unix:///PATH``.
+            url: ``http://HOST:PORT``, ``https://HOST:PORT`` or ``unix:///PATH``.
             on_answer: called in the thread with each result.
             say: shows a line; called in the thread, once for each problem.
             user: whose job it is, for the service.
+            job: which job it is.
+            token: sent with each request, b"" = none.
             post_s: longest wait for the service to take notice of a log, seconds.
             ask_s: longest wait for a result, seconds.
         """
@@ -182,6 +211,8 @@ class AttributionClient:
         self._on_answer = on_answer
         self._say = say
         self._user = user
+        self._job = job
+        self._headers = {"Authorization": f"Bearer {token.decode()}"} if token else {}
         self._post_s = post_s
         self._ask_s = ask_s
         self._said = ""  # the problem that was said last
@@ -221,6 +252,8 @@ class AttributionClient:
     def _handle(self, request: _Request) -> None:
         try:
             if request.is_over:
+                with contextlib.suppress(ServiceError):  # the question shows whether it matters
+                    self._post_log(request)
                 self._on_answer(self._ask(request))
                 self._said = ""
             else:
@@ -229,16 +262,25 @@ class AttributionClient:
             self._say_once(error)
 
     def _post_log(self, request: _Request) -> None:
-        body = json.dumps({"log_path": request.log_path, "user": self._user})
+        about = {
+            "log_path": request.log_path,
+            "user": self._user,
+            "job_id": self._job,
+            "cycle_id": request.round,
+            "analysis_intent": "terminal" if request.is_over else "progressive",
+        }
         with contextlib.suppress(_RefusedError):  # the log is empty as yet
-            _exchange(self._url, "POST", "/logs", body, self._post_s)
+            self._exchange("POST", "/logs", json.dumps(about), self._post_s)
 
     def _ask(self, request: _Request) -> Answer:
         query = urlencode({"log_path": request.log_path, "wait": "true"})
         began_ns = time.monotonic_ns()
-        body = _exchange(self._url, "GET", f"/logs?{query}", None, self._ask_s)
+        body = self._exchange("GET", f"/logs?{query}", None, self._ask_s)
         answer = read_answer(request, body)
         return answer._replace(duration_ns=time.monotonic_ns() - began_ns)
+
+    def _exchange(self, method: str, path: str, body: str | None, limit_s: float) -> bytes:
+        return _exchange(self._url, method, path, body, limit_s, self._headers)
 
     def _say_once(self, error: Exception) -> None:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
@@ -279,7 +321,14 @@ def _action(said: dict[str, Any]) -> str:
     return one_line(recommendation, longest=80) if isinstance(recommendation, str) else ""
 
 
-def _exchange(url: str, method: str, path: str, body: str | None, limit_s: float) -> bytes:
+def _exchange(
+    url: str,
+    method: str,
+    path: str,
+    body: str | None,
+    limit_s: float,
+    headers: Mapping[str, str] = MappingProxyType({}),
+) -> bytes:
     """Send one request, return the body of the answer.
 
     Raises:
@@ -293,8 +342,8 @@ def _exchange(url: str, method: str, path: str, body: str | None, limit_s: float
     try:
         connection.connect()
         connection.sock.settimeout(limit_s)
-        headers = {"Content-Type": "application/json"} if body is not None else {}
-        connection.request(method, path, body, headers)
+        kind = {"Content-Type": "application/json"} if body is not None else {}
+        connection.request(method, path, body, {**headers, **kind})
         response = connection.getresponse()
         content = _read(response, deadline)
         if response.status >= 300:
@@ -336,6 +385,10 @@ def _connection(url: str, timeout_s: float) -> http.client.HTTPConnection:
     if url.startswith(_UNIX):
         return _over_unix(url.removeprefix(_UNIX), timeout_s)
     parts = urlsplit(url)
+    if parts.scheme == "https":  # the authorities of this machine, or of SSL_CERT_FILE
+        return http.client.HTTPSConnection(
+            parts.hostname or "", parts.port or 443, timeout=timeout_s
+        )
     return http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=timeout_s)
 
 

@@ -1,7 +1,6 @@
-"""Not built: importing this says so."""
+"""What the attribution service answers. The service itself is `undaunted serve`."""
 
 from __future__ import annotations
 
-from nvidia_resiliency_ext._not_built import refuse
-
-refuse(__name__)
+from nvidia_resiliency_ext.services.attrsvc import AttrSvcResult as AttrSvcResult
+from nvidia_resiliency_ext.services.attrsvc import parse_attrsvc_response as parse_attrsvc_response

@@ -1,0 +1,283 @@
+"""`undaunted serve`: an attribution service, which answers over HTTP what a log tells of."""
+
+import ipaddress
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+
+from undaunted.base import values
+from undaunted.base.options import Kind, Opt
+from undaunted.base.process import die_with_parent
+from undaunted.base.roots import Roots
+from undaunted.base.unix_sockets import listen_at
+from undaunted.base.values import Count, Flag, OptionalDirectory, OptionalFile, Period, Port
+from undaunted.cli.command import Command, Parsed
+from undaunted.cli.messages import UsageError
+
+if TYPE_CHECKING:
+    import ssl
+
+_BACKLOG = 512
+_MOST_CONNECTIONS = 512
+_STOP_S = 5
+_KEEP_ALIVE_S = 30
+# What NVRx's service has and this one has no use for.
+_NO_EFFECT = (
+    "NVRX_ATTRSVC_LLM_BASE_URL",
+    "NVRX_ATTRSVC_LLM_MODEL",
+    "NVRX_ATTRSVC_EXPORT_URL",
+)
+
+
+def _rate(text: str) -> int:
+    """Read a number of requests a minute: ``60``, or ``60/minute``."""
+    return values.whole(0)(text.removesuffix("/minute"))
+
+
+_Rate = Annotated[int, Kind(_rate, "N")]
+
+
+class ServeOptions(msgspec.Struct, kw_only=True, frozen=True):
+    """Options of `undaunted serve`."""
+
+    allowed_root: Annotated[
+        list[Path],
+        Kind(values.paths, "DIR", repeat=True),
+        Opt(
+            "Folder below which logs may be read; may be given several times",
+            "Options",
+            variables=("NVRX_ATTRSVC_ALLOWED_ROOT",),
+        ),
+    ] = []
+    host: Annotated[
+        str,
+        Kind(values.address, "ADDRESS"),
+        Opt("Address to listen at", variables=("NVRX_ATTRSVC_HOST",)),
+    ] = "127.0.0.1"
+    port: Annotated[Port, Opt("Port; 0 = any", variables=("NVRX_ATTRSVC_PORT",))] = 8000
+    unix: Annotated[OptionalFile, Opt("Listen at this Unix socket instead, as this user only")] = (
+        None
+    )
+    token_file: Annotated[
+        OptionalFile,
+        Opt("File (mode 0600) with the token that every request must carry as a bearer token"),
+    ] = None
+    insecure: Annotated[
+        Flag, Opt("Let anybody who can connect ask without a token, on any address")
+    ] = False
+    tls_cert: Annotated[OptionalFile, Opt("Certificate for TLS (https), PEM")] = None
+    tls_key: Annotated[OptionalFile, Opt("Its private key, PEM, without a password")] = None
+    state_dir: Annotated[
+        OptionalDirectory,
+        Opt("For the ledger of logs and results", shown="~/.local/state/undaunted/serve"),
+    ] = None
+    analysis_timeout: Annotated[Period, Opt("Longest time for reading one log")] = 300.0
+    analyses: Annotated[
+        int, Kind(values.whole(1, 64), "N"), Opt("How many logs are read at a time")
+    ] = 2
+    rate_limit_submit: Annotated[
+        _Rate,
+        Opt(
+            "Logs a client may submit a minute; 0 = any number",
+            variables=("NVRX_ATTRSVC_RATE_LIMIT_SUBMIT",),
+        ),
+    ] = 1200
+    rate_limit_analyze: Annotated[
+        _Rate,
+        Opt(
+            "Questions of a client a minute that make a log be read",
+            variables=("NVRX_ATTRSVC_RATE_LIMIT_ANALYZE",),
+        ),
+    ] = 60
+    rate_limit_preview: Annotated[
+        _Rate,
+        Opt(
+            "Beginnings of logs a client may look at a minute",
+            variables=("NVRX_ATTRSVC_RATE_LIMIT_PREVIEW",),
+        ),
+    ] = 120
+    listen_fd: Annotated[
+        Count,
+        Opt("Descriptor of a socket that listens already, of a launcher", rare=True, shown="none"),
+    ] = 0
+
+
+SERVE = Command(
+    "serve",
+    ServeOptions,
+    "--allowed-root DIR [OPTIONS]",
+    """\
+Answers over HTTP what the log of a job tells of, and whether to start the job
+again: an attribution service for launchers and monitors, those of NVRx as well.
+No language model is asked. It needs the packages of undaunted[services].
+
+Examples:
+  undaunted serve --allowed-root /logs
+  undaunted serve --allowed-root /logs --host 0.0.0.0 --token-file token \\
+      --tls-cert cert.pem --tls-key key.pem
+""",
+    "At an address of loopback, and at a Unix socket, no token is needed. nvrx-attrsvc is another "
+    "name for this command; variables NVRX_ATTRSVC_... give options as well.",
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Serve until told to end.
+
+    Args:
+        argv: arguments after ``undaunted serve``.
+
+    Returns:
+        0 at the end, or 2 if it cannot serve.
+    """
+    return SERVE.run(argv, _serve)
+
+
+def _serve(parsed: Parsed[ServeOptions]) -> int:
+    options = parsed.options
+    roots = _roots(parsed)
+    token = _token(parsed)
+    context = _tls(parsed)
+    if options.listen_fd:
+        die_with_parent(os.getppid())
+    uvicorn, make_app, service_of = _libraries()
+    listening, where = _listen(options, "https" if context else "http")
+    with listening:
+        service = service_of(roots, options, state_dir(options, os.environ))
+        app = make_app(
+            service,
+            token=token,
+            anybody=options.insecure,
+            submits=options.rate_limit_submit,
+            analyses=options.rate_limit_analyze,
+            previews=options.rate_limit_preview,
+        )
+        config = uvicorn.Config(
+            app,
+            loop="asyncio",
+            http="h11",
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,  # who asks is who has connected
+            server_header=False,
+            limit_concurrency=_MOST_CONNECTIONS,
+            backlog=_BACKLOG,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=_STOP_S,
+        )
+        config.load()
+        config.ssl = context
+        for line in _first_lines(parsed, roots, where, token) if where else ():
+            print(f"undaunted serve: {line}", file=sys.stderr, flush=True)
+        uvicorn.Server(config).run(sockets=[listening])
+    return 0
+
+
+def _libraries() -> tuple[Any, Any, Any]:
+    try:
+        import uvicorn
+
+        from undaunted.services.http import make_app
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"it needs the package {error.name}: pip install 'undaunted[services]'"
+        ) from None
+    from undaunted.services.analysts import Analyst
+    from undaunted.services.ledger import Ledger, LedgerError
+    from undaunted.services.service import AttributionService
+
+    def service_of(roots: Roots, options: ServeOptions, state_dir: Path) -> AttributionService:
+        limit_s = options.analysis_timeout
+        analysts = [Analyst(roots, limit_s) for _ in range(options.analyses)]
+        try:
+            return AttributionService(roots, Ledger(state_dir), analysts, limit_s)
+        except LedgerError as error:
+            raise UsageError(f"{error}; --state-dir names another directory") from None
+
+    return uvicorn, make_app, service_of
+
+
+def _roots(parsed: Parsed[ServeOptions]) -> Roots:
+    if not parsed.options.allowed_root:
+        raise UsageError("name the folder of the logs: --allowed-root DIR")
+    try:
+        return Roots(parsed.options.allowed_root)
+    except ValueError as error:
+        raise UsageError(f"{parsed.source('allowed-root')}: {error}") from None
+
+
+def _token(parsed: Parsed[ServeOptions]) -> bytes:
+    parsed.refuse_several("token-file", "insecure")
+    options = parsed.options
+    if options.token_file is not None:
+        from undaunted.coordinator.wire.credentials import TokenError, find_token
+
+        try:
+            return find_token({}, options.token_file)
+        except TokenError as error:
+            raise UsageError(str(error)) from None
+    here = options.unix is not None or ipaddress.ip_address(options.host).is_loopback
+    if not here and not options.insecure:
+        raise UsageError(
+            f"{parsed.source('host')} {options.host} lets other machines ask what logs tell of; "
+            "give --token-file FILE, or --insecure if anybody may ask"
+        )
+    return b""
+
+
+def _tls(parsed: Parsed[ServeOptions]) -> "ssl.SSLContext | None":
+    cert, key = parsed.options.tls_cert, parsed.options.tls_key
+    if cert is None and key is None:
+        return None
+    if cert is None or key is None:
+        raise UsageError("--tls-cert and --tls-key are only of use together")
+    from undaunted.coordinator.wire.credentials import TlsError, server_context
+
+    try:
+        return server_context(cert, key)
+    except TlsError as error:
+        raise UsageError(str(error)) from None
+
+
+def _listen(options: ServeOptions, scheme: str) -> tuple[socket.socket, str]:
+    try:
+        if options.listen_fd:
+            return socket.socket(
+                fileno=options.listen_fd
+            ), ""  # the launcher says what is to be said
+        if options.unix is not None:
+            path = str(options.unix.absolute())
+            return listen_at(path, socket.SOCK_STREAM, _BACKLOG), f"unix://{path}"
+        family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+        listening = socket.create_server(
+            (options.host, options.port), family=family, backlog=_BACKLOG
+        )
+    except OSError as error:
+        where = options.unix or f"{options.host}:{options.port}"
+        raise UsageError(f"cannot listen at {where}: {error.strerror or error}") from None
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    return listening, f"{scheme}://{host}:{listening.getsockname()[1]}"
+
+
+def state_dir(options: ServeOptions, environ: Mapping[str, str]) -> Path:
+    """Return where the ledger is."""
+    if options.state_dir is not None:
+        return options.state_dir
+    above = environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(above).expanduser() / "undaunted" / "serve"
+
+
+def _first_lines(parsed: Parsed[ServeOptions], roots: Roots, where: str, token: bytes) -> list[str]:
+    asks = "asks for the token" if token else "asks for no token"
+    if parsed.options.insecure:
+        asks = "INSECURE: anybody who can connect may ask"
+    unused = filter(os.environ.get, _NO_EFFECT)
+    lines = [f"listens at {where}, {asks}; reads logs below {', '.join(roots.folders)}"]
+    return [*lines, *(f"{name} has no effect here" for name in unused)]

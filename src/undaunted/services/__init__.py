@@ -1,0 +1,1 @@
+"""Servers beside jobs, which only read: the attribution service, and tools for assistants."""

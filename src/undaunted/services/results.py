@@ -1,0 +1,226 @@
+"""Which log was named, which is being analysed, and what each tells of. Pure.
+
+Of each path there is one analysis at a time, and one answer: of the file as it is. The whole record
+of a log is what the ledger keeps; `Results` is made of records, and gives back those that changed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from undaunted.attribution.explain import Case, Evidence, Explained, case_of_files, explain
+from undaunted.attribution.findings import Finding  # noqa: TC001 - msgspec needs the name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from undaunted.attribution.decision import Round
+
+MOST_LOGS = 10_000
+KEPT_S = 14 * 86400.0
+MOST_FINDINGS = 8
+_MOST_ROUNDS = 32  # of a job that are looked back at
+
+Stamp = tuple[int, int, int]
+Progress = Literal["completed", "in_flight", "pending"]
+
+
+class Told(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an analysis has found in a log.
+
+    Attributes:
+        stamp: of the file when it was opened, see `undaunted.base.roots.Opened`.
+        findings: the root cause first; at most `MOST_FINDINGS`.
+        step: the last one that was made, None = not known.
+        ended: whether the log says that the program came to its end.
+        stop: whether the log alone speaks for not starting the job again.
+        problem: why there is no answer, "" = there is.
+        late: whether that is because it took too long.
+    """
+
+    stamp: Stamp
+    findings: tuple[Finding, ...] = ()
+    step: float | None = None
+    ended: bool = False
+    stop: bool = False
+    problem: str = ""
+    late: bool = False
+
+
+class Log(msgspec.Struct, frozen=True, omit_defaults=True):
+    """All that is known of a log; a line of the ledger.
+
+    Attributes:
+        path: its real path.
+        t: when it was first named, seconds since 1970.
+        user: whose job it is.
+        job: which job, "" = not known: then it has no earlier rounds.
+        cycle: which round of the job, None = not known.
+        wanted: whether an analysis was asked for and is not there yet.
+        told: the last analysis, None = there was none.
+    """
+
+    path: str
+    t: float = 0.0
+    user: str = ""
+    job: str = ""
+    cycle: int | None = None
+    wanted: bool = False
+    told: Told | None = None
+
+
+class FullError(Exception):
+    """There are too many logs that wait to be analysed; the message says so."""
+
+
+class Results:
+    """All logs that are known.
+
+    Args:
+        logs: of the ledger, in its order; the last one of a path counts.
+        now: seconds since 1970; logs older than `KEPT_S` are left out.
+        most: logs that are kept.
+    """
+
+    def __init__(self, logs: Iterable[Log] = (), now: float = 0.0, most: int = MOST_LOGS) -> None:
+        newest = {log.path: log for log in logs}
+        young = [log for log in newest.values() if log.wanted or log.t > now - KEPT_S]
+        surplus = [log.path for log in young if not log.wanted][: max(0, len(young) - most)]
+        self._logs = {log.path: log for log in young}
+        for path in surplus:
+            del self._logs[path]
+        self._most = most
+        self._jobs: dict[str, set[str]] = {}
+        for log in self._logs.values():
+            self._note_job(log)
+        self._queue = deque(log.path for log in self._logs.values() if log.wanted)
+        self._in_flight: dict[str, float] = {}
+
+    @property
+    def logs(self) -> list[Log]:
+        """All, those that were named first at the beginning."""
+        return list(self._logs.values())
+
+    @property
+    def in_flight(self) -> dict[str, float]:
+        """Paths that are being analysed, and since when (as `begin` was told)."""
+        return dict(self._in_flight)
+
+    @property
+    def queued(self) -> int:
+        """How many logs wait for a program."""
+        return len(self._queue)
+
+    def get(self, path: str) -> Log | None:
+        """Return what is known of a log, None = nothing."""
+        return self._logs.get(path)
+
+    def name(
+        self, path: str, now: float, *, user: str = "", job: str = "", cycle: int | None = None
+    ) -> Log:
+        """Take notice of a log, and of what is said of it.
+
+        Raises:
+            FullError: see there.
+        """
+        known = self._logs.get(path)
+        if known is None:
+            self._make_room(now)
+            known = Log(path, now)
+        changes = {"user": user, "job": job, "cycle": cycle}
+        said = {name: value for name, value in changes.items() if value not in {"", None}}
+        return self._put(msgspec.structs.replace(known, **said))
+
+    def want(self, path: str, stamp: Stamp) -> Progress:
+        """Ask for the analysis of a log that is known, unless there is one of the file as it is."""
+        log = self._logs[path]
+        if path in self._in_flight:
+            return "in_flight"
+        if log.told is not None and log.told.stamp == stamp:
+            return "completed"
+        if not log.wanted:
+            self._put(msgspec.structs.replace(log, wanted=True))
+            self._queue.append(path)
+        return "pending"
+
+    def begin(self, now: float) -> str | None:
+        """Return the next path to analyse, None = none is wanted."""
+        if not self._queue:
+            return None
+        path = self._queue.popleft()
+        self._in_flight[path] = now
+        return path
+
+    def end(self, path: str, told: Told) -> Log:
+        """Take the outcome of the analysis that `begin` has begun."""
+        del self._in_flight[path]
+        return self._put(msgspec.structs.replace(self._logs[path], wanted=False, told=told))
+
+    def explained(self, log: Log) -> Explained | None:
+        """Say what a log with an analysis tells of, after earlier rounds of its job.
+
+        Returns:
+            None if nothing has failed in it.
+        """
+        if log.told is None or not log.told.findings:
+            return None
+        return explain([*map(_round_of, self._earlier(log)), _case(log.told)])[-1]
+
+    def _earlier(self, log: Log) -> list[Told]:
+        """Return what the earlier rounds of the job told of, one log for each."""
+        if not log.job or log.cycle is None:
+            return []
+        rounds: dict[int, Told] = {}
+        for path in self._jobs.get(log.job, ()):
+            one = self._logs[path]
+            is_earlier = one.cycle is not None and one.cycle < log.cycle and one.user == log.user
+            if is_earlier and one.cycle is not None and one.told and not one.told.problem:
+                rounds[one.cycle] = one.told
+        return [rounds[cycle] for cycle in sorted(rounds)][-_MOST_ROUNDS:]
+
+    def _put(self, log: Log) -> Log:
+        before = self._logs.get(log.path)
+        if before is not None and before.job != log.job:
+            self._forget_job(before)
+        self._logs[log.path] = log
+        self._note_job(log)
+        return log
+
+    def _note_job(self, log: Log) -> None:
+        if log.job:
+            self._jobs.setdefault(log.job, set()).add(log.path)
+
+    def _forget_job(self, log: Log) -> None:
+        if log.job:
+            self._jobs[log.job].discard(log.path)
+            if not self._jobs[log.job]:
+                del self._jobs[log.job]
+
+    def _make_room(self, now: float) -> None:
+        """Forget logs that are old, and where there are too many, the oldest with an answer."""
+        first = next(iter(self._logs.values()), None)
+        while first is not None and first.t <= now - KEPT_S and self._drop(first):
+            first = next(iter(self._logs.values()), None)
+        if len(self._logs) < self._most:
+            return
+        if not any(self._drop(log) for log in self._logs.values() if log.told is not None):
+            raise FullError(f"{self._most} logs wait for their analysis; ask again later")
+
+    def _drop(self, log: Log) -> bool:
+        if log.wanted or log.path in self._in_flight:
+            return False
+        self._forget_job(log)
+        del self._logs[log.path]
+        return True
+
+
+def _case(told: Told) -> Case:
+    return case_of_files(Evidence(told.findings), told.step)
+
+
+def _round_of(told: Told) -> Case | Round:
+    case = _case(told)
+    return case if told.findings else case.about

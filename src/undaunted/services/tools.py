@@ -1,0 +1,318 @@
+"""What assistants may ask about runs and logs: read only, and below the roots. No protocol here.
+
+Commands of ours do the reading, each in a process of its own with a deadline and a limit of memory.
+A run is looked at before: nothing in it may lead outside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import resource
+from collections import OrderedDict
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from undaunted.attribution.findings import CAUSES
+from undaunted.base.process import module_command
+from undaunted.base.roots import RefusedError
+from undaunted.base.text import one_line
+from undaunted.journal.events import JobStarted
+from undaunted.journal.lines import MAX_LINE, decode
+from undaunted.journal.reader import find_journals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from undaunted.base.roots import Roots
+    from undaunted.services.analysts import Analyst
+    from undaunted.services.results import Told
+
+LIMIT_S = 60.0
+_MEMORY = 2 << 30  # bytes of addresses of a command
+_LONGEST = 1 << 20  # bytes of an answer
+_MOST_RUNS = 100
+_JOURNALS = ("journal-*.jsonl", "*/journal-*.jsonl", "*/*/journal-*.jsonl")
+_MOST_ENTRIES = 20_000  # of a run, or of a folder of runs
+_MOST_RESULTS = 100
+_LONGEST_STACKS = 64 << 10  # bytes
+
+
+class ToolError(Exception):
+    """A question that cannot be answered; the message says why and what to do."""
+
+
+class Tools:
+    """The tools. Used on one loop.
+
+    Args:
+        roots: below which anything is read.
+        analyst: reads single logs.
+    """
+
+    def __init__(self, roots: Roots, analyst: Analyst) -> None:
+        self._roots = roots
+        self._analyst = analyst
+        self._results: OrderedDict[tuple[str, str], dict[str, Any]] = OrderedDict()
+        self._made = 0
+
+    # --- runs -------------------------------------------------------------------------------------
+
+    async def list_runs(self, folder: str = "") -> list[dict[str, Any]]:
+        """List directories of runs, the newest first: path, and when it was last written.
+
+        Args:
+            folder: to look in, absolute; "" = in all roots.
+        """
+        folders = [self._folder(folder)] if folder else [*map(Path, self._roots.folders)]
+        return await asyncio.to_thread(self._runs, folders)
+
+    async def explain_failure(self, run: str) -> dict[str, Any]:
+        """Say what happened in a run, which rank or node it was, why, with quotes, and what next.
+
+        Args:
+            run: directory of the run, absolute; or a folder with logs of a job, or one log.
+        """
+        return await self._command("explain", run, "--json")
+
+    async def advice(self, run: str) -> dict[str, Any]:
+        """Say what is best done after the last failure of a run, and after those before.
+
+        Args:
+            run: as of explain_failure.
+        """
+        page = await self.explain_failure(run)
+        rounds = [{"name": one["name"], **one["advice"]} for one in page["rounds"]]
+        return {"conclusion": page["conclusion"], "rounds": rounds}
+
+    async def timeline(self, run: str) -> str:
+        """Show the rounds of a run: times, what ended each, and what the restarts cost.
+
+        Args:
+            run: directory of the run, absolute.
+        """
+        said = await self._command("report", run)
+        return str(said["text"])
+
+    async def stacks(self, run: str, round_number: int = -1) -> str:
+        """Show what all ranks were doing when a limit was passed: their stacks, the first 64 kB.
+
+        Args:
+            run: directory of the run, absolute.
+            round_number: of which round; -1 = the last one that has stacks.
+        """
+        return await asyncio.to_thread(self._stacks, run, round_number)
+
+    # --- as NVRx has them -------------------------------------------------------------------------
+
+    async def log_analyzer(self, log_path: str) -> dict[str, Any]:
+        """Say what one log tells of, and whether to start the job again.
+
+        Args:
+            log_path: the log, absolute.
+        """
+        told = await self._told(log_path)
+        return self._keep("log_analyzer", {"log_path": log_path, **_log_result(told)})
+
+    async def fr_analyzer(self, fr_path: str) -> dict[str, Any]:
+        """Say which ranks keep the others waiting, from dumps of torch's Flight Recorder.
+
+        Args:
+            fr_path: directory of the dumps, or one dump; absolute.
+        """
+        found = await self._dumps(fr_path)
+        return self._keep("fr_analyzer", {"fr_path": fr_path, **found})
+
+    async def log_fr_analyzer(self, log_path: str, fr_path: str) -> dict[str, Any]:
+        """Say what a log and dumps of the Flight Recorder tell of the same failure.
+
+        Args:
+            log_path: as of log_analyzer.
+            fr_path: as of fr_analyzer.
+        """
+        told, found = await self._told(log_path), await self._dumps(fr_path)
+        return self._keep("log_fr_analyzer", {"log": _log_result(told), "fr": found})
+
+    async def get_result(self, module: str, result_id: str) -> dict[str, Any]:
+        """Return an earlier answer of an analyzer once more.
+
+        Args:
+            module: name of the analyzer.
+            result_id: as the answer had it.
+        """
+        found = self._results.get((module, result_id))
+        if found is None:
+            kept = ", ".join("/".join(key) for key in self._results) or "none"
+            raise ToolError(f"there is no result {module}/{result_id}; there are: {kept}")
+        return found
+
+    async def status(self) -> dict[str, Any]:
+        """Say what may be read, and which results are kept."""
+        kept = [{"module": module, "result_id": number} for module, number in self._results]
+        return {"status": "ok", "allowed_roots": list(self._roots.folders), "results": kept}
+
+    async def close(self) -> None:
+        """End what reads logs."""
+        await self._analyst.close()
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    async def _command(self, name: str, target: str, *words: str) -> dict[str, Any]:
+        """Run a command of ours about something below the roots; text comes back as ``text``."""
+        real = str(await asyncio.to_thread(self._checked, target))
+        program = await asyncio.create_subprocess_exec(
+            *module_command("undaunted.cli.main", name, *words, "--", real),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            resource.prlimit(program.pid, resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+            said, error = await asyncio.wait_for(_read(program), LIMIT_S)
+        except asyncio.TimeoutError:
+            raise ToolError(f"{name} of {real} takes longer than {LIMIT_S:g} s") from None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                program.kill()
+            await program.wait()
+        if len(said) > _LONGEST:
+            raise ToolError(f"{name} of {real} says more than {_LONGEST >> 20} MiB")
+        if program.returncode:
+            raise ToolError(one_line(error.decode(errors="replace")) or f"{name} has failed")
+        return json.loads(said) if "--json" in words else {"text": said.decode(errors="replace")}
+
+    async def _told(self, log_path: str) -> Told:
+        told = await self._analyst.read(log_path, (0, 0, 0))
+        if told.problem:
+            raise ToolError(told.problem)
+        return told
+
+    async def _dumps(self, fr_path: str) -> dict[str, Any]:
+        found = await self._command("flight", fr_path, "--json")
+        ranks = sorted({one["rank"] for one in found["culprits"]})
+        return {"hanging_ranks": ranks, "analysis": found}
+
+    def _keep(self, module: str, result: dict[str, Any]) -> dict[str, Any]:
+        self._made += 1
+        answer = {"module": module, "result_id": str(self._made), **result}
+        self._results[module, str(self._made)] = answer
+        if len(self._results) > _MOST_RESULTS:
+            self._results.popitem(last=False)
+        return answer
+
+    def _folder(self, path: str) -> Path:
+        real = os.path.realpath(path)
+        if not path.startswith("/") or not self._roots.has(real):
+            below = ", ".join(self._roots.folders)
+            raise ToolError(f"{one_line(path)} is not below {below}; name an absolute path there")
+        if not Path(real).is_dir():
+            raise ToolError(f"{one_line(path)} is no folder")
+        return Path(real)
+
+    def _checked(self, path: str) -> Path:
+        """Return the real path of a file, or of a folder in which nothing leads outside.
+
+        Raises:
+            ToolError: it is outside, or something in it leads there.
+        """
+        if not Path(path).is_dir():
+            try:
+                opened = self._roots.open(path)
+            except RefusedError as error:
+                raise ToolError(f"{error.code}: {error}") from None
+            os.close(opened.fd)
+            return Path(opened.path)
+        real = self._folder(path)
+        for entry in _entries(real):
+            if entry.is_symlink() and not self._roots.has(os.path.realpath(entry)):
+                raise ToolError(f"{entry} leads outside of what may be read")
+        for journal in find_journals(real):
+            for log_dir in _log_dirs(journal):
+                if not self._may_look_at(log_dir):
+                    raise ToolError(
+                        f"the logs of this run are in {one_line(log_dir)}, which may not be read; "
+                        "--allowed-root allows it"
+                    )
+        return real
+
+    def _may_look_at(self, path: str) -> bool:
+        return self._roots.has(os.path.realpath(path)) or not Path(path).exists()
+
+    def _runs(self, folders: list[Path]) -> list[dict[str, Any]]:
+        newest: dict[Path, float] = {}
+        found = (path for folder in folders for name in _JOURNALS for path in folder.glob(name))
+        for journal in islice(found, _MOST_ENTRIES):
+            real = Path(os.path.realpath(journal))
+            if self._roots.has(str(real)):
+                with contextlib.suppress(OSError):
+                    t = real.stat().st_mtime
+                    newest[journal.parent] = max(t, newest.get(journal.parent, 0.0))
+        runs = sorted(newest, key=newest.__getitem__, reverse=True)[:_MOST_RUNS]
+        return [{"run": str(run), "written_t": newest[run]} for run in runs]
+
+    def _stacks(self, run: str, round_number: int) -> str:
+        folder = self._folder(run)
+        name = "stacks-*.txt" if round_number < 0 else f"stacks-round{round_number}.txt"
+        files = sorted(folder.glob(name), key=lambda file: file.lstat().st_mtime)
+        if not files:
+            raise ToolError(f"{folder} has no {name}: stacks are kept when a limit is passed")
+        try:
+            opened = self._roots.open(str(files[-1]))
+        except RefusedError as error:
+            raise ToolError(f"{error.code}: {error}") from None
+        with os.fdopen(opened.fd, "rb") as file:
+            return file.read(_LONGEST_STACKS).decode(errors="replace")
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    """Yield what is below a folder; links are not followed.
+
+    Raises:
+        ToolError: there is too much.
+    """
+    found = (
+        Path(above, name)
+        for above, folders, files in os.walk(folder)
+        for name in (*folders, *files)
+    )
+    yield from islice(found, _MOST_ENTRIES)
+    if next(found, None) is not None:
+        raise ToolError(f"more than {_MOST_ENTRIES} files are below {folder}; name one run")
+
+
+def _log_dirs(journal: Path) -> Iterator[str]:
+    """Yield where a journal says that logs are; one line is in memory at a time."""
+    with journal.open("rb") as file:
+        for line in iter(lambda: file.readline(MAX_LINE), b""):
+            with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                event = decode(line)
+                if isinstance(event, JobStarted) and event.log_dir:
+                    yield event.log_dir
+
+
+async def _read(program: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
+    assert program.stdout is not None
+    assert program.stderr is not None
+    said = bytearray()
+    while len(said) <= _LONGEST and (chunk := await program.stdout.read(1 << 16)):
+        said += chunk
+    error = await program.stderr.read(1 << 16)
+    if len(said) <= _LONGEST:
+        await program.wait()
+    return bytes(said), error
+
+
+def _log_result(told: Told) -> dict[str, Any]:
+    root = next(iter(told.findings), None)
+    if root is None:
+        action, text = "CONTINUE", "nothing tells of a failure"
+    else:
+        action = "STOP" if told.stop else "RESTART"
+        text = CAUSES[root.cause].meaning if root.cause in CAUSES else root.cause
+    findings = msgspec.to_builtins(told.findings)
+    return {"result": text, "recommendation": {"action": action}, "findings": findings}

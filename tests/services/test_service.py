@@ -1,0 +1,318 @@
+"""Who waits for which analysis, what is answered, and what is known after a start anew."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.coordinator.wire.talk import on_loop
+from undaunted.attribution.findings import Finding
+from undaunted.base.roots import Roots
+from undaunted.services import service as module
+from undaunted.services.ledger import Ledger
+from undaunted.services.results import Told
+from undaunted.services.service import AttributionService, ServiceError, Submission
+
+OOM = Finding("gpu_out_of_memory", (3,), quote="CUDA out of memory", source="/a:7", confidence=0.9)
+
+
+class Reader:
+    """Answers when it is let; what it is to find may be set by name of the file."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.begun: asyncio.Queue[str] = asyncio.Queue()
+        self.may = asyncio.Event()
+        self.may.set()
+        self.told: dict[str, dict[str, Any]] = {}
+
+    async def read(self, path: str, stamp: tuple[int, int, int]) -> Told:
+        self.asked.append(Path(path).name)
+        self.begun.put_nowait(Path(path).name)
+        await self.may.wait()
+        return Told(stamp, **self.told.get(Path(path).name, {}))
+
+    async def close(self) -> None:
+        pass
+
+
+class Place:
+    """A service over a folder of logs."""
+
+    def __init__(self, directory: Path) -> None:
+        self.logs = directory / "logs"
+        self.logs.mkdir(exist_ok=True)
+        self.state = directory / "state"
+        self.start()
+
+    def start(self) -> None:
+        self.reader = Reader()
+        roots = Roots([self.logs])
+        self.service = AttributionService(roots, Ledger(self.state), [self.reader], 60.0)  # type: ignore[list-item]
+        self.service.begin()
+
+    def put(self, name: str, content: str = "content\n", **told: Any) -> str:
+        (self.logs / name).write_text(content)
+        self.reader.told[name] = told
+        return str(self.logs / name)
+
+    async def submit(self, path: str, **about: Any) -> dict[str, Any]:
+        return await self.service.submit(Submission(log_path=path, **about))
+
+    async def ask(self, path: str, *, wait: bool = True) -> dict[str, Any]:
+        return await self.service.ask(await self.service.look(path), wait=wait)
+
+    async def action(self, path: str) -> str:
+        answer = await self.ask(path)
+        assert answer["status"] == "completed"
+        assert answer["result"]["recommendation"] == answer["recommendation"]
+        return answer["recommendation"]["action"]
+
+
+@on_loop
+async def test_a_log_is_named_then_read_when_somebody_asks(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    path = place.put("a.log", findings=(OOM,), step=5)
+    said = await place.submit(path, user="me", analysis_intent="track_only")
+    assert said == {
+        "submitted": True,
+        "normalized_path": path,
+        "mode": "PENDING",
+        "logs_dir": "",
+        "sched_restarts": 0,
+        "files_analyzed": 0,
+    }
+    assert place.reader.asked == []
+    answer = await place.ask(path)
+    assert place.reader.asked == ["a.log"]
+    assert (answer["status"], answer["mode"]) == ("completed", "SINGLE")
+    assert answer["recommendation"] == {"action": "RESTART", "source": "rules"}
+    assert answer["result"]["module"] == "log_analyzer"
+    assert "rank 3" in answer["result"]["result"]
+    assert "gpu_out_of_memory" in answer["result"]["result"]
+    assert answer["result"]["findings"][0]["cause"] == "gpu_out_of_memory"
+    await place.ask(path)
+    assert place.reader.asked == ["a.log"]
+    await place.service.close()
+
+
+@on_loop
+async def test_all_who_ask_at_once_get_one_analysis(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    path = place.put("a.log")
+    place.reader.may.clear()
+    asking = [asyncio.ensure_future(place.ask(path)) for _ in range(50)]
+    await place.reader.begun.get()
+    assert [one["log_path"] for one in place.service.in_flight()["inflight"]] == [path]
+    assert (await place.ask(path, wait=False))["status"] == "in_flight"
+    assert place.service.stats()["in_flight"] == 1
+    place.reader.may.set()
+    answers = await asyncio.gather(*asking)
+    assert {answer["recommendation"]["action"] for answer in answers} == {"CONTINUE"}
+    assert place.reader.asked == ["a.log"]
+    await place.service.close()
+
+
+@on_loop
+async def test_who_does_not_wait_is_told_how_far_it_is(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.reader.may.clear()
+    first, second = place.put("a.log"), place.put("b.log")
+    for path in (first, second):
+        answer = await place.ask(path, wait=False)
+        assert answer["status"] == "pending"
+        assert answer["recommendation"]["action"] == "UNKNOWN"
+        assert "result" not in answer
+    place.reader.may.set()
+    assert await place.action(second) == "CONTINUE"
+    assert place.reader.asked == ["a.log", "b.log"]
+    await place.service.close()
+
+
+@on_loop
+async def test_who_joins_an_analysis_that_is_older_than_the_file_waits_for_the_next(
+    tmp_path: Path,
+) -> None:
+    place = Place(tmp_path)
+    place.reader.may.clear()
+    path = place.put("a.log", "begun\n")
+    early = asyncio.ensure_future(place.ask(path))
+    await place.reader.begun.get()
+    place.put("a.log", "begun\nfailed\n", findings=(OOM,), step=5)
+    late = asyncio.ensure_future(place.service.ask(await place.service.look(path), wait=True))
+    await asyncio.sleep(0)
+    assert place.service.stats()["joined"] == 1
+    place.reader.may.set()
+    assert (await late)["recommendation"]["action"] == "RESTART"
+    assert (await early)["status"] == "completed"
+    assert place.reader.asked == ["a.log", "a.log"]
+    await place.service.close()
+
+
+@on_loop
+async def test_recommendations(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    lost = Finding("gpu_lost", (), ("node7",), confidence=0.9, quote="fallen off the bus")
+    cases = {
+        "oom": ("RESTART", {"findings": (OOM,), "step": 5}),
+        "gpu": ("RESTART", {"findings": (lost,), "step": 5}),
+        "import": ("STOP", {"findings": (Finding("program_error"),), "stop": True}),
+        "end": ("CONTINUE", {"ended": True}),
+        "nothing": ("CONTINUE", {}),
+        "late": ("TIMEOUT", {"problem": "reading it takes longer than 5 s", "late": True}),
+        "broken": ("UNKNOWN", {"problem": "the program has ended"}),
+    }
+    for name, (expected, told) in cases.items():
+        assert await place.action(place.put(name, **told)) == expected, name
+    late = (await place.ask(str(place.logs / "late")))["result"]
+    assert (late["state"], late["error"]) == ("timeout", "reading it takes longer than 5 s")
+    assert (await place.ask(str(place.logs / "broken")))["result"]["state"] == "error"
+    assert "node7" in (await place.ask(str(place.logs / "gpu")))["result"]["result"]
+    assert place.service.stats()["late"] == place.service.stats()["failed"] == 1
+    await place.service.close()
+
+
+@on_loop
+async def test_the_same_failure_in_the_third_round_of_a_job(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    actions = []
+    for cycle in range(3):
+        path = place.put(f"cycle{cycle}", findings=(OOM,), step=5)
+        await place.submit(path, job_id=7, cycle_id=str(cycle))
+        actions.append(await place.action(path))
+    assert actions == ["RESTART", "RESTART", "STOP"]
+    await place.service.close()
+
+
+@on_loop
+async def test_what_was_submitted_is_read_after_a_start_anew(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.reader.may.clear()
+    read, waits, tracked = (place.put(name) for name in ("read", "waits", "tracked"))
+    await place.submit(read, analysis_intent="terminal")
+    await place.submit(waits, user="me", job_id="7", cycle_id=1, analysis_intent="terminal")
+    await place.submit(tracked, analysis_intent="progressive")
+    await place.service.close()  # the first is being read, the second is queued
+    place.start()
+    found = {Path(row["log_path"]).name: row for row in place.service.jobs("", 10, 0)["jobs"]}
+    assert found.keys() == {"read", "waits", "tracked"}
+    assert (found["waits"]["user"], found["waits"]["job_id"], found["waits"]["cycle_id"]) == (
+        *("me", "7"),
+        1,
+    )
+    assert [await place.reader.begun.get() for _ in range(2)] == ["read", "waits"]
+    assert place.service.jobs("PENDING", 10, 0)["total"] == 1
+    assert place.service.jobs("", 1, 1)["jobs"][0]["log_path"] == waits
+    await place.service.close()
+
+
+@on_loop
+async def test_answers_are_known_after_a_start_anew(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    path = place.put("a.log", findings=(OOM,), step=5)
+    before = await place.ask(path)
+    await place.service.close()
+    place.start()
+    assert await place.ask(path) == before
+    assert place.reader.asked == []
+    await place.service.close()
+
+
+@on_loop
+async def test_a_log_that_vanishes_before_it_is_read(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.reader.may.clear()
+    first, path = place.put("first.log"), place.put("a.log")
+    await place.ask(first, wait=False)
+    seen = await place.service.look(path)
+    asking = asyncio.ensure_future(place.service.ask(seen, wait=True))
+    await place.reader.begun.get()
+    Path(path).unlink()
+    place.reader.may.set()
+    answer = await asking
+    assert answer["recommendation"]["action"] == "UNKNOWN"
+    assert answer["result"]["error"].startswith("not_found: ")
+    await place.service.close()
+
+
+@on_loop
+async def test_what_cannot_be_submitted(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.put("empty", "")
+    for path, code in {
+        str(place.logs / "empty"): "empty_file",
+        str(place.logs / "gone"): "not_found",
+        str(place.logs): "not_regular",
+        "/etc/passwd": "outside_root",
+        "a.log": "invalid_path",
+    }.items():
+        with pytest.raises(ServiceError) as caught:
+            await place.submit(path)
+        assert caught.value.code == code
+    assert place.service.stats()["logs"] == 0
+    await place.service.close()
+
+
+@on_loop
+async def test_a_full_disk_is_said_and_questions_are_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(tmp_path)
+    path = place.put("a.log")
+    assert place.service.health() == {"status": "ok", "issues": []}
+
+    def full(_lines: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(place.service._ledger, "_append", full)
+    with pytest.raises(ServiceError, match="No space left") as caught:
+        await place.submit(path)
+    assert caught.value.code == "internal"
+    assert await place.action(path) == "CONTINUE"
+    assert place.service.health()["status"] == "degraded"
+    monkeypatch.undo()
+    await place.submit(path)
+    assert place.service.health()["status"] == "ok"
+    await place.service.close()
+
+
+@on_loop
+async def test_a_disk_that_does_not_answer_holds_up_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(tmp_path)
+    slow, path = place.put("slow"), place.put("a.log")
+    monkeypatch.setattr(module, "_LOOK_S", 0.05)
+    look = module._look
+    released = threading.Event()
+
+    def stuck(roots: Roots, path: str) -> Any:
+        if path == slow:
+            assert released.wait(60)
+        return look(roots, path)
+
+    monkeypatch.setattr(module, "_look", stuck)
+    waiting = asyncio.ensure_future(place.ask(slow))
+    await asyncio.sleep(0)
+    monkeypatch.setattr(module, "_LOOK_S", 60.0)
+    assert await place.action(path) == "CONTINUE"
+    with pytest.raises(ServiceError) as caught:
+        await waiting
+    assert caught.value.code == "busy"
+    assert place.service.health()["status"] == "degraded"
+    released.set()
+    await place.service.close()
+
+
+@on_loop
+async def test_the_beginning_of_a_log(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    path = place.put("a.log", "x" * 10_000)
+    assert await place.service.head(path) == b"x" * 4096
+    with pytest.raises(ServiceError):
+        await place.service.head("/etc/passwd")
+    await place.service.close()

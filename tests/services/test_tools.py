@@ -1,0 +1,208 @@
+"""What assistants are told of runs and logs, and what they are not let see."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from msgspec.structs import replace
+
+from tests.cli.test_flight import make
+from tests.coordinator.wire.talk import on_loop
+from tests.journal import sample
+from undaunted.base.roots import Roots
+from undaunted.journal.events import JobStarted
+from undaunted.journal.lines import encode
+from undaunted.services import tools as module
+from undaunted.services.analysts import Analyst
+from undaunted.services.tools import ToolError, Tools
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from pathlib import Path
+
+FAILED = "0: iteration 5 | loss 3\n0: torch.OutOfMemoryError: CUDA out of memory. Tried 2 GiB\n"
+
+
+def journal(log_dir: str) -> bytes:
+    """Return a journal whose logs are there."""
+    events = (
+        replace(event, log_dir=log_dir) if isinstance(event, JobStarted) else event
+        for event in sample.RUN
+    )
+    return b"".join(map(encode, events))
+
+
+class Place:
+    """Tools over a folder of runs, and a secret beside it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.root = directory / "runs"
+        self.run = self.root / "a"
+        self.run.mkdir(parents=True)
+        (self.run / "journal-n0.jsonl").write_bytes(journal(log_dir=""))
+        (self.run / "a.log").write_text(FAILED)
+        self.outside = directory / "outside"
+        self.outside.mkdir()
+        (self.outside / "journal-n0.jsonl").write_bytes(journal(log_dir=""))
+        (self.outside / "secret").write_text("secret")
+        roots = Roots([self.root])
+        self.tools = Tools(roots, Analyst(roots, 60.0))
+
+
+def over(test: Callable[[Place], Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test over a place; what reads logs is ended."""
+
+    @functools.wraps(test)
+    async def run(tmp_path: Path) -> None:
+        place = Place(tmp_path)
+        try:
+            await test(place)
+        finally:
+            await place.tools.close()
+
+    del run.__wrapped__  # type: ignore[attr-defined]
+    return on_loop(run)
+
+
+@over
+async def test_runs_are_listed_the_newest_first(place: Place) -> None:
+    other = place.root / "team" / "b"
+    other.mkdir(parents=True)
+    (other / "journal-n0.jsonl").touch()
+    os.utime(other / "journal-n0.jsonl", (1, 1))
+    (place.root / "away").symlink_to(place.outside)
+    runs = await place.tools.list_runs()
+    assert [run["run"] for run in runs] == [str(place.run), str(other)]
+    assert runs[1]["written_t"] == 1
+    assert await place.tools.list_runs(str(place.root / "team")) == runs[1:]
+    for folder in (str(place.outside), f"{place.root}/../outside", "runs"):
+        with pytest.raises(ToolError, match="is not below"):
+            await place.tools.list_runs(folder)
+
+
+@pytest.mark.e2e
+@over
+async def test_a_run_is_explained(place: Place) -> None:
+    page = await place.tools.explain_failure(str(place.run))
+    assert page["schema"] == 1
+    assert page["rounds"]
+    advice = await place.tools.advice(str(place.run))
+    assert advice["conclusion"] == page["conclusion"]
+    assert [one["action"] for one in advice["rounds"]] == [
+        one["advice"]["action"] for one in page["rounds"]
+    ]
+    assert "exit code 0" in await place.tools.timeline(str(place.run))
+
+
+@over
+async def test_stacks_of_the_last_round_or_of_one(place: Place) -> None:
+    with pytest.raises(ToolError, match="stacks are kept when a limit is passed"):
+        await place.tools.stacks(str(place.run))
+    for number in range(2):
+        file = place.run / f"stacks-round{number}.txt"
+        file.write_text(f"round {number}" + "x" * 100_000)
+        os.utime(file, (number, number))
+    assert (await place.tools.stacks(str(place.run))).startswith("round 1")
+    shown = await place.tools.stacks(str(place.run), 0)
+    assert shown.startswith("round 0")
+    assert len(shown) == 64 << 10
+    (place.run / "stacks-round7.txt").symlink_to(place.outside / "secret")
+    with pytest.raises(ToolError, match="outside_root"):
+        await place.tools.stacks(str(place.run), 7)
+
+
+@over
+async def test_nothing_outside_is_read(place: Place) -> None:
+    tools = place.tools
+    (place.root / "way").symlink_to(place.outside)
+    for path in (
+        *(place.outside, place.root / "way", place.root / ".." / "outside", "/proc/self", "runs"),
+        place.outside / "secret",
+    ):
+        for tool in (tools.explain_failure, tools.advice, tools.timeline, tools.fr_analyzer):
+            with pytest.raises(ToolError, match=r"not below|outside_root|invalid_path"):
+                await tool(str(path))
+    for tool in (tools.log_analyzer, tools.fr_analyzer):
+        with pytest.raises(ToolError, match="outside_root"):
+            await tool(str(place.root / "way" / "secret"))
+
+
+@over
+async def test_a_run_in_which_something_leads_outside_is_not_read(place: Place) -> None:
+    link = place.run / "attempt_0"
+    link.symlink_to(place.outside)
+    with pytest.raises(ToolError, match="attempt_0 leads outside of what may be read"):
+        await place.tools.explain_failure(str(place.run))
+    link.unlink()
+    (place.run / "journal-n0.jsonl").write_bytes(journal(log_dir=str(place.outside)))
+    with pytest.raises(ToolError, match="outside, which may not be read; --allowed-root"):
+        await place.tools.explain_failure(str(place.run))
+
+
+@pytest.mark.e2e
+@over
+async def test_logs_and_dumps_are_analysed_and_kept(place: Place) -> None:
+    dumps = place.root / "dumps"
+    make(dumps)
+    log = await place.tools.log_analyzer(str(place.run / "a.log"))
+    assert (log["module"], log["result_id"]) == ("log_analyzer", "1")
+    assert log["recommendation"] == {"action": "RESTART"}
+    assert log["findings"][0]["cause"] == "gpu_out_of_memory"
+    found = await place.tools.fr_analyzer(str(dumps))
+    assert found["hanging_ranks"] == [2]
+    both = await place.tools.log_fr_analyzer(str(place.run / "a.log"), str(dumps))
+    assert both["log"]["findings"] == log["findings"]
+    assert both["fr"]["hanging_ranks"] == [2]
+    assert await place.tools.get_result("log_analyzer", "1") == log
+    with pytest.raises(ToolError, match="there are: log_analyzer/1, fr_analyzer/2"):
+        await place.tools.get_result("log_analyzer", "7")
+    status = await place.tools.status()
+    assert [one["result_id"] for one in status["results"]] == ["1", "2", "3"]
+    assert json.loads(json.dumps(both))["fr"] == both["fr"]
+
+
+@over
+async def test_results_are_bounded(place: Place) -> None:
+    for _ in range(150):
+        place.tools._keep("log_analyzer", {})
+    status = await place.tools.status()
+    assert [one["result_id"] for one in status["results"]] == [str(n) for n in range(51, 151)]
+
+
+@pytest.mark.e2e
+@over
+async def test_a_command_that_fails_or_takes_too_long_is_said(place: Place) -> None:
+    (place.root / "empty").mkdir()
+    with pytest.raises(ToolError, match="holds no journal"):
+        await place.tools.explain_failure(str(place.root / "empty"))
+    with pytest.raises(ToolError, match="not_found"):
+        await place.tools.explain_failure(str(place.root / "gone"))
+
+
+@pytest.mark.parametrize(
+    ("bound", "message"), [("LIMIT_S", "takes longer than 0 s"), ("_LONGEST", "says more than")]
+)
+def test_answers_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str, message: str
+) -> None:
+    @over
+    async def test(place: Place) -> None:
+        monkeypatch.setattr(module, bound, 0)
+        with pytest.raises(ToolError, match=message):
+            await place.tools.explain_failure(str(place.run))
+
+    test(tmp_path)
+
+
+def test_folders_with_too_much_in_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @over
+    async def test(place: Place) -> None:
+        monkeypatch.setattr(module, "_MOST_ENTRIES", 1)
+        with pytest.raises(ToolError, match="name one run"):
+            await place.tools.explain_failure(str(place.run))
+
+    test(tmp_path)
