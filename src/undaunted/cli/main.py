@@ -30,6 +30,7 @@ Commands:
   report    show the restarts of a run, their causes and what they cost
   explain   say on one page what happened, who it was, why, and what next
   top       show what every rank of a run is doing now, live
+  ctl       ask a running job for stacks or status; restart or stop it
   chaos     run a training script under planned faults; say what became of each
   doctor    look at this machine before training starts
   flight    say who keeps the others waiting, from dumps of the Flight Recorder
@@ -38,7 +39,7 @@ undaunted COMMAND --help explains a command; undaunted --version says which
 version this is. ft_launcher is another name for undaunted run, nvrx-control for
 undaunted coordinator.
 """
-_COMMANDS = ("run", "coordinator", "report", "explain", "top", "chaos", "doctor", "flight")
+_COMMANDS = ("run", "coordinator", "report", "explain", "top", "ctl", "chaos", "doctor", "flight")
 _MOVED = {
     "simulate": "it is part of a checkout of undaunted: python -m simulator",
     "log-aggregator": "it is log_aggregator of undaunted's package nvidia-resiliency-ext",

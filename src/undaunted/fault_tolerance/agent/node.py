@@ -108,9 +108,13 @@ class LimitPassed:
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """The coordinator wants to know what the ranks do, and nothing else: another node asks."""
+    """The coordinator wants to know what the ranks do, and nothing else: another node asks.
+
+    ``by_hand``: a person does, who may want to know why a round does not stop.
+    """
 
     round: int
+    by_hand: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +265,12 @@ class StartAgain:
 
 @dataclass(frozen=True, slots=True)
 class GatherEvidence:
-    """Collect stacks and process states; answer with EvidenceGathered."""
+    """Collect stacks and process states; answer with EvidenceGathered.
+
+    ``by_hand``: nobody suspects a hang.
+    """
+
+    by_hand: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,6 +426,14 @@ class State(enum.Enum):
     CLEARING = enum.auto()
 
 
+# In which a person may have the ranks looked at: there are some.
+LOOKS_BY_HAND = {
+    State.RUNNING,
+    State.EXAMINING,
+    State.FAILED,
+    State.FINISHED,
+    State.STOPPING,
+}
 _SIGNALS_THE_LINGERING = {State.RUNNING, State.EXAMINING, State.FAILED, State.STOPPING}
 _SIGKILL = 9
 _SIGTERM = 15
@@ -625,14 +642,14 @@ class Node:
     def _gather(self, event: Gather) -> list[Command]:
         if event.round != self.round:
             return []
-        if self.state in {State.RUNNING, State.EXAMINING}:
-            return self._look()
+        if self.state in (LOOKS_BY_HAND if event.by_hand else {State.RUNNING, State.EXAMINING}):
+            return self._look(by_hand=event.by_hand)
         return [ReportEvidence(gathered=self._hung)]
 
-    def _look(self) -> list[Command]:
+    def _look(self, *, by_hand: bool = False) -> list[Command]:
         """Gather evidence, once at a time."""
         under_way, self._gathering = self._gathering, True
-        return [] if under_way else [GatherEvidence()]
+        return [] if under_way else [GatherEvidence(by_hand)]
 
     def _gathered(self, event: EvidenceGathered) -> list[Command]:
         if event.round != self.round:

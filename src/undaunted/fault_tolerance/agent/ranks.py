@@ -21,6 +21,7 @@ from undaunted.fault_tolerance.agent import node as m
 from undaunted.fault_tolerance.agent.judge import is_misuse, judge_crash, judge_hang
 from undaunted.fault_tolerance.agent.limit_keeper import LimitKeeper
 from undaunted.fault_tolerance.agent.recordings import Recordings
+from undaunted.fault_tolerance.agent.status import RankNow
 from undaunted.fault_tolerance.agent.watch import Callbacks, PageWatch
 from undaunted.fault_tolerance.data import WorkloadAction, decode_request
 from undaunted.fault_tolerance.ruling import encode
@@ -92,6 +93,8 @@ class Ranks:
         self._round: Round | None = None
         self._evidence: list[RankEvidence] = []  # what was gathered last in this round
         self._seen: list[Seen] = []  # what that says
+        self._unwritten = 0  # when it was begun, if it is not in a file yet
+        self._look: asyncio.Future[tuple[list[RankEvidence], list[Seen]]] | None = None
         callbacks = Callbacks(
             limit_passed=self._limit_passed,
             page_changed=self._page_changed,
@@ -106,7 +109,7 @@ class Ranks:
 
     def begin_round(self, current: Round) -> None:
         """The pages are of these ranks from now on."""
-        self._round, self._evidence, self._seen = current, [], []
+        self._round, self._evidence, self._seen, self._unwritten = current, [], [], 0
         self.limits.begin_round(current.number, current.start.world_size)
         self._stopping.begin_round(current.number)
 
@@ -144,8 +147,11 @@ class Ranks:
                 self.crash_detected(local_rank, m.describe_exit(code or 0))
             self._scribe.verdict(judgement)
 
-    async def gather_evidence(self) -> None:
-        """Gather stacks and states of all ranks; post that they are there."""
+    async def gather_evidence(self, *, by_hand: bool = False) -> None:
+        """Gather stacks and states of all ranks; post that they are there.
+
+        ``by_hand``: nothing is written down, unless a limit was passed meanwhile.
+        """
         current, workers = self._this_round(), self._workers.all
         began_ns = time.monotonic_ns()
         ranks = [current.rank(worker.local_rank) for worker in workers]
@@ -154,13 +160,45 @@ class Ranks:
             evidence.gather(workers, ranks, self._pages(), expired, self._pipes),
             self.recordings.ask(worker.pid for worker in workers if worker.code is None),
         )
+        plain = (look(each, node=self._config.node, now_ns=began_ns) for each in seen)
+        looked = [with_recording(each, recorded) for each in plain]
         if current is self._round:
-            node = self._config.node
-            self._evidence = seen
-            looked = (look(each, node=node, now_ns=began_ns) for each in seen)
-            self._seen = [with_recording(each, recorded) for each in looked]
-            self._scribe.evidence_collected(seen, current.stacks_path, began_ns)
+            self._evidence, self._seen = seen, looked
+            self._unwritten = began_ns
+            if not by_hand:
+                self._write_evidence()
+        asked, self._look = self._look, None
+        if asked is not None and not asked.done():
+            asked.set_result((seen, looked))
         self._post(m.EvidenceGathered(current.number))
+
+    def next_look(self) -> asyncio.Future[tuple[list[RankEvidence], list[Seen]]]:
+        """What the look at the ranks that ends next has seen."""
+        if self._look is None or self._look.done():
+            self._look = asyncio.get_running_loop().create_future()
+        return asyncio.shield(self._look)
+
+    def now(self) -> list[RankNow]:
+        """All ranks of the round, as they are."""
+        current = self._round
+        if current is None:
+            return []
+        pages = self._pages()
+        return [
+            RankNow(
+                current.rank(worker.local_rank),
+                worker,
+                pages[worker.local_rank],
+                self.watch.limits_for(pages[worker.local_rank]),
+            )
+            for worker in self._workers.all
+        ]
+
+    def _write_evidence(self) -> None:
+        if self._unwritten:
+            path = self._this_round().stacks_path
+            self._scribe.evidence_collected(self._evidence, path, self._unwritten)
+            self._unwritten = 0
 
     def evidence(self) -> bytes:
         """What was gathered in this round, for the leader; b"" = nothing."""
@@ -168,6 +206,7 @@ class Ranks:
 
     def judge_hang(self) -> None:
         """Say which rank of this node hangs, and post it."""
+        self._write_evidence()
         current = self._this_round()
         judgement = judge_hang(current, self._evidence, self._seen)
         self._scribe.verdict(judgement)
