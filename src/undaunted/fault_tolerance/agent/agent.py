@@ -339,8 +339,8 @@ class Agent:
                 self._rank_lost(rank, detail)
             case m.StartAgain(local_rank=rank):
                 self._tasks.start(self._ranks.start_again(self._this_round(), rank))
-            case m.GatherEvidence(by_hand=by_hand):
-                self._tasks.start(self._ranks.gather_evidence(by_hand=by_hand))
+            case m.GatherEvidence():
+                self._tasks.start(self._ranks.gather_evidence(command))
             case m.JudgeHang():
                 self._ranks.judge_hang()
             case m.JudgeCrash(final=final):

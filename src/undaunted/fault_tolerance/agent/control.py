@@ -88,6 +88,7 @@ class Control:
         self._inode = 0
         self._again: asyncio.TimerHandle | None = None
         self._clients: set[asyncio.Task[None]] = set()
+        self._looking = asyncio.Lock()  # one look after the other
         self._waiting: list[
             tuple[str, asyncio.Future[s.Decision]]
         ] = []  # for what comes of an order
@@ -211,10 +212,10 @@ class Control:
             case s.Status():
                 return msgspec.json.encode(self._status())
             case s.Stacks():
-                seen, _ = await self._look()
+                seen, _ = await self._look(recordings=False)
                 return await asyncio.to_thread(lambda: msgspec.json.encode(stacks_of(seen)))
             case s.Flight():
-                _, looked = await self._look()
+                _, looked = await self._look(recordings=True)
                 return await asyncio.to_thread(lambda: msgspec.json.encode(recordings_of(looked)))
             case s.Dump():
                 kept = {name: one.copy() for name, one in self._machines().items()}
@@ -239,16 +240,17 @@ class Control:
     def _machines(self) -> dict[str, Recent]:
         return {"node": self._recent, **self._orders.recent()}
 
-    async def _look(self) -> tuple[list[RankEvidence], list[Seen]]:
-        """Have the node look at its ranks, as it does when another node suspects a hang."""
-        if self._node.state not in LOOKS_BY_HAND:
-            raise ValueError(f"no ranks can be looked at: {self._standing}")
-        looked = self._ranks.next_look()
-        self._post(m.Gather(self._node.round, by_hand=True))
-        try:
-            return await bounded(_result_of(looked), LOOK_S)
-        except (asyncio.TimeoutError, TimeoutError):
-            raise ValueError(f"the ranks were not looked at within {LOOK_S:g} s") from None
+    async def _look(self, *, recordings: bool) -> tuple[list[RankEvidence], list[Seen]]:
+        """Have the node look at its ranks; what it sees for itself at this moment does as well."""
+        async with self._looking:
+            if self._node.state not in LOOKS_BY_HAND:
+                raise ValueError(f"no ranks can be looked at: {self._standing}")
+            looked = self._ranks.next_look()
+            self._post(m.LookByHand(self._node.round, recordings))
+            try:
+                return await bounded(_result_of(looked), LOOK_S)
+            except (asyncio.TimeoutError, TimeoutError):
+                raise ValueError(f"the ranks were not looked at within {LOOK_S:g} s") from None
 
     # --- orders ---------------------------------------------------------------------------------
 

@@ -108,13 +108,20 @@ class LimitPassed:
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """The coordinator wants to know what the ranks do, and nothing else: another node asks.
+    """The coordinator wants to know what the ranks do, and nothing else: another node asks."""
 
-    ``by_hand``: a person does, who may want to know why a round does not stop.
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class LookByHand:
+    """A person wants to know what the ranks do, perhaps while they should stop; ends nothing.
+
+    ``recordings``: also what their Flight Recorders hold, for which they need CPU time.
     """
 
     round: int
-    by_hand: bool = False
+    recordings: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +215,7 @@ Event = (
     | RankErrored
     | LimitPassed
     | Gather
+    | LookByHand
     | EvidenceGathered
     | CrashUnclear
     | HangJudged
@@ -267,10 +275,12 @@ class StartAgain:
 class GatherEvidence:
     """Collect stacks and process states; answer with EvidenceGathered.
 
-    ``by_hand``: nobody suspects a hang.
+    ``by_hand``: nobody suspects a hang, so that nothing is written down. ``recordings``: ask for
+    what Flight Recorders hold.
     """
 
     by_hand: bool = False
+    recordings: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,6 +470,8 @@ class Node:
     _crash_to_judge: bool = False
     _may_be_first: bool = False  # another node has failed, perhaps because of a rank of this one
     _gathering: bool = False  # evidence
+    _by_hand: bool = False  # what is gathered, or was last, is for a person only
+    _gather_again: bool = False  # once that is there
     _hung: bool = False  # what has failed is that a limit was passed
     _culprits: tuple[int, ...] = ()  # ranks that hang
     _errored: dict[int, str] = field(default_factory=dict)  # announced before a stop
@@ -493,6 +505,8 @@ class Node:
                 return self._limit_passed(event)
             case Gather():
                 return self._gather(event)
+            case LookByHand():
+                return self._look_by_hand(event)
             case EvidenceGathered():
                 return self._gathered(event)
             case CrashUnclear():
@@ -528,6 +542,7 @@ class Node:
         self._errored.clear()
         self._unjudged.clear()
         self._crash_to_judge = self._may_be_first = self._gathering = self._hung = False
+        self._by_hand = self._gather_again = False
         self._culprits = ()
         self._stop, self._asks = None, False
         self._restart = self._unkillable = self._look_again = False
@@ -642,19 +657,31 @@ class Node:
     def _gather(self, event: Gather) -> list[Command]:
         if event.round != self.round:
             return []
-        if self.state in (LOOKS_BY_HAND if event.by_hand else {State.RUNNING, State.EXAMINING}):
-            return self._look(by_hand=event.by_hand)
+        if self.state in {State.RUNNING, State.EXAMINING}:
+            return self._look()
         return [ReportEvidence(gathered=self._hung)]
 
-    def _look(self, *, by_hand: bool = False) -> list[Command]:
+    def _look(self) -> list[Command]:
         """Gather evidence, once at a time."""
-        under_way, self._gathering = self._gathering, True
-        return [] if under_way else [GatherEvidence(by_hand)]
+        if self._gathering:
+            self._gather_again = self._by_hand
+            return []
+        self._gathering, self._by_hand = True, False
+        return [GatherEvidence()]
+
+    def _look_by_hand(self, event: LookByHand) -> list[Command]:
+        if event.round != self.round or self.state not in LOOKS_BY_HAND or self._gathering:
+            return []
+        self._gathering = self._by_hand = True
+        return [GatherEvidence(by_hand=True, recordings=event.recordings)]
 
     def _gathered(self, event: EvidenceGathered) -> list[Command]:
         if event.round != self.round:
             return []
         self._gathering = False
+        if self._by_hand:
+            again, self._gather_again = self._gather_again, False
+            return self._look() if again else []
         judge = [JudgeHang()] if self.state is State.EXAMINING else []
         return [ReportEvidence(), *judge]
 

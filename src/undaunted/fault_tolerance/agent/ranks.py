@@ -93,7 +93,6 @@ class Ranks:
         self._round: Round | None = None
         self._evidence: list[RankEvidence] = []  # what was gathered last in this round
         self._seen: list[Seen] = []  # what that says
-        self._unwritten = 0  # when it was begun, if it is not in a file yet
         self._look: asyncio.Future[tuple[list[RankEvidence], list[Seen]]] | None = None
         callbacks = Callbacks(
             limit_passed=self._limit_passed,
@@ -109,7 +108,7 @@ class Ranks:
 
     def begin_round(self, current: Round) -> None:
         """The pages are of these ranks from now on."""
-        self._round, self._evidence, self._seen, self._unwritten = current, [], [], 0
+        self._round, self._evidence, self._seen = current, [], []
         self.limits.begin_round(current.number, current.start.world_size)
         self._stopping.begin_round(current.number)
 
@@ -147,26 +146,22 @@ class Ranks:
                 self.crash_detected(local_rank, m.describe_exit(code or 0))
             self._scribe.verdict(judgement)
 
-    async def gather_evidence(self, *, by_hand: bool = False) -> None:
-        """Gather stacks and states of all ranks; post that they are there.
-
-        ``by_hand``: nothing is written down, unless a limit was passed meanwhile.
-        """
+    async def gather_evidence(self, how: m.GatherEvidence) -> None:
+        """Gather stacks and states of all ranks; post that they are there."""
         current, workers = self._this_round(), self._workers.all
         began_ns = time.monotonic_ns()
         ranks = [current.rank(worker.local_rank) for worker in workers]
         expired = self.watch.expired_now([worker.spawned_ns for worker in workers])
+        living = [worker.pid for worker in workers if worker.code is None]
         seen, recorded = await asyncio.gather(
             evidence.gather(workers, ranks, self._pages(), expired, self._pipes),
-            self.recordings.ask(worker.pid for worker in workers if worker.code is None),
+            self.recordings.ask(living if how.recordings else ()),
         )
         plain = (look(each, node=self._config.node, now_ns=began_ns) for each in seen)
         looked = [with_recording(each, recorded) for each in plain]
-        if current is self._round:
+        if current is self._round and not how.by_hand:
             self._evidence, self._seen = seen, looked
-            self._unwritten = began_ns
-            if not by_hand:
-                self._write_evidence()
+            self._scribe.evidence_collected(seen, current.stacks_path, began_ns)
         asked, self._look = self._look, None
         if asked is not None and not asked.done():
             asked.set_result((seen, looked))
@@ -194,19 +189,12 @@ class Ranks:
             for worker in self._workers.all
         ]
 
-    def _write_evidence(self) -> None:
-        if self._unwritten:
-            path = self._this_round().stacks_path
-            self._scribe.evidence_collected(self._evidence, path, self._unwritten)
-            self._unwritten = 0
-
     def evidence(self) -> bytes:
         """What was gathered in this round, for the leader; b"" = nothing."""
         return encode(self._seen)
 
     def judge_hang(self) -> None:
         """Say which rank of this node hangs, and post it."""
-        self._write_evidence()
         current = self._this_round()
         judgement = judge_hang(current, self._evidence, self._seen)
         self._scribe.verdict(judgement)
