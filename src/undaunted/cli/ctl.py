@@ -1,5 +1,6 @@
 """`undaunted ctl`: ask a running job, and tell it what to do."""
 
+import contextlib
 import os
 import socket
 import sys
@@ -414,7 +415,8 @@ def _ask(place: Path, question: s.Question) -> s.Answer | str:
             with s.address_of(place) as address:
                 link.connect(address)
             pid = peer(link).pid
-            link.sendall(encode(msgspec.json.encode(question)))
+            with contextlib.suppress(ConnectionError):  # it may have answered without listening
+                link.sendall(encode(msgspec.json.encode(question)))
             answer = msgspec.json.decode(_answer(link), type=s.Answer)
         except (OSError, FrameError, msgspec.MsgspecError) as error:
             return f"node {name}: {_why(error, pid)}"
@@ -436,6 +438,8 @@ def _why(error: Exception, pid: int) -> str:
         return "there is no such launcher here; undaunted ctl RUN status shows those that run"
     if isinstance(error, ConnectionRefusedError):
         return "its launcher has ended, or runs on another machine: ask there"
+    if isinstance(error, BlockingIOError):
+        return "too many others wait for it: try again"
     if not isinstance(error, TimeoutError):
         return getattr(error, "strerror", None) or str(error)
     stopped = process.state(pid) in ("T", "t")

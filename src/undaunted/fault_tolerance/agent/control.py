@@ -52,6 +52,7 @@ LOOK_S = 5.0  # for the ranks to be looked at
 _DISK_S = 5.0  # the run directory may be on a disk that hangs
 _ACCEPT_AGAIN_S = 1.0
 _PIECE = 1 << 16
+_BACKLOG = 128
 
 
 class Control:
@@ -120,7 +121,7 @@ class Control:
 
     def _listen(self) -> tuple[socket.socket, int]:
         with s.address_of(self._path) as name:
-            listening = listen_at(name, socket.SOCK_STREAM, MOST_CLIENTS)
+            listening = listen_at(name, socket.SOCK_STREAM, _BACKLOG)
             listening.setblocking(False)
             return listening, Path(name).stat().st_ino
 

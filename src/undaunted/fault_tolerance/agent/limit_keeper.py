@@ -133,7 +133,8 @@ class LimitKeeper:
         Returns:
             Whether that is new.
         """
-        if all(self._ordered.get(key) == by for key in limits):
+        known = {key: _limit_of(self._limits, key) for key in self._ordered}
+        if limits.items() <= known.items():
             return False
         self._ordered.update(dict.fromkeys(limits, by))
         self._limits = with_ordered(self._limits, limits, by)
