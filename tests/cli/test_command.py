@@ -10,13 +10,14 @@ from undaunted.cli import command as command_module
 from undaunted.cli.chaos_arguments import CHAOS
 from undaunted.cli.command import HelpAsked, help_text
 from undaunted.cli.coordinator import COORDINATOR
+from undaunted.cli.ctl import ACTIONS, CTL
 from undaunted.cli.doctor import DOCTOR
 from undaunted.cli.messages import UsageError
 from undaunted.cli.options import GROUPS, RUN
 from undaunted.cli.report import REPORT
 from undaunted.cli.top import TOP
 
-COMMANDS = (RUN, COORDINATOR, REPORT, TOP, CHAOS, DOCTOR)
+COMMANDS = (RUN, COORDINATOR, REPORT, TOP, CTL, *ACTIONS.values(), CHAOS, DOCTOR)
 DEFAULTS = RUN.schema()
 HEARTBEAT = "ft-rank-heartbeat-timeout"
 

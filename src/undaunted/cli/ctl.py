@@ -1,7 +1,6 @@
 """`undaunted ctl`: ask a running job, and tell it what to do."""
 
 import contextlib
-import os
 import socket
 import sys
 import time
@@ -16,8 +15,8 @@ from undaunted.base.options import Kind, Opt
 from undaunted.base.streams import take_any_text
 from undaunted.base.text import count, format_duration, format_ranks, printable
 from undaunted.base.values import Flag, Limit
-from undaunted.cli.command import Command, HelpAsked, Parsed
-from undaunted.cli.messages import UsageError, complain, json_text, printing, show
+from undaunted.cli.command import Command, Parsed
+from undaunted.cli.messages import UsageError, json_text, printing
 from undaunted.coordinator.wire.frames import FrameDecoder, FrameError, encode
 from undaunted.coordinator.wire.sockets import peer
 from undaunted.fault_tolerance import control_socket as s
@@ -49,7 +48,9 @@ class StatusOptions(_Any, kw_only=True, frozen=True):
 class StacksOptions(_Any, kw_only=True, frozen=True):
     """Options of `undaunted ctl stacks`."""
 
-    rank: Annotated[int, Kind(values.whole(0), "N"), Opt("Of one rank only", shown="all")] = -1
+    rank: Annotated[
+        int, Kind(values.whole(0), "N"), Opt("Of one rank only", "Which ranks", shown="all")
+    ] = -1
 
 
 class StopOptions(_Any, kw_only=True, frozen=True):
@@ -58,8 +59,9 @@ class StopOptions(_Any, kw_only=True, frozen=True):
     after_checkpoint: Annotated[
         Flag,
         Opt(
-            "Let the ranks save before: they stop after the same iteration, or get SIGTERM, and "
-            "have the time of --term-timeout; otherwise they have 15 s (--workers-stop-timeout)"
+            "Let the ranks save before: those of a Session stop after the same iteration, others "
+            "get SIGTERM, within --term-timeout; otherwise they are killed after 15 s",
+            "How",
         ),
     ] = False
 
@@ -67,17 +69,19 @@ class StopOptions(_Any, kw_only=True, frozen=True):
 class LimitsOptions(_Any, kw_only=True, frozen=True):
     """Options of `undaunted ctl limits`; -1 = not given."""
 
-    heartbeat: Annotated[Limit, Opt("Longest time between two heartbeats", shown="as it is")] = -1
+    heartbeat: Annotated[
+        Limit, Opt("Longest time between two heartbeats", "Limits", shown="as it is")
+    ] = -1
     initial_heartbeat: Annotated[
-        Limit, Opt("Longest time until the first heartbeat", shown="as it is")
+        Limit, Opt("Longest time until the first one", "Limits", shown="as it is")
     ] = -1
     out_of_section: Annotated[
-        Limit, Opt("Longest time outside all sections", shown="as it is")
+        Limit, Opt("Longest time outside all sections", "Limits", shown="as it is")
     ] = -1
     sections: Annotated[
         dict[str, float | None],
         Kind(values.sections, "NAME:TIME,..."),
-        Opt("Longest time in each section", shown="as they are"),
+        Opt("Longest time in each section", "Limits", shown="as they are"),
     ] = {}
 
 
@@ -108,11 +112,19 @@ ACTIONS: dict[str, Command[Any]] = {
     )
     for name, about in _ABOUT.items()
 }
-_HELP = f"""\
-Usage: undaunted ctl [RUN] ACTION [OPTIONS]
 
-Asks the running launchers of RUN, on the same machine, or tells them what to
-do. RUN is the directory of the run; without it, the newest one under
+
+class CtlOptions(msgspec.Struct, kw_only=True, frozen=True):
+    """`undaunted ctl` has no options of its own, but its actions have."""
+
+
+CTL = Command(
+    "ctl",
+    CtlOptions,
+    "[RUN] ACTION [OPTIONS]",
+    f"""\
+Asks the running launchers of RUN on this machine, or tells them what to do.
+RUN is the directory of the run; without it, the newest one under
 ./{DEFAULT_RUNS}.
 
 Actions:
@@ -126,7 +138,10 @@ Actions:
   dump      the last events and commands of each state machine
 
 undaunted ctl ACTION --help explains an action.
-"""
+""",
+    operand="ACTION",
+    is_program=True,
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -138,21 +153,22 @@ def main(argv: Sequence[str]) -> int:
     Returns:
         0, 1 if a launcher refuses or does not answer, 2 if the arguments are wrong.
     """
-    words = list(argv)
+    return CTL.run(argv, _act)
+
+
+def _act(parsed: Parsed[CtlOptions]) -> int:
+    words = [parsed.target, *parsed.args] if parsed.target else []
     run = words.pop(0) if words and words[0] not in ACTIONS else ""
-    if run in {"-h", "--help", "--help-all"}:
-        return show("ctl", _HELP)
     if not words or words[0] not in ACTIONS:
-        given = f"{words[0]!r} is no action" if words else "an action is missing"
-        return complain("ctl", f"{given}: choose {', '.join(ACTIONS)}; see --help")
+        given = f"{(words or [run])[0]!r} is no action" if words or run else "an action is missing"
+        raise UsageError(f"{given}: choose {', '.join(ACTIONS)}; see --help")
     action = words.pop(0)
-    command = ACTIONS[action]
+    return ACTIONS[action].run(words, lambda given: _answered(action, run, given))
+
+
+def _answered(action: str, run: str, parsed: Parsed[Any]) -> int:
     try:
-        return _BODIES[action](_directory(run), command.parse(words, os.environ))
-    except HelpAsked as asked:
-        return command.explain(asked)
-    except UsageError as error:
-        return complain(f"ctl {action}", error)
+        return _BODIES[action](_directory(run), parsed)
     except NoAnswerError as error:
         print(f"undaunted ctl {action}: {printable(str(error))}", file=sys.stderr)
         return _REFUSED

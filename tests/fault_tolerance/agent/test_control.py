@@ -244,7 +244,7 @@ async def test_a_silent_client_is_left_and_others_are_refused_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "MOST_CLIENTS", 1)
-    monkeypatch.setattr(control, "ASK_S", 0.3)
+    monkeypatch.setattr(control, "ASK_S", 0.05)
     async with serving(tmp_path) as launcher:
         silent = asyncio.ensure_future(launcher.ask(b""))
         await asyncio.wait({silent}, timeout=0.05)
@@ -266,8 +266,9 @@ async def test_who_does_not_take_the_answer_is_left(
             loop = asyncio.get_running_loop()
             await loop.sock_connect(link, str(launcher.socket))
             await loop.sock_sendall(link, encode(msgspec.json.encode(s.Stacks())))
-            while launcher.control._clients or not launcher.events:
-                await asyncio.sleep(0.01)
+            while not launcher.control._clients:
+                await asyncio.sleep(0)
+            await asyncio.wait(launcher.control._clients)
             received = 0
             while data := await loop.sock_recv(link, 1 << 20):
                 received += len(data)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from undaunted.attribution.evidence import RankEvidence
 from undaunted.coordinator.core import messages as m
@@ -15,6 +15,9 @@ from undaunted.fault_tolerance.agent.processes import Worker
 from undaunted.fault_tolerance.agent.status import RankNow
 from undaunted.progress.limits import Limits
 from undaunted.progress.snapshot import PageSnapshot, Phase, SectionSnapshot
+
+if TYPE_CHECKING:
+    import pytest
 
 S = 1_000_000_000
 
@@ -66,7 +69,10 @@ def test_a_job_of_one_node() -> None:
     assert found.members == [s.MemberStatus("a", [0, 1])]
 
 
-def test_long_stacks_are_cut_so_that_all_fit_into_an_answer() -> None:
+def test_long_stacks_are_cut_so_that_all_fit_into_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(s, "MOST_ANSWERED", 4000)
     seen = [
         RankEvidence(rank, rank, 7, PageSnapshot(), stacks="x" * s.MOST_ANSWERED)
         for rank in range(3)
