@@ -1,10 +1,10 @@
 """What `undaunted ctl stacks` costs a running job, and how soon it answers.
 
-    python -m benchmarks.ctl [--ranks 8] [--dumps 20] [--json]
+    python -m benchmarks.ctl [--ranks 8] [--dumps 20] [--action stacks] [--alone] [--json]
 
 All ranks but one take steps: 20 ms of sleep, and an all-reduce over gloo among those that step, so
-that they have Flight Recorders to look at, and the slowest one delays all. The last rank holds the
-interpreter's lock in C. Between two dumps lies as long a time without one, so that what the machine
+that they have Flight Recorders to look at, and the slowest one delays all; with ``--alone`` no
+all-reduce, and no torch. The last rank holds the interpreter's lock in C. Between two dumps lies as long a time without one, so that what the machine
 does to steps is seen beside it. The time of a dump is that of the whole command.
 """
 
@@ -29,21 +29,24 @@ from undaunted.base.process import module_command
 DEADLINE_S = 120.0
 PAUSE_S = 1.0
 PROGRAM = """
-    import ctypes, os, pathlib, time
-    import torch, torch.distributed as dist, undaunted
+    import ctypes, os, pathlib, sys, time
+    import undaunted
 
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("gloo")
-    group = dist.new_group(list(range(ranks - 1)))
+    if "alone" not in sys.argv:
+        import torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        group, tensor = dist.new_group(list(range(ranks - 1))), torch.zeros(1000)
     undaunted.step(0)
     pathlib.Path(f"ready-{rank}").touch()
     if rank == ranks - 1:
         ctypes.PyDLL(None).usleep(1_000_000_000)  # of PyDLL, calls keep the interpreter's lock
-    ends, tensor, number = [], torch.zeros(1000), 0
+    ends, number = [], 0
     while not pathlib.Path("stop").exists():
         number += 1
         time.sleep(0.02)
-        dist.all_reduce(tensor, group=group)
+        if "alone" not in sys.argv:
+            dist.all_reduce(tensor, group=group)
         undaunted.step(number)
         ends.append(time.monotonic_ns())
     pathlib.Path(f"ends-{rank}").write_text("\\n".join(map(str, ends)))
@@ -57,10 +60,12 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--dumps", type=int, default=20)
     parser.add_argument("--action", choices=("stacks", "flight", "status"), default="stacks")
+    parser.add_argument("--alone", action="store_true")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place:
-        found = measure(Path(place), options.ranks, options.dumps, options.action)
+    with tempfile.TemporaryDirectory() as directory:
+        place = Path(directory)
+        found = measure(place, options.ranks, options.dumps, options.action, alone=options.alone)
     if options.json:
         print(json.dumps(found, indent=2))
     else:
@@ -68,11 +73,11 @@ def main() -> int:
     return 0
 
 
-def measure(place: Path, ranks: int, dumps: int, action: str) -> dict[str, object]:
+def measure(place: Path, ranks: int, dumps: int, action: str, *, alone: bool) -> dict[str, object]:
     """Run a job, ask it, and return what that took."""
     (place / "train.py").write_text(textwrap.dedent(PROGRAM))
     command = [*module_command("undaunted.cli.main"), "run", "--nproc-per-node", str(ranks)]
-    command += ["--run-dir", "run", "train.py"]
+    command += ["--run-dir", "run", "train.py", *(["alone"] if alone else [])]
     job = subprocess.Popen(
         command,
         cwd=place,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from undaunted.base.recent import MOST, Recent, plain
+from undaunted.base.recent import MOST, MOST_COMMANDS, Recent, plain
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Answered(msgspec.Struct, tag=True):
 
 
 def read(recent: Recent) -> list[dict[str, object]]:
-    return [msgspec.json.decode(line) for line in recent.lines("machine")]
+    return [msgspec.json.decode(line) for line in recent.lines("machine", 1 << 24)]
 
 
 def test_events_and_commands_are_written_with_the_names_of_their_classes() -> None:
@@ -39,6 +39,7 @@ def test_events_and_commands_are_written_with_the_names_of_their_classes() -> No
         "t": 5,
         "event": {"type": "Happened", "who": "a", "ranks": [1]},
         "commands": [{"type": "Answered", "data": "eA=="}],
+        "left_out": 0,
     }
     assert second["commands"] == []
 
@@ -66,3 +67,15 @@ def test_a_message_without_fields() -> None:
         pass
 
     assert plain(Nothing()) == {"type": "Nothing"}
+
+
+def test_text_is_bounded() -> None:
+    recent = Recent({})
+    many = [Happened("x" * 1000)] * (2 * MOST_COMMANDS // 1000)
+    recent.note(1, Happened("a"), [])
+    recent.note(2, Happened("b"), many)
+    _, _, second = read(recent)
+    assert 0 < len(second["commands"]) < len(many)  # type: ignore[arg-type]
+    assert second["left_out"] == len(many) - len(second["commands"])  # type: ignore[arg-type]
+    head, last = map(msgspec.json.decode, recent.lines("machine", MOST_COMMANDS + 1000))
+    assert (head["seen"], head["kept"], last["t"]) == (2, 1, 2)

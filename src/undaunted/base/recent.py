@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
 MOST = 2000  # events
+# Bytes of the commands of one event, as text: a leader may send the same to thousands of nodes.
+MOST_COMMANDS = 256 * 1024
 
 
 class Recent:
@@ -39,13 +41,36 @@ class Recent:
         other.seen, other._kept = self.seen, self._kept.copy()
         return other
 
-    def lines(self, machine: str) -> Iterator[bytes]:
-        """Write all of it down: JSON, the first line about the machine, then one for each event."""
-        head = {"machine": machine, "seen": self.seen, "kept": len(self._kept)}
-        yield _json({**head, "made": self._made})
-        for now_ns, event, commands in self._kept:
-            told = [plain(command) for command in commands]
-            yield _json({"machine": machine, "t": now_ns, "event": plain(event), "commands": told})
+    def lines(self, machine: str, most: int) -> list[bytes]:
+        """Write it down: JSON, the first line about the machine, then one for each event.
+
+        Args:
+            machine: its name.
+            most: bytes; the earliest events are left out if there are more.
+        """
+        found: list[bytes] = []
+        for kept in reversed(self._kept):
+            line = _line(machine, *kept)
+            most -= len(line)
+            if most < 0:
+                break
+            found.append(line)
+        head = {"machine": machine, "seen": self.seen, "kept": len(found), "made": self._made}
+        return [_json(head), *reversed(found)]
+
+
+def _line(machine: str, now_ns: int, event: object, commands: tuple[object, ...]) -> bytes:
+    """Write one event down. Piece by piece: the loop of the process has to run meanwhile."""
+    told: list[msgspec.Raw] = []
+    size = 0
+    for command in commands:
+        text = _json(plain(command))
+        size += len(text)
+        if size > MOST_COMMANDS:
+            break
+        told.append(msgspec.Raw(text))
+    line = {"machine": machine, "t": now_ns, "event": plain(event), "commands": told}
+    return _json({**line, "left_out": len(commands) - len(told)})
 
 
 def plain(message: object) -> dict[str, Any]:

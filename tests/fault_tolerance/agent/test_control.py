@@ -308,8 +308,8 @@ async def test_without_descriptors_nobody_is_heard_for_a_while(
 ) -> None:
     monkeypatch.setattr(control, "_ACCEPT_AGAIN_S", 0.01)
     async with serving(tmp_path) as launcher:
-        real = launcher.control._listening
-        assert real is not None
+        assert launcher.control._opening is not None
+        real, _ = launcher.control._opening.result()
         tries: list[int] = []
 
         def accept() -> tuple[socket.socket, Any]:
@@ -342,3 +342,13 @@ async def test_the_socket_of_a_later_launcher_is_left_alone(tmp_path: Path) -> N
             (tmp_path / "ctl-a.sock").rename(tmp_path / "kept")
             (tmp_path / "ctl-a.sock").touch()
         assert (tmp_path / "ctl-a.sock").exists()
+
+
+@on_loop
+async def test_a_launcher_that_ends_while_it_opens_leaves_nothing(tmp_path: Path) -> None:
+    launcher = Launcher(tmp_path, lambda _: None)
+    opening = asyncio.ensure_future(launcher.control.open())
+    await asyncio.sleep(0)
+    opening.cancel()
+    await launcher.control.close()
+    assert not launcher.socket.exists()

@@ -32,13 +32,13 @@ def a_node(rounds: int = 1) -> list[bytes]:
             node.TreeEmpty(),
         ):
             recent.note(7, event, machine.handle(event))
-    return list(recent.lines("node"))
+    return list(recent.lines("node", 1 << 24))
 
 
 def a_policy(policy: JobPolicy, recent: Recent, *events: m.Event) -> list[bytes]:
     for event in events:
         recent.note(7, event, policy.handle(event))
-    return list(recent.lines("policy"))
+    return list(recent.lines("policy", 1 << 24))
 
 
 @pytest.fixture

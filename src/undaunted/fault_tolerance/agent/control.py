@@ -11,6 +11,7 @@ import contextlib
 import os
 import socket
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -85,27 +86,26 @@ class Control:
         self._ranks = ranks
         self._orders, self._post, self._say = orders, post, say
         self._path = Path(config.run_dir, s.file_name(config.node))
-        self._listening: socket.socket | None = None
-        self._inode = 0
+        self._opening: asyncio.Future[tuple[socket.socket, int]] | None = None
         self._again: asyncio.TimerHandle | None = None
         self._clients: set[asyncio.Task[None]] = set()
         self._looking = asyncio.Lock()  # one look after the other
-        self._waiting: list[
-            tuple[str, asyncio.Future[s.Decision]]
-        ] = []  # for what comes of an order
+        # Who waits for what comes of an order.
+        self._waiting: list[tuple[str, asyncio.Future[s.Decision]]] = []
 
     # --- life -----------------------------------------------------------------------------------
 
     async def open(self) -> None:
         """Begin to listen; where that does not go, the run goes on without."""
+        loop = asyncio.get_running_loop()
+        self._opening = loop.run_in_executor(None, in_time, _DISK_S, self._listen)
         try:
-            listening, self._inode = await asyncio.to_thread(in_time, _DISK_S, self._listen)
+            listening, _ = await asyncio.shield(self._opening)
         except OSError as error:
             why = error.strerror or error
             self._say(f"{self._path.name}: {why}; undaunted ctl cannot reach this launcher")
-            return
-        self._listening = listening
-        self._accept_from(listening)
+        else:
+            self._accept_from(listening)
 
     async def close(self) -> None:
         """End every connection, and remove the socket."""
@@ -114,10 +114,13 @@ class Control:
         for client in self._clients:
             client.cancel()
         await asyncio.gather(*self._clients, return_exceptions=True)
-        if self._listening is not None:
-            asyncio.get_running_loop().remove_reader(self._listening)
-            self._listening.close()
-            await asyncio.to_thread(within, _DISK_S, self._remove, None)
+        if self._opening is None:
+            return
+        with contextlib.suppress(OSError):
+            listening, inode = await self._opening
+            asyncio.get_running_loop().remove_reader(listening)
+            listening.close()
+            await asyncio.to_thread(within, _DISK_S, partial(self._remove, inode), None)
 
     def _listen(self) -> tuple[socket.socket, int]:
         with s.address_of(self._path) as name:
@@ -125,9 +128,9 @@ class Control:
             listening.setblocking(False)
             return listening, Path(name).stat().st_ino
 
-    def _remove(self) -> None:
+    def _remove(self, inode: int) -> None:
         """Remove the file, unless another launcher of this name has put its own there."""
-        if self._path.stat().st_ino == self._inode:
+        if self._path.stat().st_ino == inode:
             self._path.unlink()
 
     # --- who asks -------------------------------------------------------------------------------
@@ -289,7 +292,7 @@ class Control:
 
     def heard(self, order: job.Command) -> None:
         """The job policy has decided something, perhaps because somebody here has asked."""
-        text = _line_of(order)
+        text = _line_of(order) if self._waiting else ""
         for by, waiter in self._waiting:
             if by in text and not waiter.done():
                 done = not (isinstance(order, job.Say) and order.refused)
@@ -321,6 +324,6 @@ def _line_of(order: job.Command) -> str:
 
 
 def _dump(machines: dict[str, Recent]) -> bytes:
-    """Write down what state machines have done, the latest where it is too much for an answer."""
-    lines = [line for name, one in machines.items() for line in one.lines(name)]
+    most = s.MOST_ANSWERED // (2 * len(machines))
+    lines = [line for name, one in machines.items() for line in one.lines(name, most)]
     return b"[" + b",".join(lines) + b"]"
