@@ -4,8 +4,9 @@
 
 All ranks but one take steps: 20 ms of sleep, and an all-reduce over gloo among those that step, so
 that they have Flight Recorders to look at, and the slowest one delays all; with ``--alone`` no
-all-reduce, and no torch. The last rank holds the interpreter's lock in C. Between two dumps lies as long a time without one, so that what the machine
-does to steps is seen beside it. The time of a dump is that of the whole command.
+all-reduce, and no torch. The last rank holds the interpreter's lock in C. Between two dumps lies as
+long a time without one, so that what the machine does to steps is seen beside it. The time of a
+dump is that of the whole command.
 """
 
 from __future__ import annotations
