@@ -308,7 +308,8 @@ def _status_lines(status: s.NodeStatus) -> Iterator[str]:
     yield f"job       {status.run_id}, round {job.round}, {job.state}{_restarts(job)}"
     if job.role != "alone":
         at = f" at {job.leader_address}" if job.leader_address else ""
-        yield f"leader    {job.leader or 'not known'}{at}, epoch {job.epoch}"
+        unnamed = "a host of its own" if at else "not known"
+        yield f"leader    {job.leader or unnamed}{at}, epoch {job.epoch}"
     for member in job.members:
         yield f"member    {member.node}: {_ranks(member.ranks)}{_standing(member)}"
     if job.lease_left_s is not None:

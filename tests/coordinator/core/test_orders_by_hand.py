@@ -6,7 +6,7 @@ import pytest
 
 from tests.coordinator.core.driving import Driver, of, running
 from undaunted.coordinator.core import messages as m
-from undaunted.coordinator.core.policy import GRACE_ON_REQUEST_S
+from undaunted.coordinator.core.policy import GRACE_ON_REQUEST_S, PolicyState
 
 BY = "undaunted ctl (pid 7)"
 
@@ -77,6 +77,14 @@ def test_a_node_that_the_job_needs_is_kept() -> None:
     assert "too few would be left" in refused(job.feed(m.ExclusionOrdered("a", 0, "b", BY)))
     assert job.policy.running
     assert job.policy.excluded == {}
+
+
+def test_a_node_that_waits_is_kept_if_the_job_would_be_hopeless_without() -> None:
+    job = Driver(min_nodes=1, max_nodes=1, replacement_group_size=2)
+    job.join("a")
+    assert job.policy.state is PolicyState.FORMING
+    assert "too few would be left" in refused(job.feed(m.ExclusionOrdered("a", -1, "a", BY)))
+    assert not job.policy.ended
 
 
 def test_a_node_that_is_not_there_cannot_be_excluded() -> None:

@@ -758,9 +758,12 @@ class JobPolicy:
             who = name_some(info.name for info in self.roster.candidates())
             return [Say(f"{reason}: it is not in the job, which has {who}", refused=True)]
         takes_part = self._takes_part(node)
-        if (takes_part or node in self.formation.chosen) and not self._fits(without=[node]):
-            return [Say(f"{reason}: too few would be left; start a spare one before", refused=True)]
+        needed = takes_part or node in self.formation.chosen
+        enough = not needed or self._fits(without=[node])
         self.roster.excluded[node] = reason
+        if not enough or self._hopeless() is not None:
+            del self.roster.excluded[node]
+            return [Say(f"{reason}: too few would be left; start a spare one before", refused=True)]
         if not takes_part:
             return [Say(reason), *self._go_on_without(node, Outcome.EXCLUDED, reason)]
         if self.state is PolicyState.STOPPING:
