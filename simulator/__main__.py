@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from simulator import command
 from simulator.replay import command as replay
+from simulator.replay import machines
 from undaunted.base.streams import discard_stdout
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 _OTHERS: dict[str, Callable[[Sequence[str]], int]] = {
     "--inprocess": partial(command.main, "inprocess"),
     "--check": replay.main,
+    "--replay": machines.main,
 }
 
 

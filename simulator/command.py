@@ -127,7 +127,8 @@ def _parser(kind: Kind) -> argparse.ArgumentParser:
         description=kind.description,
         epilog="python -m simulator runs jobs of many nodes; with --inprocess, jobs whose "
         "functions are restarted inside their processes; with --check RUN_DIR, it looks for what "
-        "must never happen in the journals of a real job. Each has a --help.",
+        "must never happen in the journals of a real job; with --replay FILE, it repeats what "
+        "state machines of a real job have done. Each has a --help.",
         allow_abbrev=False,
     )
     add = parser.add_argument

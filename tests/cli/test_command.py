@@ -10,6 +10,7 @@ from undaunted.cli import command as command_module
 from undaunted.cli.chaos_arguments import CHAOS
 from undaunted.cli.command import HelpAsked, help_text
 from undaunted.cli.coordinator import COORDINATOR
+from undaunted.cli.ctl import ACTIONS, CTL
 from undaunted.cli.doctor import DOCTOR
 from undaunted.cli.mcp import MCP
 from undaunted.cli.messages import UsageError
@@ -18,7 +19,7 @@ from undaunted.cli.report import REPORT
 from undaunted.cli.serve import SERVE
 from undaunted.cli.top import TOP
 
-COMMANDS = (RUN, COORDINATOR, REPORT, TOP, CHAOS, DOCTOR, SERVE, MCP)
+COMMANDS = (RUN, COORDINATOR, REPORT, TOP, CTL, *ACTIONS.values(), CHAOS, DOCTOR, SERVE, MCP)
 DEFAULTS = RUN.schema()
 HEARTBEAT = "ft-rank-heartbeat-timeout"
 

@@ -20,6 +20,10 @@ EVENTS: list[m.NodeEvent] = [
     m.NodeUnhealthy("b", 3, "no GPU"),
     m.ShutdownRequested("b", 3, "done", by="a person"),
     m.ExclusionRequested("b", 3, "bad NIC"),
+    m.RestartOrdered("b", 3, "a person", save=True),
+    m.ExclusionOrdered("b", 3, "c", "a person"),
+    m.LimitsOrdered("b", 3, {"heartbeat": 600.0, "section:step": None}, "a person"),
+    m.StopWanted("b", 3, -1, "requested", by="a person"),
     m.Preempted("b", 15, "SIGTERM"),
 ]
 STARTED = p.Started(version=4, prepared=3, casting_vote="a", replaceable=True)
@@ -32,6 +36,7 @@ ORDERS: list[tuple[m.NodeCommand, p.Started | p.Stopped | None]] = [
     (m.Blamed(3, "a", "node a: rank 1", ("b",), (1,), "host_lag"), None),
     (m.Slow(3, "b", 4, "rank 4 is slow", False, 0.2, 0.1, ("gc",)), None),
     (m.Say("spare nodes: c"), None),
+    (m.NewLimits({"heartbeat": None}, "a person"), None),
     (m.End("b", m.Outcome.PREEMPTED, "SIGTERM"), None),
 ]
 DECODE = msgspec.msgpack.Decoder(p.Message).decode

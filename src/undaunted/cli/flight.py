@@ -91,7 +91,7 @@ def _print(parsed: Parsed[FlightOptions]) -> int:
             about = {**msgspec.to_builtins(found), "problems": msgspec.to_builtins(dumps.problems)}
             sys.stdout.write(json_text(about))
         else:
-            lines = nvrx_lines(found) if options.nvrx else _lines(found, dumps)
+            lines = nvrx_lines(found) if options.nvrx else lines_of(found, dumps)
             sys.stdout.write("".join(f"{line}\n" for line in lines))
     return 0
 
@@ -127,7 +127,8 @@ def _existing(path: Path) -> Path:
 # --- for people -----------------------------------------------------------------------------------
 
 
-def _lines(found: Analysis, dumps: Dumps) -> Iterator[str]:
+def lines_of(found: Analysis, dumps: Dumps) -> Iterator[str]:
+    """Return what was found, for people."""
     yield f"{count(len(dumps.recordings), 'dump')}, {_absent(found.missing)}"
     yield ""
     if not found.culprits:

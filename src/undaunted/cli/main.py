@@ -30,6 +30,7 @@ Commands:
   report    show the restarts of a run, their causes and what they cost
   explain   say on one page what happened, who it was, why, and what next
   top       show what every rank of a run is doing now, live
+  ctl       ask a running job for stacks or status; restart or stop it
   chaos     run a training script under planned faults; say what became of each
   doctor    look at this machine before training starts
   flight    say who keeps the others waiting, from dumps of the Flight Recorder
@@ -42,18 +43,8 @@ undaunted coordinator, nvrx-attrsvc for undaunted serve, nvrx-mcp-analysis for
 undaunted mcp.
 """
 _COMMANDS = (
-    *(
-        "run",
-        "coordinator",
-        "report",
-        "explain",
-        "top",
-        "chaos",
-        "doctor",
-        "flight",
-        "serve",
-        "mcp",
-    ),
+    *("run", "coordinator", "report", "explain", "top", "ctl", "chaos", "doctor", "flight"),
+    *("serve", "mcp"),
 )
 _MOVED = {
     "simulate": "it is part of a checkout of undaunted: python -m simulator",

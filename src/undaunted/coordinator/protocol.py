@@ -11,7 +11,7 @@ import msgspec
 
 from undaunted.coordinator.core.messages import NodeCommand, NodeEvent  # noqa: TC001 - decoded
 
-MAJOR = 6
+MAJOR = 7
 MINOR = 0
 
 # Longest frames, in bytes: before both sides have proved that they know the token, and after.

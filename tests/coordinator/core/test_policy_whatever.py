@@ -111,7 +111,8 @@ class World:
         assert self.config.slow_ranks == "exclude"
         assert len(self.excluded) < MOST_EXCLUDED
         assert len(self.started) not in self.left_out, "one in a round"
-        assert len(self.agents.keys() - self.excluded) > self.config.min_nodes
+        others = self.agents.keys() - self.excluded - {node}  # it may have been lost meanwhile
+        assert len(others) >= self.config.min_nodes
         self.left_out.add(len(self.started))
         self.excluded.add(node)
 
@@ -322,6 +323,24 @@ class AnyJob(RuleBasedStateMachine):
             case "timer" if self.world.timers:
                 self.fire(data.draw(st.sampled_from(sorted(self.world.timers))))
 
+    @rule(
+        kind=st.sampled_from(["restart", "exclude", "limits"]),
+        node=st.sampled_from(NAMES),
+        save=st.booleans(),
+    )
+    @precondition(goes_on)
+    def somebody_orders(self, kind: str, node: str, save: bool) -> None:
+        number, by = self.policy.round, "a person"
+        match kind:
+            case "restart" if node in self.runners():
+                self.feed(m.RestartOrdered(node, number, by, save))
+            case "exclude":
+                ended = self.policy.ended
+                self.feed(m.ExclusionOrdered("a", number, node, by, save))
+                assert self.policy.ended == ended, "a person may be wrong"
+            case "limits":
+                self.feed(m.LimitsOrdered(node, number, {"heartbeat": 9.0}, by))
+
     def fire(self, name: str) -> None:
         timer = self.world.timers.pop(name)
         if name == "stop" and timer.round == self.upcoming:
@@ -375,6 +394,7 @@ class AnyJob(RuleBasedStateMachine):
             m.NodeStopped(node, number),
             m.ExclusionRequested(node, number, ""),
             m.ShutdownRequested(node, number, ""),
+            m.RestartOrdered(node, number, ""),
         ):
             assert self.feed(event) == []
 

@@ -188,7 +188,7 @@ def test_starts_of_a_program_that_is_known_are_learned(tmp_path, start):
         assert node.watch.learned.keys() == {HEARTBEAT, WARMUP + HEARTBEAT, START}
         assert node.watch.learned[START].limit_s == learning.STARTS_FLOOR_S
         starting = PageSnapshot(phase=Phase.STARTING)
-        assert node.watch._limits_for(starting).initial_heartbeat_s == learning.STARTS_FLOOR_S
+        assert node.watch.limits_for(starting).initial_heartbeat_s == learning.STARTS_FLOOR_S
         node.keeper.end_round()
 
     in_loop(rounds)
@@ -353,6 +353,60 @@ def test_a_request_that_makes_no_sense_changes_nothing(start):
 def test_a_process_that_has_not_initialised_is_held_to_what_was_configured(start):
     node = start(limits=Limits(initial_heartbeat_s=77.0))
     node.keeper.take(b'{"timeouts": {"heartbeat": [100, 3]}}')
-    assert node.watch._limits_for(PageSnapshot(phase=Phase.STARTING)).initial_heartbeat_s == 77.0
+    assert node.watch.limits_for(PageSnapshot(phase=Phase.STARTING)).initial_heartbeat_s == 77.0
     page = PageSnapshot(phase=Phase.INITIALIZED)
-    assert node.watch._limits_for(page).initial_heartbeat_s == 100.0
+    assert node.watch.limits_for(page).initial_heartbeat_s == 100.0
+
+
+# --- ordered by hand ------------------------------------------------------------------------------
+
+
+def test_an_ordered_limit_holds_at_once_and_in_later_rounds(start):
+    def both():
+        node = start()
+        node.keeper.begin_round(0, 2)
+        assert node.keeper.order({"heartbeat": 600.0, "section:save": None}, "a person")
+        assert node.told().heartbeat_s == 600.0
+        for limits in (node.watch.limits, node.watch.configured):
+            assert limits.heartbeat_s == 600.0
+            assert limits.sections == {"save": None}
+            assert limits.sources["heartbeat"] == limits.sources["section:save"] == "a person"
+        assert node.journal.changes[-1] == (
+            {"heartbeat": 600.0, "section:save": None},
+            {"heartbeat": "a person", "section:save": "a person"},
+        )
+        node.keeper.end_round()
+        node.keeper.begin_round(1, 2)
+        assert node.watch.limits.heartbeat_s == 600.0
+        node.keeper.end_round()
+
+    in_loop(both)
+
+
+def test_what_is_ordered_is_not_learned_and_not_calculated(tmp_path, start):
+    def both():
+        remember(tmp_path, known())
+        node = start()
+        node.keeper.begin_round(0, 2)
+        assert "heartbeat" in node.watch.learned
+        node.keeper.order({"heartbeat": 600.0}, "a person")
+        assert node.watch.learned == {}
+        request = {"timeouts": {"heartbeat": [70.0, 80.0], "out_of_section": 90.0}}
+        assert node.keeper.take(json.dumps(request).encode()) == b"ok"
+        limits = node.watch.limits
+        assert (limits.heartbeat_s, limits.sources["heartbeat"]) == (600.0, "a person")
+        assert (limits.initial_heartbeat_s, limits.out_of_section_s) == (70.0, 90.0)
+        node.keeper.end_round()
+
+    in_loop(both)
+
+
+def test_the_same_order_again_is_no_news(start):
+    def both():
+        node = start()
+        assert node.keeper.order({"heartbeat": 600.0}, "a person")
+        assert node.keeper.order({"out_of_section": 5.0}, "another one")
+        assert not node.keeper.order({"heartbeat": 600.0, "out_of_section": 5.0}, "another one")
+        assert node.keeper.order({"heartbeat": 601.0}, "a person")
+
+    in_loop(both)

@@ -411,6 +411,44 @@ def test_a_limit_that_is_passed_meanwhile_is_judged_by_the_same_evidence() -> No
     assert machine.handle(m.EvidenceGathered(0)) == [m.ReportEvidence(), m.JudgeHang()]
 
 
+class TestALookByHand:
+    """A person wants to know what the ranks do."""
+
+    def test_is_taken_and_nobody_else_hears_of_it(self) -> None:
+        machine = running()
+        look = m.LookByHand(0, recordings=False)
+        assert machine.handle(look) == [m.GatherEvidence(by_hand=True, recordings=False)]
+        assert machine.handle(look) == [], "it is under way"
+        assert machine.handle(m.EvidenceGathered(0)) == []
+        assert machine.state is n.State.RUNNING
+        assert machine.handle(m.Gather(0)) == [m.GatherEvidence()]
+
+    def test_shares_what_the_node_looks_at_itself(self) -> None:
+        machine = running()
+        machine.handle(m.LimitPassed(1, "heartbeat"))
+        assert machine.handle(m.LookByHand(0, recordings=True)) == []
+        assert machine.handle(m.EvidenceGathered(0)) == [m.ReportEvidence(), m.JudgeHang()]
+
+    @pytest.mark.parametrize("event", [m.LimitPassed(1, "heartbeat"), m.Gather(0)])
+    def test_is_no_evidence_of_what_happens_meanwhile(self, event: m.Event) -> None:
+        machine = running()
+        machine.handle(m.LookByHand(0, recordings=False))
+        assert m.GatherEvidence() not in machine.handle(event)
+        assert machine.handle(m.EvidenceGathered(0)) == [m.GatherEvidence()]
+        assert m.ReportEvidence() in machine.handle(m.EvidenceGathered(0))
+
+    def test_is_taken_while_ranks_do_not_stop(self) -> None:
+        machine = running()
+        machine.handle(STOP)
+        look = m.LookByHand(0, recordings=False)
+        assert machine.handle(look) == [m.GatherEvidence(by_hand=True, recordings=False)]
+        assert machine.handle(m.EvidenceGathered(0)) == []
+
+    def test_is_not_taken_without_ranks_or_of_another_round(self) -> None:
+        assert n.Node().handle(m.LookByHand(-1, recordings=False)) == []
+        assert running().handle(m.LookByHand(1, recordings=False)) == []
+
+
 def test_there_is_nothing_to_look_at_before_ranks_run() -> None:
     machine = n.Node()
     machine.handle(m.StartRound(0, 2))

@@ -344,7 +344,7 @@ async def test_a_hang_is_judged_by_its_evidence(
     monkeypatch.setattr(ranks.evidence, "gather", gather)
     monkeypatch.setattr(ranks, "judge_hang", lambda *_: judgement)
     node.begin_round()
-    await node.ranks.gather_evidence()
+    await node.ranks.gather_evidence(m.GatherEvidence())
     node.ranks.judge_hang()
     node.ranks.limits.end_round()
     ((seen, path, _),) = node.reports_of("evidence_collected")

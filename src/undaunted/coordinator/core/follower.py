@@ -134,6 +134,16 @@ class Follower:
         """Address of the leader that is followed, or has ended the job; "" = there is none."""
         return self._address if self.state in (FollowerState.FOLLOWING, FollowerState.ENDED) else ""
 
+    @property
+    def lease_s(self) -> float:
+        """How long a lease is."""
+        return self._lease.seconds
+
+    def lease_left_s(self, now: int) -> float | None:
+        """How much is left of the lease, in seconds; None = no leader is followed."""
+        follows = self.state is FollowerState.FOLLOWING
+        return self._lease.left_s(self._lease.sent_ns, now) if follows else None
+
     def _look_at_clock(self, now: int) -> None:
         """Notice that this process stood still: a lease is renewed every third of it."""
         gap_s, self._event_ns = (now - self._event_ns) / _NS, now

@@ -15,10 +15,11 @@ States::
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from undaunted.base.recent import Recent
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import election
 from undaunted.coordinator.core import leader_messages as c
@@ -68,9 +69,11 @@ class Leader:
 
     Attributes:
         config: what it knows.
+        made: what it was made of.
         lost: node of the leader that was replaced, "" = this is not a take-over.
         state: see the module's documentation.
         linger_s: how long it stays after the end of the job, or after its node has left, at most.
+        recent: events and commands of the policy.
     """
 
     def __init__(
@@ -92,13 +95,21 @@ class Leader:
             silent: members that are not waited for, since they did not answer before a take-over.
         """
         self.config = config
+        self.made: dict[str, Any] = {
+            "config": config,
+            "ledger": ledger or p.Ledger(run_id=""),
+            "epoch": epoch,
+            "lost": lost,
+            "silent": tuple(silent),
+        }
         self.lost = lost
         self.linger_s = LINGER_S
         self._began_ns = 0
         self._sessions = Sessions()
-        self._record = Record(config, ledger or p.Ledger(run_id=""), epoch)
+        self._record = Record(config, self.made["ledger"], epoch)
         self._preparation = Preparation(config, self._record, self._sessions, lost)
         self._policy = JobPolicy(config.policy)
+        self.recent = Recent({"config": config.policy})
         self._has_quorum = True  # as far as the policy has been told
         self._dismissed: set[str] = set()  # nodes for which the job is over
         self.state = LeaderState.RECOVERING if self._record.inherited else LeaderState.LEADING
@@ -114,6 +125,10 @@ class Leader:
     def ledger(self) -> p.Ledger:
         """The ledger: what is known of the job."""
         return self._record.ledger
+
+    def heard(self) -> dict[str, int]:
+        """When each node that is connected was heard of last."""
+        return {each.node: each.heard_ns for each in self._sessions.connected()}
 
     @property
     def epoch(self) -> int:
@@ -180,7 +195,9 @@ class Leader:
     def _decide(self, event: m.Event, now: int) -> list[c.Command]:
         """Tell the policy what has happened; carry out what it makes of that."""
         commands: list[c.Command] = []
-        for command in self._policy.handle(event):
+        decided = self._policy.handle(event)
+        self.recent.note(now, event, decided)
+        for command in decided:
             commands += self._obey(command, now)
         if self._more_than_needed:
             self._record.spare_is_here()
@@ -218,7 +235,7 @@ class Leader:
                 return self._preparation.begin(command, now)
             case m.SetTimer(name=name, round=number, delay_s=delay_s):
                 return [c.SetTimer(f"policy {name}", number, delay_s)]
-            case m.Decided() | m.Blamed() | m.Advised() | m.Slow() | m.Say():
+            case m.Decided() | m.Blamed() | m.Advised() | m.Slow() | m.Say() | m.NewLimits():
                 return self._tell_all(command)
             case m.Stop():
                 self._record.stop(self._policy)
@@ -287,6 +304,7 @@ class Leader:
         self._record.adopt(ledger)
         self._preparation.call_off()
         self._policy, self._has_quorum = JobPolicy(self.config.policy), True
+        self.recent = Recent({"config": self.config.policy})
         self.state = LeaderState.RECOVERING if self._record.inherited else LeaderState.LEADING
         learn = self._record.learn()  # also for followers of what had been adopted before
         told = [send for each in self._sessions.connected() for send in each.send(learn)]
@@ -439,18 +457,20 @@ class Leader:
     def _restored_policy(self) -> JobPolicy:
         """The job policy, with the round of the ledger running."""
         ledger = self.ledger
-        policy = JobPolicy.restored(
-            self.config.policy,
-            round=ledger.round,
-            prepared=ledger.pending_round,
-            nodes=[self._info(seat) for seat in ledger.table],
-            restarts_used=ledger.restarts_used,
-            excluded=ledger.excluded,
-            reached=ledger.reached,
-            stalled=ledger.stalled,
-        )
-        policy.history, policy.slow_before = ledger.history, ledger.slow
-        policy.turned = ledger.turned
+        known: dict[str, Any] = {
+            "round": ledger.round,
+            "prepared": ledger.pending_round,
+            "nodes": [self._info(seat) for seat in ledger.table],
+            "restarts_used": ledger.restarts_used,
+            "excluded": ledger.excluded,
+            "reached": ledger.reached,
+            "stalled": ledger.stalled,
+        }
+        more = {"history": ledger.history, "slow_before": ledger.slow, "turned": ledger.turned}
+        self.recent = Recent({"config": self.config.policy, "restored": known, "then": more})
+        policy = JobPolicy.restored(self.config.policy, **known)
+        for name, value in more.items():
+            setattr(policy, name, value)
         return policy
 
     def _losses(self) -> list[m.NodeLost]:

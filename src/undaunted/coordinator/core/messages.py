@@ -225,7 +225,7 @@ class StopWanted(_Message, frozen=True):
     """A rank of the node wants all ranks to stop after the same iteration.
 
     ``why``: one of `progress.layout.WANTED`. ``rank``: which one is the reason. ``text``: what has
-    happened, for people; "" = that is not said.
+    happened, for people; "" = that is not said. ``by``: who wants it, "" = the rank.
     """
 
     node: str
@@ -233,6 +233,7 @@ class StopWanted(_Message, frozen=True):
     rank: int
     why: str
     text: str = ""
+    by: str = ""
 
     @property
     def said(self) -> str:
@@ -260,6 +261,40 @@ class ExclusionRequested(_Message, frozen=True):
     node: str
     round: int
     description: str
+
+
+class RestartOrdered(_Message, frozen=True):
+    """Somebody at ``node`` wants another round: ``by`` names who.
+
+    ``save``: all ranks stop after the same iteration, and have their time to save.
+    """
+
+    node: str
+    round: int
+    by: str
+    save: bool = False
+
+
+class ExclusionOrdered(_Message, frozen=True):
+    """Somebody at ``node`` wants the job to go on without ``target``; see `RestartOrdered`."""
+
+    node: str
+    round: int
+    target: str
+    by: str
+    save: bool = False
+
+
+class LimitsOrdered(_Message, frozen=True):
+    """Somebody at ``node`` wants all ranks held to other limits: ``by`` names who.
+
+    ``limits``: in seconds, None = there is none; keys as in `progress.limits.Limits.sources`.
+    """
+
+    node: str
+    round: int
+    limits: dict[str, float | None]
+    by: str
 
 
 class Preempted(_Message, frozen=True):
@@ -303,6 +338,9 @@ NodeEvent = (
     | NodeUnhealthy
     | ShutdownRequested
     | ExclusionRequested
+    | RestartOrdered
+    | ExclusionOrdered
+    | LimitsOrdered
     | StopWanted
     | RanksAsked
     | Preempted
@@ -472,9 +510,20 @@ class Slow(_Message, frozen=True):
 
 
 class Say(_Message, frozen=True):
-    """A line for the user of every node, which changes nothing."""
+    """A line for the user of every node, which changes nothing.
+
+    ``refused``: it says no to somebody who has ordered something.
+    """
 
     text: str
+    refused: bool = False
+
+
+class NewLimits(_Message, frozen=True):
+    """Every node holds its ranks to these limits from now on; see `LimitsOrdered`."""
+
+    limits: dict[str, float | None]
+    by: str
 
 
 class End(_Message, frozen=True):
@@ -499,8 +548,8 @@ class SetTimer(_Message, frozen=True):
     delay_s: float
 
 
-# What all nodes are to know; it changes nothing.
-Note = Decided | Blamed | Advised | Slow | Say
+# What all nodes are to know; it changes nothing of the round.
+Note = Decided | Blamed | Advised | Slow | Say | NewLimits
 # What a node is told to do or to know.
 NodeCommand = Start | Stop | StopAfter | Gather | GoOn | End | Note
 Command = NodeCommand | Prepare | SetTimer

@@ -38,10 +38,13 @@ from undaunted.coordinator.core.messages import (
     Decided,
     End,
     Event,
+    ExclusionOrdered,
     ExclusionRequested,
     Gather,
     GoOn,
     HangSuspected,
+    LimitsOrdered,
+    NewLimits,
     NodeEvidence,
     NodeFailed,
     NodeFinished,
@@ -59,6 +62,7 @@ from undaunted.coordinator.core.messages import (
     QuorumRegained,
     RankLost,
     RanksAsked,
+    RestartOrdered,
     Say,
     SetTimer,
     ShutdownRequested,
@@ -293,6 +297,7 @@ class JobPolicy:
         after: how the job ends after the last round, None = another round follows.
         no_quorum: why nothing may be started, nor the job ended; "" = there is a quorum.
         gone: why nodes have left the job since the last round, "" = none has.
+        limits: that somebody has ordered, for nodes that join later; None = nobody has.
     """
 
     config: PolicyConfig
@@ -315,6 +320,7 @@ class JobPolicy:
     after: Ending | None = None
     no_quorum: str = ""
     gone: str = ""
+    limits: NewLimits | None = None
     _why: str = ""  # the reason for which the last round was stopped
     _agree: str = ""  # see `messages.Stop`
     _announced: bool = False  # a restart was announced and has not begun
@@ -449,6 +455,10 @@ class JobPolicy:
                 return self._quorum_lost(event)
             case QuorumRegained():
                 return self._quorum_regained()
+            case ExclusionOrdered():
+                return self._exclusion_ordered(event)
+            case LimitsOrdered():
+                return self._limits_ordered(event)
             case TimerFired():
                 return self._timer(event)
         if not self.in_round or event.round != self.round or event.node not in self.members.seats:
@@ -474,6 +484,8 @@ class JobPolicy:
                 return self._exclusion_requested(event)
             case ShutdownRequested():
                 return self._shutdown_requested(event)
+            case RestartOrdered():
+                return self._restart_ordered(event)
             case StopWanted():
                 return self._stop_wanted(event)
             case RanksAsked():
@@ -736,6 +748,45 @@ class JobPolicy:
         self.roster.excluded[event.node] = reason
         return self._bar_member(event.node, reason, self._grace_s(GRACE_ON_REQUEST_S))
 
+    def _exclusion_ordered(self, event: ExclusionOrdered) -> list[Command]:
+        """Go on without a node if that is possible; it counts as no failure, and costs no restart.
+
+        Other than a rank, somebody may be wrong about the node, or about how many are left.
+        """
+        node, reason = event.target, f"{event.by} asked to go on without node {event.target}"
+        if node not in self.roster.here or self.roster.barred(node):
+            who = name_some(info.name for info in self.roster.candidates())
+            return [Say(f"{reason}: it is not in the job, which has {who}", refused=True)]
+        takes_part = self._takes_part(node)
+        needed = takes_part or node in self.formation.chosen
+        enough = not needed or self._fits(without=[node])
+        self.roster.excluded[node] = reason
+        if not enough or self._hopeless() is not None:
+            del self.roster.excluded[node]
+            return [Say(f"{reason}: too few would be left; start a spare one before", refused=True)]
+        if not takes_part:
+            return [Say(reason), *self._go_on_without(node, Outcome.EXCLUDED, reason)]
+        if self.state is PolicyState.STOPPING:
+            return [Say(f"{reason}: so it does once the round is stopped")]
+        return self._another_round(reason, save=event.save)
+
+    def _restart_ordered(self, event: RestartOrdered) -> list[Command]:
+        reason = f"{event.by} asked for a restart"
+        if self.state is not PolicyState.RUNNING:
+            return [Say(f"{reason}: the round is being stopped already", refused=True)]
+        return self._another_round(reason, save=event.save)
+
+    def _another_round(self, reason: str, *, save: bool) -> list[Command]:
+        """Nothing has failed, so this costs no restart."""
+        if save:
+            return self._stop_round(reason, None, self.config.term_timeout_s, agree="restart")
+        return self._stop_round(reason, None, self._grace_s(GRACE_ON_REQUEST_S))
+
+    def _limits_ordered(self, event: LimitsOrdered) -> list[Command]:
+        known = {} if self.limits is None else self.limits.limits
+        self.limits = NewLimits({**known, **event.limits}, event.by)
+        return [NewLimits(event.limits, event.by)]
+
     def _shutdown_requested(self, event: ShutdownRequested) -> list[Command]:
         said = f": {event.description}" if event.description else ""
         reason = f"{event.by} on node {event.node} asked for a shutdown{said}"
@@ -745,7 +796,7 @@ class JobPolicy:
         return self._instead_of_restart(ending)
 
     def _stop_wanted(self, event: StopWanted) -> list[Command]:
-        who = f"rank {event.rank} (node {self._node_of(event)})"
+        who = event.by or f"rank {event.rank} (node {self._node_of(event)})"
         if event.why == "preempted":
             return self._preempted(Preempted(event.node, 15, "SIGTERM"), f"{who} was told to stop")
         if event.why == "suspect" or (
@@ -1043,7 +1094,8 @@ class JobPolicy:
         self._go_ons, self._told = Counter(), None
         self._announced = self._counted = False
         world_size = sum(place.slots for place in places)
-        return [
+        limits: list[Command] = [] if self.limits is None else [self.limits]
+        starts = [
             Start(
                 node=place.node,
                 round=self.round,
@@ -1059,6 +1111,7 @@ class JobPolicy:
             )
             for place in places
         ]
+        return [*starts, *limits]
 
     # --- the end of a round ---------------------------------------------------------------------
 

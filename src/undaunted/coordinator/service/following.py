@@ -7,6 +7,7 @@ import itertools
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from undaunted.base.recent import Recent
 from undaunted.base.timers import Timers, lease_clock_ns
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import follower_messages as f
@@ -102,6 +103,7 @@ class Following:
         beside: BesideFollower,
     ) -> None:
         self.follower = follower
+        self.recent = Recent({"config": follower.config})
         self._terms, self._tls = terms, tls
         self._node = node
         self._differences = Differences(follower.config.settings)
@@ -179,7 +181,10 @@ class Following:
     def _feed(self, event: f.Event) -> None:
         if self._over and not isinstance(event, f.Asked):
             return  # others may ask as long as a leader stays here
-        for command in self.follower.handle(event, lease_clock_ns()):
+        now = lease_clock_ns()
+        commands = self.follower.handle(event, now)
+        self.recent.note(now, event, commands)
+        for command in commands:
             self._carry_out(command)
         follows = self.follower.state is FollowerState.FOLLOWING
         linked = self._connection if follows else None

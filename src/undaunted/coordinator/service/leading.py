@@ -6,6 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from undaunted.base.recent import Recent
 from undaunted.base.timers import Timers, lease_clock_ns
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import leader_messages as c
@@ -78,6 +79,7 @@ class Leading:
         beside: Callable[[], BesideLeader] | None = None,
     ) -> None:
         self.leader = leader
+        self.recent = Recent(leader.made)
         self._terms, self._tls = terms, tls
         self._keep, self._done = keep, done
         self._watch, self._watched = watch, leader.ledger
@@ -151,7 +153,10 @@ class Leading:
     def _feed(self, event: c.Event) -> None:
         if self._over:
             return
-        for command in self.leader.handle(event, lease_clock_ns()):
+        now = lease_clock_ns()
+        commands = self.leader.handle(event, now)
+        self.recent.note(now, event, commands)
+        for command in commands:
             self._carry_out(command)
         if self._watch is not None and self.leader.ledger is not self._watched:
             self._watched = self.leader.ledger

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,11 +18,13 @@ import msgspec
 
 from undaunted import __version__
 from undaunted.base import process
+from undaunted.base.recent import Recent
 from undaunted.base.timers import Timers
 from undaunted.checkpointing.keeping.shelf import Shelf
 from undaunted.coordinator.core import messages as job
 from undaunted.fault_tolerance.agent import node as m
 from undaunted.fault_tolerance.agent.clearing import Clearing
+from undaunted.fault_tolerance.agent.control import Control
 from undaunted.fault_tolerance.agent.import_learner import ImportLearner
 from undaunted.fault_tolerance.agent.inprocess import InProcess
 from undaunted.fault_tolerance.agent.judge import serve_error_file
@@ -33,6 +36,7 @@ from undaunted.fault_tolerance.agent.progress import ProgressFile, ProgressNotes
 from undaunted.fault_tolerance.agent.ranks import Ranks
 from undaunted.fault_tolerance.agent.round import Round, RoundFactory
 from undaunted.fault_tolerance.agent.scribe import Scribe
+from undaunted.fault_tolerance.agent.status import limits_in_words
 from undaunted.fault_tolerance.agent.step_times import StepTimes
 from undaunted.fault_tolerance.agent.stopping import Stopping
 from undaunted.fault_tolerance.agent.tasks import Tasks, Turns, end_on_failed_callbacks
@@ -139,6 +143,22 @@ class Agent:
         self._attribution = self._make_attribution()
         # --- what is going on ---
         self._node = m.Node(int(config.ft.rank_termination_signal), self._clearing.longest_s)
+        self._recent = Recent(
+            {
+                "rank_termination_signal": self._node.rank_termination_signal,
+                "clearing_s": self._node.clearing_s,
+            }
+        )
+        self._control = Control(
+            config,
+            __version__,
+            self._node,
+            self._recent,
+            self._ranks,
+            self._orders,
+            self._post,
+            self._say,
+        )
         self._round: Round | None = None
         self._restart_decided = False
         self._abandoned = False  # the front is gone
@@ -173,6 +193,7 @@ class Agent:
             self._metrics.open()
         self._scribe.job_started()
         self._tasks.start(self._progress_file.begin())
+        self._tasks.start(self._control.open())
         self._tasks.start(self._join())
         code = await self._ended
         if code == job.Outcome.FAILED.exit_code and self._scribe.root_cause is not None:
@@ -203,6 +224,7 @@ class Agent:
         self._progress.close()
         self._timers.cancel()
         await self._tasks.cancel()
+        await self._control.close()
         self._clearing.close()
         self._throttling.close()
         self._health.close()
@@ -243,11 +265,14 @@ class Agent:
     def _handle(self, event: m.Event) -> None:
         if self._abandoned:
             return  # what becomes of the ranks now is nobody's failure
-        for command in self._node.handle(event):
+        commands = self._node.handle(event)
+        self._recent.note(time.monotonic_ns(), event, commands)
+        for command in commands:
             self._carry_out(command)
 
     def _obey(self, order: job.Command) -> None:  # noqa: C901, PLR0912 - one case each
         """Carry out a command of the job policy."""
+        self._control.heard(order)
         match order:
             case job.Start():
                 self._begin_round(order)
@@ -283,6 +308,9 @@ class Agent:
                 self._scribe.slow(order)
                 if order.node == self._config.node and not order.over:
                     self._tasks.start(self._look_at_gpus(order.rank))
+            case job.NewLimits(limits=limits, by=by):
+                if self._ranks.limits.order(limits, by):
+                    self._say(f"limits by {by}: {limits_in_words(limits)}")
             case job.Say(text=text):
                 self._say(text)
             case job.End():
@@ -312,7 +340,7 @@ class Agent:
             case m.StartAgain(local_rank=rank):
                 self._tasks.start(self._ranks.start_again(self._this_round(), rank))
             case m.GatherEvidence():
-                self._tasks.start(self._ranks.gather_evidence())
+                self._tasks.start(self._ranks.gather_evidence(command))
             case m.JudgeHang():
                 self._ranks.judge_hang()
             case m.JudgeCrash(final=final):

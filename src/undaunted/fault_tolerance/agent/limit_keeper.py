@@ -10,7 +10,7 @@ import asyncio
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -23,7 +23,7 @@ from undaunted.progress.observer import Observer
 from undaunted.progress.samples import Knowledge, merge
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from undaunted.fault_tolerance.agent.watch import PageWatch
     from undaunted.fault_tolerance.run_config import RunConfig
@@ -77,6 +77,7 @@ class LimitKeeper:
         self._timer: asyncio.TimerHandle | None = None
         self._saved = ""
         self._recorded: dict[str, float | None] = {}
+        self._ordered: dict[str, str] = {}  # by whom, by name of the limit
         area.set_limits(self._limits)
 
     # --- rounds ---------------------------------------------------------------------------------
@@ -118,10 +119,29 @@ class LimitKeeper:
         if (taken := calculated_limits.take(payload, self._limits)) is None:
             return None
         if taken.limits is not self._limits:
+            ordered = {key: _limit_of(self._limits, key) for key in self._ordered}
             self._limits = taken.limits
+            for key, limit in ordered.items():
+                self._limits = with_ordered(self._limits, {key: limit}, self._ordered[key])
             self._area.set_limits(self._limits)
             self._apply()
         return taken.reply
+
+    def order(self, limits: Mapping[str, float | None], by: str) -> bool:
+        """Hold ranks to limits that somebody has ordered, whatever they calculate later.
+
+        Returns:
+            Whether that is new.
+        """
+        known = {key: _limit_of(self._limits, key) for key in self._ordered}
+        if limits.items() <= known.items():
+            return False
+        self._ordered.update(dict.fromkeys(limits, by))
+        self._limits = with_ordered(self._limits, limits, by)
+        self._watch.configure(with_ordered(self._watch.configured, limits, by))
+        self._area.set_limits(self._limits)
+        self._apply()
+        return True
 
     # --- below ----------------------------------------------------------------------------------
 
@@ -148,7 +168,8 @@ class LimitKeeper:
         self._watch.apply(self._limits, learned)
 
     def _record(self, learned: dict[str, learning.Learned]) -> None:
-        sources = {k: v for k, v in self._limits.sources.items() if v == CALCULATED}
+        known = self._limits.sources.items()
+        sources = {k: v for k, v in known if v == CALCULATED or k in self._ordered}
         limits = {key: _limit_of(self._limits, key) for key in sources}
         limits |= {key: limit.limit_s for key, limit in learned.items()}
         sources |= {key: limit.source for key, limit in learned.items()}
@@ -215,6 +236,18 @@ def read(path: str) -> tuple[list[Knowledge], str]:
     if found.version != VERSION:
         return [], f"has version {found.version}, this build of undaunted reads {VERSION}"
     return found.entries, ""
+
+
+def with_ordered(limits: Limits, ordered: Mapping[str, float | None], by: str) -> Limits:
+    """Return the limits with others put in, whose source is ``by``."""
+    changes: dict[str, Any] = {"sections": dict(limits.sections)}
+    for key, limit in ordered.items():
+        if key.startswith("section:"):
+            changes["sections"][key.removeprefix("section:")] = limit
+        else:
+            changes[f"{key}_s"] = limit
+    sources = {**limits.sources, **dict.fromkeys(ordered, by)}
+    return msgspec.structs.replace(limits, sources=sources, **changes)
 
 
 def _limit_of(limits: Limits, key: str) -> float | None:

@@ -114,6 +114,17 @@ class Gather:
 
 
 @dataclass(frozen=True, slots=True)
+class LookByHand:
+    """A person wants to know what the ranks do, perhaps while they should stop; ends nothing.
+
+    ``recordings``: also what their Flight Recorders hold, for which they need CPU time.
+    """
+
+    round: int
+    recordings: bool
+
+
+@dataclass(frozen=True, slots=True)
 class EvidenceGathered:
     """What `GatherEvidence` asked for is there, about the ranks of ``round``."""
 
@@ -204,6 +215,7 @@ Event = (
     | RankErrored
     | LimitPassed
     | Gather
+    | LookByHand
     | EvidenceGathered
     | CrashUnclear
     | HangJudged
@@ -261,7 +273,14 @@ class StartAgain:
 
 @dataclass(frozen=True, slots=True)
 class GatherEvidence:
-    """Collect stacks and process states; answer with EvidenceGathered."""
+    """Collect stacks and process states; answer with EvidenceGathered.
+
+    ``by_hand``: nobody suspects a hang, so that nothing is written down. ``recordings``: ask for
+    what Flight Recorders hold.
+    """
+
+    by_hand: bool = False
+    recordings: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,6 +436,14 @@ class State(enum.Enum):
     CLEARING = enum.auto()
 
 
+# In which a person may have the ranks looked at: there are some.
+LOOKS_BY_HAND = {
+    State.RUNNING,
+    State.EXAMINING,
+    State.FAILED,
+    State.FINISHED,
+    State.STOPPING,
+}
 _SIGNALS_THE_LINGERING = {State.RUNNING, State.EXAMINING, State.FAILED, State.STOPPING}
 _SIGKILL = 9
 _SIGTERM = 15
@@ -443,6 +470,8 @@ class Node:
     _crash_to_judge: bool = False
     _may_be_first: bool = False  # another node has failed, perhaps because of a rank of this one
     _gathering: bool = False  # evidence
+    _by_hand: bool = False  # what is gathered, or was last, is for a person only
+    _gather_again: bool = False  # once that is there
     _hung: bool = False  # what has failed is that a limit was passed
     _culprits: tuple[int, ...] = ()  # ranks that hang
     _errored: dict[int, str] = field(default_factory=dict)  # announced before a stop
@@ -476,6 +505,8 @@ class Node:
                 return self._limit_passed(event)
             case Gather():
                 return self._gather(event)
+            case LookByHand():
+                return self._look_by_hand(event)
             case EvidenceGathered():
                 return self._gathered(event)
             case CrashUnclear():
@@ -511,6 +542,7 @@ class Node:
         self._errored.clear()
         self._unjudged.clear()
         self._crash_to_judge = self._may_be_first = self._gathering = self._hung = False
+        self._by_hand = self._gather_again = False
         self._culprits = ()
         self._stop, self._asks = None, False
         self._restart = self._unkillable = self._look_again = False
@@ -631,13 +663,25 @@ class Node:
 
     def _look(self) -> list[Command]:
         """Gather evidence, once at a time."""
-        under_way, self._gathering = self._gathering, True
-        return [] if under_way else [GatherEvidence()]
+        if self._gathering:
+            self._gather_again = self._by_hand
+            return []
+        self._gathering, self._by_hand = True, False
+        return [GatherEvidence()]
+
+    def _look_by_hand(self, event: LookByHand) -> list[Command]:
+        if event.round != self.round or self.state not in LOOKS_BY_HAND or self._gathering:
+            return []
+        self._gathering = self._by_hand = True
+        return [GatherEvidence(by_hand=True, recordings=event.recordings)]
 
     def _gathered(self, event: EvidenceGathered) -> list[Command]:
         if event.round != self.round:
             return []
         self._gathering = False
+        if self._by_hand:
+            again, self._gather_again = self._gather_again, False
+            return self._look() if again else []
         judge = [JudgeHang()] if self.state is State.EXAMINING else []
         return [ReportEvidence(), *judge]
 

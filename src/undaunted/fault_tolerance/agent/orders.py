@@ -5,15 +5,18 @@ The agent knows the policy only through `Orders`. On one node it runs in the age
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from undaunted import __version__
+from undaunted.base.recent import Recent
 from undaunted.base.timers import Timers
 from undaunted.coordinator.core import messages as job
 from undaunted.coordinator.core.config import PolicyConfig
 from undaunted.coordinator.core.policy import JobPolicy
 from undaunted.fault_tolerance.advice import advise
+from undaunted.fault_tolerance.agent.status import of_policy
 from undaunted.fault_tolerance.pace import Pace
 
 if TYPE_CHECKING:
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
     from undaunted.fault_tolerance.agent.inprocess import InProcess
     from undaunted.fault_tolerance.agent.tasks import Turns
+    from undaunted.fault_tolerance.control_socket import JobStatus
     from undaunted.fault_tolerance.cycle_info import OwnRounds
     from undaunted.fault_tolerance.run_config import RunConfig
 
@@ -35,6 +39,12 @@ class Orders(Protocol):
     @property
     def leads(self) -> bool:
         """Whether this node leads a job of several nodes; to be asked in any thread."""
+
+    def status(self) -> JobStatus:
+        """What is known of the job here."""
+
+    def recent(self) -> dict[str, Recent]:
+        """What the state machines here have done, by name."""
 
     async def join(self) -> None:
         """Offer this node to the job; returns when that is under way."""
@@ -97,25 +107,32 @@ class OwnOrders:
         self._turns = turns
         self._timers = Timers()
         self._obey = obey
-        self._policy = JobPolicy(
-            PolicyConfig(
-                max_restarts=config.max_restarts,
-                stop_timeout_s=config.stop_timeout_s,
-                term_timeout_s=config.term_timeout_s,
-                max_no_progress_cycles=config.ft.max_no_progress_cycles,
-                min_progress_iterations=config.ft.min_progress_iterations,
-                advise=advise,
-                act=config.advice == "act",
-                slow_ranks=config.slow_ranks,
-                slow_ranks_after_s=config.slow_ranks_after_s,
-                pace=Pace,
-            )
+        policy = PolicyConfig(
+            max_restarts=config.max_restarts,
+            stop_timeout_s=config.stop_timeout_s,
+            term_timeout_s=config.term_timeout_s,
+            max_no_progress_cycles=config.ft.max_no_progress_cycles,
+            min_progress_iterations=config.ft.min_progress_iterations,
+            advise=advise,
+            act=config.advice == "act",
+            slow_ranks=config.slow_ranks,
+            slow_ranks_after_s=config.slow_ranks_after_s,
+            pace=Pace,
         )
+        self._policy, self._recent = JobPolicy(policy), Recent({"config": policy})
 
     @property
     def leads(self) -> bool:
         """There is nobody to lead."""
         return False
+
+    def status(self) -> JobStatus:
+        """What the policy knows."""
+        return of_policy(self._policy, self._info.name)
+
+    def recent(self) -> dict[str, Recent]:
+        """What the policy has done."""
+        return {"policy": self._recent}
 
     async def join(self) -> None:
         """Begin."""
@@ -134,7 +151,9 @@ class OwnOrders:
     def _decide(self, event: job.Event) -> None:
         if self._policy.ended:
             return
-        for order in self._policy.handle(event):
+        orders = self._policy.handle(event)
+        self._recent.note(time.monotonic_ns(), event, orders)
+        for order in orders:
             match order:
                 case job.Prepare(round=number):  # nobody else needs to learn the table
                     self.post(job.TableAccepted(number, "", 0))

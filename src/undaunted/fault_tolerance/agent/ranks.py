@@ -21,6 +21,7 @@ from undaunted.fault_tolerance.agent import node as m
 from undaunted.fault_tolerance.agent.judge import is_misuse, judge_crash, judge_hang
 from undaunted.fault_tolerance.agent.limit_keeper import LimitKeeper
 from undaunted.fault_tolerance.agent.recordings import Recordings
+from undaunted.fault_tolerance.agent.status import RankNow
 from undaunted.fault_tolerance.agent.watch import Callbacks, PageWatch
 from undaunted.fault_tolerance.data import WorkloadAction, decode_request
 from undaunted.fault_tolerance.ruling import encode
@@ -92,6 +93,7 @@ class Ranks:
         self._round: Round | None = None
         self._evidence: list[RankEvidence] = []  # what was gathered last in this round
         self._seen: list[Seen] = []  # what that says
+        self._look: asyncio.Future[tuple[list[RankEvidence], list[Seen]]] | None = None
         callbacks = Callbacks(
             limit_passed=self._limit_passed,
             page_changed=self._page_changed,
@@ -144,23 +146,48 @@ class Ranks:
                 self.crash_detected(local_rank, m.describe_exit(code or 0))
             self._scribe.verdict(judgement)
 
-    async def gather_evidence(self) -> None:
+    async def gather_evidence(self, how: m.GatherEvidence) -> None:
         """Gather stacks and states of all ranks; post that they are there."""
         current, workers = self._this_round(), self._workers.all
         began_ns = time.monotonic_ns()
         ranks = [current.rank(worker.local_rank) for worker in workers]
         expired = self.watch.expired_now([worker.spawned_ns for worker in workers])
+        living = [worker.pid for worker in workers if worker.code is None]
         seen, recorded = await asyncio.gather(
             evidence.gather(workers, ranks, self._pages(), expired, self._pipes),
-            self.recordings.ask(worker.pid for worker in workers if worker.code is None),
+            self.recordings.ask(living if how.recordings else ()),
         )
-        if current is self._round:
-            node = self._config.node
-            self._evidence = seen
-            looked = (look(each, node=node, now_ns=began_ns) for each in seen)
-            self._seen = [with_recording(each, recorded) for each in looked]
+        plain = (look(each, node=self._config.node, now_ns=began_ns) for each in seen)
+        looked = [with_recording(each, recorded) for each in plain]
+        if current is self._round and not how.by_hand:
+            self._evidence, self._seen = seen, looked
             self._scribe.evidence_collected(seen, current.stacks_path, began_ns)
+        asked, self._look = self._look, None
+        if asked is not None and not asked.done():
+            asked.set_result((seen, looked))
         self._post(m.EvidenceGathered(current.number))
+
+    def next_look(self) -> asyncio.Future[tuple[list[RankEvidence], list[Seen]]]:
+        """What the look at the ranks that ends next has seen."""
+        if self._look is None or self._look.done():
+            self._look = asyncio.get_running_loop().create_future()
+        return asyncio.shield(self._look)
+
+    def now(self) -> list[RankNow]:
+        """All ranks of the round, as they are."""
+        current = self._round
+        if current is None:
+            return []
+        pages = self._pages()
+        return [
+            RankNow(
+                current.rank(worker.local_rank),
+                worker,
+                pages[worker.local_rank],
+                self.watch.limits_for(pages[worker.local_rank]),
+            )
+            for worker in self._workers.all
+        ]
 
     def evidence(self) -> bytes:
         """What was gathered in this round, for the leader; b"" = nothing."""

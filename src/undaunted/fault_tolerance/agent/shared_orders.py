@@ -20,6 +20,7 @@ import msgspec
 
 from undaunted.base.deadline import within
 from undaunted.base.timers import Timers
+from undaunted.base.timers import lease_clock_ns as clock_ns
 from undaunted.coordinator.core import election
 from undaunted.coordinator.core import follower_messages as f
 from undaunted.coordinator.core import messages as job
@@ -38,6 +39,8 @@ from undaunted.coordinator.wire.connection import WireError
 from undaunted.coordinator.wire.credentials import TlsError, TokenError
 from undaunted.coordinator.wire.handshake import Terms
 from undaunted.fault_tolerance import cycle_info, job_access
+from undaunted.fault_tolerance.agent.status import of_follower, of_leader
+from undaunted.fault_tolerance.control_socket import JobStatus
 from undaunted.journal.launch import LaunchState
 from undaunted.journal.reader import find_journals, read_journal
 from undaunted.journal.summary import JobOutcome, job_outcome, summarize
@@ -45,6 +48,7 @@ from undaunted.journal.summary import JobOutcome, job_outcome, summarize
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from undaunted.base.recent import Recent
     from undaunted.coordinator.protocol import Ledger
     from undaunted.coordinator.wire.server import Server
     from undaunted.fault_tolerance.agent.inprocess import InProcess
@@ -109,6 +113,23 @@ class SharedOrders:
     def leads(self) -> bool:
         """Whether this node leads the job now."""
         return self._listener.leading is not None
+
+    def status(self) -> JobStatus:
+        """What the leader knows, if it is here; else what this node has heard."""
+        leading, following, now_ns = self._listener.leading, self._listener.following, clock_ns()
+        if leading is not None:
+            return of_leader(leading.leader, now_ns)
+        if following is not None:
+            return of_follower(following.follower, now_ns)
+        return JobStatus(role="follower", state="starting")
+
+    def recent(self) -> dict[str, Recent]:
+        """What follower, leader and policy have done, as far as they are here."""
+        leading, following = self._listener.leading, self._listener.following
+        found = {} if following is None else {"follower": following.recent}
+        if leading is not None:
+            found |= {"leader": leading.recent, "policy": leading.leader.recent}
+        return found
 
     async def join(self) -> None:
         """Listen, lead if this is the host, and look for the leader."""

@@ -121,6 +121,10 @@ class PageWatch:
         if self._started_ns:
             self._check_limits()
 
+    def configure(self, limits: Limits) -> None:
+        """Hold ranks that are starting to these from now on."""
+        self.configured = limits
+
     def rank_ended(self, local_rank: int) -> None:
         """Hold this rank to nothing in this round any more: what it owes is its exit code."""
         self._ended.add(local_rank)
@@ -181,7 +185,7 @@ class PageWatch:
         self._api_seen |= page.phase in (Phase.INITIALIZED, Phase.STEPPING)
         return check(
             page,
-            self._limits_for(page),
+            self.limits_for(page),
             now_ns=time.monotonic_ns(),
             started_ns=started_ns,
             anew_ns=self._anew_ns,
@@ -215,7 +219,8 @@ class PageWatch:
         if self._started_ns and not self._api_seen:
             self.callbacks.no_heartbeats()
 
-    def _limits_for(self, page: PageSnapshot) -> Limits:
+    def limits_for(self, page: PageSnapshot) -> Limits:
+        """Return what the rank of a page is held to now."""
         if page.phase in (Phase.EMPTY, Phase.STARTING):
             # Calculated limits were measured from the initialisation on, not from the start.
             return limits_for(page, self.configured, self.learned)

@@ -1,0 +1,329 @@
+"""Answers whoever asks this launcher at its socket; see docs/design/ctl.md.
+
+Nothing in here decides: an order becomes an event of the job policy, and its answer is what the
+policy makes of it. Nor does anything wait for whoever asks: each of them has a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from undaunted.base.deadline import in_time, within
+from undaunted.base.unix_sockets import listen_at
+from undaunted.coordinator.core import messages as job
+from undaunted.coordinator.wire.frames import FrameDecoder, FrameError, encode
+from undaunted.coordinator.wire.sockets import bounded, peer
+from undaunted.fault_tolerance import control_socket as s
+from undaunted.fault_tolerance.agent import node as m
+from undaunted.fault_tolerance.agent.node import LOOKS_BY_HAND
+from undaunted.fault_tolerance.agent.status import (
+    limits_in_force,
+    limits_in_words,
+    rank_status,
+    recordings_of,
+    stacks_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from undaunted.attribution.evidence import RankEvidence
+    from undaunted.attribution.hang import Seen
+    from undaunted.base.recent import Recent
+    from undaunted.fault_tolerance.agent.orders import Orders
+    from undaunted.fault_tolerance.agent.ranks import Ranks
+    from undaunted.fault_tolerance.run_config import RunConfig
+
+T = TypeVar("T")
+
+MOST_CLIENTS = 8
+ASK_S = 5.0  # for a client to say what it wants
+TAKE_S = 10.0  # to take the answer
+DECIDE_S = 5.0  # for what comes of an order
+LOOK_S = 5.0  # for the ranks to be looked at
+_DISK_S = 5.0  # the run directory may be on a disk that hangs
+_ACCEPT_AGAIN_S = 1.0
+_PIECE = 1 << 16
+_BACKLOG = 128
+
+
+class Control:
+    """The socket, who is connected to it, and the answers.
+
+    Args:
+        config: the run.
+        version: of this launcher.
+        node: its state machine.
+        recent: what that has done.
+        ranks: of the node.
+        orders: get what is ordered.
+        post: takes events for the node.
+        say: shows a line.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        version: str,
+        node: m.Node,
+        recent: Recent,
+        ranks: Ranks,
+        orders: Orders,
+        post: Callable[[m.Event], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._config, self._version = config, version
+        self._node, self._recent = node, recent
+        self._ranks = ranks
+        self._orders, self._post, self._say = orders, post, say
+        self._path = Path(config.run_dir, s.file_name(config.node))
+        self._opening: asyncio.Future[tuple[socket.socket, int]] | None = None
+        self._again: asyncio.TimerHandle | None = None
+        self._clients: set[asyncio.Task[None]] = set()
+        self._looking = asyncio.Lock()  # one look after the other
+        # Who waits for what comes of an order.
+        self._waiting: list[tuple[str, asyncio.Future[s.Decision]]] = []
+
+    # --- life -----------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Begin to listen; where that does not go, the run goes on without."""
+        loop = asyncio.get_running_loop()
+        self._opening = loop.run_in_executor(None, in_time, _DISK_S, self._listen)
+        try:
+            listening, _ = await asyncio.shield(self._opening)
+        except OSError as error:
+            why = error.strerror or error
+            self._say(f"{self._path.name}: {why}; undaunted ctl cannot reach this launcher")
+        else:
+            self._accept_from(listening)
+
+    async def close(self) -> None:
+        """End every connection, and remove the socket."""
+        if self._again is not None:
+            self._again.cancel()
+        for client in self._clients:
+            client.cancel()
+        await asyncio.gather(*self._clients, return_exceptions=True)
+        if self._opening is None:
+            return
+        with contextlib.suppress(OSError):
+            listening, inode = await self._opening
+            asyncio.get_running_loop().remove_reader(listening)
+            listening.close()
+            await asyncio.to_thread(within, _DISK_S, partial(self._remove, inode), None)
+
+    def _listen(self) -> tuple[socket.socket, int]:
+        with s.address_of(self._path) as name:
+            listening = listen_at(name, socket.SOCK_STREAM, _BACKLOG)
+            listening.setblocking(False)
+            return listening, Path(name).stat().st_ino
+
+    def _remove(self, inode: int) -> None:
+        """Remove the file, unless another launcher of this name has put its own there."""
+        if self._path.stat().st_ino == inode:
+            self._path.unlink()
+
+    # --- who asks -------------------------------------------------------------------------------
+
+    def _accept_from(self, listening: socket.socket) -> None:
+        asyncio.get_running_loop().add_reader(listening, self._accept, listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        try:
+            client, _ = listening.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError:  # no descriptor is left: nobody is heard for a while
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(listening)
+            self._again = loop.call_later(_ACCEPT_AGAIN_S, self._accept_from, listening)
+            return
+        who = peer(client)
+        client.setblocking(False)
+        if who.user not in (0, os.geteuid()):
+            client.close()
+        elif len(self._clients) >= MOST_CLIENTS:
+            self._refuse(client)
+        else:
+            serving = asyncio.get_running_loop().create_task(
+                self._serve(client, f"undaunted ctl (pid {who.pid})")
+            )
+            self._clients.add(serving)
+            serving.add_done_callback(self._clients.discard)
+
+    def _refuse(self, client: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            client.send(encode(self._error(f"{MOST_CLIENTS} others ask at the moment: try again")))
+        client.close()
+
+    async def _serve(self, client: socket.socket, by: str) -> None:
+        """Answer one question. Who is gone or slow is left alone."""
+        loop = asyncio.get_running_loop()
+        try:
+            data = await bounded(self._read(client), ASK_S)
+            answer = encode(await self._answer(data, by))
+            await bounded(loop.sock_sendall(client, answer), TAKE_S)
+        except (OSError, asyncio.TimeoutError, TimeoutError):  # two classes until Python 3.11
+            pass
+        finally:
+            client.close()
+
+    async def _read(self, client: socket.socket) -> bytes:
+        loop, decoder = asyncio.get_running_loop(), FrameDecoder(s.MOST_ASKED)
+        while data := await loop.sock_recv(client, _PIECE):
+            decoder.feed(data)
+            try:
+                frame = decoder.next()
+            except FrameError:
+                return b""
+            if frame is not None:
+                return frame
+        raise ConnectionResetError
+
+    # --- answers --------------------------------------------------------------------------------
+
+    async def _answer(self, data: bytes, by: str) -> bytes:
+        try:
+            body = await self._reply(s.question_of(data), by)
+        except ValueError as error:
+            return self._error(str(error))
+        except Exception as error:  # noqa: BLE001 - a bug in here is no reason to end a job
+            return self._error(f"a bug of undaunted: {type(error).__name__}: {error}")
+        if len(body) > s.MOST_ANSWERED:
+            return self._error(f"the answer has {len(body)} bytes, too many")
+        return msgspec.json.encode(s.Answer(node=self._config.node, body=msgspec.Raw(body)))
+
+    def _error(self, text: str) -> bytes:
+        return msgspec.json.encode(s.Answer(node=self._config.node, error=text))
+
+    async def _reply(self, question: s.Question, by: str) -> bytes:
+        """Return the body of the answer. What may be long is written down in a thread.
+
+        Raises:
+            ValueError: it cannot be answered; the message says why.
+        """
+        match question:
+            case s.Status():
+                return msgspec.json.encode(self._status())
+            case s.Stacks():
+                seen, _ = await self._look(recordings=False)
+                return await asyncio.to_thread(lambda: msgspec.json.encode(stacks_of(seen)))
+            case s.Flight():
+                _, looked = await self._look(recordings=True)
+                return await asyncio.to_thread(lambda: msgspec.json.encode(recordings_of(looked)))
+            case s.Dump():
+                kept = {name: one.copy() for name, one in self._machines().items()}
+                return await asyncio.to_thread(_dump, kept)
+            case _:
+                return msgspec.json.encode(await self._order(question, by))
+
+    def _status(self) -> s.NodeStatus:
+        ranks, now_ns = self._ranks.now(), time.monotonic_ns()
+        return s.NodeStatus(
+            node=self._config.node,
+            pid=os.getpid(),
+            version=self._version,
+            run_id=self._config.run_id,
+            state=self._node.state.name.lower(),
+            round=self._node.round,
+            job=self._orders.status(),
+            ranks=[rank_status(each, now_ns) for each in ranks],
+            limits=limits_in_force(ranks),
+        )
+
+    def _machines(self) -> dict[str, Recent]:
+        return {"node": self._recent, **self._orders.recent()}
+
+    async def _look(self, *, recordings: bool) -> tuple[list[RankEvidence], list[Seen]]:
+        """Have the node look at its ranks; what it sees for itself at this moment does as well."""
+        async with self._looking:
+            if self._node.state not in LOOKS_BY_HAND:
+                raise ValueError(f"no ranks can be looked at: {self._standing}")
+            looked = self._ranks.next_look()
+            self._post(m.LookByHand(self._node.round, recordings))
+            try:
+                return await bounded(_result_of(looked), LOOK_S)
+            except (asyncio.TimeoutError, TimeoutError):
+                raise ValueError(f"the ranks were not looked at within {LOOK_S:g} s") from None
+
+    # --- orders ---------------------------------------------------------------------------------
+
+    async def _order(self, order: s.Order, by: str) -> s.Decision:
+        """Have the job policy decide, and wait for what it says about that."""
+        if isinstance(order, s.Restart | s.Stop) and self._node.state not in LOOKS_BY_HAND:
+            raise ValueError(
+                f"there is no round to stop here: {self._standing}; ask a node whose ranks run, "
+                f"or end this launcher with SIGTERM (pid {os.getpid()})"
+            )
+        waiter = (by, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiter)
+        try:
+            self._orders.post(self._event_of(order, by))
+            return await bounded(_result_of(waiter[1]), DECIDE_S)
+        except (asyncio.TimeoutError, TimeoutError):
+            line = f"passed on; nothing has come of it within {DECIDE_S:g} s: {self._standing}"
+            return s.Decision(line, done=False)
+        finally:
+            self._waiting.remove(waiter)
+
+    def _event_of(self, order: s.Order, by: str) -> job.NodeEvent:
+        node, number = self._config.node, self._node.round
+        match order:
+            case s.Restart(save=save):
+                return job.RestartOrdered(node, number, by, save)
+            case s.Stop(save=False):
+                return job.ShutdownRequested(node, number, "", by)
+            case s.Stop():
+                return job.StopWanted(node, number, -1, "requested", by=by)
+            case s.Exclude(target=target, save=save):
+                return job.ExclusionOrdered(node, number, target, by, save)
+            case s.Limits(limits=limits):
+                return job.LimitsOrdered(node, number, limits, by)
+
+    def heard(self, order: job.Command) -> None:
+        """The job policy has decided something, perhaps because somebody here has asked."""
+        text = _line_of(order) if self._waiting else ""
+        for by, waiter in self._waiting:
+            if by in text and not waiter.done():
+                done = not (isinstance(order, job.Say) and order.refused)
+                waiter.set_result(s.Decision(text, done))
+
+    @property
+    def _standing(self) -> str:
+        what = f"node {self._config.node} is {self._node.state.name.lower()}"
+        return f"{what}, round {self._node.round}" if self._node.round >= 0 else what
+
+
+# --- leaves ---------------------------------------------------------------------------------------
+
+
+async def _result_of(future: asyncio.Future[T]) -> T:
+    return await future
+
+
+def _line_of(order: job.Command) -> str:
+    match order:
+        case job.Decided(round=number, action=action, reason=reason, restarts_left=left):
+            follows = "the job ends" if action == "end" else "another round follows"
+            return f"round {number} is stopped, {follows} ({left} restarts left): {reason}"
+        case job.NewLimits(limits=limits, by=by):
+            return f"limits of all ranks by {by}: {limits_in_words(limits)}"
+        case job.Say(text=text) | job.End(reason=text):
+            return text
+    return ""
+
+
+def _dump(machines: dict[str, Recent]) -> bytes:
+    most = s.MOST_ANSWERED // (2 * len(machines))
+    lines = [line for name, one in machines.items() for line in one.lines(name, most)]
+    return b"[" + b",".join(lines) + b"]"

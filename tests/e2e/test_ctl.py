@@ -1,0 +1,335 @@
+"""`undaunted ctl` asks real launchers, and tells them what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from tests.e2e.launcher import Launcher, launched, nodes_of_a_job
+from undaunted.coordinator.wire.frames import encode
+from undaunted.fault_tolerance import control_socket
+from undaunted.fault_tolerance.agent.control import MOST_CLIENTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+
+STEPS = """
+    import os, pathlib, time, undaunted
+    os.write(1, "rank {RANK} of {WORLD_SIZE} in round {TORCHELASTIC_RESTART_COUNT}\\n".format(
+        **os.environ).encode())
+    number = 0
+    while not pathlib.Path("finish").exists():
+        number += 1
+        undaunted.step(number)
+        time.sleep(0.02)
+"""
+# The last rank holds the interpreter's lock in C.
+HELD = """
+    import ctypes, os, time, undaunted
+    undaunted.step(0)
+    os.write(1, f"rank {os.environ['RANK']} is there\\n".encode())
+    if os.environ["RANK"] == "2":
+        ctypes.PyDLL(None).usleep(1_000_000_000)
+    number = 0
+    while True:
+        number += 1
+        undaunted.step(number)
+        time.sleep(0.02)
+"""
+SAVES = """
+    import os, sys, time
+    from undaunted.training import Session
+    rank = os.environ["RANK"]
+    def save(iteration):
+        os.write(1, f"rank {rank} saves {iteration}\\n".encode())
+    with Session(save=save) as session:
+        for iteration in range(100_000):
+            with session.step(iteration):
+                time.sleep(0.01)
+            if iteration == 5:
+                os.write(1, f"rank {rank} steps\\n".encode())
+            if session.should_stop(iteration):
+                break
+    sys.exit(session.exit_code)
+"""
+
+
+def ctl(job: Launcher, *words: str, code: int = 0) -> str:
+    """Run `undaunted ctl`; return what it prints."""
+    command = [sys.executable, "-m", "undaunted.cli.main", "ctl", str(job.run_dir), *words]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert told.returncode == code, told.stdout + told.stderr
+    return told.stdout + told.stderr
+
+
+def test_each_action_on_one_node(tmp_path: Path) -> None:
+    with launched(tmp_path, STEPS, "--nproc-per-node", "2", "--node-name", "a") as job:
+        for rank in range(2):
+            job.wait_for(f"rank {rank} of 2 in round 0")
+        (place,) = job.run_dir.glob("ctl-*")
+        assert (place.name, place.stat().st_mode & 0o777) == ("ctl-a.sock", 0o600)
+
+        status = json.loads(ctl(job, "status", "--json"))["a"]
+        assert (status["state"], status["round"], status["job"]["role"]) == ("running", 0, "alone")
+        assert [rank["rank"] for rank in status["ranks"]] == [0, 1]
+        limits = {limit["name"]: limit for limit in status["limits"]}
+        assert limits["heartbeat"]["source"] == "default"
+
+        assert "limits of all ranks by undaunted ctl" in ctl(job, "limits", "--heartbeat", "10m")
+        status = json.loads(ctl(job, "status", "--json"))["a"]
+        limits = {limit["name"]: limit for limit in status["limits"]}
+        assert limits["heartbeat"]["seconds"] == 600
+        assert limits["heartbeat"]["source"].startswith("undaunted ctl")
+
+        assert "train.py" in ctl(job, "stacks", "--rank", "1")
+        assert "ranks 0-1" in ctl(job, "flight"), "nothing is recorded without torch"
+        assert "round 0 is stopped, another round follows" in ctl(job, "restart")
+        job.wait_for("rank 0 of 2 in round 1")
+        assert "too few would be left" in ctl(job, "exclude", "a", code=1)
+        assert "which has a" in ctl(job, "exclude", "nobody", code=1)
+        assert "the job ends" in ctl(job, "stop")
+        assert job.finish() == 93
+        assert not list(job.run_dir.glob("ctl-*")), "the socket is gone"
+        assert "no launcher can be asked here" in ctl(job, "status", code=1)
+
+
+def test_stacks_of_a_rank_that_holds_the_interpreters_lock(tmp_path: Path) -> None:
+    with launched(tmp_path, HELD, "--nproc-per-node", "3") as job:
+        for rank in range(3):
+            job.wait_for(f"rank {rank} is there")
+        seen = json.loads(ctl(job, "stacks", "--json"))
+        (ranks,) = seen.values()
+        assert all("train.py" in each["stacks"] for each in ranks)
+        assert ranks[2]["frame"].startswith("<module> (train.py:6")
+        assert not list(job.run_dir.glob("stacks-*")), "it is no evidence of a hang"
+        assert "no answer from rank 2" in ctl(job, "flight")
+
+
+def test_a_round_that_does_not_stop_can_be_looked_at(tmp_path: Path) -> None:
+    stubborn = "import signal\nsignal.signal(signal.SIGTERM, lambda *_: print('hears it'))\n"
+    script = stubborn + "import time\nprint('is there', flush=True)\nwhile True: time.sleep(0.1)\n"
+    with launched(tmp_path, script, "--workers-stop-timeout", "60") as job:
+        job.wait_for("is there")
+        ctl(job, "stop")
+        job.wait_for("hears it")
+        assert "stopping" in ctl(job, "status")
+        assert "train.py:5" in ctl(job, "stacks")
+
+
+def test_ranks_save_before_they_stop(tmp_path: Path) -> None:
+    with launched(tmp_path, SAVES, "--nproc-per-node", "2") as job:
+        for rank in range(2):
+            job.wait_for(f"rank {rank} steps")
+        assert "another round follows" in ctl(job, "restart", "--after-checkpoint")
+        first = [job.wait_for(rf"rank {rank} saves (\d+)")[1] for rank in range(2)]
+        assert first[0] == first[1]
+        for _ in range(2):
+            job.wait_for_next("rank . steps")
+        job.seen.clear()
+        assert "asked for a stop" in ctl(job, "stop", "--after-checkpoint")
+        last = [job.wait_for(rf"rank {rank} saves (\d+)")[1] for rank in range(2)]
+        assert last[0] == last[1]
+        assert job.finish() == 75
+
+
+def test_two_launchers_in_one_directory(tmp_path: Path) -> None:
+    with nodes_of_a_job(tmp_path, STEPS, "--nnodes", "2:3", "--max-restarts", "1") as start:
+        one = start("one", "last_call_timeout=60")
+        two = start("two", "is_host=0")
+        three = start("three", "is_host=0")
+        one.wait_for("rank . of 2 in round 0")
+        one.wait_for("spare nodes")
+        status = json.loads(ctl(one, "status", "--json"))
+        assert sorted(status) == ["one", "three", "two"]
+        leader = status["one"]["job"]
+        assert leader["role"] == "leader"
+        (spare,) = leader["spares"]
+        member = next(each["node"] for each in leader["members"] if each["node"] != "one")
+        assert {each["lease_left_s"] is not None for each in leader["members"]} == {True}
+        assert status[member]["job"]["epoch"] == leader["epoch"]
+        assert status[member]["job"]["lease_left_s"] > 0
+        seen = json.loads(ctl(one, "stacks", "--json", "--node", member))
+        assert [each["rank"] for each in seen[member]] == [1]
+
+        # A follower passes an order on; it is carried out everywhere.
+        ctl(one, "limits", "--heartbeat", "7m", "--node", member)
+        for node in ("one", member):
+            asked = json.loads(ctl(one, "status", "--json", "--node", node))[node]
+            (limit,) = (each for each in asked["limits"] if each["name"] == "heartbeat")
+            assert limit["seconds"] == 420
+        assert "another round follows" in ctl(one, "exclude", member, "--node", spare)
+        by_name = {"one": one, "two": two, "three": three}
+        assert by_name[member].finish() == 1
+        by_name[spare].wait_for("rank 1 of 2 in round 1")
+        asked = json.loads(ctl(one, "status", "--json", "--node", spare))[spare]
+        limits = {each["name"]: each["seconds"] for each in asked["limits"]}
+        assert limits["heartbeat"] == 420, "a node that comes later has the limit as well"
+        (tmp_path / "dump").write_text(ctl(one, "dump"))
+        assert replayed(tmp_path / "dump") == {"node", "follower", "leader", "policy"}
+        ctl(one, "stop", "--node", spare)
+        assert one.finish() == 93
+
+
+def replayed(dump: Path) -> set[str]:
+    """Have the simulator repeat a dump; return which machines it has repeated."""
+    command = [sys.executable, "-m", "simulator", "--replay", str(dump)]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert told.returncode == 0, told.stdout + told.stderr
+    return {line.partition(":")[0] for line in told.stdout.splitlines() if "no diff" in line}
+
+
+# --- clients that behave badly --------------------------------------------------------------------
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Launcher]:
+    with launched(tmp_path, STEPS, "--node-name", "a") as started:
+        started.wait_for("rank 0 of 1 in round 0")
+        yield started
+        # Whatever has happened: it answers, and training goes on to its end.
+        assert json.loads(ctl(started, "status", "--json"))["a"]["state"] == "running"
+        (tmp_path / "finish").touch()
+        assert started.finish() == 0
+
+
+def connected(job: Launcher) -> socket.socket:
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    link.settimeout(30)
+    link.connect(str(job.run_dir / "ctl-a.sock"))
+    return link
+
+
+QUESTION = encode(msgspec.json.encode(control_socket.Dump()))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        QUESTION[:3],
+        QUESTION[:-1],
+        b"\xff" * 100_000,
+        encode(b"\x00\xff garbage"),
+        encode(b"[" * 60_000),
+        encode(b'{"action":"stop","save":"perhaps"}'),
+        encode(b'{"action":"none of ours"}'),
+        encode(b'{"action":"status","v":2}'),
+    ],
+    ids=lambda data: f"{len(data)}-bytes",
+)
+def test_what_makes_no_sense_is_refused(job: Launcher, data: bytes) -> None:
+    with connected(job) as link, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        link.sendall(data)
+        link.shutdown(socket.SHUT_WR)
+        answer = b""
+        while more := link.recv(65536):
+            answer += more
+        assert not answer or b'"error":"' in answer
+        assert b'"error":""' not in answer
+
+
+def test_a_hundred_clients_at_once(job: Launcher) -> None:
+    answers: list[bytes] = []
+
+    def ask() -> None:
+        with connected(job) as link, contextlib.suppress(OSError):
+            link.sendall(encode(msgspec.json.encode(control_socket.Status())))
+            answers.append(link.recv(65536))
+
+    threads = [threading.Thread(target=ask) for _ in range(100)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sum(b'"error":""' in answer for answer in answers) >= MOST_CLIENTS
+
+
+def test_silent_clients_make_room_in_time(job: Launcher) -> None:
+    with contextlib.ExitStack() as opened:
+        silent = [opened.enter_context(connected(job)) for _ in range(MOST_CLIENTS)]
+        assert "others ask at the moment" in ctl(job, "status", code=1)
+        for link in silent:
+            assert link.recv(1) == b"", "it was closed"
+
+
+def test_a_client_that_is_killed_or_stopped_while_it_is_answered(job: Launcher) -> None:
+    asks = (
+        "import socket, sys, time\n"
+        "link = socket.socket(socket.AF_UNIX)\n"
+        "link.connect(sys.argv[1])\n"
+        "link.sendall(bytes.fromhex(sys.argv[2]))\n"
+        "print('asked', flush=True)\n"
+        "time.sleep(1000)\n"
+    )
+    place = str(job.run_dir / "ctl-a.sock")
+    question = encode(msgspec.json.encode(control_socket.Stacks()))
+    for number in (signal.SIGKILL, signal.SIGSTOP):
+        client = subprocess.Popen(
+            [sys.executable, "-c", asks, place, question.hex()], stdout=subprocess.PIPE
+        )
+        assert client.stdout is not None
+        with client, client.stdout:
+            client.stdout.readline()
+            client.send_signal(number)
+            before = iteration(job)
+            assert "train.py" in ctl(job, "stacks"), "others are answered meanwhile"
+            assert iteration(job) > before
+            client.kill()
+
+
+def iteration(job: Launcher) -> int:
+    (rank,) = json.loads(ctl(job, "status", "--json"))["a"]["ranks"]
+    return int(rank["iteration"])
+
+
+def test_a_launcher_that_is_stopped_does_not_answer(
+    job: Launcher, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from undaunted.cli import ctl as command
+
+    monkeypatch.setattr(command, "ANSWER_S", 0.5)
+    os.kill(job.agent_pid, signal.SIGSTOP)
+    try:
+        assert command.main([str(job.run_dir), "status"]) == 1
+        assert f"kill -CONT {job.agent_pid}" in capsys.readouterr().err
+    finally:
+        os.kill(job.agent_pid, signal.SIGCONT)
+
+
+def test_a_directory_with_a_long_name_and_an_old_socket(tmp_path: Path) -> None:
+    deep = tmp_path / ("long-" * 30) / ("name-" * 30)
+    deep.mkdir(parents=True)
+    with launched(deep, STEPS, "--node-name", "n" * 90) as job:
+        job.wait_for("rank 0 of 1 in round 0")
+        (place,) = job.run_dir.glob("ctl-*")
+        assert "running" in ctl(job, "status")
+        assert "running" in ctl(job, "status", "--node", "n" * 90)
+        os.kill(job.agent_pid, signal.SIGKILL)
+        assert job.finish() == 1
+        assert "its launcher has ended" in ctl(job, "status", code=1)
+    assert place.is_socket(), "a launcher that was killed leaves it"
+    with launched(deep, STEPS, "--node-name", "n" * 90) as job:
+        job.wait_for("rank 0 of 1 in round 0")
+        assert "running" in ctl(job, "status")
+
+
+def test_where_no_socket_can_be_the_run_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "ctl-a.sock").write_text("not ours")
+    (tmp_path / "finish").touch()
+    with launched(tmp_path, STEPS, "--node-name", "a") as job:
+        job.wait_for("undaunted ctl cannot reach this launcher")
+        assert job.finish() == 0

@@ -1,0 +1,354 @@
+"""The socket of a launcher: who is answered, with what, and for how long nobody waits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from tests.coordinator.wire.talk import on_loop
+from undaunted.attribution.evidence import RankEvidence
+from undaunted.attribution.hang import Seen, Standing
+from undaunted.base.recent import Recent
+from undaunted.coordinator.core import messages as job
+from undaunted.coordinator.wire.frames import FrameDecoder, encode
+from undaunted.coordinator.wire.sockets import Peer
+from undaunted.fault_tolerance import control_socket as s
+from undaunted.fault_tolerance.agent import control
+from undaunted.fault_tolerance.agent import node as m
+from undaunted.fault_tolerance.agent.control import Control
+from undaunted.progress.snapshot import PageSnapshot
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+SEEN = RankEvidence(rank=5, local_rank=1, pid=9, page=PageSnapshot(iteration=7), stacks="its stack")
+LOOKED = Seen(5, "a", 9, Standing.BUSY, deaf=True)
+
+
+class Launcher:
+    """What is around a `Control`. ``decide`` answers what is posted for the job policy."""
+
+    def __init__(self, place: Path, decide: Callable[[Any], job.Command | None]) -> None:
+        self.node = m.Node()
+        self.node.handle(m.StartRound(0, 1))
+        self.node.handle(m.WorkersSpawned())
+        self.said: list[str] = []
+        self.posted: list[Any] = []
+        self.events: list[m.Event] = []
+        self.looks = True
+        self.decide = decide
+        self.recent = Recent({"clearing_s": 0.0})
+        self.recent.note(3, m.StartRound(0, 1), [m.Spawn(0)])
+        self.socket = place / "ctl-a.sock"
+        config: Any = SimpleNamespace(node="a", run_dir=str(place), run_id="job")
+        orders: Any = SimpleNamespace(
+            post=self._posted,
+            status=lambda: s.JobStatus("alone", "running"),
+            recent=lambda: {"policy": Recent({})},
+        )
+        ranks: Any = SimpleNamespace(next_look=self._next_look, now=list)
+        self.control = Control(
+            config,
+            "0.1",
+            self.node,
+            self.recent,
+            ranks,
+            orders,
+            self.events.append,
+            self.said.append,
+        )
+
+    def _posted(self, event: Any) -> None:
+        self.posted.append(event)
+        if (answer := self.decide(event)) is not None:
+            self.control.heard(answer)
+
+    def _next_look(self) -> asyncio.Future[Any]:
+        look: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if self.looks:
+            look.set_result(([SEEN], [LOOKED]))
+        return look
+
+    async def ask(self, question: s.Question | bytes, *, ends: bool = False) -> s.Answer | None:
+        """Ask; return the answer, None if there was none before the connection was closed."""
+        data = question if isinstance(question, bytes) else encode(msgspec.json.encode(question))
+        loop, decoder = asyncio.get_running_loop(), FrameDecoder(1 << 24)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+            link.setblocking(False)
+            await loop.sock_connect(link, str(self.socket))
+            with contextlib.suppress(ConnectionError):
+                await loop.sock_sendall(link, data)
+            if ends:
+                link.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(ConnectionError):
+                while data := await loop.sock_recv(link, 1 << 16):
+                    decoder.feed(data)
+        frame = decoder.next()
+        return None if frame is None else msgspec.json.decode(frame, type=s.Answer)
+
+    async def body(self, question: s.Question, kind: Any) -> Any:
+        answer = await self.ask(question)
+        assert answer is not None
+        assert (answer.error, answer.node) == ("", "a")
+        return msgspec.json.decode(answer.body, type=kind)
+
+    async def error(self, question: s.Question | bytes) -> str:
+        answer = await self.ask(question)
+        assert answer is not None
+        return answer.error
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    place: Path, decide: Callable[[Any], job.Command | None] = lambda _: None
+) -> AsyncIterator[Launcher]:
+    launcher = Launcher(place, decide)
+    await launcher.control.open()
+    try:
+        yield launcher
+    finally:
+        await launcher.control.close()
+
+
+# --- answers --------------------------------------------------------------------------------------
+
+
+@on_loop
+async def test_status(tmp_path: Path) -> None:
+    async with serving(tmp_path) as launcher:
+        assert launcher.socket.stat().st_mode & 0o777 == 0o600
+        status = await launcher.body(s.Status(), s.NodeStatus)
+        assert (status.node, status.state, status.round, status.pid) == (
+            "a",
+            "running",
+            0,
+            os.getpid(),
+        )
+        assert status.job.role == "alone"
+    assert not launcher.socket.exists()
+    assert launcher.said == []
+
+
+@on_loop
+async def test_stacks_and_recordings(tmp_path: Path) -> None:
+    async with serving(tmp_path) as launcher:
+        (stacks,) = await launcher.body(s.Stacks(), list[s.RankStacks])
+        assert (stacks.rank, stacks.iteration, stacks.stacks) == (5, 7, "its stack")
+        assert await launcher.body(s.Flight(), list[s.RankRecording]) == [
+            s.RankRecording(5, 9, None, deaf=True)
+        ]
+        assert launcher.events == [
+            m.LookByHand(0, recordings=False),
+            m.LookByHand(0, recordings=True),
+        ]
+
+
+@on_loop
+async def test_where_no_ranks_run_nothing_is_looked_at(tmp_path: Path) -> None:
+    async with serving(tmp_path) as launcher:
+        launcher.node.state = m.State.IDLE
+        assert "node a is idle, round 0" in await launcher.error(s.Stacks())
+        assert "SIGTERM" in await launcher.error(s.Restart())
+        assert (launcher.events, launcher.posted) == ([], [])
+
+
+@on_loop
+async def test_a_look_that_does_not_end_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "LOOK_S", 0.01)
+    async with serving(tmp_path) as launcher:
+        launcher.looks = False
+        assert "were not looked at within" in await launcher.error(s.Stacks())
+
+
+@on_loop
+async def test_a_dump_has_every_machine(tmp_path: Path) -> None:
+    async with serving(tmp_path) as launcher:
+        lines = await launcher.body(s.Dump(), list[dict[str, Any]])
+        assert [line["machine"] for line in lines] == ["node", "node", "policy"]
+        assert lines[1]["commands"] == [{"type": "Spawn", "round": 0}]
+
+
+@pytest.mark.parametrize(
+    ("question", "event"),
+    [
+        (s.Restart(save=True), job.RestartOrdered("a", 0, "BY", save=True)),
+        (s.Stop(), job.ShutdownRequested("a", 0, "", "BY")),
+        (s.Stop(save=True), job.StopWanted("a", 0, -1, "requested", by="BY")),
+        (s.Exclude(target="b"), job.ExclusionOrdered("a", 0, "b", "BY")),
+        (s.Limits(limits={"heartbeat": 9.0}), job.LimitsOrdered("a", 0, {"heartbeat": 9.0}, "BY")),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_an_order_becomes_an_event_and_is_answered_by_what_follows(
+    tmp_path: Path, question: s.Question, event: job.NodeEvent
+) -> None:
+    by = f"undaunted ctl (pid {os.getpid()})"
+
+    @on_loop
+    async def run() -> None:
+        async with serving(
+            tmp_path, lambda posted: job.Decided(0, "end", f"{posted.by} wants it", 2)
+        ) as launcher:
+            decision = await launcher.body(question, s.Decision)
+            assert decision.done
+            assert decision.line.endswith(f"the job ends (2 restarts left): {by} wants it")
+            assert launcher.posted == [msgspec.structs.replace(event, by=by)]
+
+    run()
+
+
+@on_loop
+async def test_a_refusal_is_no_success(tmp_path: Path) -> None:
+    async with serving(
+        tmp_path, lambda event: job.Say(f"{event.by}: no", refused=True)
+    ) as launcher:
+        assert not (await launcher.body(s.Exclude(target="b"), s.Decision)).done
+
+
+@on_loop
+async def test_what_others_have_asked_for_is_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "DECIDE_S", 0.05)
+    async with serving(tmp_path, lambda _: job.Say("something else")) as launcher:
+        decision = await launcher.body(s.Restart(), s.Decision)
+        assert not decision.done
+        assert "nothing has come of it" in decision.line
+
+
+# --- bad clients ----------------------------------------------------------------------------------
+
+
+@on_loop
+async def test_garbage_is_answered_with_an_error_or_not_at_all(tmp_path: Path) -> None:
+    async with serving(tmp_path) as launcher:
+        for data in (b"\xff" * 9000, encode(b"{}"), encode(b"\x00"), encode(b"[" * 60_000)):
+            assert "no question" in await launcher.error(data)
+        for data in (b"", b"\x00\x00", encode(b"half")[:-1]):
+            assert await launcher.ask(data, ends=True) is None
+        assert await launcher.body(s.Status(), s.NodeStatus)
+
+
+@on_loop
+async def test_a_silent_client_is_left_and_others_are_refused_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "MOST_CLIENTS", 1)
+    monkeypatch.setattr(control, "ASK_S", 0.05)
+    async with serving(tmp_path) as launcher:
+        silent = asyncio.ensure_future(launcher.ask(b""))
+        await asyncio.wait({silent}, timeout=0.05)
+        assert "1 others ask" in await launcher.error(s.Status())
+        assert await silent is None
+        assert await launcher.body(s.Status(), s.NodeStatus)
+
+
+@on_loop
+async def test_who_does_not_take_the_answer_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "TAKE_S", 0.05)
+    monkeypatch.setattr(control, "stacks_of", lambda _: ["x" * 8_000_000])
+    async with serving(tmp_path) as launcher:
+        link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        link.setblocking(False)
+        with link:
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(link, str(launcher.socket))
+            await loop.sock_sendall(link, encode(msgspec.json.encode(s.Stacks())))
+            while not launcher.control._clients:
+                await asyncio.sleep(0)
+            await asyncio.wait(launcher.control._clients)
+            received = 0
+            while data := await loop.sock_recv(link, 1 << 20):
+                received += len(data)
+        assert 0 < received < 8_000_000
+
+
+@on_loop
+async def test_other_users_are_not_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(tmp_path) as launcher:
+        monkeypatch.setattr(control, "peer", lambda _: Peer(1, os.geteuid() + 1))
+        assert await launcher.ask(s.Status()) is None
+        monkeypatch.setattr(control, "peer", lambda _: Peer(1, 0))
+        assert await launcher.body(s.Status(), s.NodeStatus)
+
+
+@on_loop
+async def test_a_bug_in_an_answer_is_said_to_who_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Control, "_status", lambda _: {}["key"])
+    async with serving(tmp_path) as launcher:
+        assert "a bug of undaunted: KeyError" in await launcher.error(s.Status())
+
+
+@on_loop
+async def test_an_answer_that_is_too_long_is_not_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s, "MOST_ANSWERED", 10)
+    async with serving(tmp_path) as launcher:
+        assert "too many" in await launcher.error(s.Status())
+
+
+@on_loop
+async def test_without_descriptors_nobody_is_heard_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "_ACCEPT_AGAIN_S", 0.01)
+    async with serving(tmp_path) as launcher:
+        assert launcher.control._opening is not None
+        real, _ = launcher.control._opening.result()
+        tries: list[int] = []
+
+        def accept() -> tuple[socket.socket, Any]:
+            tries.append(1)
+            if len(tries) == 1:
+                raise OSError(24, "too many open files")
+            return real.accept()
+
+        full: Any = SimpleNamespace(accept=accept, fileno=real.fileno)
+        asyncio.get_running_loop().remove_reader(real)
+        launcher.control._accept_from(full)
+        assert await launcher.body(s.Status(), s.NodeStatus)
+        assert len(tries) == 2, "it does not try all the time"
+
+
+@on_loop
+async def test_where_it_cannot_listen_that_is_said(tmp_path: Path) -> None:
+    (tmp_path / "ctl-a.sock").write_text("something else")
+    async with serving(tmp_path) as launcher:
+        (said,) = launcher.said
+        assert "undaunted ctl cannot reach this launcher" in said
+    assert (tmp_path / "ctl-a.sock").read_text() == "something else"
+
+
+@on_loop
+async def test_the_socket_of_a_later_launcher_is_left_alone(tmp_path: Path) -> None:
+    async with serving(tmp_path):
+        async with serving(tmp_path) as later:
+            await later.body(s.Status(), s.NodeStatus)
+            (tmp_path / "ctl-a.sock").rename(tmp_path / "kept")
+            (tmp_path / "ctl-a.sock").touch()
+        assert (tmp_path / "ctl-a.sock").exists()
+
+
+@on_loop
+async def test_a_launcher_that_ends_while_it_opens_leaves_nothing(tmp_path: Path) -> None:
+    launcher = Launcher(tmp_path, lambda _: None)
+    opening = asyncio.ensure_future(launcher.control.open())
+    await asyncio.sleep(0)
+    opening.cancel()
+    await launcher.control.close()
+    assert not launcher.socket.exists()
