@@ -46,6 +46,7 @@ def test_other_values():
     assert read.whole(1, 9)(9) == 9
     assert read.optional(read.whole())("None") is None
     assert read.choice("a", "b")("b") == "b"
+    assert read.intensity("3/10m") == (3, 600.0)
     assert read.absolute_paths("/a, /b c,") == "/a,/b c"
     assert read.device_template("/sys/{dev_name}/x") == "/sys/{dev_name}/x"
 
@@ -55,6 +56,9 @@ def test_other_values():
     [
         (read.boolean, "maybe", "'maybe' is neither true nor false"),
         (read.boolean, None, "None is neither"),
+        (read.intensity, "3", "'3' is not N/TIME such as 3/10m"),
+        (read.intensity, "0/10m", "'0' is not a whole number from 1"),
+        (read.intensity, "3/0", "0 is no period"),
         (read.seconds, -1, "'-1' is not a duration"),
         (read.seconds, math.inf, "'inf' is not a duration"),
         (read.seconds, [1], r"\[1\] is not a duration"),

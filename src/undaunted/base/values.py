@@ -109,6 +109,16 @@ def optional(read: Callable[[Any], object], nothing: object = None) -> Callable[
     return read_or_none
 
 
+def intensity(value: object) -> tuple[int, float]:
+    """Read how often something may happen within a time: ``3/10m``."""
+    number, _, time = str(value).partition("/")
+    try:
+        often, within = whole(1)(number), positive_seconds(time)
+    except ValueError as error:
+        raise ValueError(f"{value!r} is not N/TIME such as 3/10m: {error}") from None
+    return often, within
+
+
 def text(value: object) -> str:
     """Read text."""
     if not isinstance(value, str):

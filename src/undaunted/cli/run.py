@@ -179,6 +179,11 @@ def _check_contradictions(parsed: RunParsed) -> None:
             "--preload imports modules for warm workers, but --worker-start is fresh; "
             "leave one of them out"
         )
+    if options.restart_intensity is not None and not options.max_restarts:
+        raise UsageError(
+            f"{parsed.source('restart-intensity')} is a limit besides --max-restarts, which is 0: "
+            "give both, such as --max-restarts 1000"
+        )
     if options.restart_lost_ranks and options.ft_restart_policy != "min-healthy":
         raise UsageError(
             f"{parsed.source('ft-restart-lost-ranks')}: without --ft-restart-policy min-healthy a "

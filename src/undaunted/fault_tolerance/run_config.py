@@ -39,6 +39,13 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
     max_restarts: Annotated[
         Count, Opt("How often the job may be restarted after a crash or hang", WORKERS)
     ] = 0
+    restart_intensity: Annotated[
+        tuple[int, float] | None,
+        Kind(values.optional(values.intensity), "N/TIME"),
+        Opt(
+            "Besides, at most N restarts within TIME, such as 3/10m, with growing pauses", rare=True
+        ),
+    ] = None
     advice: Annotated[
         Literal["log", "act"],
         values.one_of("WHAT", "log", "act"),
