@@ -160,6 +160,17 @@ class EvidenceCollected(Event, tag="evidence_collected", frozen=True, kw_only=Tr
     duration_ns: Nanoseconds = 0
 
 
+class RankSilent(Event, tag="rank_silent", frozen=True, kw_only=True):
+    """A rank has done nothing for a quarter of a limit; all of the node were looked at.
+
+    Nothing is stopped for it. ``line`` says so to people; ``path`` holds the stacks in full.
+    """
+
+    rank: int
+    line: str
+    path: str = ""
+
+
 HARD_TIMEOUT = "hard timeout"
 
 
@@ -545,6 +556,7 @@ AnyEvent = Union[  # noqa: UP007 - msgspec needs the runtime union, also on Pyth
     RoundProgress,
     FailureDetected,
     EvidenceCollected,
+    RankSilent,
     Verdict,
     LimitsChanged,
     StopRequested,

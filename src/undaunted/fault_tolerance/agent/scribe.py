@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from undaunted.attribution.error_file import ErrorReport
-from undaunted.attribution.evidence import RankEvidence, format_full
+from undaunted.attribution.evidence import RankEvidence, expired_in_words, format_full
 from undaunted.attribution.exits import signal_name
 from undaunted.base.text import count, format_duration, format_ranks, one_line
 from undaunted.fault_tolerance.function_call import shown
@@ -18,6 +18,7 @@ from undaunted.journal import events as e
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from undaunted.attribution.hang import Seen
     from undaunted.coordinator.core import messages as job
     from undaunted.coordinator.core.progress import Iterations
     from undaunted.fault_tolerance.agent.judge import Judgement
@@ -424,6 +425,21 @@ class Scribe:
                 t=_now_ns(), round=self._round, ranks=ranks, path=path, duration_ns=took_ns
             )
         )
+
+    def rank_silent(
+        self, evidence: list[RankEvidence], seen: Seen, expired: Expired, path: str
+    ) -> None:
+        """All ranks were looked at, since one has done nothing for a part of its limit."""
+        self.journal.write_text(path, format_full(evidence))
+        at = f" at {seen.frame}" if seen.frame else ""
+        line = (
+            f"rank {seen.rank} (node {seen.node}): {expired_in_words(expired)}{at}; nothing is "
+            f"stopped yet; stacks of all ranks here: {path}"
+        )
+        self.journal.record(
+            e.RankSilent(t=_now_ns(), round=self._round, rank=seen.rank, line=line, path=path)
+        )
+        self.say(line)
 
     def verdict(self, judgement: Judgement) -> None:
         """Record and show a verdict, with the round it is about.
