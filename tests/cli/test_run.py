@@ -181,6 +181,7 @@ def test_workers(build):
         (["--node-rank=1"], "--node-rank 1: there is one node"),
         (["--ft-segment=4"], "--ft-segment 4: there is one node"),
         (["--preload=a", "--worker-start=fresh"], "--preload .* --worker-start is fresh"),
+        (["--log-max-bytes=9M", "--ft-per-cycle-applog-prefix=/a"], "leave one of them out"),
         (["--restart-intensity", "3/10m"], "--restart-intensity is a limit besides .* give both"),
         (["--ft-restart-lost-ranks"], "--ft-restart-lost-ranks: .* give both"),
         (["--local-ranks-filter=3,4"], "--local-ranks-filter 3,4 shows none of the local ranks"),

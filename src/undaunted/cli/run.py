@@ -179,6 +179,12 @@ def _check_contradictions(parsed: RunParsed) -> None:
             "--preload imports modules for warm workers, but --worker-start is fresh; "
             "leave one of them out"
         )
+    if options.log_max_bytes and (options.logs_specs or options.ft_per_cycle_applog_prefix):
+        other = "logs-specs" if options.logs_specs else "ft-per-cycle-applog-prefix"
+        raise UsageError(
+            f"{parsed.source('log-max-bytes')} is about files of --redirects and --tee, not about "
+            f"those of {parsed.source(other)}; leave one of them out"
+        )
     if options.restart_intensity is not None and not options.max_restarts:
         raise UsageError(
             f"{parsed.source('restart-intensity')} is a limit besides --max-restarts, which is 0: "

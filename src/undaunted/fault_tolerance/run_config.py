@@ -168,6 +168,15 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
             rare=True,
         ),
     ] = ""
+    log_max_bytes: Annotated[
+        int,
+        Kind(values.size_from(1 << 20), "SIZE"),
+        Opt(
+            "Keep no more than the newest SIZE, such as 64M, of each file of --redirects and --tee",
+            shown="everything",
+            rare=True,
+        ),
+    ] = 0
     stdout_filters: Annotated[
         list[str],
         Kind(values.texts, "TEXTS"),
