@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from undaunted.base.ids import file_name, new_run_id, node_name
 from undaunted.base.options import variable_of
-from undaunted.base.text import printable
 from undaunted.cli.directories import make_log_dir, make_run_dir
 from undaunted.cli.messages import UsageError
 from undaunted.cli.options import RUN
@@ -57,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
 def _run(parsed: RunParsed) -> int:
     config, notice = build_config(parsed, os.environ, _current_directory())
     for line in notice.splitlines():
-        print(f"[undaunted] {printable(line)}", file=sys.stderr)
+        config.lines.show(line)
     from undaunted.fault_tolerance.front import run
 
     code = run(config)

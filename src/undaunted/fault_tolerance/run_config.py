@@ -13,6 +13,7 @@ from undaunted.fault_tolerance.config import HEALTH, NODES, OUTPUT, FaultToleran
 from undaunted.fault_tolerance.funnel.config import FunnelConfig
 from undaunted.fault_tolerance.metrics_config import MetricsConfig
 from undaunted.fault_tolerance.nodes_config import Nodes
+from undaunted.fault_tolerance.output.lines import LineFormat
 from undaunted.health.check import Settings
 from undaunted.progress.limits import Limits
 
@@ -168,6 +169,14 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
             rare=True,
         ),
     ] = ""
+    log_format: Annotated[
+        Literal["text", "json"],
+        values.one_of("HOW", "text", "json"),
+        Opt(
+            "What the launcher itself says on standard error: text, or json = an object per line",
+            rare=True,
+        ),
+    ] = "text"
     log_max_bytes: Annotated[
         int,
         Kind(values.size_from(1 << 20), "SIZE"),
@@ -311,3 +320,8 @@ class RunConfig(RunSettings, kw_only=True, frozen=True):
     cycle_info: CycleInfoPlace | None = None
     funnel: FunnelConfig | None = None
     metrics: MetricsConfig | None = None
+
+    @property
+    def lines(self) -> LineFormat:
+        """How the launcher's own lines look on standard error."""
+        return LineFormat(self.log_format, self.node)

@@ -18,4 +18,5 @@ def free(fd: int, begin: int, end: int) -> bool:
     """
     length = ctypes.c_int64(end - begin)
     libc = ctypes.CDLL(None, use_errno=True)
-    return libc.fallocate(fd, _KEEP_SIZE_PUNCH_HOLE, ctypes.c_int64(begin), length) == 0
+    failed: int = libc.fallocate(fd, _KEEP_SIZE_PUNCH_HOLE, ctypes.c_int64(begin), length)
+    return not failed

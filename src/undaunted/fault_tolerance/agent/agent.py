@@ -79,7 +79,7 @@ class Agent:
     def __init__(self, config: RunConfig, front: socket.socket, begun: Begun) -> None:
         self._config = config
         # --- what speaks and writes ---
-        self._messages = Messages(config.ft.log_level)
+        self._messages = Messages(config.ft.log_level, form=config.lines)
         self._say = say = self._messages.say
         self._logs = JobLogs(config, __version__, say)
         if config.launcher_log:

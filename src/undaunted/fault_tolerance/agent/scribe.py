@@ -12,7 +12,7 @@ from undaunted.attribution.evidence import RankEvidence, expired_in_words, forma
 from undaunted.attribution.exits import signal_name
 from undaunted.base.text import count, format_duration, format_ranks, one_line
 from undaunted.fault_tolerance.function_call import shown
-from undaunted.fault_tolerance.output.messages import ERROR, INFO, Messages
+from undaunted.fault_tolerance.output.lines import ERROR, INFO
 from undaunted.journal import events as e
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.agent.round import Round
     from undaunted.fault_tolerance.data import WorkloadControlRequest
     from undaunted.fault_tolerance.nodes_config import Nodes
+    from undaunted.fault_tolerance.output.messages import Messages
     from undaunted.fault_tolerance.run_config import RunConfig
     from undaunted.fault_tolerance.worker.messages import Ready
     from undaunted.fault_tolerance.worker.spawner import Spawned
@@ -59,6 +60,7 @@ class Scribe:
         self._said = ""  # the last line about who is to blame
         self._blamed: int | None = None  # the last round of which it was said who is to blame
         self._unsaid = ""  # who hangs on this node, until it is known who does in the job
+        self._unsaid_of = -1  # the rank that it is about
         self.root_cause: Judgement | None = None
 
     # --- the job --------------------------------------------------------------------------------
@@ -439,7 +441,7 @@ class Scribe:
         self.journal.record(
             e.RankSilent(t=_now_ns(), round=self._round, rank=seen.rank, line=line, path=path)
         )
-        self.say(line)
+        self.say(line, rank=seen.rank)
 
     def verdict(self, judgement: Judgement) -> None:
         """Record and show a verdict, with the round it is about.
@@ -450,7 +452,7 @@ class Scribe:
         self.journal.record(event)
         of_all = event.kind == "hang" and self._config.nodes is not None
         if not of_all or event.round != self._blamed:
-            self._unsaid = one_line(event.line, longest=1000)
+            self._unsaid, self._unsaid_of = one_line(event.line, longest=1000), event.rank
         if not of_all:
             self._say_unsaid()
         self._last_traceback = judgement.event.traceback
@@ -459,7 +461,7 @@ class Scribe:
     def _say_unsaid(self) -> None:
         """Say the verdict of this node, unless there was one of the job."""
         if self._unsaid:
-            self.say(self._unsaid, level=ERROR)
+            self.say(self._unsaid, level=ERROR, rank=self._unsaid_of)
             self._said = self._unsaid
         self._unsaid = ""
 

@@ -110,8 +110,8 @@ class RoundOutput:
 
     def _news(self) -> list[str]:
         news: list[str] = []
-        parts = (self._tee, self._bound, *self._logs)
-        for problems in (self._problems, *(part.problems for part in parts)):
+        of_logs = (log.problems for log in self._logs)
+        for problems in (self._problems, self._tee.problems, self._bound.problems, *of_logs):
             news += problems
             problems.clear()
         return news
