@@ -175,6 +175,13 @@ def test_workers(build):
     assert build("--worker-start=fresh")[0].worker_start == "fresh"
 
 
+def test_the_port_for_probes(build):
+    assert build()[0].liveness_port is None
+    assert build(TORCHELASTIC_HEALTH_CHECK_PORT="29999")[0].liveness_port == 29999
+    with pytest.raises(UsageError, match="TORCHELASTIC_HEALTH_CHECK_PORT: 'x'"):
+        build(TORCHELASTIC_HEALTH_CHECK_PORT="x")
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

@@ -6,6 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from undaunted.base import values
 from undaunted.base.ids import file_name, new_run_id, node_name
 from undaunted.base.options import variable_of
 from undaunted.cli.directories import make_log_dir, make_run_dir
@@ -140,6 +141,7 @@ def build_config(parsed: RunParsed, environ: Mapping[str, str], cwd: str) -> tup
         funnel=_funnel(parsed, others),
         cycle_info=cycle_info(parsed, environ, cwd, run_id, applog_prefix),
         metrics=metrics_config,
+        liveness_port=_liveness_port(environ),
         health_checks=health_checks(parsed, cwd),
         launcher_log=options.ft_nvrx_logfile or launcher_messages(message_directory(environ, cwd)),
     )
@@ -328,6 +330,16 @@ def _gpu_failures(environ: Mapping[str, str]) -> tuple[GpuFailure, ...]:
         return parse_gpu_failures(text)
     except ValueError as error:
         raise UsageError(str(error)) from None
+
+
+def _liveness_port(environ: Mapping[str, str]) -> int | None:
+    name = "TORCHELASTIC_HEALTH_CHECK_PORT"
+    if not (text := environ.get(name, "").strip()):
+        return None
+    try:
+        return values.port(text)
+    except ValueError as error:
+        raise UsageError(f"{name}: {error}") from None
 
 
 def _infra_rank(environ: Mapping[str, str]) -> int:

@@ -288,6 +288,7 @@ class RunConfig(RunSettings, kw_only=True, frozen=True):
         funnel: log server of several nodes, which writes the logs per round and the launchers'
             lines; None = every launcher writes itself.
         metrics: where metrics go; None = nowhere.
+        liveness_port: where probes are answered; None = nowhere.
     """
 
     run_id: str
@@ -320,6 +321,7 @@ class RunConfig(RunSettings, kw_only=True, frozen=True):
     cycle_info: CycleInfoPlace | None = None
     funnel: FunnelConfig | None = None
     metrics: MetricsConfig | None = None
+    liveness_port: int | None = None
 
     @property
     def lines(self) -> LineFormat:
