@@ -35,11 +35,13 @@ from undaunted.fault_tolerance.run_config import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from undaunted.cli.options import RunParsed
     from undaunted.fault_tolerance.funnel.config import FunnelConfig
     from undaunted.fault_tolerance.nodes_config import Nodes
     from undaunted.fault_tolerance.simulated_faults import GpuFailure
+    from undaunted.health.check import Settings
 
 _SIMPLE = {75: 0, 16: 1, 17: 1, 18: 1, 93: 1}  # exit codes of jobs as others have them
 _NO_NAME = "none"  # of several launchers: none knows when the others were started
@@ -142,7 +144,7 @@ def build_config(parsed: RunParsed, environ: Mapping[str, str], cwd: str) -> tup
         cycle_info=cycle_info(parsed, environ, cwd, run_id, applog_prefix),
         metrics=metrics_config,
         liveness_port=_liveness_port(environ),
-        health_checks=health_checks(parsed, cwd),
+        health_checks=_with_own_places(health_checks(parsed, cwd), run_dir, log_dir),
         launcher_log=options.ft_nvrx_logfile or launcher_messages(message_directory(environ, cwd)),
     )
     variables = (_old_variable(parsed), RUN.unknown_variables(environ))
@@ -330,6 +332,12 @@ def _gpu_failures(environ: Mapping[str, str]) -> tuple[GpuFailure, ...]:
         return parse_gpu_failures(text)
     except ValueError as error:
         raise UsageError(str(error)) from None
+
+
+def _with_own_places(checks: Settings, *directories: Path) -> Settings:
+    """Have room looked for where the launcher and the ranks write, unless places are named."""
+    own = tuple(str(each) for each in directories if each.exists())
+    return checks._replace(disk_paths=checks.disk_paths or own)
 
 
 def _liveness_port(environ: Mapping[str, str]) -> int | None:

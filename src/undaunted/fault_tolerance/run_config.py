@@ -216,6 +216,40 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
             rare=True,
         ),
     ] = ""
+    checks: Annotated[
+        list[str],
+        Kind(values.texts, "NAMES", repeat=True),
+        Opt(
+            "Check the node for more: xid, ecc, ethernet, clock:TIME (how wrong it may be), "
+            "disk:SIZE[:/PATH] (room)",
+            HEALTH,
+            name="health-checks",
+            rare=True,
+        ),
+    ] = []
+    strike_file: Annotated[
+        str,
+        Kind(values.optional(values.absolute_path, ""), "FILE"),
+        Opt("File of this node, /PATH: remember failed checks there, from job to job", rare=True),
+    ] = ""
+    strike_limit: Annotated[
+        tuple[int, float],
+        Kind(values.intensity, "N/TIME"),
+        Opt(
+            "With --strike-file: so many failed checks within TIME, and the node is unhealthy",
+            shown="3/7d",
+            rare=True,
+        ),
+    ] = (3, 604800.0)
+    check_commands: Annotated[
+        list[str],
+        Kind(values.one_more, "COMMAND", repeat=True),
+        Opt(
+            "A program with its arguments that checks the node: 0 = healthy, or JSON",
+            name="health-command",
+            rare=True,
+        ),
+    ] = []
     ft: Annotated[FaultToleranceConfig, Part("ft")] = msgspec.field(
         default_factory=FaultToleranceConfig
     )
