@@ -52,7 +52,7 @@ def read(path: Path) -> list[Strike]:
 
 
 def add(path: Path, strike: Strike) -> None:
-    """Add a strike; of very many the oldest are forgotten.
+    """Add a strike; of very many the oldest are forgotten. Waits for the disk, and for others.
 
     Raises:
         OSError: the file cannot be written.
@@ -60,7 +60,7 @@ def add(path: Path, strike: Strike) -> None:
     make_private(path.parent)
     fd = os.open(path, _FLAGS, 0o600)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, fcntl.LOCK_EX)
         known = [*_strikes(_content(fd)), strike._replace(reason=strike.reason[:_LONGEST])]
         data = "".join(json.dumps(each._asdict()) + "\n" for each in known[-_MOST_KEPT:])
         os.ftruncate(fd, 0)

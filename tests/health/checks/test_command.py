@@ -46,3 +46,10 @@ def test_one_that_does_not_end_is_ended() -> None:
     waits = "import signal; signal.pause()"
     found = CommandCheck((sys.executable, "-c", waits), limit_s=0.05).run({})
     assert found == Finding("it did not end within 0.05 s")
+
+
+def test_of_much_output_the_end_counts() -> None:
+    script = "import sys; sys.stdout.write('x' * 1_000_000 + '\\nfan 2 is lost'); sys.exit(1)"
+    assert CommandCheck((sys.executable, "-c", script)).run({}) == Finding(
+        "exit code 1: fan 2 is lost"
+    )

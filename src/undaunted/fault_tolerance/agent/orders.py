@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.cycle_info import OwnRounds
     from undaunted.fault_tolerance.run_config import RunConfig
 
-# Timers of the policy that a node alone needs.
-_TIMED = ("slow", "pause")
+# Timers of the policy that a node alone needs, by how their names begin.
+_TIMED = ("slow", "pause", FORGET)
 
 
 class Orders(Protocol):
@@ -162,7 +162,7 @@ class OwnOrders:
             match order:
                 case job.Prepare(round=number):  # nobody else needs to learn the table
                     self.post(job.TableAccepted(number, "", 0))
-                case job.SetTimer(name, number, delay_s) if name in _TIMED or FORGET in name:
+                case job.SetTimer(name, number, delay_s) if name.startswith(_TIMED):
                     fired = job.TimerFired(name, number)
                     self._timers.set(name, delay_s, partial(self.post, fired))
                 case job.SetTimer():

@@ -12,11 +12,21 @@ import json
 import os
 import signal
 import subprocess
+import threading
 from typing import Any
 
-from undaunted.health.check import DEADLINE_S, Check, Finding, Settings, reason, skipped
+from undaunted.health.check import (
+    DEADLINE_S,
+    Check,
+    Finding,
+    Settings,
+    close_quietly,
+    reason,
+    skipped,
+)
 
 _MOST = 64 * 1024  # bytes of what it prints
+_OUTPUT_S = 1.0  # after its end
 _SHOWN = 200
 
 
@@ -44,14 +54,39 @@ class CommandCheck(Check):
             )
         except OSError as error:
             return skipped(f"it cannot be started: {reason(error)}")
+        assert process.stdout is not None, "it is a pipe"
+        reader = _Tail(process.stdout.fileno())
         with process:
             try:
-                output, _ = process.communicate(timeout=self._limit_s)
+                code = process.wait(self._limit_s)
             except subprocess.TimeoutExpired:
                 with contextlib.suppress(OSError):
                     os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
                 return Finding(f"it did not end within {self._limit_s:g} s")
-        return judge(process.returncode, output[-_MOST:])
+            return judge(code, reader.output())
+
+
+class _Tail(threading.Thread):
+    """Keeps the end of what a program prints, however much that is."""
+
+    def __init__(self, fd: int) -> None:
+        super().__init__(name="undaunted-check-output", daemon=True)
+        self._fd = os.dup(fd)
+        self._kept = b""
+        self.start()
+
+    def run(self) -> None:
+        try:
+            while chunk := os.read(self._fd, _MOST):
+                self._kept = (self._kept + chunk)[-_MOST:]
+        finally:
+            close_quietly(self._fd)
+
+    def output(self) -> bytes:
+        """What came; a child of the program may hold its end open for ever."""
+        self.join(_OUTPUT_S)
+        return self._kept
 
 
 def judge(code: int, output: bytes) -> Finding | None:
