@@ -17,6 +17,7 @@ from simulator.coordination.trace import LEGEND, line
 from simulator.inprocess import run as of_ranks
 from simulator.inprocess.faults import KINDS as FAULTS_OF_RANKS
 from simulator.inprocess.setup import vary
+from undaunted.base import values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -80,6 +81,7 @@ JOBS = {
             options.spares,
             elastic=options.elastic,
             min_healthy=options.min_healthy,
+            restart_intensity=options.restart_intensity,
         ),
         run=of_nodes.run,
         rounds="rounds",
@@ -137,6 +139,7 @@ def _parser(kind: Kind) -> argparse.ArgumentParser:
     if kind is JOBS["coordination"]:
         add("--elastic", action="store_true", help="every job is elastic [three of ten are]")
         add("--min-healthy", action="store_true", help="every job goes on with healthy nodes")
+        add("--restart-intensity", type=_intensity, metavar="N/TIME", help="of every job [none]")
     add("--seed", type=_count(0), default=0, help="of the one run [0]")
     add("--seeds", type=_span, metavar="FROM:TO", help="many runs: seeds FROM to TO - 1")
     add(
@@ -162,6 +165,13 @@ def _count(least: int) -> Callable[[str], int]:
         return int(text)
 
     return convert
+
+
+def _intensity(text: str) -> tuple[int, float]:
+    try:
+        return values.intensity(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _span(text: str) -> range:
@@ -195,6 +205,8 @@ def _again(kind: Kind, options: argparse.Namespace, seed: int) -> str:
         for switch in ("elastic", "min_healthy")
         if getattr(options, switch, False)
     ]
+    if limit := getattr(options, "restart_intensity", None):
+        words.append(f"--restart-intensity {limit[0]}/{limit[1]:g}")
     if options.faults != tuple(kind.faults):
         words.append(f"--faults {','.join(options.faults)}")
     if options.count != kind.count:

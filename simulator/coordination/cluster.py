@@ -770,6 +770,7 @@ class Server:
         for command in self.leader.handle(event, now):
             self._carry_out(command, out)
         self._cluster.checker.examines(self._name, self.leader.policy.examination)
+        self._cluster.checker.restarts(self.leader.policy)
         return out
 
     def _carry_out(self, command: c.Command, out: list[s.Command]) -> None:

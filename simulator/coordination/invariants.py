@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from simulator.coordination.setup import Setup
     from simulator.virtual.engine import Simulation
     from undaunted.coordinator.core.examination import Examination
+    from undaunted.coordinator.core.policy import JobPolicy
 
 _NS = 1_000_000_000
 # A node counts as healthy so long after the end of the last fault that concerned it.
@@ -107,6 +108,7 @@ class Checker:
         self._idle_ns, self._idle_since = 0, 0
         self._blamed: set[tuple[Seat, int, int, str]] = set()
         self._stops_after: dict[tuple[int, int], int] = {}  # by epoch and round
+        self._restarts: list[tuple[JobPolicy, int, list[int]]] = []  # how many, when they came
         self._examined: dict[str, tuple[Examination, int]] = {}  # by the leader's node: since when
 
     @property
@@ -292,6 +294,22 @@ class Checker:
         first = min(other for other, of in self._stops_after if of == number)
         if asked >= iteration and epoch == first:
             self._fail(f"one end: {seat[0]} has passed {iteration} in round {number}: {asked}")
+
+    def restarts(self, policy: JobPolicy) -> None:
+        """A leader's policy has taken an event."""
+        limit, used, now = self._setup.restart_intensity, policy.restarts_used, self._simulation.now
+        if limit is None:
+            return
+        known = [each for each in self._restarts if each[0] is policy]
+        _, before, times = known[0] if known else (policy, used, [])
+        if known and used == before:
+            return
+        times = times[: used - before] if used < before else [*times, *[now] * (used - before)]
+        others = [each for each in self._restarts if each[0] is not policy]
+        self._restarts = [*others, (policy, used, times)]
+        recent = [time for time in times if now - time < limit[1] * _NS]
+        if len(recent) > limit[0]:
+            self._fail(f"the budget: {len(recent)} restarts within {limit[1]:g} s of {limit[0]}")
 
     def examines(self, node: str, examination: Examination | None) -> None:
         """A leader waits for what nodes have seen, after a limit was passed; None = it does not."""

@@ -34,7 +34,13 @@ GIVES_UP_S = 2 * (JOIN_TIMEOUT_S + GIVE_UP_S) + AWAY_TIMEOUT_S
 
 
 def vary(
-    seed: int, nodes: int, spares: int, *, elastic: bool = False, min_healthy: bool = False
+    seed: int,
+    nodes: int,
+    spares: int,
+    *,
+    elastic: bool = False,
+    min_healthy: bool = False,
+    restart_intensity: tuple[int, float] | None = None,
 ) -> Setup:
     """Choose for a seed what is not fixed: the kind of job.
 
@@ -44,6 +50,7 @@ def vary(
         spares: see `Setup`.
         elastic: every job is.
         min_healthy: every job goes on with the nodes that are healthy.
+        restart_intensity: of every job.
     """
     chance = Random(f"setup {seed}")  # noqa: S311 - to be repeated
     return Setup(
@@ -54,6 +61,7 @@ def vary(
         standalone=chance.random() < 0.2,
         ordered=chance.random() < 0.5,
         max_restarts=chance.choice((3, 100, 100, 100)),
+        restart_intensity=restart_intensity,
     )
 
 
@@ -99,6 +107,7 @@ def _run(cluster: Cluster, result: Result) -> None:
     simulation.run(max((fault.until_ns for fault in result.faults), default=0))
     cluster.note("fault", "no more: all are over")
     bound_s = RUNS_AGAIN_S if setup.votes else RUNS_AGAIN_ALONE_S
+    bound_s += 2 * setup.longest_pause_s
     _settle(cluster, bound_s)
     if not _is_over(cluster) and not _runs_again(cluster):
         result.hopeless = why_beyond_help(cluster)

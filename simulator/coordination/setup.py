@@ -9,6 +9,7 @@ from undaunted.coordinator.core.advice import Advice, Attempt
 from undaunted.coordinator.core.config import PolicyConfig
 from undaunted.coordinator.core.election import FEWEST_VOTERS
 from undaunted.coordinator.core.examination import Case, Ruling
+from undaunted.coordinator.core.intensity import Intensity
 
 # The port of every agent and of a coordinator on a host of its own.
 _PORT = 1
@@ -41,6 +42,7 @@ class Setup:
         ordered: nodes have infrastructure ranks.
         slots: ranks per node.
         max_restarts: of the whole job.
+        restart_intensity: besides, so many restarts within so many seconds; None = no limit.
     """
 
     nodes: int
@@ -51,6 +53,7 @@ class Setup:
     ordered: bool = False
     slots: int = 2
     max_restarts: int = 100
+    restart_intensity: tuple[int, float] | None = None
 
     @property
     def names(self) -> list[str]:
@@ -78,6 +81,12 @@ class Setup:
         return LEASE_S + MINORITY_AFTER_RESET_S + 2.0 if self.votes else LEASE_S + AWAY_TIMEOUT_S
 
     @property
+    def longest_pause_s(self) -> float:
+        """What a job waits before a restart, at most."""
+        most = 0 if self.restart_intensity is None else self.restart_intensity[0]
+        return Intensity(self.restart_intensity, set(range(most))).pause_s
+
+    @property
     def policy(self) -> PolicyConfig:
         """What the job policy is told."""
         return PolicyConfig(
@@ -86,6 +95,7 @@ class Setup:
             elastic=self.elastic,
             min_healthy=self.min_healthy,
             max_restarts=self.max_restarts,
+            restart_intensity=self.restart_intensity,
             max_no_progress_cycles=0,
             term_timeout_s=TERM_TIMEOUT_S,
             first_timeout_s=JOIN_TIMEOUT_S,

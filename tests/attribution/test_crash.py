@@ -54,6 +54,20 @@ def test_an_exception() -> None:
     assert found.certain
 
 
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"signal": 9}, True),
+        ({"error": error("MemoryError", "", 900), "exit_code": 1}, True),
+        ({"error": error("ValueError", "x", 900), "exit_code": 1}, False),
+        ({"exit_code": 3}, False),
+    ],
+)
+def test_memory_is_told_where_it_may_be_the_cause(fields: dict[str, object], told: bool) -> None:
+    line = verdict(failure(1, peak_bytes=3 << 29, **fields)).line
+    assert ("; peak memory 1.50 GiB" in line) is told
+
+
 def test_the_error_file_serves_where_the_page_holds_nothing() -> None:
     report = ErrorReport("ValueError: bad batch 17", TRACEBACK)
     found = verdict(failure(1, exit_code=1, report=report))

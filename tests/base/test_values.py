@@ -46,6 +46,11 @@ def test_other_values():
     assert read.whole(1, 9)(9) == 9
     assert read.optional(read.whole())("None") is None
     assert read.choice("a", "b")("b") == "b"
+    assert [read.size(text) for text in ("7", "64m", "1G", "2 KiB", 5)] == [
+        7, 64 << 20, 1 << 30, 2048, 5,
+    ]  # fmt: skip
+    assert read.size_from(9)("0") == 0
+    assert read.intensity("3/10m") == (3, 600.0)
     assert read.absolute_paths("/a, /b c,") == "/a,/b c"
     assert read.device_template("/sys/{dev_name}/x") == "/sys/{dev_name}/x"
 
@@ -55,6 +60,12 @@ def test_other_values():
     [
         (read.boolean, "maybe", "'maybe' is neither true nor false"),
         (read.boolean, None, "None is neither"),
+        (read.size, "1X", "'1X' is not a number of bytes"),
+        (read.size, "-1", "'-1' is not a number of bytes"),
+        (read.size_from(1 << 20), "1000", "is less than 1048576 bytes"),
+        (read.intensity, "3", "'3' is not N/TIME such as 3/10m"),
+        (read.intensity, "0/10m", "'0' is not a whole number from 1"),
+        (read.intensity, "3/0", "0 is no period"),
         (read.seconds, -1, "'-1' is not a duration"),
         (read.seconds, math.inf, "'inf' is not a duration"),
         (read.seconds, [1], r"\[1\] is not a duration"),

@@ -175,12 +175,43 @@ def test_workers(build):
     assert build("--worker-start=fresh")[0].worker_start == "fresh"
 
 
+def test_more_checks_of_the_node(build, tmp_path):
+    checks = build("--health-checks=xid,clock:100ms", "--health-checks=disk:2G")[0].health_checks
+    assert (checks.xid, checks.ecc, checks.clock_s, checks.disk_bytes) == (
+        True,
+        False,
+        0.1,
+        2 << 30,
+    )
+    own = build("--run-dir=here", "--health-checks=disk:2G")[0]
+    assert own.health_checks.disk_paths == (own.run_dir,) == (str(tmp_path / "here"),)
+    named = build("--health-checks=disk:1G:/a,disk:1G:/b,ecc,ethernet")[0].health_checks
+    assert (named.disk_paths, named.ecc, named.ethernet) == (("/a", "/b"), True, True)
+    told = build("--health-command=/bin/check --fan 'a b'")[0].health_checks
+    assert told.commands == (("/bin/check", "--fan", "a b"),)
+    for wrong in ("fan", "clock", "clock:0", "disk:much", "disk:1G:here", "xid:1"):
+        with pytest.raises(UsageError, match=f"--health-checks '{wrong}'"):
+            build(f"--health-checks={wrong}")
+    for wrong in ("check", "", "/bin/x 'a"):
+        with pytest.raises(UsageError, match="--health-command"):
+            build(f"--health-command={wrong}")
+
+
+def test_the_port_for_probes(build):
+    assert build()[0].liveness_port is None
+    assert build(TORCHELASTIC_HEALTH_CHECK_PORT="29999")[0].liveness_port == 29999
+    with pytest.raises(UsageError, match="TORCHELASTIC_HEALTH_CHECK_PORT: 'x'"):
+        build(TORCHELASTIC_HEALTH_CHECK_PORT="x")
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
         (["--node-rank=1"], "--node-rank 1: there is one node"),
         (["--ft-segment=4"], "--ft-segment 4: there is one node"),
         (["--preload=a", "--worker-start=fresh"], "--preload .* --worker-start is fresh"),
+        (["--log-max-bytes=9M", "--ft-per-cycle-applog-prefix=/a"], "leave one of them out"),
+        (["--restart-intensity", "3/10m"], "--restart-intensity is a limit besides .* give both"),
         (["--ft-restart-lost-ranks"], "--ft-restart-lost-ranks: .* give both"),
         (["--local-ranks-filter=3,4"], "--local-ranks-filter 3,4 shows none of the local ranks"),
     ],

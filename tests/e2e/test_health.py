@@ -112,3 +112,18 @@ def test_a_link_that_is_lost_stops_the_round(tmp_path: Path) -> None:
     assert ended.returncode == 1, ended.stderr
     reason = "the NIC monitor check failed: mlx5_0 port 1 has lost its link (link_downed 0 -> 1)"
     assert f" is unhealthy: {reason}" in ended.stderr.splitlines()[-1]
+
+
+def test_strikes_are_remembered_from_job_to_job(tmp_path: Path) -> None:
+    check = f"/bin/sh -c 'test -e {tmp_path}/fan || {{ echo no fan; exit 3; }}'"
+    strikes = str(tmp_path / "strikes" / "of-this-node")
+    options = ("--health-command", check, "--strike-file", strikes, "--strike-limit", "2/1h")
+    for _ in range(2):
+        with launched(tmp_path, "print('a worker')", *options) as launcher:
+            assert launcher.finish() == 1, launcher.text
+            launcher.wait_for("excluded: .* the command check of /bin/sh failed: .*: no fan")
+    (tmp_path / "fan").touch()
+    with launched(tmp_path, "print('a worker')", *options) as launcher:
+        assert launcher.finish() == 1, launcher.text
+        launcher.wait_for("excluded: .* 2 strikes against it within 1 h")
+        assert "a worker" not in launcher.text

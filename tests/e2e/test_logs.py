@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import textwrap
@@ -129,3 +130,24 @@ def test_messages_of_ranks_and_launcher_are_put_together(tmp_path: Path) -> None
     assert text.index("2 ranks of train.py on node7") < killed < text.index("SIGKILL")
     assert text.count("[workload:1(1) infra:?(?)] train.py:") >= 1
     assert text.endswith("finished, 1 restart: every rank exited with 0")
+
+
+def test_lines_for_programs_and_files_that_keep_their_newest_part(tmp_path: Path) -> None:
+    script = """
+        import os
+        for number in range(100_000):
+            print(f"{number:06} " + "x" * 40)
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "1":
+            raise ValueError("first attempt")
+    """
+    options = ("--redirects=3", "--log-dir=logs", "--log-max-bytes=1M", "--log-format=json")
+    with launched(tmp_path, script, "--nproc-per-node=2", "--max-restarts=1", *options) as run:
+        assert run.finish() == 0, run.text
+    said = [json.loads(line) for line in run.seen]
+    assert [each["rank"] for each in said if "failed: ValueError" in each["text"]] == [1]
+    assert said[-1]["text"].startswith("finished")
+    logs = sorted((tmp_path / "logs").rglob("stdout.log"))
+    assert len(logs) == 4
+    for log in logs:
+        assert log.stat().st_size <= (1 << 20) + 200
+        assert log.read_text().endswith(f"099999 {'x' * 40}\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -41,6 +42,35 @@ SCRIPT = """
             sys.exit("saved")
 """
 STOP_S = 30
+
+
+def test_the_dashboard_shows_metrics_that_there_are() -> None:
+    """Each with labels that it has."""
+    text = (DEPLOY / "grafana" / "job.json").read_text()
+    board = json.loads(text)
+    rows = (DEPLOY.parents[1] / "docs" / "metrics.md").read_text().splitlines()
+    known = {
+        name: {"node", *re.findall(r"`(\w+)`", row.split("|")[2])}
+        for row in rows
+        if row.startswith("| `undaunted_")
+        for name in re.findall(r"`(undaunted_\w+)`", row.split("|")[1])
+    }
+    shown = re.findall(r"(undaunted_[a-z_]+)(?:\{([^}]*)\})?", " ".join(expressions(board)))
+    assert len(shown) > 10
+    for name, labels in shown:
+        whole = re.sub("_bucket$", "", name)
+        assert whole in known, name
+        assert set(re.findall(r"(\w+)=", labels)) <= known[whole], name
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    assert all(panel["datasource"]["uid"] == "${datasource}" for panel in board["panels"])
+
+
+def expressions(board: dict[str, Any]) -> Iterator[str]:
+    for panel in board["panels"]:
+        for target in panel["targets"]:
+            yield target["expr"]
+    for variable in board["templating"]["list"]:
+        yield variable["query"]
 
 
 @pytest.fixture

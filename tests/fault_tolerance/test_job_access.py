@@ -22,6 +22,7 @@ def test_options_that_are_left_out_are_empty() -> None:
     ("given", "name", "text"),
     [
         (RunSettings(max_restarts=3), "--max-restarts", "3"),
+        (RunSettings(restart_intensity=(3, 600.0)), "--restart-intensity", "3/600s"),
         (RunSettings(slow_ranks="exclude"), "--slow-ranks", "exclude"),
         (RunSettings(term_timeout_s=280.0), "--term-timeout", "280s"),
         (RunSettings(stop_timeout_s=0.5), "--workers-stop-timeout", "0.5s"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from undaunted.progress.limits import Limits
 from undaunted.progress.snapshot import PageSnapshot, Phase, SectionSnapshot
-from undaunted.progress.timeouts import Check, check
+from undaunted.progress.timeouts import Check, check, soft_s
 
 S = 10**9
 NOW = 1000 * S
@@ -36,6 +36,41 @@ def with_sections(open_for=None, **others):
         for name, age in (open_for or {}).items()
     }
     return PageSnapshot(phase=Phase.INITIALIZED, sections=sections, initialized_ns=1, **others)
+
+
+# --- the soft part of a limit ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("limit", "soft"), [(2700, 675), (120, 30), (60, 30), (20, 20)])
+def test_a_rank_is_looked_at_a_quarter_into_its_limit_but_not_before_half_a_minute(limit, soft):
+    assert soft_s(limit) == soft
+
+
+@pytest.mark.parametrize(
+    ("age", "silent", "next_s"), [(49.0, False, 1.0), (50.0, True, 150.0), (199.0, True, 1.0)]
+)
+def test_a_rank_is_silent_between_the_soft_part_and_the_limit(age, silent, next_s):
+    page = PageSnapshot(phase=Phase.STEPPING, heartbeat_ns=ago(age), sections={})
+    found = look(page, Limits(initial_heartbeat_s=None, heartbeat_s=200.0))
+    assert not found.expired
+    assert (found.silent is not None) is silent
+    assert found.next_ns == NOW + min(next_s, 50.0) * S
+    if found.silent is not None:
+        assert (found.silent.since_ns, found.silent.limit_s) == (ago(age), 200.0)
+
+
+def test_a_rank_that_has_passed_a_limit_is_not_silent_besides():
+    page = with_sections({"a": 70.0, "b": 70.0})
+    found = look(page, Limits(heartbeat_s=None, sections={"a": 60.0, "b": 600.0}))
+    assert [each.name for each in found.expired] == ["a"]
+    assert found.silent is None
+
+
+def test_the_first_of_several_silences_counts():
+    page = with_sections({"a": 100.0, "b": 90.0})
+    found = look(page, Limits(heartbeat_s=None, sections={"a": 380.0, "b": 200.0}))
+    assert found.silent is not None
+    assert found.silent.name == "b"
 
 
 # --- heartbeats -----------------------------------------------------------------------------------

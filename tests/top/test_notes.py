@@ -38,6 +38,7 @@ def test_the_notes_of_a_run() -> None:
         ),
         (at(1, e.NodeChecked, problem="no disk"), "unhealthy: no disk"),
         (at(1, e.SignalReceived, signal="SIGINT"), "the launcher received SIGINT"),
+        (at(1, e.RankSilent, rank=1, line="rank 1: so"), "rank 1: so"),
         (at(1, e.AgentPaused, seconds=3.0), "the launcher itself did not run for 3.0 s"),
         (at(1, e.EventsLost, count=2, reason="full"), "2 events missing in the journal: full"),
         (at(1, e.TemplateLost, reason="a thread"), "workers start fresh: a thread"),

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from undaunted.attribution.error_file import ErrorReport
     from undaunted.progress.snapshot import ErrorRecord
 
+_NO_MEMORY = "MemoryError"
 _LONGEST_MESSAGE = 400
 _LONGEST_WORDS = 200
 
@@ -49,6 +50,8 @@ class RankFailure:
         fault: id of an injected fault that happened in it.
         iteration: the one it was at.
         killed: why in-process restart has ended it, as it made no progress; "" = it has not.
+        peak_bytes: the most memory that it had, 0 = not known.
+        core: where its core file is, for people; "" = there is none.
     """
 
     rank: int
@@ -65,6 +68,8 @@ class RankFailure:
     fault: str = ""
     iteration: int | None = None
     killed: str = ""
+    peak_bytes: int = 0
+    core: str = ""
 
     @property
     def failed_ns(self) -> int:
@@ -239,7 +244,9 @@ def _line(root: RankFailure, victims: list[int], node: str, frame: str) -> str:
         line += f"; injected fault {root.fault}"
     if victims:
         line += f"; {name_ranks(victims)} failed because a peer had failed"
-    return line
+    if root.peak_bytes and (root.died_of is not None or _NO_MEMORY in root.exception):
+        line += f"; peak memory {root.peak_bytes / 2**30:.2f} GiB"
+    return line + (f"; core file: {root.core}" if root.core else "")
 
 
 def _not_its_own(finished: Sequence[int], *, whole_job: bool) -> str:

@@ -27,6 +27,7 @@ LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}  
 _OTHER_NAMES = {"DBG": 10, "WARN": 30}
 DEVICES = ("auto", "cpu", "gpu")
 _STREAMS = re.compile(r"[0-3]|\d+:[0-3](,\d+:[0-3])*")
+_SIZE = re.compile(r"(\d{1,15})\s*([KMGT]?)(?:I?B)?", re.ASCII)
 _NODES = re.compile(r"(\d+)(?::(\d+))?")
 PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXCPU", "SIGALRM")
 # By default these stop a process, or do nothing to it.
@@ -107,6 +108,36 @@ def optional(read: Callable[[Any], object], nothing: object = None) -> Callable[
         return read(value)
 
     return read_or_none
+
+
+def intensity(value: object) -> tuple[int, float]:
+    """Read how often something may happen within a time: ``3/10m``."""
+    number, _, time = str(value).partition("/")
+    try:
+        often, within = whole(1)(number), positive_seconds(time)
+    except ValueError as error:
+        raise ValueError(f"{value!r} is not N/TIME such as 3/10m: {error}") from None
+    return often, within
+
+
+def size(value: object) -> int:
+    """Read a number of bytes: ``1048576``, ``64M``, ``1G``; K, M and G are powers of 1024."""
+    found = _SIZE.fullmatch(str(value).strip().upper())
+    if found is None:
+        raise ValueError(f"{value!r} is not a number of bytes such as 64M or 1G")
+    return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}[found[2]]
+
+
+def size_from(least: int) -> Callable[[object], int]:
+    """Make a reader of numbers of bytes from ``least``, or 0."""
+
+    def read(value: object) -> int:
+        found = size(value)
+        if 0 < found < least:
+            raise ValueError(f"{value!r} is less than {least} bytes")
+        return found
+
+    return read
 
 
 def text(value: object) -> str:

@@ -6,9 +6,9 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from undaunted.base import values
 from undaunted.base.ids import file_name, new_run_id, node_name
 from undaunted.base.options import variable_of
-from undaunted.base.text import printable
 from undaunted.cli.directories import make_log_dir, make_run_dir
 from undaunted.cli.messages import UsageError
 from undaunted.cli.options import RUN
@@ -35,11 +35,13 @@ from undaunted.fault_tolerance.run_config import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from undaunted.cli.options import RunParsed
     from undaunted.fault_tolerance.funnel.config import FunnelConfig
     from undaunted.fault_tolerance.nodes_config import Nodes
     from undaunted.fault_tolerance.simulated_faults import GpuFailure
+    from undaunted.health.check import Settings
 
 _SIMPLE = {75: 0, 16: 1, 17: 1, 18: 1, 93: 1}  # exit codes of jobs as others have them
 _NO_NAME = "none"  # of several launchers: none knows when the others were started
@@ -57,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
 def _run(parsed: RunParsed) -> int:
     config, notice = build_config(parsed, os.environ, _current_directory())
     for line in notice.splitlines():
-        print(f"[undaunted] {printable(line)}", file=sys.stderr)
+        config.lines.show(line)
     from undaunted.fault_tolerance.front import run
 
     code = run(config)
@@ -141,7 +143,8 @@ def build_config(parsed: RunParsed, environ: Mapping[str, str], cwd: str) -> tup
         funnel=_funnel(parsed, others),
         cycle_info=cycle_info(parsed, environ, cwd, run_id, applog_prefix),
         metrics=metrics_config,
-        health_checks=health_checks(parsed, cwd),
+        liveness_port=_liveness_port(environ),
+        health_checks=_with_own_places(health_checks(parsed, cwd), run_dir, log_dir),
         launcher_log=options.ft_nvrx_logfile or launcher_messages(message_directory(environ, cwd)),
     )
     variables = (_old_variable(parsed), RUN.unknown_variables(environ))
@@ -178,6 +181,17 @@ def _check_contradictions(parsed: RunParsed) -> None:
         raise UsageError(
             "--preload imports modules for warm workers, but --worker-start is fresh; "
             "leave one of them out"
+        )
+    if options.log_max_bytes and (options.logs_specs or options.ft_per_cycle_applog_prefix):
+        other = "logs-specs" if options.logs_specs else "ft-per-cycle-applog-prefix"
+        raise UsageError(
+            f"{parsed.source('log-max-bytes')} is about files of --redirects and --tee, not about "
+            f"those of {parsed.source(other)}; leave one of them out"
+        )
+    if options.restart_intensity is not None and not options.max_restarts:
+        raise UsageError(
+            f"{parsed.source('restart-intensity')} is a limit besides --max-restarts, which is 0: "
+            "give both, such as --max-restarts 1000"
         )
     if options.restart_lost_ranks and options.ft_restart_policy != "min-healthy":
         raise UsageError(
@@ -318,6 +332,22 @@ def _gpu_failures(environ: Mapping[str, str]) -> tuple[GpuFailure, ...]:
         return parse_gpu_failures(text)
     except ValueError as error:
         raise UsageError(str(error)) from None
+
+
+def _with_own_places(checks: Settings, *directories: Path) -> Settings:
+    """Have room looked for where the launcher and the ranks write, unless places are named."""
+    own = tuple(str(each) for each in directories if each.exists())
+    return checks._replace(disk_paths=checks.disk_paths or own)
+
+
+def _liveness_port(environ: Mapping[str, str]) -> int | None:
+    name = "TORCHELASTIC_HEALTH_CHECK_PORT"
+    if not (text := environ.get(name, "").strip()):
+        return None
+    try:
+        return values.port(text)
+    except ValueError as error:
+        raise UsageError(f"{name}: {error}") from None
 
 
 def _infra_rank(environ: Mapping[str, str]) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 import os
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -256,7 +257,46 @@ def health_checks(parsed: RunParsed, cwd: str) -> Settings:
         link_down_path=ft.link_down_path_template or "",
         mounts=ft.enable_dist_storage_healthcheck,
         storage_paths=tuple(filter(None, (ft.storage_healthcheck_path or "").split(","))),
+        commands=tuple(map(_words, parsed.options.check_commands)),
+        **_more_checks(parsed),
     )
+
+
+def _more_checks(parsed: RunParsed) -> dict[str, Any]:
+    """Read ``--health-checks``; the directories whose disk counts are known later."""
+    asked: dict[str, Any] = {"disk_paths": ()}
+    for each in parsed.options.checks:
+        try:
+            found = _more_check(each.strip())
+        except ValueError as error:
+            raise UsageError(f"{parsed.source('health-checks')} {each!r}: {error}") from None
+        places = asked["disk_paths"] + found.pop("disk_paths", ())
+        asked |= {**found, "disk_paths": places}
+    return asked
+
+
+def _more_check(text: str) -> dict[str, Any]:
+    name, colon, value = text.partition(":")
+    match name, bool(colon):
+        case "xid" | "ecc" | "ethernet", False:
+            return {name: True}
+        case "clock", True:
+            return {"clock_s": values.positive_seconds(value)}
+        case "disk", True:
+            size, _, path = value.partition(":")
+            places = (values.absolute_path(path),) if path else ()
+            return {"disk_bytes": values.size(size), "disk_paths": places}
+    raise ValueError("choose from xid, ecc, ethernet, clock:TIME and disk:SIZE[:/PATH]")
+
+
+def _words(command: str) -> tuple[str, ...]:
+    try:
+        words = tuple(shlex.split(command))
+    except ValueError as error:
+        raise UsageError(f"--health-command {command!r}: {error}") from None
+    if not words or not Path(words[0]).is_absolute():
+        raise UsageError(f"--health-command {command!r}: give the absolute path of a program")
+    return words
 
 
 def attribution_service(parsed: RunParsed) -> str:

@@ -44,6 +44,7 @@ class AloneConfig:
     run_dir: str
     nodes: Nodes
     max_restarts: int = 0
+    restart_intensity: tuple[int, float] | None = None
     stop_timeout_s: float | None = None
     term_timeout_s: float = 1800.0
     advice: str = "log"

@@ -21,6 +21,7 @@ import msgspec
 from undaunted.base import process
 from undaunted.base.deadline import within
 from undaunted.fault_tolerance import run_lock
+from undaunted.fault_tolerance.output.lines import ERROR, TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -63,7 +64,7 @@ def run(config: RunConfig) -> int:
             try:
                 agent_pid = _fork_agent(config, ours, agents, signals)
             except OSError as error:
-                print(_no_process(error.strerror or str(error)), file=sys.stderr)
+                config.lines.show(_no_process(error.strerror or str(error)), level=ERROR)
                 return _NOTHING_STARTED
         status, told = _stand_by(agent_pid, ours, signals)
     killed = process.end_descendants(_SWEEP_DEADLINE_S, strangers)
@@ -82,14 +83,14 @@ def _lock(config: RunConfig) -> tuple[RunConfig, bool]:
     for number in range(1, _MOST_LAUNCHERS + 1):
         node = config.node if number == 1 else f"{config.node}-{number}"
         if problem := run_lock.no_file(config.run_dir, node):
-            print(f"[undaunted] {problem}", file=sys.stderr)
+            config.lines.show(problem, level=ERROR)
             return config, False
-        if run_lock.lock(config.run_dir, node, job=config.run_id) is not None:
+        say = config.lines.show
+        if run_lock.lock(config.run_dir, node, job=config.run_id, say=say) is not None:
             if number > 1:
-                print(
-                    f"[undaunted] node {config.node} has a launcher of this job already: this one "
-                    f"is node {node} (--node-name gives it another name)",
-                    file=sys.stderr,
+                say(
+                    f"node {config.node} has a launcher of this job already: this one "
+                    f"is node {node} (--node-name gives it another name)"
                 )
             return msgspec.structs.replace(config, node=node), True
         other = run_lock.owner(config.run_dir, node)
@@ -100,10 +101,10 @@ def _lock(config: RunConfig) -> tuple[RunConfig, bool]:
     remedy = "give each its own --run-dir"
     if config.nodes is not None:
         remedy = "give each launcher of the job its own --node-name, and each job its own --run-dir"
-    print(
-        f"[undaunted] {config.run_dir} is in use by another launcher{pid} of node {node}; "
+    config.lines.show(
+        f"{config.run_dir} is in use by another launcher{pid} of node {node}; "
         f"{remedy}, or wait until the other one has ended",
-        file=sys.stderr,
+        level=ERROR,
     )
     return config, False
 
@@ -137,7 +138,7 @@ def _fork_agent(
         code = run_agent(config, agents)
     except BaseException as error:  # noqa: BLE001 - the child must never return into the caller
         if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
-            print(_no_process(_NO_THREAD), file=sys.stderr)
+            config.lines.show(_no_process(_NO_THREAD), level=ERROR)
         else:
             sys.excepthook(*sys.exc_info())
     finally:
@@ -149,7 +150,7 @@ def _no_process(why: str) -> str:
     limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     known = "" if limit == resource.RLIM_INFINITY else f", now {limit}"
     return (
-        f"[undaunted] the launcher gets no further process or thread: {why}; raise the limit of "
+        f"the launcher gets no further process or thread: {why}; raise the limit of "
         f"this user (ulimit -u{known}) or of its control group (pids.max), or end other processes"
     )
 
@@ -253,9 +254,8 @@ def _what_now(config: RunConfig) -> str:
 
 def _say(config: RunConfig, text: str) -> None:
     """Say something when the agent is gone."""
-    line = f"[undaunted] {text}"
     if config.launcher_log:
         from undaunted.fault_tolerance.output.messages import append_last_words
 
-        append_last_words(config.launcher_log, config.node, f"{line}\n")
-    print(line, file=sys.stderr)
+        append_last_words(config.launcher_log, config.node, TEXT.line(text))
+    config.lines.show(text, level=ERROR)

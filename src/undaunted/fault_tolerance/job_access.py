@@ -29,6 +29,8 @@ class JobLimits(Protocol):
     @property
     def max_restarts(self) -> int: ...  # noqa: D102
     @property
+    def restart_intensity(self) -> tuple[int, float] | None: ...  # noqa: D102
+    @property
     def ft(self) -> FaultToleranceConfig: ...  # noqa: D102
     @property
     def stop_timeout_s(self) -> float | None: ...  # noqa: D102
@@ -59,6 +61,7 @@ def policy_config(limits: JobLimits, nodes: Nodes) -> PolicyConfig:
         segment=nodes.segment,
         replacement_group_size=nodes.replacement_group_size,
         max_restarts=limits.max_restarts,
+        restart_intensity=limits.restart_intensity,
         max_no_progress_cycles=limits.ft.max_no_progress_cycles,
         min_progress_iterations=limits.ft.min_progress_iterations,
         stop_timeout_s=limits.stop_timeout_s,
@@ -94,6 +97,7 @@ def settings(limits: JobLimits, nodes: Nodes) -> dict[str, str]:
 def _settings(limits: JobLimits) -> dict[str, str]:
     return {
         "--max-restarts": str(limits.max_restarts),
+        "--restart-intensity": _intensity(limits.restart_intensity),
         "--advice": limits.advice,
         "--slow-ranks": limits.slow_ranks,
         "--slow-ranks-after": _seconds(limits.slow_ranks_after_s),
@@ -102,6 +106,10 @@ def _settings(limits: JobLimits) -> dict[str, str]:
         "--ft-max-no-progress-cycles": str(limits.ft.max_no_progress_cycles),
         "--ft-min-progress-iterations": str(limits.ft.min_progress_iterations),
     }
+
+
+def _intensity(limit: tuple[int, float] | None) -> str:
+    return "" if limit is None else f"{limit[0]}/{_seconds(limit[1])}"
 
 
 def _seconds(time: float | None) -> str:

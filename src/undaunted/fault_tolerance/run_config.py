@@ -13,6 +13,7 @@ from undaunted.fault_tolerance.config import HEALTH, NODES, OUTPUT, FaultToleran
 from undaunted.fault_tolerance.funnel.config import FunnelConfig
 from undaunted.fault_tolerance.metrics_config import MetricsConfig
 from undaunted.fault_tolerance.nodes_config import Nodes
+from undaunted.fault_tolerance.output.lines import LineFormat
 from undaunted.health.check import Settings
 from undaunted.progress.limits import Limits
 
@@ -39,6 +40,13 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
     max_restarts: Annotated[
         Count, Opt("How often the job may be restarted after a crash or hang", WORKERS)
     ] = 0
+    restart_intensity: Annotated[
+        tuple[int, float] | None,
+        Kind(values.optional(values.intensity), "N/TIME"),
+        Opt(
+            "Besides, at most N restarts within TIME, such as 3/10m, with growing pauses", rare=True
+        ),
+    ] = None
     advice: Annotated[
         Literal["log", "act"],
         values.one_of("WHAT", "log", "act"),
@@ -161,6 +169,23 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
             rare=True,
         ),
     ] = ""
+    log_format: Annotated[
+        Literal["text", "json"],
+        values.one_of("HOW", "text", "json"),
+        Opt(
+            "What the launcher itself says on standard error: text, or json = an object per line",
+            rare=True,
+        ),
+    ] = "text"
+    log_max_bytes: Annotated[
+        int,
+        Kind(values.size_from(1 << 20), "SIZE"),
+        Opt(
+            "Keep no more than the newest SIZE, such as 64M, of each file of --redirects and --tee",
+            shown="everything",
+            rare=True,
+        ),
+    ] = 0
     stdout_filters: Annotated[
         list[str],
         Kind(values.texts, "TEXTS"),
@@ -191,6 +216,40 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
             rare=True,
         ),
     ] = ""
+    checks: Annotated[
+        list[str],
+        Kind(values.texts, "NAMES", repeat=True),
+        Opt(
+            "Check the node for more: xid, ecc, ethernet, clock:TIME (how wrong it may be), "
+            "disk:SIZE[:/PATH] (room)",
+            HEALTH,
+            name="health-checks",
+            rare=True,
+        ),
+    ] = []
+    strike_file: Annotated[
+        str,
+        Kind(values.optional(values.absolute_path, ""), "FILE"),
+        Opt("File of this node, /PATH: remember failed checks there, from job to job", rare=True),
+    ] = ""
+    strike_limit: Annotated[
+        tuple[int, float],
+        Kind(values.intensity, "N/TIME"),
+        Opt(
+            "With --strike-file: so many failed checks within TIME, and the node is unhealthy",
+            shown="3/7d",
+            rare=True,
+        ),
+    ] = (3, 604800.0)
+    check_commands: Annotated[
+        list[str],
+        Kind(values.one_more, "COMMAND", repeat=True),
+        Opt(
+            "A program with its arguments that checks the node: 0 = healthy, or JSON",
+            name="health-command",
+            rare=True,
+        ),
+    ] = []
     ft: Annotated[FaultToleranceConfig, Part("ft")] = msgspec.field(
         default_factory=FaultToleranceConfig
     )
@@ -263,6 +322,7 @@ class RunConfig(RunSettings, kw_only=True, frozen=True):
         funnel: log server of several nodes, which writes the logs per round and the launchers'
             lines; None = every launcher writes itself.
         metrics: where metrics go; None = nowhere.
+        liveness_port: where probes are answered; None = nowhere.
     """
 
     run_id: str
@@ -295,3 +355,9 @@ class RunConfig(RunSettings, kw_only=True, frozen=True):
     cycle_info: CycleInfoPlace | None = None
     funnel: FunnelConfig | None = None
     metrics: MetricsConfig | None = None
+    liveness_port: int | None = None
+
+    @property
+    def lines(self) -> LineFormat:
+        """How the launcher's own lines look on standard error."""
+        return LineFormat(self.log_format, self.node)

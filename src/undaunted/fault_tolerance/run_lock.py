@@ -7,14 +7,14 @@ import fcntl
 import os
 import signal
 import stat
-import sys
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from undaunted.base import process
 from undaunted.base.ids import file_name
+from undaunted.fault_tolerance.output.lines import TEXT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 # How long the agent of a launcher that was killed may take to end what it has started.
 WAIT_S = 10.0
@@ -46,7 +46,13 @@ class _TimeIsUpError(Exception):
     pass
 
 
-def lock(run_dir: str, node: str, wait_s: float = WAIT_S, job: str = "") -> int | None:
+def lock(
+    run_dir: str,
+    node: str,
+    wait_s: float = WAIT_S,
+    job: str = "",
+    say: Callable[[str], None] = TEXT.show,
+) -> int | None:
     """Lock ``run_dir`` for the launcher of ``node``.
 
     Where another one has it and has been killed, its agent ends in a moment: that is waited for.
@@ -57,6 +63,7 @@ def lock(run_dir: str, node: str, wait_s: float = WAIT_S, job: str = "") -> int 
         node: name of this node.
         wait_s: longest wait, seconds.
         job: name of the job, for others that find the lock taken, see `owner`.
+        say: shows a line, where that is waited for.
 
     Returns:
         A descriptor to keep (`NO_LOCKS` where there are no locks), or None if it stays taken.
@@ -69,7 +76,7 @@ def lock(run_dir: str, node: str, wait_s: float = WAIT_S, job: str = "") -> int 
         return NO_LOCKS  # the journal will say what is wrong with the directory
     try:
         try:
-            has_it = _try(fd) or _take_over(fd, run_dir, wait_s)
+            has_it = _try(fd) or _take_over(fd, run_dir, wait_s, say)
         except KeyboardInterrupt:
             has_it = False
         if not has_it:
@@ -144,17 +151,16 @@ def _try(fd: int) -> bool:
     return True
 
 
-def _take_over(fd: int, run_dir: str, wait_s: float) -> bool:
+def _take_over(fd: int, run_dir: str, wait_s: float, say: Callable[[str], None]) -> bool:
     if _owner_lives(fd):
         return False
     if _wait(fd, min(_SIGN_S, wait_s)):
         return True
     if _owner_lives(fd):  # it began in the same moment as this one
         return False
-    print(
-        f"[undaunted] the launcher that used {run_dir} before was killed; waiting up to "
-        f"{wait_s:g} s until its processes have ended",
-        file=sys.stderr,
+    say(
+        f"the launcher that used {run_dir} before was killed; waiting up to "
+        f"{wait_s:g} s until its processes have ended"
     )
     return _wait(fd, wait_s)
 

@@ -39,6 +39,13 @@ class Settings(NamedTuple):
         link_down_path: file with a counter, ``{dev_name}`` being the NIC; "" as above.
         mounts: whether Lustre and NFS must answer.
         storage_paths: files and directories that must be readable.
+        xid: whether errors of GPUs in the kernel's log count.
+        ecc: whether counters of uncorrected memory errors must not rise.
+        ethernet: whether Ethernet cards must keep their carriers.
+        clock_s: by how many seconds the clock may be wrong, 0 = it does not matter.
+        disk_bytes: how much must be free where ``disk_paths`` are, 0 = it does not matter.
+        disk_paths: what the job writes to.
+        commands: programs with their arguments that check the node.
         endpoint: Unix socket of a health service (``nvhcd``), "" = none.
         import_path: where ``grpc`` may be found, for that service.
         root: where ``/dev``, ``/proc`` and ``/sys`` are.
@@ -53,6 +60,13 @@ class Settings(NamedTuple):
     link_down_path: str = ""
     mounts: bool = False
     storage_paths: tuple[str, ...] = ()
+    xid: bool = False
+    ecc: bool = False
+    ethernet: bool = False
+    clock_s: float = 0.0
+    disk_bytes: int = 0
+    disk_paths: tuple[str, ...] = ()
+    commands: tuple[tuple[str, ...], ...] = ()
     endpoint: str = ""
     import_path: tuple[str, ...] = ()
     root: str = "/"
@@ -110,8 +124,11 @@ def join(problems: list[str], notes: list[str]) -> Finding | None:
 
 def needed(settings: Settings) -> bool:
     """Whether there is anything to check on this node. Looks only into ``/dev`` and ``/sys``."""
-    asked = settings.nic_monitor or settings.mounts or settings.storage_paths or settings.endpoint
-    if asked or (settings.nic_link and (settings.link_state_path or nics(settings.root))):
+    s = settings
+    asked = s.nic_monitor or s.mounts or s.storage_paths or s.endpoint or s.commands
+    if asked or s.xid or s.ecc or s.ethernet or s.clock_s or s.disk_bytes:
+        return True
+    if settings.nic_link and (settings.link_state_path or nics(settings.root)):
         return True
     return settings.gpus and has_gpus(settings.root)
 

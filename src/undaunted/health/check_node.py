@@ -33,9 +33,23 @@ if TYPE_CHECKING:
 
 def checks_of(settings: Settings) -> list[Check]:
     """Make every check that is needed on this node. None of them has begun."""
-    from undaunted.health.checks import endpoint, gpu, mounts, nic_counters, nic_link, storage
+    from undaunted.health.checks import (
+        clock,
+        command,
+        disk_space,
+        ecc,
+        endpoint,
+        ethernet,
+        gpu,
+        kernel_log,
+        mounts,
+        nic_counters,
+        nic_link,
+        storage,
+    )
 
-    kinds = (gpu, nic_link, nic_counters, mounts, storage, endpoint)
+    of_devices = (gpu, kernel_log, ecc, nic_link, nic_counters, ethernet)
+    kinds = (*of_devices, mounts, storage, disk_space, clock, command, endpoint)
     return [check for kind in kinds for check in kind.checks(settings)]
 
 

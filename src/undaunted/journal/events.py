@@ -160,6 +160,17 @@ class EvidenceCollected(Event, tag="evidence_collected", frozen=True, kw_only=Tr
     duration_ns: Nanoseconds = 0
 
 
+class RankSilent(Event, tag="rank_silent", frozen=True, kw_only=True):
+    """A rank has done nothing for a quarter of a limit; all of the node were looked at.
+
+    Nothing is stopped for it. ``line`` says so to people; ``path`` holds the stacks in full.
+    """
+
+    rank: int
+    line: str
+    path: str = ""
+
+
 HARD_TIMEOUT = "hard timeout"
 
 
@@ -172,7 +183,8 @@ class Verdict(Event, tag="verdict", frozen=True, kw_only=True):
     user's code, ``suspects`` the ranks that are just as suspect as this one, ``waiting`` the ranks
     that waited for them. ``distribution`` says how long what was waited for had taken before. A
     rank that in-process restart has ended for its hang has the ``signal`` of a crash and the
-    ``watch`` ``hard timeout``.
+    ``watch`` ``hard timeout``. ``peak_memory_bytes`` is the most memory that the process, or
+    one that it had waited for, had; ``core`` says where its core file is.
     """
 
     kind: str
@@ -194,6 +206,8 @@ class Verdict(Event, tag="verdict", frozen=True, kw_only=True):
     waiting: list[int] = []
     stacks: str = ""
     distribution: str = ""
+    peak_memory_bytes: int | None = None
+    core: str = ""
 
 
 class LimitsChanged(Event, tag="limits_changed", frozen=True, kw_only=True):
@@ -545,6 +559,7 @@ AnyEvent = Union[  # noqa: UP007 - msgspec needs the runtime union, also on Pyth
     RoundProgress,
     FailureDetected,
     EvidenceCollected,
+    RankSilent,
     Verdict,
     LimitsChanged,
     StopRequested,

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 Watch = Literal["initial heartbeat", "heartbeat", "section", "outside sections", "soft timeout"]
 
 STEP_SECTION = "step"  # the section whose limit warm-up replaces
+# At this part of a limit, and not before so many seconds, a rank is looked at: nothing is ended.
+SOFT_PART = 0.25
+SOFT_LEAST_S = 30.0
 _NS = 1_000_000_000
 _FOREVER_S = 1e9  # an infinite limit is this one
 
@@ -49,12 +52,15 @@ class Check:
 
     Attributes:
         expired: limits that were passed, the one passed first in front.
-        next_ns: when another limit could be passed at the earliest, whatever the rank does until
-            then; None if only a change of phase, which kicks, can bring one about.
+        next_ns: when another limit, or the soft part of one, could be passed at the earliest,
+            whatever the rank does until then; None if only a change of phase, which kicks, can
+            bring one about.
+        silent: the limit whose soft part was passed first, where no whole limit was; None = none.
     """
 
     expired: tuple[Expired, ...]
     next_ns: int | None
+    silent: Expired | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,18 +105,28 @@ def check(
     """
     if page.problem or page.phase in (Phase.SHUT_DOWN, Phase.FAILED):
         return Check((), None)
-    expired = []
-    looks = [now_ns + _to_ns(limit) for limit in _limits_that_may_begin(limits)]
+    expired, silent = [], []
+    looks = [now_ns + _to_ns(soft_s(limit)) for limit in _limits_that_may_begin(limits)]
     for running in _running(page, limits, started_ns, siblings_monitored):
         counts_ns = max(running.since_ns, anew_ns)
         paused_ns = sum(length for end, length in pauses if end > counts_ns)
         deadline_ns = counts_ns + _to_ns(running.limit_s) + paused_ns
+        soft_ns = counts_ns + _to_ns(soft_s(running.limit_s)) + paused_ns
         if now_ns >= deadline_ns:
             expired.append(_expire(running, deadline_ns, now_ns))
-        else:
+        elif now_ns >= soft_ns:
+            silent.append(_expire(running, soft_ns, now_ns))
             looks.append(deadline_ns)
+        else:
+            looks.append(soft_ns)
     expired.sort(key=lambda passed: passed.deadline_ns)
-    return Check(tuple(expired), min(looks, default=None))
+    first = min(silent, key=lambda passed: passed.deadline_ns, default=None)
+    return Check(tuple(expired), min(looks, default=None), None if expired else first)
+
+
+def soft_s(limit_s: float) -> float:
+    """After how long a rank is looked at that is held to this limit, at the latest as it passes."""
+    return min(max(limit_s * SOFT_PART, SOFT_LEAST_S), limit_s)
 
 
 def _running(

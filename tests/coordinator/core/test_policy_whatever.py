@@ -61,6 +61,7 @@ CONFIGS = st.builds(
     segment=st.sampled_from([0, 0, 2]),
     replacement_group_size=st.sampled_from([0, 0, 2]),
     max_restarts=st.integers(0, 3),
+    restart_intensity=st.sampled_from([None, (1, 60.0), (2, 60.0), (3, 60.0)]),
     max_no_progress_cycles=st.integers(0, 2),
     rule=st.sampled_from(
         [None, lambda _: Ruling(), lambda case: Ruling("it", case.places[0].node)]
@@ -106,6 +107,7 @@ class World:
     left_out: set[int] = field(default_factory=set)  # rounds
     ended: m.Outcome | None = None
     quorum: bool = True
+    missing: set[str] = field(default_factory=set)  # members that a new leader has yet to miss
 
     def leave_out_slow(self, node: str) -> None:
         assert self.config.slow_ranks == "exclude"
@@ -131,6 +133,8 @@ class World:
                 assert command.node not in self.excluded
                 assert agent.runs is None
                 agent.runs, agent.stopping = command.round, False
+            case m.Stop() if command.node in self.missing:
+                pass  # nobody hears it
             case m.Stop():
                 assert self.agents[command.node].runs == command.round
                 self.agents[command.node].stopping = True
@@ -214,7 +218,7 @@ class AnyJob(RuleBasedStateMachine):
                 for name in NAMES:
                     if name not in self.world.agents and self.policy.state is PolicyState.FORMING:
                         self.join(m.NodeInfo(name, 1, domain="x", group="1"))
-                for name in ("last_call", "return"):
+                for name in ("pause", "last_call", "return"):
                     if self.policy.state is PolicyState.FORMING and name in self.world.timers:
                         self.fire(name)
             case PolicyState.PREPARING:
@@ -379,8 +383,10 @@ class AnyJob(RuleBasedStateMachine):
                 self.feed(m.NodeJoined(here[node]))
         for node in agents.keys() & set(members):
             agents[node].runs = old.round  # what it has reported will be reported again
-        for node in [node for node in members if node not in agents]:
+        self.world.missing = {node for node in members if node not in agents}
+        for node in sorted(self.world.missing):
             self.feed(m.NodeLost(node, f"node {node} has not come back"))
+            self.world.missing.discard(node)
 
     @rule(node=st.sampled_from(NAMES), number=st.integers(-1, 9))
     def something_stale(self, node: str, number: int) -> None:
@@ -416,6 +422,14 @@ class AnyJob(RuleBasedStateMachine):
             assert 0 <= self.policy.restarts_used <= self.world.config.max_restarts
 
     @invariant()
+    def a_restart_counts_until_its_timer_runs_out(self) -> None:
+        if not hasattr(self, "policy"):
+            return
+        recent, limit = self.policy.intensity.recent, self.policy.config.restart_intensity
+        assert len(recent) <= (limit[0] if limit else 0)
+        assert {f"forget {number}" for number in recent} <= self.world.timers.keys()
+
+    @invariant()
     def what_runs_is_one_round(self) -> None:
         if not hasattr(self, "policy"):
             return
@@ -434,7 +448,7 @@ class AnyJob(RuleBasedStateMachine):
         names = {timer.name for timer in self.world.timers.values() if timer.round == self.upcoming}
         match self.policy.state:
             case PolicyState.FORMING:
-                assert names & {"join", "last_call"}
+                assert names & {"join", "last_call", "pause"}
             case PolicyState.PREPARING:
                 assert "prepare" in names
             case PolicyState.STOPPING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -93,6 +94,29 @@ def test_the_killed_rank_is_the_cause_although_its_victim_spoke_first() -> None:
     assert (found.event.rank, found.event.signal, found.culprits) == (5, "SIGKILL", (1,))
     assert found.event.waiting == [4]
     assert found.certain
+
+
+def test_memory_and_core_of_a_rank_that_a_signal_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dead = worker(0, -11, 200)
+    dead.peak_bytes, dead.dumped_core = 3 << 30, True
+    asked: list[object] = []
+    monkeypatch.setattr(judge.core_file, "find", lambda *about: asked.append(about) or "/core.10")
+    found = judge_crash(CONFIG, FakeRound(specs=[spec()]), [dead], [PageSnapshot()])
+    assert found.event.line.endswith("; peak memory 3.00 GiB; core file: /core.10")
+    assert (found.event.peak_memory_bytes, found.event.core) == (3 << 30, "/core.10")
+    ((pid, cwd, began),) = asked
+    assert (pid, cwd) == (10, "/")
+    assert began < time.time()
+
+
+def test_a_core_that_is_not_found_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    dead = worker(0, -11, 200)
+    dead.dumped_core = True
+    monkeypatch.setattr(judge.core_file, "find", lambda *_: "")
+    found = judge_crash(CONFIG, FakeRound(specs=[spec()]), [dead], [PageSnapshot()])
+    assert "core_pattern" in found.event.core
 
 
 def test_with_only_a_victim_known_the_verdict_is_not_certain() -> None:

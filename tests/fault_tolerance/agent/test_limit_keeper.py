@@ -63,7 +63,7 @@ class Node:
         self.watch = PageWatch(
             self.area,
             limits,
-            Callbacks(lambda *args: self.passed.append(args), *[nothing] * 5),
+            Callbacks(lambda *args: self.passed.append(args), *[nothing] * 6),
         )
         self.path = tmp_path / "learned-limits-here.json"
         config = SimpleNamespace(

@@ -65,11 +65,12 @@ def told() -> Told:
     return Told()
 
 
-def health(root: Path, told: Told, **settings: Any) -> NodeHealth:
+def health(root: Path, told: Told, strike_file: str = "", **settings: Any) -> NodeHealth:
     config = RunConfig(
         run_id="x", node="here", nproc_per_node=1, max_restarts=1, kind="program", target="sleep",
         args=[], cwd="/", run_dir="/", log_dir="/", stdout=[0], stderr=[0],
         health_checks=Settings(root=str(root), **settings),
+        strike_file=strike_file, strike_limit=(2, 3600.0),
         ft=FaultToleranceConfig(node_health_check_interval=0.01),
     )  # fmt: skip
     return NodeHealth(config, os.environ, cast("JournalWriter", told), told.say)
@@ -111,6 +112,27 @@ def test_what_is_found_is_told(tmp_path: Path, told: Told) -> None:
     assert [check.get("failed", False) for check in event["checks"]] == [False, True]
     assert event["checks"][1]["duration_ns"] > 0
     assert told.lines == [f"this node is unhealthy: {event['problem']}"]
+
+
+def test_a_node_that_fails_again_and_again_is_refused(tmp_path: Path, told: Told) -> None:
+    path = str(tmp_path / "strikes")
+    missing = (str(tmp_path / "none"),)
+    for _ in range(2):
+        assert "No such file" in examine(health(tmp_path, told, path, storage_paths=missing))
+    refused = examine(health(tmp_path, told, path))
+    assert "2 strikes" in refused
+    assert f"remove {path}" in refused
+    (tmp_path / "strikes").unlink()
+    assert examine(health(tmp_path, told, path)) == ""
+
+
+def test_strikes_that_cannot_be_read_or_written_are_said(tmp_path: Path, told: Told) -> None:
+    missing = (str(tmp_path / "none"),)
+    problem = examine(health(tmp_path, told, str(tmp_path), storage_paths=missing))
+    assert "No such file" in problem
+    for words in ("strikes against this node are not known", "this strike is not remembered"):
+        (line,) = [each for each in told.lines if each.startswith(words)]
+        assert str(tmp_path) in line
 
 
 def test_without_repeated_checks_the_program_ends(tmp_path: Path, told: Told) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from undaunted.base import process
 from undaunted.fault_tolerance.agent import processes
 from undaunted.fault_tolerance.agent.processes import (
+    Ended,
     Leftover,
     Tree,
     Worker,
@@ -24,7 +26,6 @@ from undaunted.fault_tolerance.agent.processes import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 WAITS = "import signal; print(flush=True); signal.pause()"
 # Ignores SIGTERM, as does its child, which is left to whoever adopts orphans.
@@ -106,6 +107,29 @@ def test_what_is_sent_to_a_process_on_its_way_out_has_not_ended_it(seen: Seen) -
     assert [worker.signalled_by_us for worker in seen.workers.all] == [False, False]
 
 
+HUNGRY = """
+import os, resource, signal
+resource.setrlimit(resource.RLIMIT_CORE, ({limit}, {limit}))
+eaten = bytearray(64 << 20)
+os.kill(os.getpid(), signal.SIGSEGV)
+"""
+
+
+def test_how_much_memory_a_rank_had_and_whether_its_core_is_kept(
+    seen: Seen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a core may be written there
+    pid = child(HUNGRY.format(limit=0))
+    ended(pid)
+    seen.workers.reap()
+    seen.workers.adopt([pid])
+    (worker,) = seen.workers.all
+    assert (64 << 20) < worker.peak_bytes < (1 << 30)
+    assert worker.code == -signal.SIGSEGV
+    if not Path("/proc/sys/kernel/core_pattern").read_text().startswith("|"):
+        assert not worker.dumped_core, "of no bytes"
+
+
 def test_a_stopped_rank_can_be_ended(seen: Seen) -> None:
     pid = child(PAUSE)
     seen.workers.adopt([pid])
@@ -131,7 +155,7 @@ def test_the_tree_is_spared_what_shall_live(seen: Seen) -> None:
 
 def test_strangers_exits_are_kept_in_bounds(seen: Seen) -> None:
     for number in range(3000):
-        seen.workers._reaped(10_000_000 + number, 0, number)
+        seen.workers._reaped(10_000_000 + number, Ended(0, number))
     assert len(seen.workers._unclaimed) <= 1024
 
 
@@ -158,7 +182,7 @@ def test_a_replacement_did_not_end_when_another_with_its_pid_did(seen: Seen) -> 
     ended(seen.workers.all[0].pid)
     seen.workers.reap()
     pid = child(PAUSE)
-    seen.workers._reaped(pid, 0, time.monotonic_ns())  # an orphan of the round, long ago
+    seen.workers._reaped(pid, Ended(0, time.monotonic_ns()))  # an orphan of the round, long ago
     seen.workers.replace(0, pid, time.monotonic_ns())
     assert seen.exits == [(0, 1)]
     seen.workers.end(pid)

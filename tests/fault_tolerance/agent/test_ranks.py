@@ -55,6 +55,7 @@ class Current:
         self.start = SimpleNamespace(world_size=8)
         self.specs = [SPEC, SPEC]
         self.stacks_path = "/stacks"
+        self.early_stacks_path = "/stacks-early"
         self.checkpoint_announced = False
         self.stopping = False
         self.faults: list[tuple[int, str]] = []
@@ -166,6 +167,31 @@ async def test_a_limit_that_was_passed(node: Node) -> None:
         ("hang_detected", 5, EXPIRED),
         m.LimitPassed(1, "heartbeat"),
     ]
+
+
+@on_loop
+async def test_a_rank_that_is_silent_has_all_looked_at(node: Node) -> None:
+    node.begin_round()
+    node.ranks.watch.callbacks.silent(1, EXPIRED)
+    assert node.heard[-1] == m.Gather(2)
+    await node.ranks.gather_evidence(m.GatherEvidence())
+    await node.ranks.gather_evidence(m.GatherEvidence())
+    node.ranks.limits.end_round()
+    ((evidence, seen, expired, path),) = node.reports_of("rank_silent")
+    assert [each.rank for each in evidence] == [4, 5]
+    assert (seen.rank, expired, path) == (5, EXPIRED, "/stacks-early")
+    assert len(node.reports_of("evidence_collected")) == 1, "for the second time"
+
+
+@on_loop
+async def test_a_limit_that_is_passed_counts_more_than_a_silence(node: Node) -> None:
+    node.begin_round()
+    node.ranks.watch.callbacks.silent(1, EXPIRED)
+    node.ranks.watch.callbacks.limit_passed(1, EXPIRED)
+    await node.ranks.gather_evidence(m.GatherEvidence())
+    node.ranks.limits.end_round()
+    assert node.reports_of("rank_silent") == []
+    assert len(node.reports_of("evidence_collected")) == 1
 
 
 @on_loop

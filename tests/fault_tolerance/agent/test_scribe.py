@@ -13,12 +13,16 @@ import pytest
 from tests.fault_tolerance.agent.journal_and_lines import OpenScribe
 from tests.fault_tolerance.agent.test_environment import CONFIG, START
 from undaunted.attribution.error_file import ErrorReport
+from undaunted.attribution.evidence import RankEvidence
+from undaunted.attribution.hang import Seen, Standing
 from undaunted.coordinator.core import messages as job
 from undaunted.coordinator.core.progress import NO_ITERATIONS, Iterations
 from undaunted.fault_tolerance.agent.judge import Judgement
 from undaunted.fault_tolerance.nodes_config import Nodes
 from undaunted.fault_tolerance.worker.spawner import Spawned
 from undaunted.journal import events as e
+from undaunted.progress.snapshot import PageSnapshot, Phase
+from undaunted.progress.timeouts import Expired
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -380,3 +384,23 @@ def test_a_launcher_that_leaves_restarts_to_the_coordinator_does_not_say_how_man
     it.close()
     (line,) = capfd.readouterr().err.splitlines()
     assert (" restarts allowed; report: " in line) is said
+
+
+def test_who_is_silent_is_written_and_said_and_no_failure(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    it = scribe(tmp_path)
+    page = PageSnapshot(phase=Phase.STEPPING)
+    evidence = [RankEvidence(1, 1, 7, page, (), "S", "stack of it", "")]
+    seen = Seen(1, "n", 7, Standing.BUSY, frame="load (train.py:12)")
+    expired = Expired("heartbeat", "", 1, 2, age_s=31.0, limit_s=124.0, source="default")
+    path = str(tmp_path / "early.txt")
+    it.rank_silent(evidence, seen, expired, path)
+    it.close()
+    (event,) = events(tmp_path, "rank_silent")
+    assert (event["rank"], event["path"]) == (1, path)
+    assert "stack of it" in (tmp_path / "early.txt").read_text()
+    said = capfd.readouterr().err
+    for word in ("rank 1", "no heartbeat for 31.0 s", "load (train.py:12)", path):
+        assert word in said
+    assert events(tmp_path, "failure_detected") == []

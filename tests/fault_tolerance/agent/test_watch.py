@@ -9,6 +9,7 @@ import pytest
 
 from undaunted.fault_tolerance.agent import watch as watch_module
 from undaunted.fault_tolerance.agent.watch import Callbacks, PageWatch
+from undaunted.progress import timeouts
 from undaunted.progress import writer as writer_module
 from undaunted.progress.area import PageArea
 from undaunted.progress.learning import Learned
@@ -258,3 +259,48 @@ def test_a_pause_of_our_own_moves_the_deadlines(watched, monkeypatch):
         assert expired.age_s > 0.2 + seconds
 
     watched(test, Limits(heartbeat_s=0.2))
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    """Ranks are looked at a quarter into a limit, however short that is."""
+    monkeypatch.setattr(timeouts, "SOFT_LEAST_S", 0.0)
+
+
+def test_a_quarter_of_a_limit_is_told_once_for_all_ranks_that_are_silent(watched, soon):
+    async def test(watch, writer, told):
+        writer.heartbeat()
+        other = PageWriter.attach(watch.area.env_value(1))
+        other.heartbeat()
+        watch.hold_to_limits([time.monotonic_ns()] * 2)
+        index, silent = await told.wait("silent")
+        assert (index, silent.watch, silent.limit_s) == (0, "heartbeat", 0.8)
+        assert not told.of("limit_passed"), "at a quarter of it"
+        await told.wait("limit_passed")
+        assert len(told.of("silent")) == 1
+        other.detach()
+
+    watched(test, Limits(heartbeat_s=0.8))
+
+
+def test_another_silence_is_told_again_up_to_a_number(watched, soon, monkeypatch):
+    monkeypatch.setattr(watch_module, "_MOST_LOOKS", 2)
+
+    async def test(watch, writer, told):
+        watch.hold_to_limits([time.monotonic_ns()] * 2)
+        for silences in (1, 2, 2):
+            writer.heartbeat()
+            before = watch._silent.copy()
+            watch._check_limits()
+            assert watch._silent == {}, before
+            page = watch.area.snapshot(0)
+            at_ns = page.heartbeat_ns + 30 * 10**9
+            monkeypatch.setattr(watch_module.time, "monotonic_ns", lambda at=at_ns: at)
+            watch._last_tick_ns = at_ns
+            watch._check_limits()
+            watch._check_limits()
+            monkeypatch.undo()
+            monkeypatch.setattr(timeouts, "SOFT_LEAST_S", 0.0)
+            assert len(told.of("silent")) == silences
+
+    watched(test, Limits(heartbeat_s=100.0))

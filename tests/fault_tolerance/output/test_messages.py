@@ -16,10 +16,8 @@ import tty
 import pytest
 
 from undaunted.fault_tolerance.output import messages as module
+from undaunted.fault_tolerance.output.lines import ERROR, INFO, WARNING
 from undaunted.fault_tolerance.output.messages import (
-    ERROR,
-    INFO,
-    WARNING,
     LauncherLog,
     Messages,
     append_last_words,

@@ -27,6 +27,20 @@ def test_the_plain_format() -> None:
     ]
 
 
+def test_a_histogram_counts_what_is_below_each_bound() -> None:
+    family = Family("undaunted_x_seconds", "Times.", "histogram")
+    text, _ = exposition([family.observe([0.1, 0.5, 3.0], (0.5, 1), node="a")])
+    assert text.decode().splitlines()[1:] == [
+        "# TYPE undaunted_x_seconds histogram",
+        'undaunted_x_seconds_bucket{le="0.5",node="a"} 2.0',
+        'undaunted_x_seconds_bucket{le="1",node="a"} 2.0',
+        'undaunted_x_seconds_bucket{le="+Inf",node="a"} 3.0',
+        'undaunted_x_seconds_sum{node="a"} 3.6',
+        'undaunted_x_seconds_count{node="a"} 3.0',
+    ]
+    assert not Family("undaunted_x_seconds", "Times.", "histogram").observe([], (1,)).samples
+
+
 def test_openmetrics_for_who_asks_for_it() -> None:
     text, kind = exposition(sample_families(), "application/openmetrics-text; version=1.0.0")
     assert kind.startswith("application/openmetrics-text")

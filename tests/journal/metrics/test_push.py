@@ -67,6 +67,7 @@ def some() -> list[Family]:
     return [
         Family("undaunted_failures_total", "Rounds.", "counter").add(2, node="n0", kind="hang"),
         Family("undaunted_run_duration_seconds", "Time.").add(3.5, node="n0"),
+        Family("undaunted_x_seconds", "Times.", "histogram").observe([1, 3], (2.0,), node="n0"),
     ]
 
 
@@ -97,7 +98,7 @@ def test_a_collector_gets_all_families() -> None:
     about = {one.key: one.value.string_value for one in resource.resource.attributes}
     assert about["service.name"] == "undaunted"
     assert about["undaunted.node"] == "n0"
-    failures, duration = resource.scope_metrics[0].metrics
+    failures, duration, histogram = resource.scope_metrics[0].metrics
     assert failures.name == "undaunted_failures_total"
     assert failures.sum.is_monotonic
     (point,) = failures.sum.data_points
@@ -109,6 +110,10 @@ def test_a_collector_gets_all_families() -> None:
     assert 0 < point.start_time_unix_nano <= point.time_unix_nano
     assert duration.unit == "s"
     assert duration.gauge.data_points[0].as_double == 3.5
+    (buckets,) = histogram.histogram.data_points
+    assert (buckets.count, buckets.sum) == (2, 4)
+    assert (list(buckets.bucket_counts), list(buckets.explicit_bounds)) == ([1, 1], [2.0])
+    assert [one.key for one in buckets.attributes] == ["node"]
 
 
 def test_the_end_is_sent_as_well() -> None:

@@ -9,6 +9,7 @@ from simulator.coordination.setup import Setup
 from simulator.run import InvariantError
 from simulator.virtual.engine import Simulation
 from undaunted.coordinator.core.examination import Examination
+from undaunted.coordinator.core.policy import JobPolicy
 from undaunted.coordinator.protocol import Ledger, Seat
 
 S = 1_000_000_000
@@ -38,6 +39,19 @@ def run(made: Checker, number: int, *nodes: str) -> None:
     for node in nodes:
         made.begin((node, "1"), ledger(number, *nodes))
         made.up((node, "1"), number)
+
+
+def test_restarts_within_a_time() -> None:
+    made = checker(Setup(2, 2, restart_intensity=(2, 60.0)))
+    policy = JobPolicy(made._setup.policy)
+    made.restarts(policy)
+    for used in (1, 2, 1, 2):  # one was called off
+        policy.restarts_used = used
+        made.restarts(policy)
+    policy.restarts_used = 3
+    with pytest.raises(InvariantError, match="the budget: 3 restarts within 60 s of 2"):
+        made.restarts(policy)
+    made.restarts(JobPolicy(made._setup.policy, restarts_used=9))  # another leader counts anew
 
 
 def test_a_job_runs_while_every_rank_of_a_table_does() -> None:

@@ -55,6 +55,12 @@ def test_a_job_that_goes_on_with_healthy_nodes(
         assert not run(vary(seed, nodes, spares, min_healthy=True), seed, kinds=kinds).problem, seed
 
 
+def test_restarts_are_limited_within_a_time() -> None:
+    for seed in range(15):
+        setup = vary(seed, 3, 1, restart_intensity=(3, 30.0))
+        assert not run(setup, seed).problem, seed
+
+
 # What was found once: each of them was a bug.
 @pytest.mark.parametrize(
     ("nodes", "spares", "seed"),

@@ -15,11 +15,6 @@ SENTENCES = {
     "--ft-per-cycle-applog-prefix.",
     "shared_utils.grpc_log_server": "The log server does not speak gRPC; --ft-enable-log-server "
     "starts undaunted's.",
-    "shared_utils.health_check": "Health checks are made by `undaunted run` before each round, in "
-    "a program of their own.",
-    "shared_utils.storage_probe": "Storage is checked by `undaunted run` with "
-    "--ft-storage-health-check-path.",
-    "testing_utils": "Failing health checks are simulated with NVRX_INJECT_GPU_FAILURE alone.",
 }
 """What is said, by module below `nvidia_resiliency_ext`."""
 

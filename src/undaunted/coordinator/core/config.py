@@ -32,6 +32,7 @@ class PolicyConfig:
         segment: see `placement.Rules`.
         replacement_group_size: see `placement.Rules`.
         max_restarts: of the whole job.
+        restart_intensity: besides, so many restarts within so many seconds; None = no limit.
         max_no_progress_cycles: see `ProgressTracker`.
         min_progress_iterations: see `ProgressTracker`.
         stop_timeout_s: between SIGTERM and SIGKILL, None = by cause.
@@ -57,6 +58,7 @@ class PolicyConfig:
     segment: int = 0
     replacement_group_size: int = 0
     max_restarts: int = 0
+    restart_intensity: tuple[int, float] | None = None
     max_no_progress_cycles: int = 3
     min_progress_iterations: int = 1
     stop_timeout_s: float | None = None

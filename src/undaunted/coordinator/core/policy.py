@@ -31,6 +31,7 @@ from undaunted.coordinator.core.advice import MOST_HISTORY, Attempt
 from undaunted.coordinator.core.blame import Blame, Cause
 from undaunted.coordinator.core.examination import EVIDENCE_S, Case, Examination
 from undaunted.coordinator.core.formation import Formation, name_some
+from undaunted.coordinator.core.intensity import FORGET, Intensity
 from undaunted.coordinator.core.messages import (
     Advised,
     Blamed,
@@ -293,6 +294,7 @@ class JobPolicy:
         slow_before: ranks whose node was left out since they were slow.
         turned: by how many places ranks are on other slots than in the first round.
         tracker: whether rounds advance.
+        intensity: restarts that are not long ago.
         history: of the rounds that are over, opaque; see `advice`.
         after: how the job ends after the last round, None = another round follows.
         no_quorum: why nothing may be started, nor the job ended; "" = there is a quorum.
@@ -314,6 +316,7 @@ class JobPolicy:
     pace: Pace | None = None
     slowness: Slowness = field(default_factory=Slowness)
     tracker: ProgressTracker = field(init=False)
+    intensity: Intensity = field(init=False)
     history: bytes = b""
     slow_before: tuple[int, ...] = ()
     turned: int = 0
@@ -325,6 +328,7 @@ class JobPolicy:
     _agree: str = ""  # see `messages.Stop`
     _announced: bool = False  # a restart was announced and has not begun
     _counted: bool = False  # the announced restart counts
+    _pausing: bool = False  # before the next round is formed
     _go_ons: Counter[str] = field(default_factory=Counter)  # in this round, by node
     _told: Blamed | None = None  # who is to blame, as it was said last in this round
     _too_slow: Slow | None = None  # the round is being stopped to go on without this rank's node
@@ -333,7 +337,7 @@ class JobPolicy:
     def __post_init__(self) -> None:
         """Begin with nothing known."""
         c = self.config
-        self.formation = Formation(c)
+        self.formation, self.intensity = Formation(c), Intensity(c.restart_intensity)
         limits = (c.max_no_progress_cycles, c.min_progress_iterations)
         self.tracker = ProgressTracker(*limits, max_restarts=c.max_restarts)
 
@@ -459,6 +463,9 @@ class JobPolicy:
                 return self._exclusion_ordered(event)
             case LimitsOrdered():
                 return self._limits_ordered(event)
+            case TimerFired(name=name, round=number) if name.startswith(FORGET):
+                self.intensity.forget(number)
+                return []
             case TimerFired():
                 return self._timer(event)
         if not self.in_round or event.round != self.round or event.node not in self.members.seats:
@@ -920,13 +927,20 @@ class JobPolicy:
 
     def _restart(self, why: str, grace_s: float, outcome: Outcome) -> list[Command]:
         failed = outcome is Outcome.FAILED
-        if self.restarts_left == 0:
-            limit = self.config.max_restarts
-            budget = f"no restart is left of {limit}" if limit else "--max-restarts is 0"
+        if budget := self._no_budget or self.intensity.spent:
             ending = Ending(outcome, f"{why}; {budget}", budget)
             return self._stop_round(why, ending, grace_s, failed=failed)
         self.restarts_used += 1
-        return self._stop_round(why, None, grace_s, counted=True, failed=failed)
+        timers = self.intensity.count(self.round)
+        return [*timers, *self._stop_round(why, None, grace_s, counted=True, failed=failed)]
+
+    @property
+    def _no_budget(self) -> str:
+        """Why the job may not be restarted at all any more, "" = it may."""
+        limit = self.config.max_restarts
+        if self.restarts_left > 0:
+            return ""
+        return f"no restart is left of {limit}" if limit else "--max-restarts is 0"
 
     def _finish_if_done(self) -> list[Command]:
         if self.members.working:
@@ -976,6 +990,9 @@ class JobPolicy:
             case "return", PolicyState.FORMING:
                 self.formation.return_over()
                 return self._form()
+            case "pause", PolicyState.FORMING:
+                self._pausing = False
+                return self._form()
             case "say", PolicyState.FORMING:
                 return self.formation.say(event.round)
             case "join", PolicyState.FORMING:
@@ -1019,6 +1036,8 @@ class JobPolicy:
     def _form(self) -> list[Command]:
         """Prepare the next round, or wait for nodes, or end where waiting is no use."""
         self.state = PolicyState.FORMING
+        if self._pausing:
+            return []
         seats = self.members.seats
         commands = self.formation.attempt(self.next_round, seats, held=self.no_quorum)
         if self.formation.chosen:
@@ -1027,6 +1046,16 @@ class JobPolicy:
             ending = self._hopeless() or self._deserted()
             return commands if ending is None else self._end(ending)
         return commands
+
+    def _pause(self) -> list[Command]:
+        """Put the next round off if the job was restarted a moment ago."""
+        pause_s = self.intensity.pause_s if self._counted else 0.0
+        self._pausing = pause_s > 0
+        if not self._pausing:
+            return []
+        why = f"restart {len(self.intensity.recent)} in a short time (--restart-intensity)"
+        said = Say(f"waiting {format_duration(pause_s)}: {why}")
+        return [said, SetTimer("pause", self.next_round, pause_s)]
 
     def _fits(self, without: Collection[str] = ()) -> bool:
         """Whether the nodes that are there and stay are enough for a round."""
@@ -1188,7 +1217,7 @@ class JobPolicy:
         if self.after is None and self._suspect is not None and not self.no_quorum:
             self.after = self._move(self._suspect)
         if self.after is None:
-            return [*commands, *self._let_go(), *self._form()]
+            return [*commands, *self._let_go(), *self._pause(), *self._form()]
         self.after = self._with_first_cause(self.after)
         if self.no_quorum and not finished:
             return [*commands, *self._let_go(), *self._form()]
@@ -1205,6 +1234,7 @@ class JobPolicy:
         if not self._announced:
             return []
         self.restarts_used -= self._counted
+        self.intensity.forget(self.round)
         self._announced = self._counted = False
         return [Decided(self.round, "end", reason, self.restarts_left)]
 

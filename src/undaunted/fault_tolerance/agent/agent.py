@@ -29,6 +29,7 @@ from undaunted.fault_tolerance.agent.import_learner import ImportLearner
 from undaunted.fault_tolerance.agent.inprocess import InProcess
 from undaunted.fault_tolerance.agent.judge import serve_error_file
 from undaunted.fault_tolerance.agent.last_copies import write_last_copies
+from undaunted.fault_tolerance.agent.liveness import Liveness
 from undaunted.fault_tolerance.agent.node_health import NodeHealth
 from undaunted.fault_tolerance.agent.orders import find_orders
 from undaunted.fault_tolerance.agent.processes import Tree, Worker, Workers, leftovers_line
@@ -79,7 +80,7 @@ class Agent:
     def __init__(self, config: RunConfig, front: socket.socket, begun: Begun) -> None:
         self._config = config
         # --- what speaks and writes ---
-        self._messages = Messages(config.ft.log_level)
+        self._messages = Messages(config.ft.log_level, form=config.lines)
         self._say = say = self._messages.say
         self._logs = JobLogs(config, __version__, say)
         if config.launcher_log:
@@ -140,6 +141,7 @@ class Agent:
         self._progress = ProgressNotes(self._area, self._scribe)
         self._progress_file = ProgressFile(config.ft.checkpoint_iteration_file or "", config.cwd)
         self._metrics = self._make_metrics(begun.metrics)
+        self._liveness = Liveness(config.liveness_port, say)
         self._attribution = self._make_attribution()
         # --- what is going on ---
         self._node = m.Node(int(config.ft.rank_termination_signal), self._clearing.longest_s)
@@ -191,6 +193,7 @@ class Agent:
         self._logs.begin()
         if self._metrics is not None:
             self._metrics.open()
+        await self._liveness.open()
         self._scribe.job_started()
         self._tasks.start(self._progress_file.begin())
         self._tasks.start(self._control.open())
@@ -242,6 +245,7 @@ class Agent:
         self._shelf.close()
         if self._metrics is not None:
             await self._metrics.close()
+        await self._liveness.close()
         self._area.close()
         self._pipes.close()
         self._messages.close_log()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from undaunted.attribution import crash, error_file, hang, oom
+from undaunted.attribution import core_file, crash, error_file, hang, oom
 from undaunted.base.deadline import within
 from undaunted.fault_tolerance.output.destinations import last_lines
 from undaunted.journal.events import HARD_TIMEOUT, Verdict
@@ -102,6 +102,8 @@ def judge_crash(
         traceback=verdict.traceback,
         waiting=list(verdict.victims),
         watch=HARD_TIMEOUT if root.killed else "",
+        peak_memory_bytes=root.peak_bytes or None,
+        core=root.core,
     )
     return Judgement(event, (root.local_rank,), verdict.certain, _report(root, line))
 
@@ -215,7 +217,18 @@ def _failure(
         fault=current.faults.get(worker.local_rank, ""),
         iteration=page.iteration,
         killed=current.killed.get(worker.local_rank, ""),
+        peak_bytes=worker.peak_bytes,
+        core=_core(current, worker),
     )
+
+
+def _core(current: Round, worker: Worker) -> str:
+    if not worker.dumped_core:
+        return ""
+    began = time.time() - (time.monotonic_ns() - worker.spawned_ns) / _NS
+    cwd = current.specs[worker.local_rank].cwd
+    unknown = "see /proc/sys/kernel/core_pattern"
+    return within(_READ_DEADLINE_S, lambda: core_file.find(worker.pid, cwd, began), "") or unknown
 
 
 def _last_lines(current: Round, worker: Worker, page: PageSnapshot) -> str:

@@ -108,7 +108,7 @@ class LimitPassed:
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """The coordinator wants to know what the ranks do, and nothing else: another node asks."""
+    """Somebody wants to know what the ranks do, and nothing else: another node, or the watch."""
 
     round: int
 

@@ -11,10 +11,13 @@ import contextlib
 import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from undaunted.base.deadline import in_time
 from undaunted.base.text import one_line
 from undaunted.fault_tolerance.agent.child_program import ChildProgram
+from undaunted.health import strikes
 from undaunted.health.answers import (
     PROGRAM,
     START_S,
@@ -25,6 +28,7 @@ from undaunted.health.answers import (
     request,
 )
 from undaunted.health.check import SERVICE_DEADLINE_S, needed
+from undaunted.health.check import reason as _reason
 from undaunted.journal import events as e
 
 if TYPE_CHECKING:
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
 
 # A wait counts at most so much: when this process itself was stopped, its checks were as well.
 _SLICE_S = 1.0
+_STRIKES_S = 1.0  # for the file of strikes
 _LATE_S = 5.0  # after which it is said what is waited for
 _CHUNK = 1 << 16
 _LONGEST = 1 << 20  # what is not taken yet
@@ -83,6 +88,8 @@ class NodeHealth:
         self._number = 0
         self._watch: asyncio.Task[None] | None = None
         self._has_periodic = False
+        self._strikes = Path(config.strike_file) if config.strike_file else None
+        self._strike_limit, self._run_id = config.strike_limit, config.run_id
         self.wanted = needed(settings)
 
     @property
@@ -105,6 +112,8 @@ class NodeHealth:
         Returns:
             Why this node is unhealthy, "" if it is not.
         """
+        if number < 0 and (refused := await self._refused()):
+            return refused
         if not self.wanted:
             return ""
         checked = await self._ask(periodic=False)
@@ -163,10 +172,32 @@ class NodeHealth:
         )
         if problem:
             self._say(one_line(f"this node is unhealthy: {problem}"))
+            self._strike(problem)
         for note in checked.report.notes():
             if note not in self._said:
                 self._said.add(note)
                 self._say(one_line(note))
+
+    async def _refused(self) -> str:
+        """Why this node is refused for what it did in earlier jobs, "" = it is not."""
+        if (path := self._strikes) is None:
+            return ""
+        try:
+            known = await asyncio.to_thread(in_time, _STRIKES_S, lambda: strikes.read(path))
+        except OSError as error:
+            self._say(f"strikes against this node are not known: {path}: {_reason(error)}")
+            return ""
+        why = strikes.refusal(known, self._strike_limit, time.time())
+        return f"{why} (once it is repaired, remove {path})" if why else ""
+
+    def _strike(self, problem: str) -> None:
+        if (path := self._strikes) is None:
+            return
+        strike = strikes.Strike(time.time(), self._run_id, problem)
+        try:
+            in_time(_STRIKES_S, lambda: strikes.add(path, strike))
+        except OSError as error:
+            self._say(f"this strike is not remembered: {path}: {_reason(error)}")
 
     def _say_late(self, examination: Examination) -> None:
         self._say(one_line(f"still waiting for {examination.waits_for()}"))

@@ -14,6 +14,7 @@ from undaunted.base.recent import Recent
 from undaunted.base.timers import Timers
 from undaunted.coordinator.core import messages as job
 from undaunted.coordinator.core.config import PolicyConfig
+from undaunted.coordinator.core.intensity import FORGET
 from undaunted.coordinator.core.policy import JobPolicy
 from undaunted.fault_tolerance.advice import advise
 from undaunted.fault_tolerance.agent.status import of_policy
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.control_socket import JobStatus
     from undaunted.fault_tolerance.cycle_info import OwnRounds
     from undaunted.fault_tolerance.run_config import RunConfig
+
+# Timers of the policy that a node alone needs, by how their names begin.
+_TIMED = ("slow", "pause", FORGET)
 
 
 class Orders(Protocol):
@@ -109,6 +113,7 @@ class OwnOrders:
         self._obey = obey
         policy = PolicyConfig(
             max_restarts=config.max_restarts,
+            restart_intensity=config.restart_intensity,
             stop_timeout_s=config.stop_timeout_s,
             term_timeout_s=config.term_timeout_s,
             max_no_progress_cycles=config.ft.max_no_progress_cycles,
@@ -157,9 +162,9 @@ class OwnOrders:
             match order:
                 case job.Prepare(round=number):  # nobody else needs to learn the table
                     self.post(job.TableAccepted(number, "", 0))
-                case job.SetTimer("slow", number, delay_s):
-                    fired = job.TimerFired("slow", number)
-                    self._timers.set("slow", delay_s, partial(self.post, fired))
+                case job.SetTimer(name, number, delay_s) if name.startswith(_TIMED):
+                    fired = job.TimerFired(name, number)
+                    self._timers.set(name, delay_s, partial(self.post, fired))
                 case job.SetTimer():
                     pass  # the others are about waiting for other nodes
                 case _:

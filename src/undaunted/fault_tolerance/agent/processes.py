@@ -1,7 +1,7 @@
 """The processes of a round: exit statuses, signals, and the tree below the agent.
 
 The agent is the parent (or, as a subreaper, the foster parent) of every process of a round. It
-reaps them all in one place: SIGCHLD, then waitpid until nothing is left. A pid can therefore not be
+reaps them all in one place: SIGCHLD, then wait4 until nothing is left. A pid can therefore not be
 used anew before its exit has been seen here.
 
 Processes that somebody else has started for a rank (a service, a container, a terminal multiplexer)
@@ -33,9 +33,25 @@ _WORDS_SHOWN = 4
 _MOST_SHOWN = 10
 
 
+class Ended(NamedTuple):
+    """How a process ended.
+
+    Attributes:
+        code: exit code, or minus a signal.
+        at_ns: when that was seen.
+        peak_bytes: the most memory that it, or a process that it has waited for, had; 0 = unknown.
+        dumped_core: the kernel has kept its memory.
+    """
+
+    code: int
+    at_ns: int
+    peak_bytes: int = 0
+    dumped_core: bool = False
+
+
 @dataclass(slots=True)
 class Worker:
-    """One rank's process. ``code`` is set when it has ended: exit code, or minus a signal.
+    """One rank's process. ``code`` is set when it has ended, and so is the rest of `Ended`.
 
     ``signals_sent`` leaves out signals to a process that was on its way out already: they are not
     what ended it. ``lost``: it has failed, and the others have gone on without it.
@@ -48,6 +64,8 @@ class Worker:
     exited_ns: int = 0
     signals_sent: list[tuple[int, int]] = field(default_factory=list)  # (signal, when)
     lost: bool = False
+    peak_bytes: int = 0
+    dumped_core: bool = False
 
     @property
     def signalled_by_us(self) -> bool:
@@ -71,7 +89,7 @@ class Workers:
         self._on_exit = on_exit
         self._on_tree_change = on_tree_change
         self._by_pid: dict[int, Worker] = {}
-        self._unclaimed: dict[int, tuple[int, int]] = {}
+        self._unclaimed: dict[int, Ended] = {}
         self._signalled: set[int] = set()
         self.all: list[Worker] = []
         self.killed: set[int] = set()  # got SIGKILL and have not been reaped yet
@@ -96,8 +114,7 @@ class Workers:
         self._by_pid = {worker.pid: worker for worker in self.all}
         for worker in self.all:
             if worker.pid in self._unclaimed:
-                code, at_ns = self._unclaimed.pop(worker.pid)
-                self._ended(worker, code, at_ns)
+                self._ended(worker, self._unclaimed.pop(worker.pid))
 
     def replace(self, local_rank: int, pid: int, began_ns: int) -> None:
         """A process of ours is a local rank from now on; if it has ended, that is reported.
@@ -109,9 +126,9 @@ class Workers:
         """
         worker = self.all[local_rank] = Worker(local_rank, pid, time.monotonic_ns())
         self._by_pid[pid] = worker
-        code, at_ns = self._unclaimed.pop(pid, (0, -1))
-        if at_ns >= began_ns:
-            self._ended(worker, code, at_ns)
+        ended = self._unclaimed.pop(pid, None)
+        if ended is not None and ended.at_ns >= began_ns:
+            self._ended(worker, ended)
 
     def end(self, pid: int) -> None:
         """Kill a process that was started for nothing; `reap` may have seen its end already."""
@@ -123,18 +140,21 @@ class Workers:
         """Take the status of every child that has ended; called on SIGCHLD."""
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 break
             if pid == 0:
                 break
-            self._reaped(pid, os.waitstatus_to_exitcode(status), time.monotonic_ns())
+            code, peak_bytes = os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024
+            dumped_core = os.WCOREDUMP(status)
+            self._reaped(pid, Ended(code, time.monotonic_ns(), peak_bytes, dumped_core))
         self._on_tree_change()
 
     def code_of(self, pid: int) -> int | None:
         """Take the exit code of another child that has ended, or minus the number of its signal."""
         self.reap()
-        return self._unclaimed.pop(pid, (None, 0))[0]
+        ended = self._unclaimed.pop(pid, None)
+        return None if ended is None else ended.code
 
     def has_ended(self, local_rank: int) -> bool:
         """Whether the process of a rank has ended, as far as `reap` has seen."""
@@ -168,18 +188,19 @@ class Workers:
             self.killed.update(left)
         return left
 
-    def _reaped(self, pid: int, code: int, at_ns: int) -> None:
+    def _reaped(self, pid: int, ended: Ended) -> None:
         self.killed.discard(pid)
         worker = self._by_pid.get(pid)
         if worker is None:
             if len(self._unclaimed) >= _UNCLAIMED_KEPT:
                 self._unclaimed.pop(next(iter(self._unclaimed)))
-            self._unclaimed[pid] = (code, at_ns)
+            self._unclaimed[pid] = ended
         elif worker.code is None:
-            self._ended(worker, code, at_ns)
+            self._ended(worker, ended)
 
-    def _ended(self, worker: Worker, code: int, at_ns: int) -> None:
-        worker.code, worker.exited_ns = code, at_ns
+    def _ended(self, worker: Worker, ended: Ended) -> None:
+        worker.code, worker.exited_ns = ended.code, ended.at_ns
+        worker.peak_bytes, worker.dumped_core = ended.peak_bytes, ended.dumped_core
         self._on_exit(worker)
 
 

@@ -94,8 +94,10 @@ class Ranks:
         self._evidence: list[RankEvidence] = []  # what was gathered last in this round
         self._seen: list[Seen] = []  # what that says
         self._look: asyncio.Future[tuple[list[RankEvidence], list[Seen]]] | None = None
+        self._silent: tuple[int, Expired] | None = None  # for whom all are being looked at
         callbacks = Callbacks(
             limit_passed=self._limit_passed,
+            silent=self._fell_silent,
             page_changed=self._page_changed,
             ring_events=self._ring_events,
             request=self._request,
@@ -108,7 +110,7 @@ class Ranks:
 
     def begin_round(self, current: Round) -> None:
         """The pages are of these ranks from now on."""
-        self._round, self._evidence, self._seen = current, [], []
+        self._round, self._evidence, self._seen, self._silent = current, [], [], None
         self.limits.begin_round(current.number, current.start.world_size)
         self._stopping.begin_round(current.number)
 
@@ -159,13 +161,33 @@ class Ranks:
         )
         plain = (look(each, node=self._config.node, now_ns=began_ns) for each in seen)
         looked = [with_recording(each, recorded) for each in plain]
-        if current is self._round and not how.by_hand:
-            self._evidence, self._seen = seen, looked
-            self._scribe.evidence_collected(seen, current.stacks_path, began_ns)
+        if current is self._round:
+            self._keep(current, seen, looked, began_ns, by_hand=how.by_hand)
         asked, self._look = self._look, None
         if asked is not None and not asked.done():
             asked.set_result((seen, looked))
         self._post(m.EvidenceGathered(current.number))
+
+    def _keep(
+        self,
+        current: Round,
+        evidence: list[RankEvidence],
+        looked: list[Seen],
+        began_ns: int,
+        *,
+        by_hand: bool,
+    ) -> None:
+        """Write down what a look has seen; what nobody but a person asked for is not judged."""
+        silent, self._silent = self._silent, None
+        if silent is not None:
+            local_rank, expired = silent
+            seen = looked[local_rank]
+            self._scribe.rank_silent(evidence, seen, expired, current.early_stacks_path)
+        if by_hand:
+            return
+        self._evidence, self._seen = evidence, looked
+        if silent is None:
+            self._scribe.evidence_collected(evidence, current.stacks_path, began_ns)
 
     def next_look(self) -> asyncio.Future[tuple[list[RankEvidence], list[Seen]]]:
         """What the look at the ranks that ends next has seen."""
@@ -259,9 +281,15 @@ class Ranks:
         self._workers.reap()  # on a busy machine, word of its end may come after its limit
         if self._workers.has_ended(local_rank):
             return
+        self._silent = None
         self._scribe.hang_detected(self._this_round().rank(local_rank), expired)
         self.limits.limit_ended_rank(expired)
         self._post(m.LimitPassed(local_rank, expired.watch))
+
+    def _fell_silent(self, local_rank: int, expired: Expired) -> None:
+        """Have all ranks looked at while there is time; nothing is ended."""
+        self._silent = (local_rank, expired)
+        self._post(m.Gather(self._this_round().number))
 
     def _page_changed(self, local_rank: int, page: PageSnapshot) -> None:
         if self._round is None:

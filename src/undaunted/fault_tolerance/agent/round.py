@@ -52,6 +52,7 @@ class Round:
         self.port = port
         self.specs = specs
         self.stacks_path = stacks_path
+        self.early_stacks_path = stacks_path.removesuffix(".txt") + "-early.txt"
         self.oom_kills_before = oom.read()
         self.faults: dict[int, str] = {}  # injected faults that happened, the last by local rank
         self.killed: dict[int, str] = {}  # why guards have ended ranks, by local rank

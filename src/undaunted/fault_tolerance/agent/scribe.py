@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from undaunted.attribution.error_file import ErrorReport
-from undaunted.attribution.evidence import RankEvidence, format_full
+from undaunted.attribution.evidence import RankEvidence, expired_in_words, format_full
 from undaunted.attribution.exits import signal_name
 from undaunted.base.text import count, format_duration, format_ranks, one_line
 from undaunted.fault_tolerance.function_call import shown
-from undaunted.fault_tolerance.output.messages import ERROR, INFO, Messages
+from undaunted.fault_tolerance.output.lines import ERROR, INFO
 from undaunted.journal import events as e
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from undaunted.attribution.hang import Seen
     from undaunted.coordinator.core import messages as job
     from undaunted.coordinator.core.progress import Iterations
     from undaunted.fault_tolerance.agent.judge import Judgement
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.agent.round import Round
     from undaunted.fault_tolerance.data import WorkloadControlRequest
     from undaunted.fault_tolerance.nodes_config import Nodes
+    from undaunted.fault_tolerance.output.messages import Messages
     from undaunted.fault_tolerance.run_config import RunConfig
     from undaunted.fault_tolerance.worker.messages import Ready
     from undaunted.fault_tolerance.worker.spawner import Spawned
@@ -58,6 +60,7 @@ class Scribe:
         self._said = ""  # the last line about who is to blame
         self._blamed: int | None = None  # the last round of which it was said who is to blame
         self._unsaid = ""  # who hangs on this node, until it is known who does in the job
+        self._unsaid_of = -1  # the rank that it is about
         self.root_cause: Judgement | None = None
 
     # --- the job --------------------------------------------------------------------------------
@@ -425,6 +428,21 @@ class Scribe:
             )
         )
 
+    def rank_silent(
+        self, evidence: list[RankEvidence], seen: Seen, expired: Expired, path: str
+    ) -> None:
+        """All ranks were looked at, since one has done nothing for a part of its limit."""
+        self.journal.write_text(path, format_full(evidence))
+        at = f" at {seen.frame}" if seen.frame else ""
+        line = (
+            f"rank {seen.rank} (node {seen.node}): {expired_in_words(expired)}{at}; nothing is "
+            f"stopped yet; stacks of all ranks here: {path}"
+        )
+        self.journal.record(
+            e.RankSilent(t=_now_ns(), round=self._round, rank=seen.rank, line=line, path=path)
+        )
+        self.say(line, rank=seen.rank)
+
     def verdict(self, judgement: Judgement) -> None:
         """Record and show a verdict, with the round it is about.
 
@@ -434,7 +452,7 @@ class Scribe:
         self.journal.record(event)
         of_all = event.kind == "hang" and self._config.nodes is not None
         if not of_all or event.round != self._blamed:
-            self._unsaid = one_line(event.line, longest=1000)
+            self._unsaid, self._unsaid_of = one_line(event.line, longest=1000), event.rank
         if not of_all:
             self._say_unsaid()
         self._last_traceback = judgement.event.traceback
@@ -443,7 +461,7 @@ class Scribe:
     def _say_unsaid(self) -> None:
         """Say the verdict of this node, unless there was one of the job."""
         if self._unsaid:
-            self.say(self._unsaid, level=ERROR)
+            self.say(self._unsaid, level=ERROR, rank=self._unsaid_of)
             self._said = self._unsaid
         self._unsaid = ""
 

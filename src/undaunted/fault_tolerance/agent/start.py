@@ -8,13 +8,13 @@ from __future__ import annotations
 import errno
 import os
 import resource
-import sys
 from typing import TYPE_CHECKING
 
 from undaunted.base import process
 from undaunted.base.text import count
 from undaunted.fault_tolerance.agent.begun import Begun, StackPipes
 from undaunted.fault_tolerance.agent.environment import numa_problem, shared_environment
+from undaunted.fault_tolerance.output.lines import ERROR
 from undaunted.fault_tolerance.worker.preload import later_modules, template_modules
 from undaunted.fault_tolerance.worker.spawner import Spawner
 from undaunted.progress.area import PageArea
@@ -34,17 +34,17 @@ def run_agent(config: RunConfig, front: socket.socket) -> int:
     """Run the job; return the launcher's exit code. Called in the forked agent process."""
     process.become_subreaper()
     if config.gpus_per_numa and (problem := numa_problem(config, os.environ)):
-        print(f"[undaunted] {problem}", file=sys.stderr)
+        config.lines.show(problem, level=ERROR)
         return _CANNOT_START
     try:
         metrics = _listen(config)
     except OSError as error:
-        print(f"[undaunted] {error.strerror}", file=sys.stderr)
+        config.lines.show(error.strerror or str(error), level=ERROR)
         return _CANNOT_START
     try:
         begun = _begin(config, metrics)
     except OSError as error:
-        print(f"[undaunted] {_cannot_start(config, error)}", file=sys.stderr)
+        config.lines.show(_cannot_start(config, error), level=ERROR)
         return _CANNOT_START
     from undaunted.fault_tolerance.agent.agent import serve
 

@@ -28,6 +28,8 @@ _TICK_S = 1.0
 _PAUSE_S = 0.5
 # How often a page is looked at whose rank cannot kick.
 _KICKLESS_S = 0.25
+# In one round ranks are not looked at more often because they are silent.
+_MOST_LOOKS = 5
 
 
 @dataclass(slots=True)
@@ -35,6 +37,7 @@ class Callbacks:
     """What the watch calls when it has seen something; on the event loop, with local ranks."""
 
     limit_passed: Callable[[int, Expired], None]
+    silent: Callable[[int, Expired], None]  # for the soft part of a limit; once for all that are
     page_changed: Callable[[int, PageSnapshot], None]
     ring_events: Callable[[int, list[RingEvent], int], None]
     request: Callable[[int, MailboxRequest], None]
@@ -70,6 +73,8 @@ class PageWatch:
     _heartbeat_timer: asyncio.TimerHandle | None = None
     _last_tick_ns: int = 0
     _api_seen: bool = False
+    _silent: dict[int, int] = field(default_factory=dict)  # local ranks: since when
+    _looks_left: int = _MOST_LOOKS
 
     def __post_init__(self) -> None:
         self.configured = self.limits
@@ -109,6 +114,8 @@ class PageWatch:
         if started_ns:  # else what the ranks did is still judged by the limits of before
             self._ended, self._anew_ns = set(ended), anew_ns
             self.pauses.clear()
+            self._silent.clear()
+            self._looks_left = self._looks_left if anew_ns else _MOST_LOOKS
             self._last_tick_ns = time.monotonic_ns()
             self._schedule_tick()
             self._expect_heartbeats()
@@ -166,6 +173,7 @@ class PageWatch:
     def _check_limits(self) -> None:
         self._note_pause()
         looks: list[int] = []
+        silent: dict[int, Expired] = {}
         for index, started_ns in enumerate(self._started_ns):
             result = self._check(index, started_ns)
             if result.expired:
@@ -173,10 +181,24 @@ class PageWatch:
                 # It may have been found to have ended; the others are held to their limits.
                 if index not in self._ended or not self._started_ns:
                     return
-            elif result.next_ns is not None:
+                continue
+            if result.next_ns is not None:
                 looks.append(result.next_ns)
+            if result.silent is not None:
+                silent[index] = result.silent
         if looks:
             self._schedule_check(min(looks))
+        self._note_silence(silent)
+
+    def _note_silence(self, silent: dict[int, Expired]) -> None:
+        """Tell of ranks that are silent, once: those that fall silent meanwhile wait for them."""
+        known = self._silent
+        goes_on = any(known.get(index) == each.since_ns for index, each in silent.items())
+        self._silent = {index: each.since_ns for index, each in silent.items()}
+        if silent and not goes_on and self._looks_left > 0:
+            self._looks_left -= 1
+            first = min(silent, key=lambda index: silent[index].deadline_ns)
+            self.callbacks.silent(first, silent[first])
 
     def _check(self, index: int, started_ns: int) -> Check:
         if index in self._ended:

@@ -7,6 +7,8 @@ import select
 import time
 from typing import TYPE_CHECKING
 
+from undaunted.fault_tolerance.output.lines import TEXT
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -22,18 +24,25 @@ class Console:
     again; then a line says how many.
     """
 
-    def __init__(self, fd: int, wait: Callable[[int, float], None]) -> None:
+    def __init__(
+        self,
+        fd: int,
+        wait: Callable[[int, float], None],
+        notice: Callable[[str], str] = TEXT.line,
+    ) -> None:
         """Write to ``fd``, which stays the caller's.
 
         Args:
             fd: descriptor to write to.
             wait: called with the descriptor and seconds; returns when the descriptor may be
                 writable, the seconds are over, or the deadline may have changed.
+            notice: makes a line of a text about what was not shown.
         """
         self.dropped_lines = 0
         self.deadline: float | None = None  # time.monotonic() after which lines are dropped
         self._fd = fd
         self._wait = wait
+        self._notice = notice
         self._stalled = False
         self._gone = False  # nobody can ever read it again
         self._in_line = False
@@ -65,9 +74,9 @@ class Console:
         if not self._stalled or not self._writable():
             return
         self._stalled = False
-        notice = (
-            f"[undaunted] the reader of this output stalled: {self._untold} lines were not shown; "
-            "the log files are complete\n"
+        notice = self._notice(
+            f"the reader of this output stalled: {self._untold} lines were not shown; "
+            "the log files are complete"
         )
         if self._write_piece((b"\n" if self._in_line else b"") + notice.encode()):
             self._untold = 0

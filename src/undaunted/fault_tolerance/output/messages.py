@@ -15,9 +15,9 @@ import time
 from typing import TYPE_CHECKING
 
 from undaunted.base.deadline import within
-from undaunted.base.text import printable
 from undaunted.fault_tolerance.output.console import Console
 from undaunted.fault_tolerance.output.job_logs import open_here
+from undaunted.fault_tolerance.output.lines import INFO, TEXT, WARNING, LineFormat
 from undaunted.logs.log_file import LogFile
 from undaunted.logs.stamps import stamp
 
@@ -26,12 +26,7 @@ if TYPE_CHECKING:
 
     from undaunted.fault_tolerance.output.job_logs import OpenLog
 
-_PREFIX = "[undaunted] "
 _QUEUED_LINES = 1000
-# Levels as in `logging`, which the launcher does not import.
-INFO = 20
-WARNING = 30
-ERROR = 40
 _QUEUED_TEXTS = 1000
 _RETRY_S = 1.0  # after the file could not be written to
 
@@ -44,12 +39,14 @@ class Messages:
     Args:
         level: lines below it are left out.
         fd: where they go.
+        form: how they look there; the file has text.
     """
 
-    def __init__(self, level: int = INFO, fd: int = 2) -> None:
+    def __init__(self, level: int = INFO, fd: int = 2, form: LineFormat = TEXT) -> None:
         self._level = level
         self._fd = fd
-        self._console = Console(fd, _wait_until_writable)
+        self._form = form
+        self._console = Console(fd, _wait_until_writable, form.line)
         self._lines: queue.Queue[bytes | None] = queue.Queue(maxsize=_QUEUED_LINES)
         self._thread = threading.Thread(target=self._write, name="undaunted-messages", daemon=True)
         self._thread.start()
@@ -59,15 +56,16 @@ class Messages:
         """Append lines to a file as well from now on, see `LauncherLog`; its problems are shown."""
         self._log = LauncherLog(path, node, self._show_problem, open_log)
 
-    def say(self, text: str, *, level: int = WARNING, prefix: bool = True) -> None:
-        """Write ``text`` (one or more lines, no more than `printable`) soon; never blocks."""
+    def say(
+        self, text: str, *, level: int = WARNING, rank: int | None = None, prefix: bool = True
+    ) -> None:
+        """Write ``text`` soon, see `LineFormat.line`; never blocks."""
         if level < self._level:
             return
-        lines = (_PREFIX if prefix else "") + printable(text) + "\n"
-        self._show(lines)
+        self._show(self._form.line(text, level=level, rank=rank, prefix=prefix))
         log = self._log  # read once: another thread may be closing it
         if log is not None:
-            log.add(lines)
+            log.add(TEXT.line(text, prefix=prefix))
 
     def close_log(self, timeout_s: float = 1.0) -> None:
         """Complete the file; lines are still shown."""
@@ -89,7 +87,7 @@ class Messages:
             self._thread.join(timeout_s)
 
     def _show_problem(self, text: str) -> None:
-        self._show(f"{_PREFIX}{text}\n")
+        self._show(self._form.line(text))
 
     def _show(self, lines: str) -> None:
         with contextlib.suppress(queue.Full):

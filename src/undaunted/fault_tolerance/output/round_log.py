@@ -9,7 +9,6 @@ until its end is there, however long it gets.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import re
 import threading
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from undaunted.base.directories import make_private
 from undaunted.fault_tolerance.output.job_logs import open_here
+from undaunted.logs import holes
 from undaunted.logs.growth import Growth
 from undaunted.logs.ranks import rank_prefix
 
@@ -40,7 +40,6 @@ CHUNK_BYTES = 256 * 1024  # read at once
 # A private file gives its disk space back in pieces of this size, and keeps this much of its end.
 RECLAIM_BYTES = 16 * 1024 * 1024
 KEEP_BYTES = 1024 * 1024
-_KEEP_SIZE_PUNCH_HOLE = 0x1 | 0x2  # flags of fallocate(2)
 _BATCH_S = 0.02  # a rank that prints all the time wakes us at most this often
 _RETRY_S = 1.0  # after the log could not be written to
 _PATIENCE_S = 5.0  # while closing: how long nothing may be copied before that is given up
@@ -211,17 +210,8 @@ class LineCopy:
             return
         end = self._done - KEEP_BYTES
         # Where the file system cannot do that, the file is as long as the output until its end.
-        _libc().fallocate(
-            self._fd,
-            _KEEP_SIZE_PUNCH_HOLE,
-            ctypes.c_int64(self._freed),
-            ctypes.c_int64(end - self._freed),
-        )
+        holes.free(self._fd, self._freed, end)
         self._freed = end
-
-
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
 
 
 class Source(NamedTuple):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.base.deadline import within
 from undaunted.fault_tolerance.output import destinations
+from undaunted.fault_tolerance.output.bounded_files import BoundedFiles
 from undaunted.fault_tolerance.output.job_logs import open_here
 from undaunted.fault_tolerance.output.round_log import ContainsFilter, RoundLog
 from undaunted.fault_tolerance.output.tee import OutputTee
@@ -59,6 +60,8 @@ class RoundOutput:
         self._log_dir = config.log_dir
         self._problems = [problem] if problem else []
         self._tee = OutputTee(entries)
+        paths = (stream.path for output in outputs for stream in output if not stream.temporary)
+        self._bound = BoundedFiles(filter(None, paths), config.log_max_bytes)
         self._logs: list[RoundLog] = []
         if config.applog_prefix:
             path = destinations.round_log_path(config.applog_prefix, round_no)
@@ -85,6 +88,7 @@ class RoundOutput:
 
     def _start(self) -> list[str]:
         self._tee.start()
+        self._bound.start()
         for log in self._logs:
             log.start()
         return self._news()
@@ -101,11 +105,13 @@ class RoundOutput:
         self._tee.close(_SHOW_S)
         for log in self._logs:
             log.close(max(0.0, deadline - time.monotonic()))
+        self._bound.close(_SHOW_S)  # now that nobody reads them any more
         return self._news()
 
     def _news(self) -> list[str]:
         news: list[str] = []
-        for problems in (self._problems, self._tee.problems, *(log.problems for log in self._logs)):
+        of_logs = (log.problems for log in self._logs)
+        for problems in (self._problems, self._tee.problems, self._bound.problems, *of_logs):
             news += problems
             problems.clear()
         return news

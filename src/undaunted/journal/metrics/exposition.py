@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
@@ -16,10 +17,14 @@ REMEDY = "needs the package prometheus-client: pip install 'undaunted[metrics]'"
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One value, with the labels that tell it from the others of its family."""
+    """One value, with the labels that tell it from the others of its family.
+
+    ``suffix`` of the name: which part of a histogram it is, "" = there are no parts.
+    """
 
     labels: Mapping[str, str]
     value: float
+    suffix: str = ""
 
 
 @dataclass(slots=True)
@@ -29,19 +34,38 @@ class Family:
     Attributes:
         name: in the field's form, with its unit; a counter's ends in ``_total``.
         help: one sentence.
-        kind: ``gauge``, or ``counter`` (never falls as long as the launcher lives).
+        kind: ``gauge``, ``counter`` (never falls as long as the launcher lives) or ``histogram``.
         samples: none means that nothing is known.
     """
 
     name: str
     help: str
-    kind: Literal["gauge", "counter"] = "gauge"
+    kind: Literal["gauge", "counter", "histogram"] = "gauge"
     samples: list[Sample] = field(default_factory=list)
 
     def add(self, value: float | None, **labels: object) -> Family:
         """Add a sample, unless its value is None; return this family."""
         if value is not None:
             self.samples.append(Sample({k: str(v) for k, v in labels.items()}, float(value)))
+        return self
+
+    def observe(self, values: Sequence[float], bounds: Sequence[float], **labels: object) -> Family:
+        """Add a histogram of values, unless there are none; return this family.
+
+        Args:
+            values: what was measured.
+            bounds: of the buckets, rising; one more takes what is beyond.
+            labels: of all its samples.
+        """
+        if not values:
+            return self
+        about = {key: str(value) for key, value in labels.items()}
+        for bound in (*bounds, math.inf):
+            below = float(sum(value <= bound for value in values))
+            le = "+Inf" if bound == math.inf else f"{bound:g}"
+            self.samples.append(Sample({**about, "le": le}, below, "_bucket"))
+        self.samples.append(Sample(about, math.fsum(values), "_sum"))
+        self.samples.append(Sample(about, float(len(values)), "_count"))
         return self
 
 
@@ -88,5 +112,5 @@ def _metric(family: Family) -> Metric:
 
     metric = Metric(family.name.removesuffix("_total"), family.help, family.kind)
     for sample in family.samples:
-        metric.add_sample(family.name, dict(sample.labels), sample.value)
+        metric.add_sample(family.name + sample.suffix, dict(sample.labels), sample.value)
     return metric

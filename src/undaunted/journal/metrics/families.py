@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _NS = 1_000_000_000
 _KINDS = ("crash", "hang", "spawn")
+# Of restarts, in seconds: warm ones take tenths, large jobs minutes.
+_RESTART_BUCKETS_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,8 @@ def _of_rounds(run: RunSummary, node: str) -> list[Family]:
     verdicts = [(one.verdict.rank, one.verdict.kind) for one in rounds if one.verdict is not None]
     for rank, kind in sorted(set(verdicts)):
         blamed.add(verdicts.count((rank, kind)), node=node, rank=rank, kind=kind)
-    took = [one.phases.total_ns or 0 for one in rounds[:-1] if one.phases is not None]
+    phases = [one.phases for one in rounds[:-1] if one.phases is not None]
+    took = [each.total_ns / _NS for each in phases if each.total_ns]
     return [
         failures,
         blamed,
@@ -145,7 +148,12 @@ def _of_rounds(run: RunSummary, node: str) -> list[Family]:
             "undaunted_restart_seconds_total",
             "From failures of this node until the program ran on all of its ranks again.",
             "counter",
-        ).add(sum(took) / _NS, node=node),
+        ).add(sum(took), node=node),
+        Family(
+            "undaunted_restart_duration_seconds",
+            "How long each of these took: how many took no longer than a bound.",
+            "histogram",
+        ).observe(took, _RESTART_BUCKETS_S, node=node),
         Family(
             "undaunted_iteration", "Highest iteration that a rank of this node has begun."
         ).add(max((one.last_iteration for one in rounds if one.last_iteration is not None),

@@ -142,7 +142,9 @@ def metrics_data(
             for sample in family.samples
         ]
         data: Any
-        if family.kind == "counter":
+        if family.kind == "histogram":
+            data = _histogram(family, began_ns, now_ns)
+        elif family.kind == "counter":
             data = otel.Sum(points, otel.AggregationTemporality.CUMULATIVE, is_monotonic=True)
         else:
             data = otel.Gauge(points)
@@ -150,6 +152,26 @@ def metrics_data(
     resource = Resource.create({"service.name": "undaunted", **about})
     scope = otel.ScopeMetrics(InstrumentationScope("undaunted"), metrics, "")
     return otel.MetricsData([otel.ResourceMetrics(resource, [scope], "")])
+
+
+def _histogram(family: Family, began_ns: int, now_ns: int) -> Any:
+    """Return the one histogram of a family: counts of each bucket, not of all below it."""
+    from opentelemetry.sdk.metrics import export as otel
+
+    below = [sample for sample in family.samples if sample.suffix == "_bucket"]
+    counts = [round(sample.value) for sample in below]
+    point = otel.HistogramDataPoint(
+        attributes={k: v for k, v in below[0].labels.items() if k != "le"},
+        start_time_unix_nano=began_ns,
+        time_unix_nano=now_ns,
+        count=counts[-1],
+        sum=next(sample.value for sample in family.samples if sample.suffix == "_sum"),
+        bucket_counts=[now - before for before, now in zip([0, *counts], counts, strict=False)],
+        explicit_bounds=[float(sample.labels["le"]) for sample in below[:-1]],
+        min=float("nan"),
+        max=float("nan"),
+    )
+    return otel.Histogram([point], otel.AggregationTemporality.CUMULATIVE)
 
 
 def _unit(name: str) -> str:

@@ -1,7 +1,3 @@
-"""Not built: importing this says so."""
+"""Tools for tests of NVRx's users."""
 
 from __future__ import annotations
-
-from nvidia_resiliency_ext._not_built import refuse
-
-refuse(__name__)

@@ -63,6 +63,7 @@ class RankMonitor:
         self._again: asyncio.TimerHandle | None = None
         listener = Callbacks(
             limit_passed=self._limit_passed,
+            silent=lambda _index, _expired: None,
             page_changed=lambda _index, _page: None,
             ring_events=lambda _index, _events, _lost: None,
             request=self._answer,

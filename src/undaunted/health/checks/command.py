@@ -1,0 +1,113 @@
+"""Programs that check a node: of other vendors, of a site. Their exit code, or JSON, is the answer.
+
+Exit code 0 is healthy, and any other unhealthy. What a program prints may be an object instead:
+``{"healthy": false, "text": "GPU 3 has lost its fan"}``; ``null`` for ``healthy`` means that it
+could not tell. There is no shell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import threading
+from typing import Any
+
+from undaunted.health.check import (
+    DEADLINE_S,
+    Check,
+    Finding,
+    Settings,
+    close_quietly,
+    reason,
+    skipped,
+)
+
+_MOST = 64 * 1024  # bytes of what it prints
+_OUTPUT_S = 1.0  # after its end
+_SHOWN = 200
+
+
+class CommandCheck(Check):
+    """One program."""
+
+    name = "command"
+    deadline_s = 2 * DEADLINE_S
+
+    def __init__(self, words: tuple[str, ...], limit_s: float = DEADLINE_S) -> None:
+        """Run ``words``, for ``limit_s`` at most."""
+        self.subject = words[0]
+        self._words = words
+        self._limit_s = limit_s
+
+    def run(self, seen: dict[str, Any]) -> Finding | None:  # noqa: ARG002 - nothing to keep
+        """See `Check`."""
+        try:
+            process = subprocess.Popen(
+                self._words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return skipped(f"it cannot be started: {reason(error)}")
+        assert process.stdout is not None, "it is a pipe"
+        reader = _Tail(process.stdout.fileno())
+        with process:
+            try:
+                code = process.wait(self._limit_s)
+            except subprocess.TimeoutExpired:
+                with contextlib.suppress(OSError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                return Finding(f"it did not end within {self._limit_s:g} s")
+            return judge(code, reader.output())
+
+
+class _Tail(threading.Thread):
+    """Keeps the end of what a program prints, however much that is."""
+
+    def __init__(self, fd: int) -> None:
+        super().__init__(name="undaunted-check-output", daemon=True)
+        self._fd = os.dup(fd)
+        self._kept = b""
+        self.start()
+
+    def run(self) -> None:
+        try:
+            while chunk := os.read(self._fd, _MOST):
+                self._kept = (self._kept + chunk)[-_MOST:]
+        finally:
+            close_quietly(self._fd)
+
+    def output(self) -> bytes:
+        """What came; a child of the program may hold its end open for ever."""
+        self.join(_OUTPUT_S)
+        return self._kept
+
+
+def judge(code: int, output: bytes) -> Finding | None:
+    """Return what a program that has ended says of the node."""
+    text = output.decode("utf-8", "replace").strip()
+    try:
+        told = json.loads(text)
+    except ValueError:
+        told = None
+    if isinstance(told, dict) and "healthy" in told:
+        said = str(told.get("text") or "no reason given")[:_SHOWN]
+        if told["healthy"] is None:
+            return skipped(said)
+        return None if told["healthy"] is True else Finding(said)
+    if code == 0:
+        return None
+    last = text.splitlines()[-1][:_SHOWN] if text else "it printed nothing"
+    how = f"exit code {code}" if code > 0 else f"signal {-code}"
+    return Finding(f"{how}: {last}")
+
+
+def checks(settings: Settings) -> list[Check]:
+    """Return a check per program."""
+    return [CommandCheck(tuple(words)) for words in settings.commands if words]

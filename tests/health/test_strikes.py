@@ -1,0 +1,66 @@
+"""What is remembered of a node from job to job."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from undaunted.health import strikes
+from undaunted.health.strikes import Strike, add, read, refusal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DAY_S = 86400.0
+
+
+def test_strikes_are_kept_in_a_private_file(tmp_path: Path) -> None:
+    path = tmp_path / "below" / "strikes"
+    assert read(path) == []
+    for number in range(3):
+        add(path, Strike(float(number), "run", f"GPU {number} is lost"))
+    assert [each.time for each in read(path)] == [0, 1, 2]
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_of_very_many_the_newest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strikes, "_MOST_KEPT", 3)
+    path = tmp_path / "strikes"
+    for number in range(5):
+        add(path, Strike(float(number), "run", "x" * 10_000))
+    assert [each.time for each in read(path)] == [2, 3, 4]
+    assert all(len(each.reason) == 300 for each in read(path))
+
+
+def test_lines_that_are_no_strikes_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "strikes"
+    path.write_bytes(b'\xff\n[]\n{"time": "x"}\n{"time": 1, "run_id": "r", "reason": "a"}\nnull\n')
+    assert read(path) == [Strike(1.0, "r", "a")]
+    add(path, Strike(2.0, "r", "b"))
+    assert len(read(path)) == 2
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "other")
+    for name in ("pipe", "link"):
+        with pytest.raises(OSError, match=r"file|symbolic|links"):
+            add(tmp_path / name, Strike(1.0, "r", "a"))
+        with pytest.raises(OSError, match=r"file|symbolic|links"):
+            read(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("days_ago", "refused"),
+    [((), False), ((1, 2), False), ((1, 2, 3), True), ((1, 2, 9), False), ((-1, 1, 2), False)],
+)
+def test_so_many_within_the_time_are_too_many(days_ago: tuple[int, ...], refused: bool) -> None:
+    now = 100 * DAY_S
+    known = [Strike(now - days * DAY_S, "job7", "GPU 3") for days in sorted(days_ago, reverse=True)]
+    why = refusal(known, (3, 7 * DAY_S), now)
+    assert bool(why) is refused
+    if refused:
+        for word in ("3 strikes", "7 d", "1 d", "job7", "GPU 3"):
+            assert word in why
