@@ -26,7 +26,7 @@ from undaunted.fault_tolerance.output.destinations import round_log_path
 from undaunted.journal.events import AttributionResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from undaunted.fault_tolerance.agent.orders import Orders
     from undaunted.fault_tolerance.agent.own_service import OwnService
@@ -299,17 +299,20 @@ def read_answer(request: _Request, body: bytes) -> Answer:
     status = said.get("status", "completed")
     if status != "completed":
         raise ServiceError(f"no result for {request.log_path}: {status}")
+    action, text = read_result(said)
+    return Answer(request.round, request.log_path, action, text)
+
+
+def read_result(said: Mapping[str, Any]) -> tuple[str, str]:
+    """Return what a service recommends, "" = nothing, and the result in a line."""
     result = said.get("result")
     inner = result if isinstance(result, dict) else {}
     text = inner.get("result", result)
     text = text if isinstance(text, str) else json.dumps(text)
-    action = _action(said) or _action(inner)
-    return Answer(
-        request.round, request.log_path, action, one_line(text, longest=_LONGEST_TEXT) or "nothing"
-    )
+    return _action(said) or _action(inner), one_line(text, longest=_LONGEST_TEXT) or "nothing"
 
 
-def _action(said: dict[str, Any]) -> str:
+def _action(said: Mapping[str, Any]) -> str:
     recommendation = said.get("recommendation")
     if isinstance(recommendation, dict):
         recommendation = recommendation.get("action")
