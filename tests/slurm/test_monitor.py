@@ -41,12 +41,12 @@ class Jobs:
         self.states[id_] = state
         return id_
 
-    def array(self) -> None:
-        """Nine tasks; all but the first one fail."""
+    def array(self, tasks: int, *options: str) -> None:
+        """All tasks but the first one fail."""
         end = "exit $SLURM_ARRAY_TASK_ID"
-        id_ = self.submit("", "-w", "n2", "--array=0-8", "-o", "%A_%3a.out", end=end)
+        id_ = self.submit("", "-w", "n2", f"--array=0-{tasks - 1}", *options, end=end)
         del self.states[id_]
-        self.states |= {f"{id_}_{task}": "FAILED" if task else "COMPLETED" for task in range(9)}
+        self.states |= {f"{id_}_{task}": "FAILED" if task else "COMPLETED" for task in range(tasks)}
 
 
 def test_jobs_of_all_kinds_are_told_once(
@@ -57,7 +57,8 @@ def test_jobs_of_all_kinds_are_told_once(
     plain = [
         jobs.submit("COMPLETED", "-w", "n1", "-J", "a b", "-o", "%x-%5j.out") for _ in range(4)
     ]
-    jobs.array()
+    jobs.array(5, "-o", "%A_%3a.out")
+    jobs.array(4)
     again, moved = (jobs.submit("COMPLETED", "--requeue") for _ in range(2))
     lost = jobs.submit("NODE_FAIL", "-w", "n3", "--no-requeue")
     cancelled = jobs.submit("CANCELLED", "-w", "n3")

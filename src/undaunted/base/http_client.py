@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     import http.client
-    import ssl
 
 _CONNECT_S = 5.0
 _LONGEST_ANSWER = 1 << 20  # bytes
@@ -42,7 +41,6 @@ def exchange(
     *,
     limit_s: float,
     token: bytes = b"",
-    tls: ssl.SSLContext | None = None,
 ) -> Response:
     """Send one request and return the answer, whatever its status.
 
@@ -53,7 +51,6 @@ def exchange(
         body: JSON; None = there is none.
         limit_s: longest wait, seconds; of these at most 5 to connect.
         token: shown as ``Authorization: Bearer``, b"" = none.
-        tls: for https; None = the authorities of the system.
 
     Raises:
         OSError: the server cannot be reached.
@@ -62,7 +59,7 @@ def exchange(
     import http.client
 
     deadline = time.monotonic() + limit_s
-    connection = _connection(url, min(limit_s, _CONNECT_S), tls)
+    connection = _connection(url, min(limit_s, _CONNECT_S))
     try:
         connection.connect()
         connection.sock.settimeout(limit_s)
@@ -93,17 +90,15 @@ def _read(response: http.client.HTTPResponse, deadline: float) -> bytes:
     return bytes(content)
 
 
-def _connection(
-    url: str, timeout_s: float, tls: ssl.SSLContext | None
-) -> http.client.HTTPConnection:
+def _connection(url: str, timeout_s: float) -> http.client.HTTPConnection:
     import http.client
 
     if url.startswith(_UNIX):
         return _over_unix(url.removeprefix(_UNIX), timeout_s)
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port
-    if parts.scheme == "https":
-        return http.client.HTTPSConnection(host, port or 443, timeout=timeout_s, context=tls)
+    if parts.scheme == "https":  # the authorities of this machine, or of SSL_CERT_FILE
+        return http.client.HTTPSConnection(host, port or 443, timeout=timeout_s)
     return http.client.HTTPConnection(host, port or 80, timeout=timeout_s)
 
 

@@ -18,16 +18,13 @@ from undaunted.cli.serving import bearer_token, listen, server_tls
 if TYPE_CHECKING:
     from undaunted.services.slurm.monitor import Config
 
-_HTTPS = "https://"
 _NAME = re.compile(r"[\w.@-]+")
 
 
 def _service(text: str) -> str:
-    """Read where the service is, also ``https://HOST:PORT``."""
-    if text.startswith(_HTTPS):
-        return values.service(f"http://{text.removeprefix(_HTTPS)}").replace("http", "https", 1)
+    """Read where the service is; nobody starts one here."""
     if text == "localhost":
-        raise ValueError("'localhost' is no service; give http://127.0.0.1:PORT or unix:///PATH")
+        raise ValueError("'localhost' is no URL; give http://127.0.0.1:PORT or unix:///PATH")
     return values.service(text)
 
 
@@ -64,10 +61,6 @@ class MonitorOptions(msgspec.Struct, kw_only=True, frozen=True):
     ] = "http://127.0.0.1:8000"
     attrsvc_token_file: Annotated[
         OptionalFile, Opt("File, mode 0600, with the token that the service wants to see")
-    ] = None
-    attrsvc_tls_ca: Annotated[
-        OptionalFile,
-        Opt("Authority of the service's certificate, PEM", shown="those of the system"),
     ] = None
     timeout: Annotated[
         Period, Opt("Longest wait for an answer", variables=("NVRX_SMONSVC_TIMEOUT",))
@@ -176,15 +169,9 @@ def build_config(parsed: Parsed[MonitorOptions], environ: Mapping[str, str]) -> 
     Raises:
         UsageError: something cannot work; the message names the value and the remedy.
     """
-    from undaunted.coordinator.wire.credentials import TlsError, client_context
     from undaunted.services.slurm.monitor import Config
 
     options = parsed.options
-    try:
-        ca = options.attrsvc_tls_ca
-        service_tls = None if ca is None else client_context(ca)
-    except TlsError as error:
-        raise UsageError(f"--attrsvc-tls-ca: {error}") from None
     token = bearer_token(options.token_file)
     service_token = bearer_token(options.attrsvc_token_file)
     tls = server_tls(options.tls_cert, options.tls_key)
@@ -196,7 +183,6 @@ def build_config(parsed: Parsed[MonitorOptions], environ: Mapping[str, str]) -> 
     return Config(
         service=options.attrsvc_endpoint,
         service_token=service_token,
-        service_tls=service_tls,
         timeout_s=options.timeout,
         directory=directory.absolute(),
         period_s=options.interval,

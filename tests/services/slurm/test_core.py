@@ -171,9 +171,7 @@ def test_the_way_of_a_job() -> None:
     assert isinstance(run.next(), core.Wait)
     assert (run.job.stage, run.job.outcome) == (Stage.CLOSED, "result")
     assert run.kept["7"] == run.job
-    assert run.lines == [
-        "job 7 (train) FAILED: result (it recommends RESTART): rank 3 ran out of memory"
-    ]
+    assert run.lines == ["job 7 (train) FAILED, advice RESTART: rank 3 ran out of memory"]
 
 
 def test_a_job_that_has_not_begun_is_not_followed() -> None:

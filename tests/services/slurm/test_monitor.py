@@ -103,7 +103,7 @@ def test_a_job_is_followed_to_its_result(
             await running.list()
             await running.until(lambda: running.lines)
             [line] = running.lines
-            assert line.startswith("job 17 (train) FAILED: result (it recommends RESTART): ")
+            assert line.startswith("job 17 (train) FAILED, advice RESTART: ")
             assert line.endswith("/logs/17-train.out: rank 3 ran out of memory")
 
     asyncio.run(follow())

@@ -75,6 +75,11 @@ def _read_job(values: Sequence[str]) -> Listed | None:
     found = _ID.fullmatch(listed_id)
     if found is None or batch == "0" or not restarts.isdecimal():
         return None  # not one of its own, or nothing that writes to a file
+    array, _, task = found[1].partition("_")
+    if task and path.endswith(
+        f"/slurm-{job_id}.out"
+    ):  # squeue forgets what the default of arrays is
+        path = f"{path.rpartition('/')[0]}/slurm-{array}_{task}.out"
     writes = host not in _NO_HOST and path.startswith("/") and path != os.devnull
     known = symbols(job_id=job_id, task_id=found[1], host=host, user=user, name=name)
     return Listed(

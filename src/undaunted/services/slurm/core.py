@@ -400,8 +400,8 @@ class Monitor:
         self._unsaved[job.id] = answer
         self._closed[job.id] = None
         self.counts[outcome] += 1
-        advice = f" (it recommends {job.action})" if job.action else ""
-        self._say(f"job {job.id} ({job.name}) {job.state}: {job.outcome}{advice}: {job.text}")
+        word = f"advice {job.action}" if job.action else job.outcome
+        self._say(f"job {job.id} ({job.name}) {job.state}, {word}: {job.text}")
 
     def _forget_old(self, seen: set[str], now: float) -> None:
         """Forget closed jobs that squeue shows no more and that are old, or too many."""

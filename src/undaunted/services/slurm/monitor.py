@@ -44,7 +44,6 @@ class Config(msgspec.Struct, kw_only=True):
     Attributes:
         service: URL of the attribution service.
         service_token: that it wants to see, b"" = none.
-        service_tls: for https.
         timeout_s: longest wait for an answer of the service.
         directory: for its files, absolute.
         period_s: between two listings.
@@ -59,7 +58,6 @@ class Config(msgspec.Struct, kw_only=True):
     service: str
     directory: Path
     service_token: bytes = b""
-    service_tls: ssl.SSLContext | None = None
     timeout_s: float = 60.0
     period_s: float = 180.0
     give_up_s: float = 3600.0
@@ -332,7 +330,6 @@ def request(config: Config, method: str, path: str, body: Mapping[str, Any] | No
             None if body is None else json.dumps(body),
             limit_s=config.timeout_s,
             token=config.service_token,
-            tls=config.service_tls,
         )
     except OSError as error:
         return core.Reply(core.UNREACHABLE, problem=f"{config.service}: {error.strerror or error}")
