@@ -23,7 +23,8 @@ SQUEUE = """\
 #!{python} -IS
 import os, pathlib, sys, time
 here = pathlib.Path(__file__).parent
-(here / "asked").open("a").write(" ".join(sys.argv[1:]) + "\\n")
+given = [name for name in os.environ if name.startswith("SQUEUE_")] + [os.environ["TZ"]]
+(here / "asked").open("a").write(" ".join(sys.argv[1:] + given) + "\\n")
 first, _, rest = (here / "fault").read_text().partition(" ")
 (here / "fault").write_text(rest)
 if first == "fail":

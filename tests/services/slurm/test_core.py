@@ -193,6 +193,16 @@ def test_a_job_that_goes_back_to_the_queue_has_not_ended() -> None:
     assert run.request() == ("terminal", "7")
 
 
+def test_a_job_that_is_cancelled_when_it_is_back_in_the_queue_has_its_log() -> None:
+    run = Driven()
+    run.list(listed())
+    run.answer()
+    run.list(listed("PENDING", restarts=1, submitted="t1", log_path=""))
+    run.list(listed("CANCELLED", restarts=1, submitted="t1", log_path=""))
+    assert run.request() == ("terminal", "7")
+    assert run.job.log_path == "/logs/7.out"
+
+
 def test_a_job_that_is_started_again_after_its_end_is_another_one() -> None:
     run = Driven(closed())
     run.list(listed("FAILED"))

@@ -130,9 +130,11 @@ async def _run(program: str, *words: str) -> str:
     Raises:
         SlurmError: it cannot be started, takes too long, prints too much, or complains.
     """
-    # Variables such as SQUEUE_STATES would change the question.
+    # Variables such as SQUEUE_STATES would change the question, and others how times are written: a
+    # job whose time is another one is another job.
     own = ("SQUEUE_", "SACCT_")
     environ = {name: text for name, text in os.environ.items() if not name.startswith(own)}
+    environ |= {"TZ": "UTC", "SLURM_TIME_FORMAT": "standard"}
     try:
         process = await asyncio.create_subprocess_exec(
             program,

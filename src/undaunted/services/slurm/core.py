@@ -335,6 +335,7 @@ class Monitor:
         elif is_refused:
             self._refused(job, reply, now)
         elif job.stage is Stage.RUNNING:
+            job.text = ""
             self._move(job, Stage.TRACKED, now)
         elif job.stage is Stage.ENDED:
             self._move(job, Stage.ASKED, now)

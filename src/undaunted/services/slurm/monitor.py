@@ -334,7 +334,7 @@ def request(config: Config, method: str, path: str, body: Mapping[str, Any] | No
     except OSError as error:
         return core.Reply(core.UNREACHABLE, problem=f"{config.service}: {error.strerror or error}")
     except NoAnswerError as error:
-        return core.Reply(core.NO_ANSWER, problem=f"{config.service}: {method} {path}: {error}")
+        return core.Reply(core.NO_ANSWER, problem=f"{config.service}: {method} {_LOGS}: {error}")
     return read_reply(answer.status, answer.body, answer.retry_after)
 
 
