@@ -204,9 +204,16 @@ class _Answering(http.server.BaseHTTPRequestHandler):
 class Program:
     """``undaunted slurm-monitor`` in a process of its own, until it is killed or told to end."""
 
-    def __init__(self, environment: dict[str, str], service: Service, directory: Path) -> None:
-        words = ("--attrsvc-endpoint", service.url, "--interval", "0.5", "--state-dir", directory)
-        command = [sys.executable, "-m", "undaunted", "slurm-monitor", *map(str, words)]
+    def __init__(
+        self,
+        environment: dict[str, str],
+        service: Service,
+        directory: Path,
+        interval: str = "0.5",
+    ) -> None:
+        words = ("--attrsvc-endpoint", service.url, "--interval", interval)
+        words += ("--state-dir", str(directory))
+        command = [sys.executable, "-m", "undaunted", "slurm-monitor", *words]
         self.process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
         self.lines: list[str] = []
         self.said = threading.Condition()

@@ -117,6 +117,25 @@ def test_a_job_is_followed_to_its_result(
     assert (config.directory / "jobs" / "17.json").stat().st_mode & 0o777 == 0o600
 
 
+def test_a_look_that_is_wanted_while_one_is_going_on_comes_after_it(
+    slurm: Slurm, tmp_path: Path
+) -> None:
+    config, files = Config(service="http://127.0.0.1:1", directory=tmp_path), Files(tmp_path)
+
+    async def look() -> None:
+        shell = Shell(config, files, print)
+        await shell.do(core.ListJobs())
+        assert isinstance(shell.monitor.next(shell._now()), core.Wait)
+        looking = asyncio.create_task(shell.do(core.ListJobs()))
+        await asyncio.sleep(0)  # it has begun
+        shell.list_soon()
+        await looking
+        assert isinstance(shell.monitor.next(shell._now()), core.ListJobs)
+
+    asyncio.run(look())
+    files.close()
+
+
 def test_jobs_that_have_left_the_queue_are_looked_up(
     slurm: Slurm, service: Service, tmp_path: Path
 ) -> None:
@@ -315,6 +334,19 @@ def test_a_thousand_jobs_come_and_go_each_is_told_once(
         id_: "FAILED" if number < HALF else "TIMEOUT" for number, id_ in enumerate(every)
     }
     assert program.lines[-1].endswith("ended; jobs are followed further when it is started again\n")
+
+
+@pytest.mark.e2e
+def test_a_signal_ends_the_period(slurm: Slurm, service: Service, tmp_path: Path) -> None:
+    program = Program(slurm.environment, service, tmp_path / "state", interval="1h")
+    try:
+        program.wait_for("every 1 h")
+        for number, name in ((signal.SIGUSR1, "17"), (signal.SIGHUP, "18")):
+            slurm.show(row(name, "RUNNING", "/logs/%j.out"))
+            program.process.send_signal(number)
+            service.wait_for([name], "track_only")
+    finally:
+        assert program.end(signal.SIGTERM) == 0
 
 
 @pytest.mark.e2e

@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from undaunted.base.deadline import off_loop
+from undaunted.base.deadline import in_time, off_loop
 from undaunted.base.directories import make_private
 from undaunted.base.http_client import NoAnswerError, exchange
 from undaunted.base.http_server import Page, PageServer
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _LOGS = "/logs"
 _DISK_S = 10.0
+_START_S = 60.0  # for all files to be read
 _SPARE_S = 10.0  # for names to be looked up, and for what sends byte by byte
 _MOST_ON_PAGE = 1000
 _JSON = "application/json"
@@ -142,7 +143,7 @@ def run(config: Config) -> int:
     Raises:
         OSError: the directory cannot be used.
     """
-    files = Files(config.directory)
+    files = in_time(_START_S, lambda: Files(config.directory))
     try:
         asyncio.run(_run(config, files))
     finally:
@@ -153,16 +154,16 @@ def run(config: Config) -> int:
 async def _run(config: Config, files: Files) -> None:
     loop = asyncio.get_running_loop()
     shell = Shell(config, files, say)
-    say(
-        f"asks {config.service} about jobs, every {format_duration(config.period_s)}; "
-        f"{count(len(shell.monitor.jobs), 'job')} known from before; results are in "
-        f"{config.directory / 'jobs'}{_pages(config)}"
-    )
     following = asyncio.ensure_future(shell.follow())
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, following.cancel)
     for number in (signal.SIGUSR1, signal.SIGHUP):
         loop.add_signal_handler(number, shell.list_soon)
+    say(
+        f"asks {config.service} about jobs, every {format_duration(config.period_s)}; "
+        f"{count(len(shell.monitor.jobs), 'job')} known from before; results are in "
+        f"{config.directory / 'jobs'}{_pages(config)}"
+    )
     with contextlib.suppress(asyncio.CancelledError):
         await following
     say("ended; jobs are followed further when it is started again")
@@ -191,18 +192,20 @@ class Shell:
         self._files = files
         self._say = say
         self._began = time.time() - time.monotonic()
-        kept, others = files.read()
+        kept, others = in_time(_START_S, files.read)
         for path in others:
             say(f"{path} is no file of a job, and is not looked at: remove it")
         self.monitor = core.Monitor(
             kept, self._now(), period_s=config.period_s, give_up_s=config.give_up_s
         )
         self._wake = asyncio.Event()
+        self._is_wanted = False  # another look, since the last one began
         # One at a time: what hangs is not overtaken by what comes later.
         self._disk, self._line = asyncio.Semaphore(1), asyncio.Semaphore(1)
 
     def list_soon(self) -> None:
         """Look at the queue now."""
+        self._is_wanted = True
         self.monitor.list_soon(self._now())
         self._wake.set()
 
@@ -257,12 +260,16 @@ class Shell:
 
     async def _list(self) -> None:
         config = self._config
+        self._is_wanted = False
         try:
             jobs = await commands.list_jobs(config.users, config.partitions)
         except commands.SlurmError as error:
             self.monitor.not_listed(str(error), self._now())
-            return
-        self.monitor.listed([one for one in jobs if config.names.match(one.name)], self._now())
+        else:
+            jobs = [one for one in jobs if config.names.match(one.name)]
+            self.monitor.listed(jobs, self._now())
+        if self._is_wanted:
+            self.list_soon()
 
     async def _on_disk(self, call: Callable[[], None]) -> str:
         """Return why it did not work, "" = it did."""
