@@ -263,6 +263,12 @@ def test_a_disk_that_cannot_be_written_keeps_requests_back(
     [
         (200, b'{"a": 1}', "", core.Reply(200, {"a": 1})),
         (200, b"[]", "", core.Reply(core.NO_ANSWER, {}, "the answer is no JSON object: b'[]'")),
+        (
+            200,
+            b"\xff",
+            "",
+            core.Reply(core.NO_ANSWER, {}, "the answer is no JSON object: b'\\xff'"),
+        ),
         (429, b"slowly", "17", core.Reply(429, {}, "the service: 429 slowly", 17.0)),
         (429, b"", "Tue, 1 Jan", core.Reply(429, {}, "the service: 429 ", 0.0)),
         (

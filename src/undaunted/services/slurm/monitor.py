@@ -348,8 +348,8 @@ def request(config: Config, method: str, path: str, body: Mapping[str, Any] | No
 def read_reply(status: int, content: bytes, retry_after: str) -> core.Reply:
     """Understand what the service has answered."""
     try:
-        body = json.loads(content)
-    except (ValueError, RecursionError):
+        body = msgspec.json.decode(content)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         body = None
     if status < 300 and not isinstance(body, dict):
         return core.Reply(core.NO_ANSWER, problem=f"the answer is no JSON object: {content[:80]!r}")
