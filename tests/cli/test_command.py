@@ -17,9 +17,13 @@ from undaunted.cli.messages import UsageError
 from undaunted.cli.options import GROUPS, RUN
 from undaunted.cli.report import REPORT
 from undaunted.cli.serve import SERVE
+from undaunted.cli.slurm_monitor import SLURM_MONITOR
 from undaunted.cli.top import TOP
 
-COMMANDS = (RUN, COORDINATOR, REPORT, TOP, CTL, *ACTIONS.values(), CHAOS, DOCTOR, SERVE, MCP)
+COMMANDS = (
+    *(RUN, COORDINATOR, REPORT, TOP, CTL, *ACTIONS.values(), CHAOS, DOCTOR, SERVE, MCP),
+    SLURM_MONITOR,
+)
 DEFAULTS = RUN.schema()
 HEARTBEAT = "ft-rank-heartbeat-timeout"
 
@@ -220,7 +224,8 @@ def test_options_of_chaos_and_run_differ():
 def test_every_name_in_an_error_message_is_an_option():
     """A slip of the pen in `Parsed.source` would only show in a message."""
     asked = re.compile(r"\.(?:source|is_given)\(\s*[\"']([\w-]+)[\"']")
-    known = {option.name for command in (RUN, CHAOS, SERVE) for option in command.options}
+    commands = (RUN, CHAOS, SERVE, SLURM_MONITOR)
+    known = {option.name for command in commands for option in command.options}
     used = {
         name
         for file in Path(command_module.__file__).parent.glob("*.py")

@@ -20,7 +20,7 @@ PROJECT = REPOSITORY / "compat/nvidia-resiliency-ext"
 PACKAGE = PROJECT / "src/nvidia_resiliency_ext"
 
 
-SCRIPTS = ("ft_launcher", "nvrx-control", "nvrx-attrsvc", "nvrx-mcp-analysis")
+SCRIPTS = ("ft_launcher", "nvrx-control", "nvrx-attrsvc", "nvrx-mcp-analysis", "nvrx-smonsvc")
 
 
 def module_files() -> dict[str, Path]:

@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING
 
 from tests.e2e.launcher import wait_until_gone
 from tests.ports import free_ports
+from undaunted.base.inotify import Inotify
+from undaunted.base.process import wait_readable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,7 +122,7 @@ class Cluster:
         # It goes into the background, and is ready then.
         self.run("munged", "--socket", here / "munge.sock", *files, "--force")
         self._open.callback(end, int((here / "munge.pid").read_text()))
-        self.start("slurmctld", "-D", "-c")
+        self._controller = self.start("slurmctld", "-D", "-c")
         for node in NODES:
             enter = ("unshare", "--mount", "sh", "-c", NAMED, here / "hosts")
             self._nodes[node] = self.start(*enter, "slurmd", "-D", "-N", node)
@@ -143,6 +145,34 @@ class Cluster:
         """Kill the daemon of a node; what it has started lives on."""
         self._nodes[node].kill()
         self._nodes[node].wait(DEADLINE_S)
+
+    def kill_slurmctld(self, job: str) -> None:
+        """Kill the controller when it has saved what it knows; jobs run on.
+
+        Args:
+            job: any one; a change of it has the controller save its jobs.
+        """
+        saved, began = self.directory / "state" / "job_state", time.time_ns()
+        watch = Inotify()
+        try:
+            watch.watch(str(saved.parent))
+            self.run("scontrol", "update", f"JobId={job}", "Comment=seen")
+            while not saved.exists() or saved.stat().st_mtime_ns < began:
+                assert wait_readable(watch.fileno(), DEADLINE_S), "it does not save its jobs"
+                watch.drain()
+        finally:
+            watch.close()
+        self._controller.kill()
+        self._controller.wait(DEADLINE_S)
+
+    def start_slurmctld(self) -> None:
+        """Start the controller again, with what it has saved; it answers after a while."""
+        self._controller = self.start("slurmctld", "-D")
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What programs need to find this cluster."""
+        return self._environment
 
     def start(
         self, *command: object, cwd: Path | None = None, stderr: int = subprocess.DEVNULL

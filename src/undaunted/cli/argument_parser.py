@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from undaunted.cli.command import Command
 
 # Other names of commands, as in pyproject.toml.
-_NAMES = {"ft_launcher": "run", "nvrx-control": "coordinator"}
+_NAMES = {"ft_launcher": "run", "nvrx-control": "coordinator", "nvrx-smonsvc": "slurm-monitor"}
 
 
 def argument_parser(
@@ -88,7 +88,8 @@ def complete(names: Iterable[str]) -> None:
 
 
 def _add_command(parser: argparse.ArgumentParser, name: str) -> None:
-    command: Command[Any] = getattr(import_module(f"undaunted.cli.{name}"), name.upper())
+    module = name.replace("-", "_")
+    command: Command[Any] = getattr(import_module(f"undaunted.cli.{module}"), module.upper())
     _add_options(parser, command.options)
     parser.add_argument("--help-all", action="store_true")
     if name == "chaos":

@@ -36,15 +36,17 @@ Commands:
   flight    say who keeps the others waiting, from dumps of the Flight Recorder
   serve     answer over HTTP what a log tells of: an attribution service
   mcp       let an assistant explain failures, over the Model Context Protocol
+  slurm-monitor
+            have an attribution service look at the logs of Slurm's jobs
 
 undaunted COMMAND --help explains a command; undaunted --version says which
 version this is. ft_launcher is another name for undaunted run, nvrx-control for
 undaunted coordinator, nvrx-attrsvc for undaunted serve, nvrx-mcp-analysis for
-undaunted mcp.
+undaunted mcp, nvrx-smonsvc for undaunted slurm-monitor.
 """
 _COMMANDS = (
     *("run", "coordinator", "report", "explain", "top", "ctl", "chaos", "doctor", "flight"),
-    *("serve", "mcp"),
+    *("serve", "mcp", "slurm-monitor"),
 )
 _MOVED = {
     "simulate": "it is part of a checkout of undaunted: python -m simulator",
@@ -74,7 +76,7 @@ def _main(words: list[str]) -> int:
         words = [words[1], "--help", *words[2:]]
     command = words[0] if words else ""
     if command in _COMMANDS:
-        module = import_module(f"undaunted.cli.{command}")
+        module = import_module(f"undaunted.cli.{command.replace('-', '_')}")
         code: int = module.main(words[1:])
         return code
     if command in {"-h", "--help", "help"}:
@@ -105,6 +107,11 @@ def nvrx_attrsvc() -> int:
 def nvrx_mcp_analysis() -> int:
     """Run this process's arguments as `undaunted mcp`, under NVRx's name for it."""
     return main(["mcp", *sys.argv[1:]])
+
+
+def nvrx_smonsvc() -> int:
+    """Run this process's arguments as `undaunted slurm-monitor`, under NVRx's name for it."""
+    return main(["slurm-monitor", *sys.argv[1:]])
 
 
 def _complaint(command: str) -> str:

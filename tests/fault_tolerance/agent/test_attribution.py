@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from tests.coordinator.wire.talk import on_loop
+from undaunted.base import http_client
 from undaunted.fault_tolerance.agent import attribution
 from undaunted.fault_tolerance.agent.attribution import (
     Answer,
@@ -182,7 +183,7 @@ def test_end_does_not_wait_for_a_service_that_hangs(service: Service, heard: Hea
 def test_endless_answer_is_given_up(
     service: Service, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attribution, "_LONGEST_ANSWER", 1 << 10)
+    monkeypatch.setattr(http_client, "_LONGEST_ANSWER", 1 << 10)
     service.body = bytes(1 << 12)
     client = heard.client(service.url)
     client.round_over(0, "/x")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from undaunted.journal.metrics.endpoint import MOST, Endpoint
+from undaunted.base.http_server import MOST
+from undaunted.journal.metrics.endpoint import Endpoint
 from undaunted.journal.metrics.exposition import Family
 
 pytest.importorskip("prometheus_client")

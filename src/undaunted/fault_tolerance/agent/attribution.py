@@ -13,13 +13,11 @@ import contextlib
 import json
 import os
 import queue
-import socket
 import threading
 import time
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 from undaunted.base.text import one_line
 from undaunted.coordinator.core import messages as job
@@ -28,7 +26,6 @@ from undaunted.fault_tolerance.output.destinations import round_log_path
 from undaunted.journal.events import AttributionResult
 
 if TYPE_CHECKING:
-    import http.client
     from collections.abc import Callable, Mapping
 
     from undaunted.fault_tolerance.agent.orders import Orders
@@ -42,9 +39,7 @@ _LAST_RESULT_S = 5.0
 _QUEUED = 64  # requests
 _POST_S = 5.0
 _ASK_S = 60.0  # an analysis takes its time
-_LONGEST_ANSWER = 1 << 20  # bytes
 _LONGEST_TEXT = 1000  # characters of a result that are shown
-_UNIX = "unix://"
 
 
 class Attribution:
@@ -212,7 +207,7 @@ class AttributionClient:
         self._say = say
         self._user = user
         self._job = job
-        self._headers = {"Authorization": f"Bearer {token.decode()}"} if token else {}
+        self._token = token
         self._post_s = post_s
         self._ask_s = ask_s
         self._said = ""  # the problem that was said last
@@ -280,7 +275,7 @@ class AttributionClient:
         return answer._replace(duration_ns=time.monotonic_ns() - began_ns)
 
     def _exchange(self, method: str, path: str, body: str | None, limit_s: float) -> bytes:
-        return _exchange(self._url, method, path, body, limit_s, self._headers)
+        return _exchange(self._url, method, path, body, limit_s, self._token)
 
     def _say_once(self, error: Exception) -> None:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
@@ -304,17 +299,20 @@ def read_answer(request: _Request, body: bytes) -> Answer:
     status = said.get("status", "completed")
     if status != "completed":
         raise ServiceError(f"no result for {request.log_path}: {status}")
+    action, text = read_result(said)
+    return Answer(request.round, request.log_path, action, text)
+
+
+def read_result(said: Mapping[str, Any]) -> tuple[str, str]:
+    """Return what a service recommends, "" = nothing, and the result in a line."""
     result = said.get("result")
     inner = result if isinstance(result, dict) else {}
     text = inner.get("result", result)
     text = text if isinstance(text, str) else json.dumps(text)
-    action = _action(said) or _action(inner)
-    return Answer(
-        request.round, request.log_path, action, one_line(text, longest=_LONGEST_TEXT) or "nothing"
-    )
+    return _action(said) or _action(inner), one_line(text, longest=_LONGEST_TEXT) or "nothing"
 
 
-def _action(said: dict[str, Any]) -> str:
+def _action(said: Mapping[str, Any]) -> str:
     recommendation = said.get("recommendation")
     if isinstance(recommendation, dict):
         recommendation = recommendation.get("action")
@@ -327,78 +325,30 @@ def _exchange(
     path: str,
     body: str | None,
     limit_s: float,
-    headers: Mapping[str, str] = MappingProxyType({}),
+    token: bytes = b"",
 ) -> bytes:
     """Send one request, return the body of the answer.
 
     Raises:
-        OSError: the service cannot be reached or does not answer in time.
-        ServiceError: it answers with an error, or too much.
+        OSError: the service cannot be reached.
+        ServiceError: it does not answer, with an error, or too much.
     """
-    import http.client
+    from undaunted.base.http_client import NoAnswerError, exchange
 
-    deadline = time.monotonic() + limit_s
-    connection = _connection(url, min(limit_s, _POST_S))
     try:
-        connection.connect()
-        connection.sock.settimeout(limit_s)
-        kind = {"Content-Type": "application/json"} if body is not None else {}
-        connection.request(method, path, body, {**headers, **kind})
-        response = connection.getresponse()
-        content = _read(response, deadline)
-        if response.status >= 300:
-            raise _RefusedError(f"{method} /logs: {response.status} {_error_text(content)}")
-    except TimeoutError:
-        raise ServiceError(f"{method} /logs: no answer within {limit_s:g} s") from None
-    except http.client.HTTPException as error:
-        raise ServiceError(f"{method} /logs: {error or type(error).__name__}") from None
-    else:
-        return content
-    finally:
-        connection.close()
+        response = exchange(url, method, path, body, limit_s=limit_s, token=token)
+    except (TimeoutError, NoAnswerError) as error:
+        raise ServiceError(f"{method} /logs: {error}") from None
+    if response.status >= 300:
+        raise _RefusedError(f"{method} /logs: {response.status} {error_text(response.body)}")
+    return response.body
 
 
-def _read(response: http.client.HTTPResponse, deadline: float) -> bytes:
-    content = bytearray()
-    while chunk := response.read1(65536):
-        content += chunk
-        if len(content) > _LONGEST_ANSWER:
-            raise ServiceError(f"the answer is longer than {_LONGEST_ANSWER >> 20} MiB")
-        if time.monotonic() > deadline:
-            raise TimeoutError
-    return bytes(content)
-
-
-def _error_text(content: bytes) -> str:
-    """The service's own words about an error, in one line."""
+def error_text(content: bytes) -> str:
+    """Return the service's own words about an error, in one line."""
     try:
         said = json.loads(content)
         text = said.get("message") or said.get("detail") or said
     except (ValueError, RecursionError, AttributeError):
         text = content.decode(errors="replace")
     return one_line(str(text), longest=200)
-
-
-def _connection(url: str, timeout_s: float) -> http.client.HTTPConnection:
-    import http.client
-
-    if url.startswith(_UNIX):
-        return _over_unix(url.removeprefix(_UNIX), timeout_s)
-    parts = urlsplit(url)
-    if parts.scheme == "https":  # the authorities of this machine, or of SSL_CERT_FILE
-        return http.client.HTTPSConnection(
-            parts.hostname or "", parts.port or 443, timeout=timeout_s
-        )
-    return http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=timeout_s)
-
-
-def _over_unix(path: str, timeout_s: float) -> http.client.HTTPConnection:
-    import http.client
-
-    class Connection(http.client.HTTPConnection):
-        def connect(self) -> None:
-            self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            self.sock.settimeout(timeout_s)
-            self.sock.connect(path)
-
-    return Connection("localhost", timeout=timeout_s)

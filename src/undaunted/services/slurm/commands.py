@@ -1,0 +1,193 @@
+"""What Slurm's commands are asked, and what they answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import secrets
+import signal
+from typing import TYPE_CHECKING
+
+from undaunted.base.text import one_line
+from undaunted.services.slurm.core import ENDED, LIVE, UNKNOWN, Listed
+from undaunted.services.slurm.patterns import expand, symbols
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+_DEADLINE_S = 45.0
+_END_S = 5.0
+_MOST_BYTES = 64 << 20
+# Names and paths come from users, and may hold anything: they come last.
+_FIELDS = (
+    *("JobArrayID", "JobID", "BatchFlag", "RestartCnt", "SubmitTime", "State", "Partition"),
+    *("BatchHost", "UserName", "StdOut", "Name"),
+)
+# A job or a task of an array; neither the tasks that still wait together, 12_[3-9], nor the second
+# and other parts of a heterogeneous job, 14+1, which write nothing of their own.
+_ID = re.compile(r"(\d+(?:_\d+)?)(?:\+0)?")
+_NO_HOST = frozenset({"", "n/a", "N/A", "(null)"})
+_NO_ACCOUNTING = "accounting storage is disabled"
+
+
+class SlurmError(Exception):
+    """A command of Slurm gave no usable answer; the message says why."""
+
+
+async def list_jobs(users: str, partitions: str) -> list[Listed]:
+    """Return the batch jobs that squeue shows, also those that have ended a short while ago.
+
+    Args:
+        users: separated by commas, "" = all.
+        partitions: likewise.
+
+    Raises:
+        SlurmError: it gave no list.
+    """
+    # Nobody can give a job a name that passes for another job: the mark is another one each time.
+    mark = f"={secrets.token_hex(8)}="
+    words = [f"--Format={','.join(f'{field}:{mark}' for field in _FIELDS)}"]
+    words += [f"--user={users}"] if users else []
+    words += [f"--partition={partitions}"] if partitions else []
+    text = await _run("squeue", "--noheader", "--states=all", *words)
+    return list(read_jobs(text, mark))
+
+
+def read_jobs(text: str, mark: str) -> Iterator[Listed]:
+    """Return the batch jobs in the output of squeue.
+
+    Raises:
+        SlurmError: it is something else.
+    """
+    *values, rest = text.split(mark)
+    if len(values) % len(_FIELDS) or rest.strip():
+        raise SlurmError(f"squeue: this is no list of jobs: {one_line(text, longest=80)!r}")
+    for at in range(0, len(values), len(_FIELDS)):
+        job = _read_job([value.strip() for value in values[at : at + len(_FIELDS)]])
+        if job is not None:
+            yield job
+
+
+def _read_job(values: Sequence[str]) -> Listed | None:
+    listed_id, job_id, batch, restarts, submitted, state, partition, host, user, path, name = values
+    found = _ID.fullmatch(listed_id)
+    if found is None or batch == "0" or not restarts.isdecimal():
+        return None  # not one of its own, or nothing that writes to a file
+    array, _, task = found[1].partition("_")
+    if task and path.endswith(
+        f"/slurm-{job_id}.out"
+    ):  # squeue forgets what the default of arrays is
+        path = f"{path.rpartition('/')[0]}/slurm-{array}_{task}.out"
+    writes = host not in _NO_HOST and path.startswith("/") and path != os.devnull
+    known = symbols(job_id=job_id, task_id=found[1], host=host, user=user, name=name)
+    return Listed(
+        id=found[1],
+        restarts=int(restarts),
+        submitted=submitted,
+        state=state if state in LIVE or state in ENDED else UNKNOWN,
+        user=user,
+        partition=partition,
+        log_path=expand(path, known) if writes else "",
+        name=name,
+    )
+
+
+async def look_up(ids: Iterable[str]) -> dict[str, str]:
+    """Return the states that sacct has of jobs; those it has no account of are left out.
+
+    Raises:
+        SlurmError: it gave no answer.
+    """
+    words = ("--noheader", "--parsable2", "--allocations", "--format=JobID,State")
+    try:
+        text = await _run("sacct", *words, f"--jobs={','.join(ids)}")
+    except SlurmError as error:
+        if _NO_ACCOUNTING in str(error):
+            return {}
+        raise
+    return dict(read_states(text))
+
+
+def read_states(text: str) -> Iterator[tuple[str, str]]:
+    """Return ids and states in the output of sacct: the last one of a job that was restarted.
+
+    Raises:
+        SlurmError: it is something else.
+    """
+    for line in text.splitlines():
+        id_, bar, state = line.partition("|")
+        if not bar:
+            raise SlurmError(f"sacct: this is no state of a job: {one_line(line, longest=80)!r}")
+        if found := _ID.fullmatch(id_):
+            yield found[1], state.partition(" ")[0]  # CANCELLED by 1000
+
+
+async def _run(program: str, *words: str) -> str:
+    """Return what a command prints.
+
+    Raises:
+        SlurmError: it cannot be started, takes too long, prints too much, or complains.
+    """
+    # Variables such as SQUEUE_STATES would change the question, and others how times are written: a
+    # job whose time is another one is another job.
+    own = ("SQUEUE_", "SACCT_")
+    environ = {name: text for name, text in os.environ.items() if not name.startswith(own)}
+    environ |= {"TZ": "UTC", "SLURM_TIME_FORMAT": "standard"}
+    try:
+        process = await asyncio.create_subprocess_exec(
+            program,
+            *words,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=environ,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise SlurmError(f"{program} cannot be run: {error.strerror}; is Slurm on PATH?") from None
+    try:
+        output, complaints = await asyncio.wait_for(_outcome(process), _DEADLINE_S)
+    except asyncio.TimeoutError:
+        await _end(process)
+        raise SlurmError(f"{program} has not answered for {_DEADLINE_S:g} s") from None
+    except BaseException:
+        await _end(process)
+        raise
+    complaint = one_line(complaints.decode(errors="replace"), longest=200)
+    # squeue exits with 0 when a user does not exist, and shows nothing.
+    if process.returncode or (complaint and not output):
+        raise SlurmError(f"{program}: {complaint or f'exit code {process.returncode}'}")
+    return output.decode(errors="replace")
+
+
+async def _outcome(process: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
+    """Read all that a process writes, until it has ended."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    readers = [asyncio.create_task(_read(one)) for one in (process.stdout, process.stderr)]
+    try:
+        output, complaints = await asyncio.gather(*readers)
+    finally:
+        for reader in readers:
+            reader.cancel()
+    await process.wait()
+    return output, complaints
+
+
+async def _read(stream: asyncio.StreamReader) -> bytes:
+    content = bytearray()
+    while part := await stream.read(1 << 16):
+        content += part
+        if len(content) > _MOST_BYTES:
+            raise SlurmError(f"a command of Slurm prints more than {_MOST_BYTES >> 20} MiB")
+    return bytes(content)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Kill what has not ended, with all that it has started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(asyncio.TimeoutError):  # its pipes close when all of them are read
+        await asyncio.wait_for(process.communicate(), _END_S)

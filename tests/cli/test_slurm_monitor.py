@@ -1,0 +1,110 @@
+"""The command line of `undaunted slurm-monitor`: what it checks, and what it makes of it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from undaunted.cli.messages import UsageError
+from undaunted.cli.slurm_monitor import SLURM_MONITOR, build_config, main
+from undaunted.services.slurm.monitor import Files
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from undaunted.services.slurm.monitor import Config
+
+
+def config(*words: str, environ: Mapping[str, str] | None = None) -> Config:
+    environ = environ or {"HOME": "/home/me"}
+    return build_config(SLURM_MONITOR.parse(words, environ), environ)
+
+
+def refused(*words: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        config(*words)
+    return str(caught.value)
+
+
+def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    made = config()
+    assert made.service == "http://127.0.0.1:8000"
+    assert str(made.directory) == "/home/me/.local/state/undaunted/slurm-monitor"
+    assert (made.users, made.partitions, made.listener, made.period_s) == ("", "", None, 180.0)
+    assert made.names.match("any")
+
+
+def test_variables_of_nvrx_and_options_before_them(tmp_path: Path) -> None:
+    environ = {
+        "NVRX_ATTRSVC_ENDPOINT": "http://logs:8000",
+        "NVRX_SMONSVC_INTERVAL": "60",
+        "NVRX_SMONSVC_USER": "alice",
+        "NVRX_SMONSVC_PARTITIONS": "batch batch_long",
+        "NVRX_SMONSVC_JOB_PATTERN": "train.*",
+        "NVRX_SMONSVC_TIMEOUT": "5",
+        "XDG_STATE_HOME": str(tmp_path),
+        "PET_INTERVAL": "1",
+    }
+    made = config("--user", "bob,carol", "-v", environ=environ)
+    assert (made.service, made.period_s, made.timeout_s) == ("http://logs:8000", 60.0, 5.0)
+    assert (made.users, made.partitions) == ("bob,carol", "batch,batch_long")
+    assert made.names.match("train-7")
+    assert not made.names.match("pretrain")
+    assert made.directory == tmp_path / "undaunted" / "slurm-monitor"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--attrsvc-endpoint", "localhost"), "'localhost' is no URL; give http://"),
+        (("--attrsvc-endpoint", "ftp://x"), "'ftp://x' is no service"),
+        (("--user", "a;b"), "'a;b' is no name"),
+        (("--job-pattern", "("), "'(' is no regular expression"),
+        (("--interval", "0"), "--interval: 0 is no period of time"),
+        (("--port", "0", "--host", "0.0.0.0"), "--host 0.0.0.0 can be reached from other machines"),
+        (("--port", "0", "--host", "203.0.113.9", "--token-file", "T"), "cannot be listened at"),
+        (("--port", "0", "--tls-cert", "x"), "only of use together"),
+        (("--port", "0", "--tls-cert", "/none", "--tls-key", "/none"), "/none: No such file"),
+        (("--token-file", "/none"), "token file /none: No such file"),
+        (("--attrsvc-token-file", "/none"), "token file /none: No such file"),
+    ],
+)
+def test_what_cannot_work_is_refused(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.touch(0o600)
+    token.write_text("0123456789abcdef\n")
+    assert said in refused(*(str(token) if word == "T" else word for word in words))
+
+
+def test_status_pages_listen_before_anything_is_done() -> None:
+    made = config("--port", "0")
+    assert made.listener is not None
+    with made.listener:
+        host, port = made.listener.getsockname()
+        assert host == "127.0.0.1"
+        assert f"--port {port} of 127.0.0.1 cannot be listened at" in refused("--port", str(port))
+
+
+def test_a_directory_that_is_in_use_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = Files(tmp_path)
+    try:
+        assert main(["--state-dir", str(tmp_path), "--port", "0"]) == 2
+    finally:
+        files.close()
+    said = capsys.readouterr().err
+    assert f"{tmp_path} cannot be used: another monitor uses it" in said
+    assert "--state-dir" in said
+
+
+def test_a_directory_that_cannot_be_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert main(["--state-dir", os.fspath(tmp_path / "file" / "below")]) == 2
+    assert "Not a directory" in capsys.readouterr().err
