@@ -1,9 +1,10 @@
 """What the callback of an adapter costs a step of its framework: see `--help`.
 
 `.venv-integrations/lightning/bin/python -m benchmarks.adapters --framework lightning`: one rank
-under `undaunted run` trains a tiny model. Of two steps that follow one another the trainer has the
-callback in one, and not in the other. Measured is the CPU time of the training thread from the
-begin of a step to its end, all that the framework does for a callback included.
+under `undaunted run` trains a tiny model. Of three steps that follow one another the trainer has no
+more callback in one, an empty one of the framework in another, and that of the adapter in the
+third. Measured is the CPU time of the training thread from the begin of a step to its end, all that
+the framework does for a callback included.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from typing import Any
 from benchmarks.__main__ import machine
 from tests.e2e.launcher import Launcher
 
-STEPS, WARM_UP = 16001, 400  # after the last one the trainer has it
+STEPS, WARM_UP = 24002, 600  # after the last one the trainer has the adapter's
+WITHOUT, EMPTY, OURS = range(3)
+TURNS = (WITHOUT, EMPTY, OURS, OURS, EMPTY, WITHOUT)
 PARTS = 10  # of the run
 LIMIT_S = 500.0
 
@@ -51,17 +54,19 @@ def main() -> int:
     return 0
 
 
-def table(framework: str, pairs: list[tuple[float, float]]) -> str:
+def table(framework: str, steps: list[tuple[float, float, float]]) -> str:
     """Medians over the run, and the range of the medians of its parts."""
+    without, empty, ours = zip(*steps, strict=True)
     columns = [
-        [before for before, _ in pairs],
-        [after for _, after in pairs],
-        [after - before for before, after in pairs],
+        [*without],
+        [one - before for before, one in zip(without, empty, strict=True)],
+        [one - before for before, one in zip(without, ours, strict=True)],
+        [one - before for before, one in zip(empty, ours, strict=True)],
     ]
     cells = " | ".join(cell(column) for column in columns)
     return (
-        "| CPU time of a step, µs | without | with | difference of the pairs |\n|---|---|---|---|\n"
-        f"| {framework} | {cells} |"
+        "| CPU time of a step, µs | without | more: an empty callback | more: the adapter's | "
+        f"more than the empty one |\n|---|---|---|---|---|\n| {framework} | {cells} |"
     )
 
 
@@ -73,37 +78,38 @@ def cell(values: list[float]) -> str:
 
 
 class Times:
-    """CPU times of steps without and with the callback, which take turns: A B B A A B B ..."""
+    """CPU times of steps with each of the callbacks, which take turns."""
 
     def __init__(self) -> None:
         self._began = 0
-        self._times: list[list[float]] = [[], []]
-        self._with = True  # the trainer is made with it
+        self._times: list[list[float]] = [[], [], []]
+        self._now = OURS  # the trainer is made with it
         self._steps = 0
 
     def begin(self) -> None:
         self._began = time.thread_time_ns()
 
-    def end(self) -> bool:
-        """A step is over; return whether the next one is to have the callback."""
+    def end(self) -> int:
+        """A step is over; return which callback the next one is to have."""
         spent = time.thread_time_ns() - self._began
         self._steps += 1
         if self._steps > WARM_UP:
-            self._times[self._with].append(spent / 1e3)
-        self._with = self._steps % 4 in (1, 2)
-        return self._with
+            self._times[self._now].append(spent / 1e3)
+        self._now = OURS if self._steps >= STEPS - 1 else TURNS[self._steps % len(TURNS)]
+        return self._now
 
-    def pairs(self) -> list[tuple[float, float]]:
+    def each(self) -> list[tuple[float, float, float]]:
         return list(zip(*self._times, strict=False))
 
 
-def of_lightning() -> list[tuple[float, float]]:
+def of_lightning() -> list[tuple[float, float, float]]:
     from lightning.pytorch.callbacks import Callback
 
     from tests.integrations.lightning.training import Model, trainer_of
     from undaunted.integrations.lightning import UndauntedCallback
 
     times, undaunted = Times(), UndauntedCallback()
+    others: list[list[Any]] = [[], [Callback()], [undaunted]]
 
     class Begins(Callback):
         def on_train_batch_start(self, *_: Any) -> None:
@@ -111,7 +117,7 @@ def of_lightning() -> list[tuple[float, float]]:
 
     class Ends(Callback):
         def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-            trainer.callbacks = [begins, undaunted, ends] if times.end() else [begins, ends]
+            trainer.callbacks = [begins, *others[times.end()], ends]
 
         def on_train_start(self, trainer: Any, *_: Any) -> None:
             trainer.callbacks = [begins, undaunted, ends]
@@ -120,10 +126,10 @@ def of_lightning() -> list[tuple[float, float]]:
     with tempfile.TemporaryDirectory() as folder:
         trainer = trainer_of([begins, undaunted, ends], max_epochs=1, default_root_dir=folder)
         trainer.fit(Model(batches=STEPS))
-    return times.pairs()
+    return times.each()
 
 
-def of_transformers() -> list[tuple[float, float]]:
+def of_transformers() -> list[tuple[float, float, float]]:
     import torch
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
@@ -138,7 +144,8 @@ def of_transformers() -> list[tuple[float, float]]:
             found = self.line(x)
             return {"loss": (found - labels).square().mean(), "logits": found}
 
-    times, undaunted = Times(), UndauntedCallback()
+    times, undaunted, empty = Times(), UndauntedCallback(), TrainerCallback()
+    own: list[list[Any]] = [[], [empty], [undaunted]]
 
     class Begins(TrainerCallback):
         def on_step_begin(self, *_: Any, **__: Any) -> None:
@@ -146,9 +153,8 @@ def of_transformers() -> list[tuple[float, float]]:
 
     class Ends(TrainerCallback):
         def on_step_end(self, *_: Any, **__: Any) -> None:
-            others = [each for each in handler.callbacks if each not in (undaunted, self)]
-            own = [undaunted] if times.end() else []
-            handler.callbacks = [*others, *own, self]
+            others = [each for each in handler.callbacks if each not in (undaunted, empty, self)]
+            handler.callbacks = [*others, *own[times.end()], self]
 
     with tempfile.TemporaryDirectory() as folder:
         args = TrainingArguments(
@@ -167,7 +173,7 @@ def of_transformers() -> list[tuple[float, float]]:
         )
         handler = trainer.callback_handler
         trainer.train()
-    return times.pairs()
+    return times.each()
 
 
 MEASURED = {"lightning": of_lightning, "transformers": of_transformers}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from undaunted.base.text import count
 from undaunted.integrations.transformers import UndauntedCallback, last_checkpoint
 
 
@@ -66,29 +68,71 @@ def test_what_is_torn_is_passed_over(tmp_path: Path, file: str, content: bytes |
     assert torn.exists()
 
 
-def test_it_may_be_of_another_number_of_ranks(
+@pytest.mark.parametrize("noted", [True, False])
+@pytest.mark.parametrize(("ranks", "now"), [(2, 4), (4, 2), (1, 2), (2, 1)])
+def test_it_may_be_of_another_number_of_ranks_which_is_said(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    ranks: int,
+    now: int,
+    noted: bool,
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", str(now))
+    saved(tmp_path, 10, ranks=now)
+    saved(tmp_path, 20, ranks=ranks, noted=noted)
+    with caplog.at_level(logging.WARNING, "undaunted"):
+        assert name(last_checkpoint(tmp_path)) == "checkpoint-20"
+    (line,) = caplog.messages
+    assert "checkpoint-20" in line
+    assert f"of {count(ranks, 'rank')}, and there are {now} now" in line
+    assert ("without UndauntedCallback" in line) != noted
+
+
+def test_one_of_an_older_trainer_has_no_states_of_callbacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    saved(tmp_path, 10)
-    assert name(last_checkpoint(tmp_path)) == "checkpoint-10"
-    saved(tmp_path, 20, ranks=1)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    (saved(tmp_path, 20) / "trainer_state.json").write_text('{"global_step": 20}')
     assert name(last_checkpoint(tmp_path)) == "checkpoint-20"
 
 
-@pytest.mark.parametrize(("ranks", "newest"), [("2", "checkpoint-20"), ("3", None)])
-def test_one_of_a_trainer_without_the_callback_is_of_as_many_ranks_as_now(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: str, newest: str | None
+def test_one_with_the_model_only_is_passed_over_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("WORLD_SIZE", ranks)
-    saved(tmp_path, 20, noted=False)
-    assert name(last_checkpoint(tmp_path)) == newest
-
-
-def test_one_with_the_model_only_has_no_generators(tmp_path: Path) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    saved(tmp_path, 10)
     for file in saved(tmp_path, 20).glob("rng_state_*"):
         file.unlink()
-    assert name(last_checkpoint(tmp_path)) == "checkpoint-20"
+    with caplog.at_level(logging.WARNING, "undaunted"):
+        assert name(last_checkpoint(tmp_path)) == "checkpoint-10"
+    (line,) = caplog.messages
+    assert "checkpoint-20 (has the model only" in line
+
+
+def test_training_does_not_begin_anew_beside_checkpoints_of_no_use(tmp_path: Path) -> None:
+    for file in saved(tmp_path, 20).glob("rng_state_*"):
+        file.unlink()
+    with pytest.raises(ValueError, match=r"checkpoint-20 \(has the model only.*move them away"):
+        last_checkpoint(tmp_path)
+    (saved(tmp_path, 30) / "rng_state_1.pth").unlink()
+    with pytest.raises(ValueError, match=r"checkpoint-30 \(without .* rank 1: cut short"):
+        last_checkpoint(tmp_path)
+
+
+def test_after_a_kill_in_the_first_save_it_begins_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (saved(tmp_path, 20) / "trainer_state.json").unlink()
+    with caplog.at_level(logging.WARNING, "undaunted"):
+        assert last_checkpoint(tmp_path) is None
+    assert "checkpoint-20 (without a whole trainer_state.json" in caplog.text
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/out", "file:///out", Path("gs://bucket/out")])
+def test_a_url_is_refused(url: str | Path) -> None:
+    with pytest.raises(ValueError, match="is a URL"):
+        last_checkpoint(url)
 
 
 @pytest.mark.skipif(

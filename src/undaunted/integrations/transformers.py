@@ -9,13 +9,17 @@ trainer.train(resume_from_checkpoint=last_checkpoint(args.output_dir))
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from undaunted.base.text import count, name_ranks
+from undaunted.integrations.resuming import begin_alike, newest
 from undaunted.progress.api import heartbeat
+from undaunted.training import exchange
 from undaunted.training.session import Session
 
 try:
@@ -32,6 +36,8 @@ if TYPE_CHECKING:
 _STATE = "trainer_state.json"
 _NAME = "undaunted"  # of what is noted in it
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+_URL = re.compile(r"\w+:/")  # of a `Path`, too
+_LOG = logging.getLogger("undaunted")
 
 
 class UndauntedCallback(TrainerCallback):
@@ -49,7 +55,9 @@ class UndauntedCallback(TrainerCallback):
 
     Raises:
         ImportError: transformers is not there.
-        ValueError: a value cannot be meant, or training begins with ``enable_jit_checkpoint``.
+        ValueError: a value cannot be meant, or training begins with ``enable_jit_checkpoint`` or
+            with a second callback of this kind.
+        RuntimeError: training begins, and ranks go on from different checkpoints.
     """
 
     _training: ClassVar[UndauntedCallback | None] = None  # the one whose session is entered
@@ -70,6 +78,7 @@ class UndauntedCallback(TrainerCallback):
         }
         Session(**self._options)  # bad values are refused here
         self._session: Session | None = None
+        self._state: Any = None  # of the training that the session is for
         self._open: AbstractContextManager[None] | None = None
         self._evaluating = False
         self._generators: dict[str, Any] | None = None  # as they were before an evaluation
@@ -77,14 +86,20 @@ class UndauntedCallback(TrainerCallback):
     # --- what the trainer calls -------------------------------------------------------------------
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if UndauntedCallback._training is not None:  # left open by an exception
-            UndauntedCallback._training._leave(RuntimeError)  # noqa: SLF001 - its own class
+        other = UndauntedCallback._training
+        if other is not None:  # left open by an exception, or in this training
+            twice = other._state is state  # noqa: SLF001 - its own class
+            other._leave(RuntimeError)  # noqa: SLF001 - its own class
+            if twice:
+                raise ValueError("there are two UndauntedCallback: give Trainer(callbacks=...) one")
         if args.enable_jit_checkpoint:
             raise ValueError(
                 "enable_jit_checkpoint saves on the rank that gets the signal, alone; "
                 "UndauntedCallback saves on all ranks: leave enable_jit_checkpoint out"
             )
+        begin_alike(state.global_step, f"step {state.global_step} of {args.output_dir}")
         state.stateful_callbacks[_NAME] = {"world_size": args.world_size}
+        self._state = state
         self._session = Session(**self._options)
         self._session.__enter__()
         UndauntedCallback._training = self
@@ -96,13 +111,14 @@ class UndauntedCallback(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._enter(None)
+        if self._session is None:
+            return
         # After the last step the job is done sooner than another one starts.
-        if self._session is None or control.should_training_stop:
-            pass
-        elif self._session.should_stop(state.global_step - 1):
+        if not control.should_training_stop and self._session.should_stop(state.global_step - 1):
             control.should_save = control.should_training_stop = True
             control.should_evaluate = False  # the time that is left is for the save
-        self._between_steps(args, state, control)
+        if control.should_save or control.should_evaluate:
+            self._between_steps(args, state, control)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._session is not None and self._session.stop is not None:
@@ -162,45 +178,76 @@ class UndauntedCallback(TrainerCallback):
 
     def _leave(self, failed: type[Exception] | None = None) -> None:
         self._enter(None)
-        session, self._session = self._session, None
+        session, self._session, self._state = self._session, None, None
         UndauntedCallback._training = None
         if session is not None:
             session.__exit__(failed, None, None)
 
 
 def last_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
-    """Return the newest checkpoint of a trainer that is whole; None = there is none.
+    """Return the newest checkpoint of a trainer that training can go on from.
 
-    One that was being written when a rank was killed is passed over; the trainer writes it again.
-    All nodes share the folder. ``trainer.train(resume_from_checkpoint=None)`` starts from nothing.
+    One that was being written when a rank was killed is passed over, as is one that has the model
+    only; a line of the log says so. The trainer writes what was cut short again. All nodes share
+    the folder. ``trainer.train(resume_from_checkpoint=None)`` starts from nothing.
 
     Args:
         output_dir: that of the trainer.
+
+    Returns:
+        None if there is none.
+
+    Raises:
+        ValueError: it is a URL, or has checkpoints of which none can be gone on from.
     """
-    found = Path(output_dir).glob("checkpoint-*")
-    named = [(match, folder) for folder in found if (match := _CHECKPOINT.fullmatch(folder.name))]
-    steps = {int(match[1]): folder for match, folder in named}
-    return next(
-        (str(steps[at]) for at in sorted(steps, reverse=True) if _whole(steps[at], at)), None
-    )
+    if _URL.match(str(output_dir)):
+        raise ValueError(f"{output_dir} is a URL: a trainer loads from folders, give one of these")
+    try:
+        names = os.listdir(output_dir)
+    except FileNotFoundError:
+        return None
+    steps = sorted(int(match[1]) for match in map(_CHECKPOINT.fullmatch, names) if match)
+    return newest([str(Path(output_dir) / f"checkpoint-{step}") for step in steps[::-1]], _check)
 
 
-def _whole(folder: Path, step: int) -> bool:
-    """Each rank writes the state of its random generators last, and rank 0 then the trainer's."""
+def _check(checkpoint: str) -> None:
+    """Each rank writes the state of its random generators last, and rank 0 then the trainer's.
+
+    Of those without the callback it is not known how many ranks there were.
+    """
+    folder = Path(checkpoint)
     try:
         state = json.loads((folder / _STATE).read_text())
-        if state["global_step"] != step:
-            return False
-        noted = state["stateful_callbacks"].get(_NAME, {})
-        ranks = int(noted.get("world_size") or os.environ.get("WORLD_SIZE") or 1)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return False
+        noted = (state.get("stateful_callbacks") or {}).get(_NAME) or {"world_size": 0}
+        step, ranks = int(state["global_step"]), int(noted["world_size"])
+    except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError):
+        raise EOFError(f"without a whole {_STATE}: cut short") from None
+    if folder.name != f"checkpoint-{step}":
+        raise ValueError(f"its {_STATE} is of step {step}")
     there = {path.name for path in folder.glob("rng_state*")}
-    if there and not {_generators(rank, ranks) for rank in range(ranks)} <= there:
-        return False  # none at all: with save_only_model
-    return all(
-        zipfile.is_zipfile(path) for kind in ("*.pt", "*.pth") for path in folder.rglob(kind)
-    )
+    if not there:
+        raise ValueError("has the model only, see save_only_model of TrainingArguments")
+    missing = [rank for rank in range(ranks) if _generators(rank, ranks) not in there]
+    if missing:
+        raise EOFError(
+            f"without the random generators of {name_ranks(missing, 8)}: cut short, or nodes do "
+            "not share the folder"
+        )
+    for path in (path for kind in ("*.pt", "*.pth") for path in folder.rglob(kind)):
+        if not zipfile.is_zipfile(path):
+            raise EOFError(f"cut short: {path.name}")
+    _say_if_of_other_ranks(checkpoint, ranks or len(there), noted=ranks > 0)
+
+
+def _say_if_of_other_ranks(checkpoint: str, ranks: int, *, noted: bool) -> None:
+    rank, now = exchange.place()
+    if ranks != now and rank == 0:
+        _LOG.warning(
+            "%s has the random generators of %s, and there are %d now%s: training goes on, with "
+            "other batches and random numbers than with as many ranks",
+            *(checkpoint, count(ranks, "rank"), now),
+            "" if noted else " (or it was cut short: it was saved without UndauntedCallback)",
+        )
 
 
 def _no_longer_whole(args: Any, step: int) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 pytest.importorskip("lightning")
 
+from fsspec.core import url_to_fs
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins.io import AsyncCheckpointIO
 
 from tests.integrations.lightning.training import BATCHES, EPOCHS, Model, parameters_of, trainer_of
@@ -40,7 +43,7 @@ def preempt(_: Any = None) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def fit(folder: Path, *callbacks: Any, **options: Any) -> list[float]:
+def fit(folder: Path | str, *callbacks: Any, **options: Any) -> list[float]:
     model = Model()
     saving = ModelCheckpoint(dirpath=folder)
     trainer = trainer_of([UndauntedCallback(), *callbacks, saving], **options)
@@ -142,6 +145,53 @@ def test_a_program_may_ask_for_a_stop_itself(tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         trainer.fit(Model())
     assert last_checkpoint(tmp_path) == str(tmp_path / "stopped-step=4.ckpt")
+
+
+@pytest.mark.parametrize("given", ["in the callback", "in ModelCheckpoint"])
+def test_a_stop_saves_at_a_url(undisturbed: list[float], given: str) -> None:
+    folder = f"memory://{uuid.uuid4()}/checkpoints"
+    for step in (3, 5):
+        saving = [UndauntedCallback(folder)]
+        if given == "in ModelCheckpoint":
+            saving = [UndauntedCallback(), ModelCheckpoint(dirpath=folder)]
+        trainer = trainer_of([*saving, At(step, preempt)])
+        with pytest.raises(SystemExit):
+            trainer.fit(Model(), ckpt_path=last_checkpoint(folder))
+        assert last_checkpoint(folder) == f"{folder}/stopped-step={step}.ckpt"
+    files, root = url_to_fs(folder)
+    assert len(files.ls(root)) == 1
+    assert fit(folder) == undisturbed
+    files.rm(root, recursive=True)
+
+
+def test_what_is_no_folder_is_refused_before_training() -> None:
+    with pytest.raises(ValueError, match="folder is 123"):
+        UndauntedCallback(folder=123)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_two_callbacks_are_refused(tmp_path: Path, same: bool) -> None:
+    first = UndauntedCallback(tmp_path)
+    second = first if same else UndauntedCallback(tmp_path)
+    with pytest.raises(ValueError, match="two UndauntedCallback"):
+        trainer_of([first, second], default_root_dir=tmp_path).fit(Model())
+    with Session():  # none of them has left one open
+        pass
+
+
+@pytest.mark.parametrize("logs", [True, False])
+@pytest.mark.parametrize("named", [True, False])
+def test_a_folder_that_is_another_one_at_each_start_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, logs: bool, named: bool
+) -> None:
+    saving = ModelCheckpoint(dirpath=tmp_path / "checkpoints" if named else None)
+    logger = CSVLogger(tmp_path) if logs else False
+    trainer_of(
+        [UndauntedCallback(), saving], default_root_dir=tmp_path, max_epochs=1, logger=logger
+    ).fit(Model())
+    assert ("has no dirpath" in caplog.text) == (logs and not named)
+    if not named and not logs:
+        assert last_checkpoint(tmp_path / "checkpoints") is not None
 
 
 class FailsAt(Callback):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -89,6 +91,29 @@ def test_preemption(tmp_path: Path, undisturbed: list[str], who: str) -> None:
         assert launcher.finish(LIMIT_S) == 75, launcher.text
     assert len(checkpoints(tmp_path)) == 1
     assert run(tmp_path) == (0, undisturbed)
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        ("a checkpoint and none", r"rank 0 at .*step=5\.ckpt on .*; rank 1 at the beginning on"),
+        ("two checkpoints", r"rank 0 at step 15 \(.*; rank 1 at step 5 \(.*step=5\.ckpt\) on"),
+    ],
+)
+def test_ranks_that_see_other_checkpoints_end_at_once_and_say_so(
+    tmp_path: Path, seen: str, said: str
+) -> None:
+    assert run(tmp_path, given=("disks=own", "steps=8"))[0] == 0
+    (own,) = (tmp_path / "job").glob("checkpoints-*")  # of rank 0, which saves
+    if seen == "two checkpoints":
+        (tmp_path / "job" / "checkpoints-1").mkdir()
+        shutil.copy(next(own.glob("*step=5*")), tmp_path / "job" / "checkpoints-1")
+        assert run(tmp_path, given=("disks=own", "steps=16"))[0] == 0  # they see the same
+    with trained(tmp_path, "--max-restarts", "0", given=("disks=own",)) as launcher:
+        assert launcher.finish(LIMIT_S) != 0
+    assert re.search(f"ranks would begin at different places: {said}", launcher.text)
+    assert "one folder that all nodes share" in launcher.text
+    assert "rank 0 step" not in launcher.text
 
 
 def test_without_the_launcher_ranks_stop_together(tmp_path: Path) -> None:

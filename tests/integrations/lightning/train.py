@@ -2,7 +2,8 @@
 
 `python train.py FOLDER [name=value ...]`: each rank writes a digest of the parameters at the end to
 FOLDER/result-RANK. What goes wrong, once: kill, hang, signal (in a step) or kill_save (rank 0 while
-it writes the file, rank 1 before that). io=background saves in the background.
+it writes the file, rank 1 before that). io=background saves in the background. With disks=own each
+rank has its own folder of checkpoints, as on nodes with disks of their own.
 """
 
 import hashlib
@@ -81,7 +82,10 @@ class Killed(TorchCheckpointIO):
 
 def main():
     disturbance = Disturbance()
-    saving = ModelCheckpoint(dirpath=FOLDER / "checkpoints", every_n_train_steps=5)
+    checkpoints = FOLDER / "checkpoints"
+    if GIVEN.get("disks") == "own":
+        checkpoints = FOLDER / f"checkpoints-{os.environ['RANK']}"
+    saving = ModelCheckpoint(dirpath=checkpoints, every_n_train_steps=5)
     writing = Killed(disturbance)
     if GIVEN.get("io") == "background":
         writing = BackgroundCheckpointIO(writing)
@@ -93,7 +97,7 @@ def main():
         max_epochs=int(GIVEN.get("steps", 24)) // BATCHES,
         plugins=[writing],
     )
-    newest = last_checkpoint(FOLDER / "checkpoints")
+    newest = last_checkpoint(checkpoints)
     print(f"rank {trainer.global_rank} goes on from {newest}", flush=True)
     trainer.fit(model, ckpt_path=newest)
     digest = hashlib.sha256(str(parameters_of(model)).encode())

@@ -159,6 +159,27 @@ def test_the_trainers_own_checkpoint_at_a_signal_is_refused(tmp_path: Path) -> N
         trainer(tmp_path, UndauntedCallback(), enable_jit_checkpoint=True).train()
 
 
+@pytest.mark.parametrize("same", [True, False])
+def test_two_callbacks_are_refused(tmp_path: Path, same: bool) -> None:
+    first = Noted()
+    second = first if same else UndauntedCallback()
+    twice = trainer(tmp_path, first, second)
+    with pytest.raises(ValueError, match="two UndauntedCallback"):
+        twice.train()
+    assert first.left
+    again = Noted()
+    trainer(tmp_path, again).train()  # what went wrong before does not matter
+    assert again.names == ["step", "step"]
+
+
+def test_one_with_the_model_only_is_not_gone_on_from(tmp_path: Path) -> None:
+    trainer(
+        *(tmp_path, UndauntedCallback()), save_strategy="steps", save_steps=1, save_only_model=True
+    ).train()
+    with pytest.raises(ValueError, match="save_only_model"):
+        last_checkpoint(tmp_path)
+
+
 def test_what_was_passed_over_does_not_look_whole_while_it_is_written_again(
     tmp_path: Path,
 ) -> None:

@@ -91,3 +91,15 @@ def test_a_stop(tmp_path: Path, undisturbed: list[str], signalled: str) -> None:
         assert launcher.finish(LIMIT_S) == 0, launcher.text
     assert f"checkpoint-{done}" in launcher.text
     assert results(tmp_path) == undisturbed
+
+
+def test_ranks_that_see_other_checkpoints_end_at_once_and_say_so(tmp_path: Path) -> None:
+    with trained(tmp_path, "steps=6") as launcher:
+        assert launcher.finish(LIMIT_S) == 0, launcher.text
+    with trained(tmp_path, "seen=own", run="again") as launcher:
+        assert launcher.finish(LIMIT_S) != 0
+    assert "different places: rank 0 at step 6 of job/out" in launcher.text
+    assert "rank 1 at step 0 of job/out" in launcher.text
+    assert "one folder that all nodes share" in launcher.text
+    again = launcher.text.partition("goes on from")[2]
+    assert "rank 0 step" not in again

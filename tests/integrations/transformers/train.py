@@ -3,6 +3,7 @@
 `python train.py FOLDER [name=value ...]`: rank 0 writes a digest of the parameters at the end to
 FOLDER/result-0, rank 1 to result-1. What goes wrong, once: kill, hang, signal (in a step) or
 kill_save (rank 0 before it writes the state of the trainer, rank 1 before that of its generators).
+With seen=own rank 1 does not see what rank 0 has saved, as on nodes with disks of their own.
 """
 
 import hashlib
@@ -91,7 +92,8 @@ def main():
         eval_dataset=data[:8],
         callbacks=[Disturbance(), UndauntedCallback()],
     )
-    newest = last_checkpoint(args.output_dir)
+    own = RANK and GIVEN.get("seen") == "own"
+    newest = last_checkpoint(FOLDER / "own" if own else args.output_dir)
     print(f"rank {RANK} goes on from {newest}", flush=True)
     trainer.train(resume_from_checkpoint=newest)
     digest = hashlib.sha256()

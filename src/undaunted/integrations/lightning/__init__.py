@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         BackgroundCheckpointIO as BackgroundCheckpointIO,
     )
     from undaunted.integrations.lightning.callback import UndauntedCallback as UndauntedCallback
+    from undaunted.integrations.lightning.checkpoints import last_checkpoint as last_checkpoint
     from undaunted.integrations.lightning.fault_tolerance import (
         FaultToleranceCallback as FaultToleranceCallback,
     )
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from undaunted.integrations.lightning.local_checkpoint import (
         LocalCheckpointCallback as LocalCheckpointCallback,
     )
-    from undaunted.integrations.lightning.resuming import last_checkpoint as last_checkpoint
     from undaunted.integrations.lightning.straggler import (
         StragglerDetectionCallback as StragglerDetectionCallback,
     )
@@ -49,7 +49,7 @@ _MODULES = {
     "LOCAL_CKPT_OPTS_KEY": "local_checkpoint",
     "HierarchicalCheckpointIO": "local_checkpoint",
     "LocalCheckpointCallback": "local_checkpoint",
-    "last_checkpoint": "resuming",
+    "last_checkpoint": "checkpoints",
     "StragglerDetectionCallback": "straggler",
 }
 

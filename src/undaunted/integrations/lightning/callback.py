@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from typing import TYPE_CHECKING, Any
 
 from undaunted.integrations.lightning.changes import around
+from undaunted.integrations.lightning.checkpoints import folder_of, refuse_no_folder, save_at_stop
 from undaunted.integrations.lightning.framework import of_lightning
-from undaunted.integrations.lightning.saving import folder_of, save_at_stop
 from undaunted.integrations.replaced import replaced
+from undaunted.integrations.resuming import begin_alike
 from undaunted.progress.api import heartbeat
 from undaunted.training.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from os import PathLike
+
+_LOG = logging.getLogger("undaunted")
 
 
 class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[misc]
@@ -26,8 +30,8 @@ class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[
     code, as Lightning does for SIGTERM; handlers of signals of Lightning are not used meanwhile.
 
     Args:
-        folder: where the checkpoint of a stop is saved, for `last_checkpoint`; None = where the
-            first ModelCheckpoint saves.
+        folder: where the checkpoint of a stop is saved, for `last_checkpoint`: a path, or a URL
+            that fsspec opens; None = where the first ModelCheckpoint saves.
         session: more arguments of `Session`, such as ``end_time``.
 
     Attributes:
@@ -35,18 +39,21 @@ class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[
 
     Raises:
         ImportError: Lightning is not there.
-        ValueError: a value cannot be meant.
+        ValueError: a value cannot be meant, or ``fit`` finds a second callback of this kind.
+        RuntimeError: ``fit`` finds that ranks go on from different checkpoints.
     """
 
     def __init__(self, folder: str | PathLike[str] | None = None, **session: Any) -> None:
         super().__init__()
         Session(**session)  # bad values are refused here
+        if folder is not None:
+            refuse_no_folder(folder)
         self.session: Session | None = None
         self._folder = folder
         self._arguments = session
         self._fit: contextlib.ExitStack | None = None
         self._section: contextlib.AbstractContextManager[None] | None = None
-        self._step = -1
+        self._step = 0  # which comes next, or is under way
 
     # --- begin and end ----------------------------------------------------------------------------
 
@@ -54,13 +61,15 @@ class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[
         """Begin: the process group is there, nothing is loaded yet."""
         if stage != "fit":
             return
+        if sum(isinstance(each, UndauntedCallback) for each in trainer.callbacks) > 1:
+            raise ValueError("there are two UndauntedCallback: give Trainer(callbacks=...) one")
         self._leave(None)  # of a `fit` that did not say that it had ended
-        self._step = -1
+        self._step = 0
+        _say_if_not_found_again(trainer)
         with contextlib.ExitStack() as fit:
             fit.enter_context(_place(trainer))
             self.session = fit.enter_context(Session(**self._arguments))
-            connector = trainer._signal_connector  # noqa: SLF001 - its handlers save, or broadcast
-            fit.enter_context(replaced(connector, "register_signal_handlers", lambda: None))
+            fit.enter_context(_begin_alike(trainer))
             fit.enter_context(around(trainer, "save_checkpoint", self._saving))
             self._fit = fit.pop_all()
         _go_last(trainer, self)
@@ -83,18 +92,26 @@ class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[
 
     # --- what the trainer does --------------------------------------------------------------------
 
-    def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+    # Lightning calls those that are callable, each inside of a profiler's context manager: they
+    # would do nothing, and take 2 us of each batch.
+    on_before_zero_grad = on_before_backward = on_after_backward = on_before_optimizer_step = None
+
+    def on_train_start(self, trainer: Any, *_: Any) -> None:
+        """All is loaded."""
+        self._step = trainer.global_step
+
+    def on_train_batch_start(self, *_: Any) -> None:
         """A step begins, or a part of one whose gradients are accumulated."""
         if self.session is not None:
-            self._step = trainer.global_step
             self._open(self.session.step(self._step))
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         """A batch is over. If the optimizer made a step, the ranks may stop after it."""
         self._close()
-        if self.session is None or trainer.global_step == self._step:
+        step, self._step = self._step, trainer.global_step
+        if self.session is None or self._step == step:
             return
-        if self.session.should_stop(self._step):
+        if self.session.should_stop(step):
             with self.session.checkpointing():
                 save_at_stop(trainer, self._folder or folder_of(trainer))
             raise SystemExit(self.session.exit_code)
@@ -114,7 +131,8 @@ class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[
         self._close()
 
     def _open(self, section: contextlib.AbstractContextManager[None]) -> None:
-        self._close()  # a batch that was skipped has no end
+        if self._section is not None:
+            self._close()  # a batch that was skipped has no end
         section.__enter__()
         self._section = section
 
@@ -127,7 +145,7 @@ class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[
 
     def _saving(self) -> contextlib.AbstractContextManager[None]:
         assert self.session is not None
-        return self.session.checkpointing(self._step if self._step >= 0 else None)
+        return self.session.checkpointing(self._step - 1 if self._step else None)
 
 
 def _go_last(trainer: Any, callback: UndauntedCallback) -> None:
@@ -138,6 +156,44 @@ def _go_last(trainer: Any, callback: UndauntedCallback) -> None:
     savers = trainer.checkpoint_callbacks
     others = [each for each in trainer.callbacks if each is not callback and each not in savers]
     trainer.callbacks = [*others, callback, *savers]
+
+
+def _say_if_not_found_again(trainer: Any) -> None:
+    savers = trainer.checkpoint_callbacks
+    if not savers or not trainer.loggers or not trainer.is_global_zero:
+        return
+    if not any(getattr(each, "dirpath", None) for each in savers):
+        _LOG.warning(
+            "ModelCheckpoint has no dirpath: it saves in a folder of the logger, another one at "
+            "each start, where last_checkpoint does not look; give ModelCheckpoint(dirpath=...) "
+            "and last_checkpoint the same folder"
+        )
+
+
+@contextlib.contextmanager
+def _begin_alike(trainer: Any) -> Iterator[None]:
+    """Compare where ranks begin: before they load, some of it together, and when all is loaded.
+
+    Lightning registers its handlers of signals then, which save, or broadcast: the session has its
+    own.
+    """
+    loads, signals = trainer._checkpoint_connector, trainer._signal_connector  # noqa: SLF001
+    load, place = loads.resume_start, "the beginning"
+
+    def resume_start(path: Any = None, *args: Any, **options: Any) -> None:
+        nonlocal place
+        place = str(path or place)
+        begin_alike(bool(path), place)
+        load(path, *args, **options)
+
+    def loaded() -> None:
+        begin_alike(trainer.global_step, f"step {trainer.global_step} ({place})")
+
+    with (
+        replaced(loads, "resume_start", resume_start),
+        replaced(signals, "register_signal_handlers", loaded),
+    ):
+        yield
 
 
 @contextlib.contextmanager

@@ -23,8 +23,8 @@ from undaunted.fault_tolerance.simulated_faults import (
 )
 from undaunted.integrations.kept_limits import Job, KeptLimits
 from undaunted.integrations.lightning.changes import around
+from undaunted.integrations.lightning.checkpoints import saves_behind
 from undaunted.integrations.lightning.framework import of_lightning
-from undaunted.integrations.lightning.saving import saves_behind
 from undaunted.integrations.megatron.fault_tolerance import (
     CHECKPOINTING,
     SETUP,

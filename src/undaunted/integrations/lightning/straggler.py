@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from undaunted.attribution.straggler.detector import Detector
 from undaunted.attribution.straggler.manager import NVRxStragglerDetectionConfig, summary
 from undaunted.integrations.lightning.changes import around
+from undaunted.integrations.lightning.checkpoints import folder_of, save_at_stop, wait_for_saves
 from undaunted.integrations.lightning.framework import of_lightning
-from undaunted.integrations.lightning.saving import folder_of, save_at_stop, wait_for_saves
 from undaunted.integrations.megatron.straggler import NVRxStragglerDetectionManager
 
 if TYPE_CHECKING:
