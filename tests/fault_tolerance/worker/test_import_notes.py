@@ -70,6 +70,19 @@ def test_installed_modules_in_the_order_of_their_imports(installed, tmp_path):
     assert answer["packages"]["ptwo"] == [file.stat().st_mtime_ns, file.stat().st_size]
 
 
+def test_what_is_the_users_own(installed, tmp_path):
+    (tmp_path / "mine.py").write_text("")
+    (tmp_path / "space").mkdir()
+    (tmp_path / "space" / "part.py").write_text("")
+    folder = installed("pspace/part.py")  # a package without a file of its own, as google is
+    program = (
+        "import mine, space.part, pspace.part, sqlite3, sysconfig\nsysconfig.get_config_vars()"
+    )
+    answer = told(folder, program)
+    assert [group["modules"] for group in answer["groups"]] == [["pspace.part"]]
+    assert answer["own"] == ["mine", "space"]
+
+
 def test_modules_that_are_not_there_or_failed_are_not_told(installed):
     folder = installed("pfails.py", "1/0")
     installed("pfine.py")

@@ -22,15 +22,21 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.integration, pytest.mark.e2e]
 
 SCRIPT = str(Path(__file__).with_name("train.py"))
-OPTIONS = ("--nproc-per-node", "2", "--max-restarts", "5", "--preload", "lightning")
+OPTIONS = ("--nproc-per-node", "2", "--max-restarts", "5")
+PRELOAD = ("--preload", "lightning")
 LIMIT_S = 300.0
 
 
 @contextlib.contextmanager
-def trained(folder: Path, *options: str, given: tuple[str, ...] = ()) -> Iterator[Launcher]:
+def trained(
+    folder: Path,
+    *options: str,
+    given: tuple[str, ...] = (),
+    preload: tuple[str, ...] = PRELOAD,
+) -> Iterator[Launcher]:
     folder.mkdir(exist_ok=True)
     (folder / "job").mkdir(exist_ok=True)
-    launcher = Launcher([*OPTIONS, *options, SCRIPT, "job", *given], folder)
+    launcher = Launcher([*OPTIONS, *preload, *options, SCRIPT, "job", *given], folder)
     try:
         yield launcher
     finally:
@@ -42,16 +48,20 @@ def run(folder: Path, *options: str, given: tuple[str, ...] = ()) -> tuple[int, 
     with trained(folder, *options, given=given) as launcher:
         code = launcher.finish(LIMIT_S)
     assert code == 0, launcher.text
-    return code, [path.read_text() for path in sorted((folder / "job").glob("result-*"))]
+    return code, results(folder)
+
+
+def results(folder: Path) -> list[str]:
+    return [path.read_text() for path in sorted((folder / "job").glob("result-*"))]
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    code, results = run(tmp_path_factory.mktemp("undisturbed"))
+    code, found = run(tmp_path_factory.mktemp("undisturbed"))
     assert code == 0
-    assert len(results) == 2
-    assert len(set(results)) == 1
-    return results
+    assert len(found) == 2
+    assert len(set(found)) == 1
+    return found
 
 
 def checkpoints(folder: Path) -> list[str]:
@@ -71,6 +81,18 @@ def test_ranks_that_are_killed_that_hang_and_that_save(
     limit = ("--ft-rank-section-timeouts", "step:5", "--inject-fault", ";".join(plan))
     assert run(tmp_path, *limit) == (0, undisturbed)
     assert checkpoints(tmp_path) == []
+
+
+def test_a_kill_when_another_template_has_imported_lightning(
+    tmp_path: Path, undisturbed: list[str]
+) -> None:
+    given = ("disturb=kill:1:13", "after=run/learned-imports-n0.json")
+    options = ("--run-dir", "run", "--node-name", "n0")
+    with trained(tmp_path, *options, given=given, preload=()) as launcher:
+        assert launcher.finish(LIMIT_S) == 0, launcher.text
+        (event,) = launcher.events("imports_learned")
+    assert {"lightning", "torchmetrics"} <= set(event["packages"]), event
+    assert results(tmp_path) == undisturbed
 
 
 @pytest.mark.parametrize("rank", [0, 1])

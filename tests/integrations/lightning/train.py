@@ -32,6 +32,11 @@ FOLDER = Path(sys.argv[1])
 GIVEN = dict(word.split("=") for word in sys.argv[2:])
 
 
+def wait_for(path):
+    while not path.exists():
+        time.sleep(0.05)
+
+
 class Disturbance(Callback):
     """What goes wrong, once for each job."""
 
@@ -55,6 +60,7 @@ class Disturbance(Callback):
 
     def on_before_optimizer_step(self, trainer, *_):
         if self.now(trainer.global_step, "kill"):
+            wait_for(Path(GIVEN.get("after", FOLDER)))
             os.kill(os.getpid(), signal.SIGKILL)
         if self.now(trainer.global_step, "hang"):
             time.sleep(3600)

@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.launcher import Launcher
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 pytest.importorskip("transformers")
 pytestmark = [pytest.mark.integration, pytest.mark.e2e, pytest.mark.timeout(400)]
@@ -23,13 +23,15 @@ LIMIT_S = 180.0  # imports take long on a busy machine
 
 
 @contextlib.contextmanager
-def trained(folder: Path, *given: str, run: str = "run") -> Iterator[Launcher]:
+def trained(
+    folder: Path,
+    *given: str,
+    run: str = "run",
+    options: Sequence[str] = ("--ft-rank-section-timeouts", "step:6s"),
+) -> Iterator[Launcher]:
     (folder / "job").mkdir(exist_ok=True)
-    options = ["--nproc-per-node", "2", "--max-restarts", "3"]
-    options += ["--ft-rank-section-timeouts", "step:6s"]
-    launcher = Launcher(
-        ["--run-dir", run, *options, SCRIPT, "job", *given], folder, {"HF_HUB_OFFLINE": "1"}
-    )
+    words = ["--run-dir", run, "--nproc-per-node", "2", "--max-restarts", "3", *options]
+    launcher = Launcher([*words, SCRIPT, "job", *given], folder, {"HF_HUB_OFFLINE": "1"})
     launcher.run_dir = folder / run
     try:
         yield launcher
@@ -70,6 +72,18 @@ def test_a_rank_is_lost(
     starts = [line.rpartition("goes on from ")[2] for line in launcher.seen if "goes on" in line]
     names = [Path(start).name for start in starts]
     assert names == ["None"] * 2 + [f"checkpoint-{goes_on_at}"] * 2
+    assert results(tmp_path) == undisturbed
+
+
+def test_a_kill_when_another_template_has_imported_transformers(
+    tmp_path: Path, undisturbed: list[str]
+) -> None:
+    learned = "run/learned-imports-n0.json"
+    options = ("--node-name", "n0", "--ft-rank-section-timeouts", "step:180s")
+    with trained(tmp_path, "disturb=kill:1:13", f"after={learned}", options=options) as launcher:
+        assert launcher.finish(LIMIT_S) == 0, launcher.text
+        (event,) = launcher.events("imports_learned")
+    assert {"transformers", "accelerate"} <= set(event["packages"]), event
     assert results(tmp_path) == undisturbed
 
 

@@ -3,6 +3,7 @@
 `python train.py FOLDER [name=value ...]`: rank 0 writes a digest of the parameters at the end to
 FOLDER/result-0, rank 1 to result-1. What goes wrong, once: kill, hang, signal (in a step) or
 kill_save (rank 0 before it writes the state of the trainer, rank 1 before that of its generators).
+after=FILE: a kill waits for this file.
 With seen=own rank 1 does not see what rank 0 has saved, as on nodes with disks of their own.
 """
 
@@ -22,6 +23,11 @@ RANK = int(os.environ.get("RANK", "0"))
 FOLDER = Path(sys.argv[1])
 GIVEN = dict(word.split("=") for word in sys.argv[2:])
 STEPS = int(GIVEN.get("steps", 24))
+
+
+def wait_for(path):
+    while not path.exists():
+        time.sleep(0.05)
 
 
 class Disturbance(TrainerCallback):
@@ -44,6 +50,7 @@ class Disturbance(TrainerCallback):
 
     def on_pre_optimizer_step(self, args, state, control, **kwargs):
         if self.now(state, "kill"):
+            wait_for(Path(GIVEN.get("after", FOLDER)))
             os.kill(os.getpid(), signal.SIGKILL)
         if self.now(state, "hang"):
             time.sleep(3600)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.worker.messages import WorkerSpec
 
 _INSTALLED = ("/site-packages/", "/dist-packages/")
-_PYTHONS = sys.stdlib_module_names
+_PYTHONS = os.path.dirname(os.__file__) + "/"  # noqa: PTH120 - pathlib need not be there
 _OURS = "undaunted"
 _OUR_VARIABLES = "UNDAUNTED_"
 _MOST = 50_000
@@ -90,8 +90,8 @@ class Notes:
         return RankImports(groups, packages, self._own(packages))
 
     def _own(self, packages: Mapping[str, object]) -> list[str]:
-        names = (name for name in self._found if "." not in name and name in sys.modules)
-        return [name for name in names if name not in packages and name not in _PYTHONS]
+        names = (name for name in self._found if "." not in name and name not in packages)
+        return [name for name in names if _is_own(name)]
 
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str | None]:
@@ -114,22 +114,41 @@ def _is_text(value: str) -> bool:
 
 def installed_file(name: str) -> str:
     """Return the file of a module that is there and installed, or ours; else ""."""
-    module = sys.modules.get(name)
-    try:  # without what a module that loads itself later does when it is asked
-        spec = object.__getattribute__(module, "__dict__").get("__spec__")
-    except AttributeError:
-        return ""
-    origin = getattr(spec, "origin", None)
+    origin = getattr(_spec(name), "origin", None)
     if not isinstance(origin, str):
         return ""
-    ours = name.partition(".")[0] == _OURS
-    return origin if ours or any(place in origin for place in _INSTALLED) else ""
+    return origin if name.partition(".")[0] == _OURS or _is_installed(origin) else ""
+
+
+def _is_own(name: str) -> bool:
+    """Whether a package is there, and neither installed nor Python's."""
+    spec = _spec(name)
+    places = [
+        getattr(spec, "origin", None),
+        *(getattr(spec, "submodule_search_locations", None) or ()),
+    ]
+    paths = [place for place in places if isinstance(place, str) and "/" in place]
+    return bool(paths) and not any(
+        _is_installed(path) or path.startswith(_PYTHONS) for path in paths
+    )
+
+
+def _is_installed(path: str) -> bool:
+    return any(place in f"{path}/" for place in _INSTALLED)
+
+
+def _spec(name: str) -> object:
+    """Return what a module was found by; nothing is loaded by that, as some modules would be."""
+    try:
+        return object.__getattribute__(sys.modules.get(name), "__dict__").get("__spec__")
+    except AttributeError:
+        return None
 
 
 def stamp(path: str) -> tuple[int, int]:
     """Return time and size of a file, by which another version is known."""
     try:
-        about = os.stat(path)  # noqa: PTH116 - pathlib need not be there
+        about = os.stat(path)  # noqa: PTH116 - likewise
     except OSError:
         return 0, 0
     return about.st_mtime_ns, about.st_size

@@ -208,6 +208,7 @@ class _Guard:
         new = sys.modules.keys() - self._modules
         self._modules |= new
         packages = {name for name in new if "." not in name} - self._known
+        packages.difference_update(self._learned.left)
         return min((name for name in packages if installed_file(name)), default="")
 
     def _blame(self, reason: str, packages: Iterable[str]) -> None:
@@ -220,9 +221,10 @@ def _importing() -> set[str]:
     found = set()
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
     while frame is not None and frame.f_code is not _load.__code__:
-        found.add(str(frame.f_globals.get("__name__")).partition(".")[0])
+        if (module := str(frame.f_globals.get("__name__"))) not in (__name__, Imports.__module__):
+            found.add(module.partition(".")[0])
         frame = frame.f_back
-    return found - {__name__.partition(".")[0]}
+    return found
 
 
 def _shared() -> set[str]:
