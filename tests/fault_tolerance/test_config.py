@@ -56,6 +56,7 @@ DEFAULTS = {
     # undaunted's own
     "learn_timeouts": True,
     "min_measured_timeout": 60.0,
+    "attribution_token_file": None,
 }
 
 
