@@ -116,6 +116,12 @@ def test_who_knows_only_a_node_that_is_gone_need_not_hear_of_the_end(seed: int) 
     assert not run(vary(seed, 4, 2), seed).problem
 
 
+@pytest.mark.parametrize("min_healthy", [False, True])
+def test_a_job_that_was_to_end_does_not_go_on(min_healthy: bool) -> None:
+    more = {"min_healthy": min_healthy, "restart_intensity": (6, 60.0)}
+    assert not run(vary(2335, 4, 2, **more), 2335).problem
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_every_kind_of_fault_in_a_larger_job(seed: int) -> None:
     assert not run(vary(seed, 24, 3), seed).problem
