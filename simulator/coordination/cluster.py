@@ -292,7 +292,7 @@ class Cluster(World):
         if self.checker.ended(agent.seat, agent.outcome, reason, by, unbegun=unbegun):
             epoch, others = agent.follower.knows.epoch, self.agents.values()
             self.checker.followed = {each.seat for each in others if each.follows == epoch}
-            lost = {each.name for each in others if cut_off_for_good(each, self)}
+            lost = {each.name for each in others if _cannot_hear_the_end(each, self)}
             self.checker.cut_off_for_good |= lost
         if agent.outcome == "gave up" and "the job has ended" not in reason:
             well = self.checker.untouched_for(agent.name, GIVE_UP_S)
@@ -1013,6 +1013,18 @@ def cut_off_for_good(agent: Agent, cluster: Cluster) -> bool:
         count = len(found)
         found |= {address_of(each.name) for each in alive if _known(each, cluster) & found}
     return address_of(agent.name) not in found
+
+
+def _cannot_hear_the_end(agent: Agent, cluster: Cluster) -> bool:
+    """Whether an agent follows no leader as the job ends, and knows of none.
+
+    Only a leader stays to tell those who come later: followers end, and name it to nobody any more.
+    """
+    agents, alive = cluster.agents.values(), cluster.checker.alive
+    leaders = {address_of(each.name) for each in agents if each.leads and each.seat in alive}
+    if agent.follows or not leaders:
+        return False
+    return not _known(agent, cluster) & leaders
 
 
 def _known(agent: Agent, cluster: Cluster) -> set[str]:

@@ -304,6 +304,26 @@ class TestLeaving:
         job.stop("a", "b")
         assert job.outcomes == {"a": "preempted", "b": "preempted"}
 
+    def test_a_node_that_comes_after_the_end_was_decided_changes_nothing(self) -> None:
+        job = running("a", "b", min_nodes=2, max_nodes=3)
+        decided, *stops = job.signal("a")
+        assert isinstance(decided, m.Decided)
+        assert decided.action == "end"
+        assert {stop.agree for stop in of(m.Stop, stops)} == {"preempted"}
+        job.join("c")
+        job.stop("a", "b")
+        assert job.policy.round == 0
+        assert job.outcomes == {"a": "preempted", "b": "preempted", "c": "preempted"}
+
+    def test_a_node_that_comes_after_a_restart_was_decided_takes_part(self) -> None:
+        job = running("a", "b", min_nodes=2, max_nodes=3, max_restarts=1)
+        job.fail("b")
+        job.signal("a")
+        job.join("c")
+        job.stop("a", "b")
+        assert job.outcomes == {"a": "preempted"}
+        assert job.table == "c b"
+
     def test_every_rank_had_done_its_work(self) -> None:
         job = running("a", "b", "c", min_nodes=2, max_nodes=3)
         job.signal("a")

@@ -32,6 +32,15 @@ def test_nothing_is_left_to_lead(setup: Setup) -> None:
     assert not cluster.checker.alive
 
 
+def test_too_few_are_left_though_spares_come_back_and_a_node_is_cut_off() -> None:
+    away = [at(5, "power", name, lasts=10) for name in ("n003", "n004")]
+    cut_off = at(13.1, "isolate", "n002", lasts=40)
+    cluster = job(Setup(3, 2), faults=[*away, at(13, "leave", "n001"), cut_off])
+    cluster.simulation.run(60 * S)
+    assert {how for how, _ in cluster.checker.ended_as.values()} == {"preempted"}
+    assert not cluster.checker.alive
+
+
 def test_its_launcher_is_started_again_as_a_spare() -> None:
     cluster = job(Setup(2, 1), faults=[at(6, "leave", "n000")])
     cluster.simulation.run(18 * S)

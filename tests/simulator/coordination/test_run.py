@@ -8,8 +8,10 @@ import pytest
 
 from simulator.coordination.faults import KINDS
 from simulator.coordination.run import run, vary
+from simulator.coordination.setup import Setup
 from simulator.coordination.trace import line
 from tests.simulator.coordination.bugs import BUGS, Bug
+from tests.simulator.coordination.jobs import S, at, job
 
 # How many seeds are tried to find a planted bug.
 TRIES = 200
@@ -114,6 +116,33 @@ def test_what_was_found_once_in_an_elastic_job(nodes: int, spares: int, seed: in
 @pytest.mark.parametrize("seed", [18407, 27155])
 def test_who_knows_only_a_node_that_is_gone_need_not_hear_of_the_end(seed: int) -> None:
     assert not run(vary(seed, 4, 2), seed).problem
+
+
+def test_who_knows_only_a_node_that_looks_for_the_leader_need_not_hear_of_the_end() -> None:
+    """A leader ends the job when it has just taken over, before it has asked at the endpoint."""
+    away = [at(6, "kill", "n000", lasts=39), at(16, "power", "n001", lasts=29, to="n005")]
+    cluster = job(Setup(2, 3, elastic=True), faults=[*away, at(44, "power", "n004")])
+    cluster.simulation.run(55 * S)
+    cluster.finish()
+    cluster.simulation.run(200 * S)
+    ended = {node: how for (node, _), (how, _) in cluster.checker.ended_as.items()}
+    assert ended == {
+        "n000": "finished",
+        "n002": "finished",
+        "n003": "finished",
+        "n005": "gave up",
+    }
+    assert [node for node in ended if not cluster.checker.could_be_told(node)] == ["n005"]
+
+
+def test_a_newcomer_at_the_end_of_a_job_that_was_just_taken_over() -> None:
+    assert not run(vary(6085, 2, 3, elastic=True, restart_intensity=(6, 60.0)), 6085).problem
+
+
+@pytest.mark.parametrize("min_healthy", [False, True])
+def test_a_job_that_was_to_end_does_not_go_on(min_healthy: bool) -> None:
+    more = {"min_healthy": min_healthy, "restart_intensity": (6, 60.0)}
+    assert not run(vary(2335, 4, 2, **more), 2335).problem
 
 
 @pytest.mark.parametrize("seed", range(3))

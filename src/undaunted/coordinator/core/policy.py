@@ -1245,7 +1245,8 @@ class JobPolicy:
             if all(member.all_ok for member in self.members.all):
                 done = f"{leaving}, and every rank exited with 0"
                 return Ending(Outcome.FINISHED, done)
-            if not self._fits():
+            # Nodes that are back by now change nothing: ranks were told that the job ends.
+            if not self._announced or not self._fits():
                 return Ending(Outcome.PREEMPTED, leaving)
         if self._counted and self._is_misuse:
             return Ending(Outcome.FAILED, f"{self._why}; {_MISUSE}", _MISUSE)
