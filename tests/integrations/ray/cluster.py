@@ -12,7 +12,7 @@ import sys
 # Before it is imported. In /tmp other programs of Ray would find the address of this cluster.
 os.environ["RAY_TMPDIR"] = sys.argv[1]
 
-from ray.cluster_utils import Cluster  # noqa: E402
+from ray.cluster_utils import Cluster
 
 
 def main() -> None:
