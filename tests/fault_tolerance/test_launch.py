@@ -433,6 +433,12 @@ def test_an_interrupt_without_a_signal_ends_the_job(tmp_path: Path) -> None:
     assert "interrupted" in done.stdout + done.stderr
 
 
+def test_a_launcher_that_was_killed_is_an_error_with_its_last_words() -> None:
+    error = LaunchError(1, None, None, Path("run"), "the agent was killed by signal 9")
+    assert (error.outcome, error.rank) == ("", None)
+    assert error.message == "the launcher ended with 1: the agent was killed by signal 9"
+
+
 def test_an_error_can_travel_to_another_process() -> None:
     error = LaunchError(2, None, None, Path("run"), "no such file")
     error.rank = 3

@@ -15,7 +15,7 @@ def environment(folder: Path) -> dict[str, str]:
     Args:
         folder: where the commands are written.
     """
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     for name, function in _COMMANDS.items():
         command = folder / name
         program = f"import sys; from undaunted.cli.main import {function}; sys.exit({function}())"

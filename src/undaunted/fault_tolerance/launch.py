@@ -80,7 +80,8 @@ class LaunchError(RuntimeError):
             why = f": {said}" if said else "; the launcher has said why on standard error"
             self.message = f"nothing was started{why}"
         else:
-            self.message = f"the launcher ended with {exit_code} and left no journal"
+            why = f": {said}" if said else ""
+            self.message = f"the launcher ended with {exit_code}{why}"
         super().__init__("\n".join(filter(None, (self.message, self.traceback.rstrip()))))
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -83,7 +83,7 @@ class FaultTolerancePlugin(_Plugin):  # type: ignore[misc]
         initial_rank_heartbeat_timeout: seconds until the first heartbeat of a rank.
         rank_heartbeat_timeout: seconds between two heartbeats.
         script_args_converter_fn: makes the arguments of a script that does not take overrides of
-            Megatron Bridge; ``lambda _: []`` adds none.
+            Megatron Bridge; a function of a module, as NeMo-Run keeps its name.
     """
 
     enable_ft_package: bool = True

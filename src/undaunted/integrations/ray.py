@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import os
 import secrets
+import signal
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +28,18 @@ if TYPE_CHECKING:
 
 __all__ = ["run"]
 
+_LOG = logging.getLogger("undaunted")
+
 # Launchers of one job end together: the first one that does is not far ahead of the others.
 _END_S = 30.0
 # From the end of the ranks until Ray knows of it.
 _MARGIN_S = 15.0
+# Until it is said that nodes are waited for.
+_SOON_S = 10.0
+
+
+class _LauncherLostError(LaunchError):
+    """The launcher was killed, and not its job: Ray starts it again."""
 
 
 def run(
@@ -85,7 +95,7 @@ def run(
         config = dataclasses.replace(config, rdzv_endpoint=endpoint)
         token = secrets.token_hex(32)
         # The token stays in the environment of the process that runs it: no other task follows.
-        launch = ray.remote(max_calls=1)(_launch)
+        launch = ray.remote(max_calls=1, retry_exceptions=[_LauncherLostError])(_launch)
         request = _request(resources)
         launchers = [
             launch.options(name="undaunted", **request, **place).remote(
@@ -104,10 +114,17 @@ def _launch(
 ) -> dict[int, Any]:
     """Be the caller of a launcher, which ends with us; in a process of Ray's on its node."""
     os.environ["UNDAUNTED_TOKEN"] = token
+    # By it Ray cancels a task; in what a shell has started with & it is ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     config = dataclasses.replace(
         config, node_name=_node_name(), rdzv_configs={**config.rdzv_configs, "rank": index}
     )
-    return elastic_launch(config, entrypoint)(*args)
+    try:
+        return elastic_launch(config, entrypoint)(*args)
+    except LaunchError as error:
+        if not error.outcome and error.run_dir is not None:  # it began, and has not said its end
+            error.__class__ = _LauncherLostError
+        raise
 
 
 def _node_name() -> str:
@@ -136,12 +153,16 @@ def _reserved(bundles: list[dict[str, float]], wait_s: float) -> Iterator[list[d
 
     group = placement_group(bundles, strategy="STRICT_SPREAD")
     try:
-        if not group.wait(wait_s):
-            raise TimeoutError(
-                f"Ray has had no {len(bundles)} nodes with {bundles[0]} each for {wait_s:g} s; "
-                "see `ray status`, ask for less (nodes, resources_per_node), or wait longer "
-                "(wait_s)"
-            )
+        wanted = f"Ray has had no {len(bundles)} nodes with {bundles[0]} each for"
+        soon_s = min(wait_s, _SOON_S)
+        if not group.wait(soon_s):
+            if wait_s > soon_s:
+                _LOG.warning("%s %g s; waiting up to %g s (wait_s)", wanted, soon_s, wait_s)
+            if not group.wait(wait_s - soon_s):
+                raise TimeoutError(
+                    f"{wanted} {wait_s:g} s; see `ray status`, ask for less (nodes, "
+                    "resources_per_node), or wait longer (wait_s)"
+                )
         yield [
             {"scheduling_strategy": PlacementGroupSchedulingStrategy(group, index)}
             for index in range(len(bundles))
@@ -202,13 +223,20 @@ def _stop(ray: Any, launchers: list[Any], config: LaunchConfig) -> None:
     """End what still runs: as by Ctrl-C, then by force; nothing where all have ended."""
     term_s = config.shutdown_timeout if config.term_timeout is None else config.term_timeout
     try:
-        for launcher in launchers:
+        for launcher in _running(ray, launchers):
             ray.cancel(launcher)
-        ray.wait(
-            launchers,
-            num_returns=len(launchers),
-            timeout=(30.0 if term_s is None else term_s) + _MARGIN_S,
-        )
+        _running(ray, launchers, (30.0 if term_s is None else term_s) + _MARGIN_S)
     finally:
-        for launcher in launchers:
+        for launcher in _running(ray, launchers):
             ray.cancel(launcher, force=True)
+
+
+def _running(ray: Any, launchers: list[Any], within_s: float = 0.0) -> list[Any]:
+    """Return those that have not ended within this time.
+
+    Ray aborts the driver when a task is cancelled whose result has just come.
+    """
+    running: list[Any] = ray.wait(
+        launchers, num_returns=len(launchers), timeout=within_s, fetch_local=False
+    )[1]
+    return running

@@ -85,6 +85,17 @@ def test_a_job_of_nemo_run_survives_the_kill_of_a_rank(tmp_path: Path) -> None:
         assert re.search(rf"rank {rank} began at (9|10), ends at 20", printed)
 
 
+def test_a_plugin_of_the_page_adds_no_arguments(tmp_path: Path) -> None:
+    (program,) = [block.code for block in BLOCKS if "no_arguments" in block.code]
+    (tmp_path / "submit.py").write_text(program)
+    (tmp_path / "train.py").write_text("import sys\nprint('arguments:', sys.argv[1:])\n")
+    run(tmp_path, sys.executable, "submit.py")
+    (log,) = tmp_path.glob("home/**/train.py/0/stdout.log")
+    text = log.read_text()
+    assert "2 restarts allowed" in text + log.with_name("stderr.log").read_text()
+    assert text.count("arguments: []") == 2
+
+
 def test_plugins_change_scripts_and_executors(tmp_path: Path) -> None:
     check(
         tmp_path,

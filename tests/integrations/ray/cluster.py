@@ -5,14 +5,20 @@ Usage: python -m tests.integrations.ray.cluster DIRECTORY     a short path: sock
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+
+# Before it is imported. In /tmp other programs of Ray would find the address of this cluster.
+os.environ["RAY_TMPDIR"] = sys.argv[1]
 
 from ray.cluster_utils import Cluster
 
 
 def main() -> None:
     """Serve it."""
-    node = {"num_cpus": 2, "temp_dir": sys.argv[1], "include_log_monitor": True}
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as one that a shell has started with &
+    node = {"num_cpus": 2, "include_log_monitor": True}
     cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
     try:
         cluster.add_node(**node)

@@ -10,13 +10,14 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.docs.blocks import find_blocks
 from tests.e2e.launcher import wait_until_gone
 from undaunted.fault_tolerance.launch import LaunchError
+from undaunted.fault_tolerance.launch_config import LaunchConfig
 from undaunted.integrations import ray as adapter
 
 if TYPE_CHECKING:
@@ -48,6 +49,28 @@ while not told.wait(0.05):
 (here / f"saved-{rank}").touch()
 sys.exit("saved")
 """
+# Kills the launcher of rank 1, once.
+LOST = """
+import os, pathlib, re, signal, sys
+import undaunted
+
+def parent(pid):
+    return int(re.search(r"PPid:\\s*(\\d+)", pathlib.Path(f"/proc/{pid}/status").read_text())[1])
+
+killed = pathlib.Path(sys.argv[1], "killed")
+undaunted.step(0)
+if os.environ["RANK"] == "1" and not killed.exists():
+    killed.touch()
+    agent = os.getppid()
+    os.kill(agent if sys.argv[2] == "agent" else parent(agent), signal.SIGKILL)
+    signal.pause()
+"""
+LOST_DRIVER = """
+import ray, sys
+from undaunted.integrations.ray import run
+ray.init(runtime_env={"working_dir": "."})
+print(run("lost.py", *sys.argv[1:], nodes=2, nproc_per_node=1, max_restarts=1, run_dir=sys.argv[1]))
+"""
 DRIVER = """
 import ray, sys
 from undaunted.integrations.ray import run
@@ -60,7 +83,8 @@ run("wait.py", sys.argv[1], nodes=2, nproc_per_node=2)
 def cluster() -> Iterator[dict[str, str]]:
     """Variables of a program that is to find the cluster."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    env |= {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(REPOSITORY)}
+    path = os.pathsep.join(map(str, (REPOSITORY / "src", REPOSITORY)))
+    env |= {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": path}
     with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as short:
         serving = subprocess.Popen(
             [sys.executable, "-m", "tests.integrations.ray.cluster", short],
@@ -142,7 +166,19 @@ def test_a_failed_job_says_what_happened(job: Path, cluster: dict[str, str]) -> 
     assert re.search(r"^failed: rank 2 .* failed: ValueError: bad batch", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("process", ["agent", "front"])
+def test_a_launcher_that_was_killed_is_started_again(
+    job: Path, tmp_path: Path, cluster: dict[str, str], process: str
+) -> None:
+    (job / "lost.py").write_text(LOST)
+    code, text = run(job, cluster, "-c", LOST_DRIVER, str(tmp_path), process)
+    assert code == 0, text
+    assert "Task _launch failed" in text  # words of Ray's
+    assert "\n{0: None, 1: None}" in text
+    assert (tmp_path / "killed").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_ranks_end_with_the_driver(
     job: Path, tmp_path: Path, cluster: dict[str, str], number: signal.Signals
 ) -> None:
@@ -160,14 +196,15 @@ def test_ranks_end_with_the_driver(
         finally:
             driver.kill()
     saved = {path.name for path in tmp_path.glob("saved-*")}
-    assert saved == ({f"saved-{rank}" for rank in range(4)} if number == signal.SIGINT else set())
+    assert saved == (set() if number == signal.SIGKILL else {f"saved-{rank}" for rank in range(4)})
 
 
 def test_nodes_that_are_not_there(job: Path, cluster: dict[str, str]) -> None:
-    program = "import ray; from undaunted.integrations.ray import run; ray.init(); "
-    call = "run('wait.py', nodes=3, nproc_per_node=1, wait_s=2)"
-    code, text = run(job, cluster, "-c", program + call)
+    program = "import ray; from undaunted.integrations import ray as adapter; ray.init(); "
+    call = "adapter.run('wait.py', nodes=3, nproc_per_node=1, wait_s=2)"
+    code, text = run(job, cluster, "-c", f"{program}adapter._SOON_S = 1; {call}")
     assert code == 1
+    assert "waiting up to 2 s" in text
     last = text.strip().splitlines()[-1]
     assert last.startswith("TimeoutError: ")
     for words in ("3 nodes", "'CPU': 1", "wait_s"):
@@ -181,6 +218,33 @@ def test_wrong_settings_are_refused_before_ray_is_asked() -> None:
         adapter.run("train.py", nodes=2, nproc_per_node=1, max_restart=3)
     with pytest.raises(TypeError, match="rdzv_endpoint"):
         adapter.run("train.py", nodes=2, nproc_per_node=1, rdzv_endpoint="here:1")
+
+
+class Tasks:
+    """What Ray knows of tasks: those that are running, until they are cancelled."""
+
+    def __init__(self, *running: str) -> None:
+        self.running = list(running)
+        self.cancelled: list[tuple[str, bool]] = []
+
+    def wait(self, tasks: list[str], **_: Any) -> tuple[list[str], list[str]]:
+        return [each for each in tasks if each not in self.running], [
+            each for each in tasks if each in self.running
+        ]
+
+    def cancel(self, task: str, *, force: bool = False) -> None:
+        self.cancelled.append((task, force))
+        if force or task == "obeys":
+            self.running.remove(task)
+
+
+def test_only_launchers_that_run_are_cancelled() -> None:
+    """Ray aborts the driver when a task is cancelled whose result has just come."""
+    tasks = Tasks("obeys", "hangs")
+    config = LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=1)
+    adapter._stop(tasks, ["ended", "obeys", "hangs"], config)
+    assert tasks.cancelled == [("obeys", False), ("hangs", False), ("hangs", True)]
+    assert not tasks.running
 
 
 def test_the_first_cause_is_what_is_raised() -> None:

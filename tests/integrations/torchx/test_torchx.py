@@ -62,6 +62,8 @@ def test_a_job_of_torchx_survives_the_kill_of_a_rank(job: Path) -> None:
     for rank in range(2):
         # Rank 0 may have been stopped before it had saved what both had just done.
         assert re.search(rf"rank {rank} began at (9|10), ends at 20", done.stdout)
+    again = run(job, "undaunted", "run", "train.py")  # killed after its last save
+    assert "rank 0 began at 20, ends at 20" in again.stdout, again.stdout
 
 
 def test_a_job_without_restarts_fails(job: Path) -> None:
