@@ -92,8 +92,8 @@ class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[
 
     # --- what the trainer does --------------------------------------------------------------------
 
-    # Lightning calls those that are callable, each inside of a profiler's context manager: they
-    # would do nothing, and take 2 us of each batch.
+    # Lightning calls those that are callable, inside of a context manager of its profiler. These
+    # would do nothing, and each of them take 2 us of a batch.
     on_before_zero_grad = on_before_backward = on_after_backward = on_before_optimizer_step = None
 
     def on_train_start(self, trainer: Any, *_: Any) -> None:
