@@ -95,6 +95,7 @@ def test_each_action_on_one_node(tmp_path: Path) -> None:
         assert limits["heartbeat"]["source"].startswith("undaunted ctl")
 
         assert "train.py" in ctl(job, "stacks", "--rank", "1")
+        assert "no rank 7 here, but ranks 0-1" in ctl(job, "stacks", "--rank", "7", code=1)
         assert "ranks 0-1" in ctl(job, "flight"), "nothing is recorded without torch"
         assert "round 0 is stopped, another round follows" in ctl(job, "restart")
         job.wait_for("rank 0 of 2 in round 1")
@@ -305,8 +306,12 @@ def test_a_launcher_that_is_stopped_does_not_answer(
     try:
         assert command.main([str(job.run_dir), "status"]) == 1
         assert f"kill -CONT {job.agent_pid}" in capsys.readouterr().err
+        assert command.main([str(job.run_dir), "restart"]) == 1
     finally:
         os.kill(job.agent_pid, signal.SIGCONT)
+    monkeypatch.undo()
+    status = json.loads(ctl(job, "status", "--json"))
+    assert [node["round"] for node in status.values()] == [0], "nobody waits for an answer any more"
 
 
 def test_a_directory_with_a_long_name_and_an_old_socket(tmp_path: Path) -> None:

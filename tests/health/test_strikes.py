@@ -36,7 +36,10 @@ def test_of_very_many_the_newest_are_kept(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_lines_that_are_no_strikes_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "strikes"
-    path.write_bytes(b'\xff\n[]\n{"time": "x"}\n{"time": 1, "run_id": "r", "reason": "a"}\nnull\n')
+    path.write_bytes(
+        b"[" * 200_000
+        + b'\n\xff\n[]\n{"time": "x"}\n{"time": 1, "run_id": "r", "reason": "a"}\nnull\n'
+    )
     assert read(path) == [Strike(1.0, "r", "a")]
     add(path, Strike(2.0, "r", "b"))
     assert len(read(path)) == 2

@@ -59,9 +59,30 @@ async def test_lines_that_are_cut_off_or_damaged_are_passed_over(tmp_path: Path)
     await ledger.keep(Log("/a"), list)
     with (tmp_path / "ledger.jsonl").open("ab") as file:
         file.write(b'{"path": 7}\nno json\n\xff\n[[[[\n{"path":"/b"}\n{"path":"/c","wan')
-    assert ledger.read() == [Log("/a"), Log("/b")]
-    ledger.write_anew(ledger.read())
+    before = (tmp_path / "ledger.jsonl").read_bytes()
+    logs = ledger.read()
+    assert logs == [Log("/a"), Log("/b")]
+    assert ledger.damaged is not None
+    assert ledger.damaged.read_bytes() == before
+    ledger.write_anew(logs)
     assert (tmp_path / "ledger.jsonl").read_bytes() == b'{"path":"/a"}\n{"path":"/b"}\n'
+    ledger.close()
+
+
+@on_loop
+async def test_a_last_line_that_is_cut_off_is_no_damage(tmp_path: Path) -> None:
+    (tmp_path / "ledger.jsonl").write_bytes(b'{"path":"/a"}\n{"path":"/c","wan')
+    ledger = Ledger(tmp_path)
+    assert (ledger.read(), ledger.damaged) == ([Log("/a")], None)
+    ledger.close()
+
+
+@on_loop
+async def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "ledger.jsonl")
+    ledger = Ledger(tmp_path)
+    with pytest.raises(module.LedgerError, match="no file"):
+        ledger.read()
     ledger.close()
 
 

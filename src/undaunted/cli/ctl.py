@@ -1,6 +1,7 @@
 """`undaunted ctl`: ask a running job, and tell it what to do."""
 
 import contextlib
+import os
 import socket
 import sys
 import time
@@ -178,7 +179,7 @@ def _directory(run: str) -> Path:
     found = Path(run) if run else newest_run()
     if found is None:
         raise UsageError(f"no run under ./{DEFAULT_RUNS}; name its directory: undaunted ctl RUN")
-    if not found.is_dir():
+    if not os.path.isdir(found):  # noqa: PTH112 - Path's raises where a name is too long
         raise UsageError(f"{found} is no directory; `undaunted run` prints it when a run starts")
     return found
 
@@ -194,9 +195,14 @@ def _stacks(run: Path, parsed: Parsed[Any]) -> int:
     rank = parsed.options.rank
 
     def chosen(all_ranks: list[s.RankStacks]) -> list[s.RankStacks]:
+        here.extend(each.rank for each in all_ranks)
         return [each for each in all_ranks if rank in (-1, each.rank)]
 
-    return _of_all(run, parsed, s.Stacks(), list[s.RankStacks], _stacks_lines, chosen)
+    here: list[int] = []
+    code = _of_all(run, parsed, s.Stacks(), list[s.RankStacks], _stacks_lines, chosen)
+    if rank >= 0 and rank not in here:
+        raise NoAnswerError(f"there is no rank {rank} here, but {_ranks(sorted(here))}")
+    return code
 
 
 def _flight(run: Path, parsed: Parsed[Any]) -> int:

@@ -197,9 +197,14 @@ def _libraries() -> tuple[Any, Any, Any]:
         limit_s = options.analysis_timeout
         analysts = [Analyst(roots, limit_s) for _ in range(options.analyses)]
         try:
-            return AttributionService(roots, Ledger(state_dir), analysts, limit_s)
+            ledger = Ledger(state_dir)
+            service = AttributionService(roots, ledger, analysts, limit_s)
         except LedgerError as error:
             raise UsageError(f"{error}; --state-dir names another directory") from None
+        if ledger.damaged:
+            said = "the ledger was damaged in part; what could be read is kept, and the old file is"
+            print(f"undaunted serve: {said} {ledger.damaged}", file=sys.stderr)
+        return service
 
     return uvicorn, make_app, service_of
 

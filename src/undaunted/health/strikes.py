@@ -102,5 +102,5 @@ def _strike(line: bytes) -> Strike | None:
     try:
         told: Any = json.loads(line)
         return Strike(float(told["time"]), str(told["run_id"]), str(told["reason"]))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from undaunted.base.directories import make_private
 from undaunted.services.results import Log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 _LONGEST_LINE = 1 << 20
@@ -38,10 +39,12 @@ class Ledger:
 
     Attributes:
         problem: why the last writing went wrong, "" = it did not.
+        damaged: where a file with lines that nobody understands was moved, None = there was none.
     """
 
     def __init__(self, directory: Path) -> None:
         self.problem = ""
+        self.damaged: Path | None = None
         self._path = directory / "ledger.jsonl"
         self._lines: list[bytes] = []  # not on disk yet
         self._given = self._written = 0  # lines, ever
@@ -59,18 +62,29 @@ class Ledger:
             raise LedgerError(f"{directory} is in use by another service") from None
 
     def read(self) -> list[Log]:
-        """Return the records; lines that are cut off or damaged are left out.
+        """Return the records. A last line that is cut off is left out, as after a kill.
+
+        A file in which other lines are damaged is moved aside, as another one will be written.
 
         Raises:
             LedgerError: the file cannot be read.
         """
         try:
+            if not self._path.is_file() and self._path.exists():
+                raise LedgerError(f"{self._path} is no file")
             with self._path.open("rb") as file:
-                return list(_decoded(iter(lambda: file.readline(_LONGEST_LINE), b"")))
+                lines = iter(lambda: file.readline(_LONGEST_LINE), b"")
+                logs = [_decoded(line) or line for line in lines]
+            whole = [log for log in logs if isinstance(log, Log)]
+            cut_off = [log for log in logs[-1:] if isinstance(log, bytes) and log[-1:] != b"\n"]
+            if len(whole) + len(cut_off) < len(logs):
+                self.damaged = self._path.with_name(f"ledger-damaged-{time.time_ns()}.jsonl")
+                self._path.replace(self.damaged)
         except FileNotFoundError:
             return []
         except OSError as error:
             raise LedgerError(f"{self._path}: {error.strerror}") from None
+        return whole
 
     def write_anew(self, logs: Sequence[Log]) -> None:
         """Replace the file by one with these records alone.
@@ -160,7 +174,8 @@ def _encoded(log: Log) -> bytes:
     return msgspec.json.encode(log) + b"\n"
 
 
-def _decoded(lines: Iterator[bytes]) -> Iterator[Log]:
-    for line in lines:
-        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            yield msgspec.json.decode(line, type=Log)
+def _decoded(line: bytes) -> Log | None:
+    try:
+        return msgspec.json.decode(line, type=Log)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None

@@ -171,6 +171,8 @@ class Control:
         loop = asyncio.get_running_loop()
         try:
             data = await bounded(self._read(client), ASK_S)
+            if _is_gone(client):  # it was told that nobody answers: its order is not carried out
+                return
             answer = encode(await self._answer(data, by))
             await bounded(loop.sock_sendall(client, answer), TAKE_S)
         except (OSError, asyncio.TimeoutError, TimeoutError):  # two classes until Python 3.11
@@ -305,6 +307,14 @@ class Control:
 
 
 # --- leaves ---------------------------------------------------------------------------------------
+
+
+def _is_gone(client: socket.socket) -> bool:
+    """Whether the other end was closed."""
+    try:
+        return not client.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
 
 
 async def _result_of(future: asyncio.Future[T]) -> T:
