@@ -41,7 +41,7 @@ SCRIPT = """
     if trainer.global_rank == 0:
         print("end", hashlib.sha256(str(parameters_of(model)).encode()).hexdigest(), flush=True)
 """
-LOCAL = """
+LOCAL = '''
     class Says(HierarchicalCheckpointIO):
         def from_tensor_aware_state_dict(self, *args, **options):
             found = super().from_tensor_aware_state_dict(*args, **options)
@@ -51,9 +51,17 @@ LOCAL = """
     manager = LocalCheckpointManager("local")
     step_of = lambda path: int(path.rpartition("step=")[2].removesuffix(".ckpt"))
     options["plugins"] = [Says(TorchCheckpointIO(), manager, step_of, async_save=%s)]
-    callbacks += [LocalCheckpointCallback(every_n_train_steps=3)]
-    callbacks += [FaultToleranceCallback(False, False)]
-"""
+    local = LocalCheckpointCallback(every_n_train_steps=3)
+
+    class Waits(Callback):
+        """For a save in the background, so that a kill finds the newest one whole."""
+
+        def on_train_batch_end(self, *_):
+            if local._queue is not None:
+                local._queue.maybe_finalize_async_calls(blocking=True)
+
+    callbacks += [local, Waits(), FaultToleranceCallback(False, False)]
+'''
 OPTIONS = ("--nproc-per-node", "2", "--max-restarts", "5", "--preload", "lightning")
 
 

@@ -18,7 +18,7 @@ LIMIT_S = 180.0  # imports take long on a busy machine
 def trained(folder: Path, *given: str) -> tuple[int, str]:
     """Run the loop; return the exit code, and what was printed."""
     (folder / "job").mkdir(exist_ok=True)
-    options = ["--nproc-per-node", "2", "--max-restarts", "3"]
+    options = ["--nproc-per-node", "2", "--max-restarts", "3", "--preload", "accelerate"]
     launcher = Launcher([*options, SCRIPT, "job", *given], folder)
     try:
         return launcher.finish(LIMIT_S), launcher.text
