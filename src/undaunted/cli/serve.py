@@ -6,7 +6,7 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -18,9 +18,7 @@ from undaunted.base.unix_sockets import listen_at
 from undaunted.base.values import Count, Flag, OptionalDirectory, OptionalFile, Period, Port
 from undaunted.cli.command import Command, Parsed
 from undaunted.cli.messages import UsageError
-
-if TYPE_CHECKING:
-    import ssl
+from undaunted.cli.serving import bearer_token, server_tls
 
 _BACKLOG = 512
 _MOST_CONNECTIONS = 512
@@ -142,7 +140,7 @@ def _serve(parsed: Parsed[ServeOptions]) -> int:
     options = parsed.options
     roots = _roots(parsed)
     token = _token(parsed)
-    context = _tls(parsed)
+    context = server_tls(parsed.options.tls_cert, parsed.options.tls_key)
     if options.listen_fd:
         die_with_parent(os.getppid())
     uvicorn, make_app, service_of = _libraries()
@@ -222,12 +220,7 @@ def _token(parsed: Parsed[ServeOptions]) -> bytes:
     parsed.refuse_several("token-file", "insecure")
     options = parsed.options
     if options.token_file is not None:
-        from undaunted.coordinator.wire.credentials import TokenError, find_token
-
-        try:
-            return find_token({}, options.token_file)
-        except TokenError as error:
-            raise UsageError(str(error)) from None
+        return bearer_token(options.token_file)
     here = options.unix is not None or ipaddress.ip_address(options.host).is_loopback
     if not here and not options.insecure:
         raise UsageError(
@@ -235,20 +228,6 @@ def _token(parsed: Parsed[ServeOptions]) -> bytes:
             "give --token-file FILE, or --insecure if anybody may ask"
         )
     return b""
-
-
-def _tls(parsed: Parsed[ServeOptions]) -> "ssl.SSLContext | None":
-    cert, key = parsed.options.tls_cert, parsed.options.tls_key
-    if cert is None and key is None:
-        return None
-    if cert is None or key is None:
-        raise UsageError("--tls-cert and --tls-key are only of use together")
-    from undaunted.coordinator.wire.credentials import TlsError, server_context
-
-    try:
-        return server_context(cert, key)
-    except TlsError as error:
-        raise UsageError(str(error)) from None
 
 
 def _listen(options: ServeOptions, scheme: str) -> tuple[socket.socket, str]:

@@ -26,12 +26,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from undaunted.base import process
-from undaunted.fault_tolerance.worker import import_notes, messages, warm_imports
+from undaunted.fault_tolerance.worker import import_notes, messages
 from undaunted.fault_tolerance.worker.imports import Imports, Later
-from undaunted.fault_tolerance.worker.warm_imports import WarmImports
 
 if TYPE_CHECKING:
     from undaunted.fault_tolerance.worker.messages import Fork, WorkerSpec
+    from undaunted.fault_tolerance.worker.warm_imports import WarmImports
 
 _TIMEOUT_S = 20.0
 # What every worker needs of ours; absent ones are no reason to stop.
@@ -64,7 +64,7 @@ def serve(fd: int) -> WorkerSpec | None:
 def _serve(sock: socket.socket) -> WorkerSpec | None:
     imports = Imports()
     later = Later([])
-    warm = WarmImports()
+    warm: WarmImports | None = None
     note = False
     while True:
         if sock.fileno() not in process.wait_for_any([sock.fileno(), later.fd]):
@@ -72,7 +72,8 @@ def _serve(sock: socket.socket) -> WorkerSpec | None:
             continue
         message = messages.receive(sock, _TIMEOUT_S)
         if isinstance(message, messages.Prepare):
-            messages.send(sock, _prepare(imports, warm, message), _TIMEOUT_S)
+            ready, warm = _prepare(imports, message)
+            messages.send(sock, ready, _TIMEOUT_S)
             later = Later(message.later)
             note = message.note
         elif isinstance(message, messages.Fork):
@@ -82,51 +83,62 @@ def _serve(sock: socket.socket) -> WorkerSpec | None:
                 messages.send(sock, refused, _TIMEOUT_S)
             elif (spec := fork_workers(message, sock)) is not None:
                 later.forget()
-                warm.begin_worker(spec.env)
+                if warm is not None:
+                    warm.begin_worker(spec.env)
                 if note and spec.local_rank in import_notes.asked(message.specs):
                     import_notes.begin(spec.env)
                 return spec
             else:
                 later.begin(sock)
-        elif warm.modules:
+        elif warm is not None:
             os._exit(0)  # what packages have registered for the end is for ranks
         else:
             return None
 
 
-def _prepare(imports: Imports, warm: WarmImports, request: messages.Prepare) -> messages.Ready:
+def _prepare(
+    imports: Imports, request: messages.Prepare
+) -> tuple[messages.Ready, WarmImports | None]:
     started = time.monotonic_ns()
     ours = Imports()
     for name in _OURS:
         ours.load(name)
     for name in request.modules:
         imports.load(name)
-    left, problem = _load_learned(warm, request.learned_fd)
+    warm, left, problem = _load_learned(request.learned_fd)
     # What exists now is never looked at by a collection again: workers share its memory for longer.
     gc.collect()
     gc.freeze()
-    return messages.Ready(
+    ready = messages.Ready(
         modules=imports.done,
         import_ns=time.monotonic_ns() - started,
         failed=imports.failed,
         left=left,
         problem=problem,
-        learned=len(warm.modules),
-        rank_values=warm.rank_values,
+        learned=len(warm.modules) if warm else 0,
+        rank_values=warm.rank_values if warm else [],
     )
+    return ready, warm
 
 
-def _load_learned(warm: WarmImports, fd: int) -> tuple[dict[str, str], str]:
-    """Import what the ranks have imported; return what `Ready` says of what has to be left out."""
+def _load_learned(fd: int) -> tuple[WarmImports | None, dict[str, str], str]:
+    """Import what the ranks have imported, if anything was learned.
+
+    Returns:
+        What was imported, and what `Ready` says of what has to be left out.
+    """
     if fd < 0:
-        return {}, ""
+        return None, {}, ""
+    from undaunted.fault_tolerance.worker import warm_imports  # of no use to the first template
+
+    warm = warm_imports.WarmImports()
     try:
         warm.load(warm_imports.read(fd), sys.orig_argv[: 1 - len(sys.argv)])
     except warm_imports.UnfitError as unfit:
-        return unfit.left, unfit.problem
+        return warm, unfit.left, unfit.problem
     except Exception as error:  # noqa: BLE001 - packages may have changed anything
-        return {}, f"{type(error).__name__}: {error}"
-    return {}, ""
+        return warm, {}, f"{type(error).__name__}: {error}"
+    return warm, {}, ""
 
 
 def fork_workers(request: Fork, sock: socket.socket) -> WorkerSpec | None:

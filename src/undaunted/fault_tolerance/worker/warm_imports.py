@@ -72,19 +72,17 @@ class WarmImports:
             UnfitError: some packages have to be left out, or all.
         """
         with contextlib.ExitStack() as checks:
-            new = []
-            if not learned.checked:
-                ranks = (0, 0, 1)  # `new`, `again`, `first`
-                new = [
-                    checks.enter_context(_Check.started(learned, boot, learned.environments[rank]))
-                    for rank in ranks
-                ]
+            new: list[_Check] = []
+            for rank in () if learned.checked else (0, 0, 1):  # `new`, `again`, `first`
+                new.append(_Check.started(learned, boot, learned.environments[rank]))
+                checks.callback(new[-1].close)
             with _out_of_the_way(), silence(1, 2):
                 self.modules, self.variables = _load(learned, _Guard(learned))
             if learned.checked:
                 self.rank_values = learned.rank_values
                 return
-            forked = checks.enter_context(_Check.forked(learned, self))
+            forked = _Check.forked(learned, self)
+            checks.callback(forked.close)
             deadline = time.monotonic() + _COMPARED_S
             of_new = [check.result(deadline) for check in new]
             verdict = likeness.compare(of_new, forked.result(deadline), learned.environments)
@@ -274,23 +272,17 @@ class _Check:
         self._pidfd = process.open_pidfd(pid) or -1
 
     @classmethod
-    @contextlib.contextmanager
     def started(
         cls, learned: Learned, boot: Sequence[str], environment: Mapping[str, str]
-    ) -> Iterator[_Check]:
+    ) -> _Check:
         """Start a new process with the variables of a rank."""
         own = {k: v for k, v in os.environ.items() if k not in TEMPLATE_ENVIRONMENT}
         fd = write(learned)
         command = [*boot, "compare", str(fd), str(os.getpid())]
-        check = cls(process.spawn(command, {**own, **environment}, (fd,)), fd)
-        try:
-            yield check
-        finally:
-            check.close()
+        return cls(process.spawn(command, {**own, **environment}, (fd,)), fd)
 
     @classmethod
-    @contextlib.contextmanager
-    def forked(cls, learned: Learned, imports: WarmImports) -> Iterator[_Check]:
+    def forked(cls, learned: Learned, imports: WarmImports) -> _Check:
         """Fork, as a worker is forked."""
         fd = os.memfd_create("undaunted-compared", os.MFD_CLOEXEC)
         template = os.getpid()
@@ -302,11 +294,7 @@ class _Check:
                     _answer(fd, imports.modules, imports.variables)
             finally:
                 os._exit(1)
-        check = cls(pid, fd)
-        try:
-            yield check
-        finally:
-            check.close()
+        return cls(pid, fd)
 
     def result(self, deadline: float) -> Snapshot:
         """Wait for the process to end.
