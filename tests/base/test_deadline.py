@@ -1,4 +1,4 @@
-"""Calls that may never return."""
+"""Calls that may never return, and waits on a loop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from undaunted.base.deadline import in_time, off_loop, within
+from undaunted.base.deadline import in_time, off_loop, wait_for, within
 
 
 def test_the_result_of_a_call_that_is_in_time() -> None:
@@ -45,6 +45,58 @@ def test_a_call_that_hangs_raises_an_error_of_a_disk() -> None:
         assert raised.value.strerror == "no answer within 0.01 s"
     finally:
         release.set()
+
+
+# --- on a loop ------------------------------------------------------------------------------------
+
+
+def test_a_wait_gives_its_result_or_its_error() -> None:
+    async def fail() -> None:
+        raise OSError("gone")
+
+    async def main() -> None:
+        assert await wait_for(asyncio.sleep(0, 7), 60) == 7
+        with pytest.raises(OSError, match="gone"):
+            await wait_for(fail(), 60)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("seconds", [-1, 0, 0.01])
+def test_what_takes_longer_is_cancelled(seconds: float) -> None:
+    async def main() -> None:
+        never = asyncio.get_running_loop().create_future()
+        with pytest.raises(asyncio.TimeoutError):
+            await wait_for(never, seconds)
+        assert never.cancelled()
+
+    asyncio.run(main())
+
+
+def test_a_task_that_is_cancelled_as_its_wait_ends_is_cancelled() -> None:
+    async def main() -> None:
+        ends = asyncio.get_running_loop().create_future()
+        task = asyncio.ensure_future(wait_for(ends, 60))
+        await asyncio.sleep(0)
+        ends.set_result(None)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+
+
+def test_what_a_cancelled_task_waits_for_is_cancelled() -> None:
+    async def main() -> None:
+        never = asyncio.get_running_loop().create_future()
+        task = asyncio.ensure_future(wait_for(never, 60))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert never.cancelled()
+
+    asyncio.run(main())
 
 
 # --- off the loop ---------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Calls that touch a disk which may hang."""
+"""Deadlines: for calls that touch a disk which may hang, and for waits on a loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from asyncio import Semaphore
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
 T = TypeVar("T")
 
@@ -49,6 +49,34 @@ def within(seconds: float, call: Callable[[], T], otherwise: T) -> T:
         return in_time(seconds, call)
     except Exception:  # noqa: BLE001 - documented
         return otherwise
+
+
+async def wait_for(awaitable: Awaitable[T], seconds: float) -> T:
+    """Return what ``awaitable`` returns, or raise what it raises.
+
+    As `asyncio.wait_for`, which until Python 3.12 forgets that a task was cancelled if what the
+    task waits for ends in the same turn of the loop: a task that goes on after that never ends.
+
+    Raises:
+        asyncio.TimeoutError: it takes longer than ``seconds``, and was cancelled.
+    """
+    import asyncio
+
+    task = asyncio.ensure_future(awaitable)
+    try:
+        done, _ = await asyncio.wait([task], timeout=seconds)
+    except asyncio.CancelledError:
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # which nobody asks for any more
+        raise
+    if not done:
+        task.cancel()
+        await asyncio.wait([task])
+        if task.cancelled():
+            raise asyncio.TimeoutError
+    return task.result()
 
 
 async def off_loop(slots: Semaphore, seconds: float, call: Callable[[], T]) -> T:
@@ -94,6 +122,6 @@ async def off_loop(slots: Semaphore, seconds: float, call: Callable[[], T]) -> T
         return await answer
 
     try:
-        return await asyncio.wait_for(asked(), seconds)
+        return await wait_for(asked(), seconds)
     except asyncio.TimeoutError:
         raise TimeoutError(errno.ETIMEDOUT, f"no answer within {seconds:g} s") from None

@@ -12,6 +12,8 @@ import hmac
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from undaunted.base.deadline import wait_for
+
 if TYPE_CHECKING:
     import socket
     import ssl
@@ -113,7 +115,7 @@ class PageServer:
 
     async def _converse(self, connection: socket.socket) -> None:
         with contextlib.suppress(OSError, EOFError, asyncio.TimeoutError):
-            await asyncio.wait_for(self._answer(connection), self._deadline_s)
+            await wait_for(self._answer(connection), self._deadline_s)
 
     async def _answer(self, connection: socket.socket) -> None:
         reader = asyncio.StreamReader(_LONGEST_HEAD)

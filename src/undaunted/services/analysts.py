@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from undaunted.base.deadline import wait_for
 from undaunted.base.process import module_command
 from undaunted.base.text import format_duration
 from undaunted.services.analysis import Answer
@@ -44,7 +45,7 @@ class Analyst:
             stamp: of the file, for an answer that does not say it.
         """
         try:
-            said = await asyncio.wait_for(self._ask(path), self._limit_s)
+            said = await wait_for(self._ask(path), self._limit_s)
         except asyncio.TimeoutError:
             await self.close()
             limit = format_duration(self._limit_s)
@@ -85,4 +86,4 @@ class Analyst:
         with contextlib.suppress(ProcessLookupError):
             program.kill()
         with contextlib.suppress(asyncio.TimeoutError):  # it hangs in a disk: it ends with that
-            await asyncio.wait_for(program.wait(), _KILLED_S)
+            await wait_for(program.wait(), _KILLED_S)

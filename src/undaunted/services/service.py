@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import msgspec
 
 from undaunted.attribution.explain import Page, lines_of, no_failure
-from undaunted.base.deadline import off_loop
+from undaunted.base.deadline import off_loop, wait_for
 from undaunted.base.roots import RefusedError
 from undaunted.services.ledger import LedgerError
 from undaunted.services.results import FullError, Results, Told
@@ -297,7 +297,7 @@ class AttributionService:
     async def _keep(self, path: str) -> None:
         log = self._known(path)
         kept = asyncio.ensure_future(self._ledger.keep(log, lambda: self.results.logs))
-        await asyncio.wait_for(asyncio.shield(kept), _KEEP_S)
+        await wait_for(asyncio.shield(kept), _KEEP_S)
 
     async def _off_loop(self, call: Callable[[], T]) -> T:
         try:

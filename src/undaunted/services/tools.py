@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from undaunted.attribution.findings import CAUSES
+from undaunted.base.deadline import wait_for
 from undaunted.base.process import module_command
 from undaunted.base.roots import RefusedError
 from undaunted.base.text import one_line
@@ -173,7 +174,7 @@ class Tools:
         )
         try:
             resource.prlimit(program.pid, resource.RLIMIT_AS, (_MEMORY, _MEMORY))
-            said, error = await asyncio.wait_for(_read(program), LIMIT_S)
+            said, error = await wait_for(_read(program), LIMIT_S)
         except asyncio.TimeoutError:
             raise ToolError(f"{name} of {real} takes longer than {LIMIT_S:g} s") from None
         finally:

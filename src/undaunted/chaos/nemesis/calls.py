@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from undaunted.base.deadline import wait_for
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -83,9 +85,9 @@ class CallServer:
         assert task is not None
         self._tasks.add(task)
         try:
-            line = await asyncio.wait_for(reader.readline(), _LINE_S)
+            line = await wait_for(reader.readline(), _LINE_S)
             writer.write(f"{self._answer(line)}\n".encode())
-            await asyncio.wait_for(writer.drain(), _LINE_S)
+            await wait_for(writer.drain(), _LINE_S)
         except (OSError, ValueError, asyncio.TimeoutError):
             pass  # the rank goes on whatever comes, and the fault is seen not to have happened
         finally:

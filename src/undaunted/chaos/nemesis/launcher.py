@@ -9,6 +9,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from undaunted.base import process
+from undaunted.base.deadline import wait_for
 from undaunted.chaos.nemesis import stage
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class Launcher:
                 break
             self.send(number)
             try:
-                return await asyncio.wait_for(self.ended(), seconds)
+                return await wait_for(self.ended(), seconds)
             except asyncio.TimeoutError:
                 continue
         if self._process.returncode is None:

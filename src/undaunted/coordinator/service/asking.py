@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from undaunted.base.deadline import wait_for
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.service import ledger_file
 from undaunted.coordinator.wire.client import connect
@@ -53,7 +54,7 @@ async def ask(
     connection = None
     try:
         connection = await connect(address, waiting, terms, tls=tls, timeout_s=ANSWER_S)
-        return await asyncio.wait_for(waiting.answer, ANSWER_S)
+        return await wait_for(waiting.answer, ANSWER_S)
     except (WireError, asyncio.TimeoutError):
         return None
     finally:

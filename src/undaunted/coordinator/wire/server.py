@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from undaunted.base.deadline import wait_for
 from undaunted.base.text import format_duration
 from undaunted.coordinator.protocol import MAX_MESSAGE_BYTES, Message
 from undaunted.coordinator.wire.address import Address, from_socket, is_loopback, parse_address
@@ -139,7 +140,7 @@ class Server:
         with contextlib.suppress(asyncio.TimeoutError):
             while self._connections:
                 self._gone.clear()
-                await asyncio.wait_for(self._gone.wait(), _CLOSE_S)
+                await wait_for(self._gone.wait(), _CLOSE_S)
         if self._flush is not None:
             self._flush.cancel()
             self._tell_rest()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from undaunted.base import process
+from undaunted.base.deadline import wait_for
 from undaunted.base.text import format_duration
 from undaunted.fault_tolerance.agent.child_program import ChildProgram
 from undaunted.health import device_memory
@@ -233,7 +234,7 @@ class Reclaim:
         while True:
             try:
                 left = deadline - time.monotonic()
-                answer = await asyncio.wait_for(provider.ask(), max(left, 0.0))
+                answer = await wait_for(provider.ask(), max(left, 0.0))
             except (TimeoutError, asyncio.TimeoutError):
                 silent = "the driver did not answer" if first is None else self._describe(held)
                 return MemoryWait(devices=count, pids=first or (), held=silent)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.attribution.evidence import STOPPED, RankEvidence
 from undaunted.base import process
+from undaunted.base.deadline import wait_for
 from undaunted.fault_tolerance.worker import witness
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ async def _answer(local_rank: int, pipes: StackPipes) -> str:
     text = b""
     try:
         while (left := deadline - time.monotonic()) > 0:
-            await asyncio.wait_for(readable.wait(), min(left, QUIET_S) if text else left)
+            await wait_for(readable.wait(), min(left, QUIET_S) if text else left)
             text += pipes.drain(local_rank)
             readable.clear()
     except (TimeoutError, asyncio.TimeoutError):  # two classes until Python 3.11

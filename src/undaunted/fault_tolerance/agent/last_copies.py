@@ -12,6 +12,7 @@ import msgspec
 
 from undaunted.attribution.exits import death_in_words, exit_in_words
 from undaunted.base import process
+from undaunted.base.deadline import wait_for
 from undaunted.base.text import format_duration, one_line
 from undaunted.checkpointing.keeping.messages import LastBegun, LastEnded
 from undaunted.journal.events import LastCopy
@@ -73,14 +74,14 @@ async def _write(
     begun, outcome = LastBegun(step=-1, bytes=0), "failed"
     try:
         async with _Program(place, arenas, env) as program:
-            said = await asyncio.wait_for(program.says(), allowed_s)
+            said = await wait_for(program.says(), allowed_s)
             if isinstance(said, LastBegun):
                 begun, allowed_s = said, max(LEAST_S, said.bytes / bytes_per_s)
                 say(
                     f"writing the copy of step {begun.step} ({begun.bytes / 1e9:.3g} GB), which is "
                     f"in memory only, to {place}: at most {format_duration(allowed_s)}"
                 )
-                said = await asyncio.wait_for(program.says(), allowed_s)
+                said = await wait_for(program.says(), allowed_s)
             why = said.problem if isinstance(said, LastEnded) else await program.death(code_of)
     except asyncio.TimeoutError:
         outcome, why = "given_up", f"not done within {format_duration(allowed_s)}"
@@ -154,7 +155,7 @@ class _Program:
             loop, over = asyncio.get_running_loop(), asyncio.Event()
             loop.add_reader(self._pidfd, over.set)
             try:
-                await asyncio.wait_for(over.wait(), _ENDING_S)
+                await wait_for(over.wait(), _ENDING_S)
             finally:
                 loop.remove_reader(self._pidfd)
         code = code_of(self._pid)

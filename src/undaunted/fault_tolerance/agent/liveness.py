@@ -10,6 +10,8 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
+from undaunted.base.deadline import wait_for
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -80,11 +82,11 @@ async def _converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
     refused = (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
     try:
         with contextlib.suppress(*too_slow, *refused):
-            head = await asyncio.wait_for(reader.readuntil(_END), _DEADLINE_S)
+            head = await wait_for(reader.readuntil(_END), _DEADLINE_S)
             writer.write(_answer(head))
-            await asyncio.wait_for(writer.drain(), _DEADLINE_S)
+            await wait_for(writer.drain(), _DEADLINE_S)
             writer.write_eof()
-            await asyncio.wait_for(reader.read(), _DEADLINE_S)
+            await wait_for(reader.read(), _DEADLINE_S)
     finally:
         writer.transport.abort()
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from undaunted.base import process
+from undaunted.base.deadline import wait_for
 from undaunted.base.directories import make_private
 from undaunted.base.ids import file_name
 from undaunted.coordinator.wire.credentials import TokenError, find_token
@@ -65,7 +66,7 @@ class OwnService:
             return
         process.signal_pidfd(self._pidfd, signal.SIGKILL)  # its programs die with it
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._ended.wait(), _KILL_S)
+            await wait_for(self._ended.wait(), _KILL_S)
         if self._pidfd >= 0:
             self._forget()
 

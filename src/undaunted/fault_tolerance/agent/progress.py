@@ -17,6 +17,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from undaunted.base.deadline import wait_for
 from undaunted.coordinator.core.progress import Iterations
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ class ProgressFile:
         self._reader = threading.Thread(target=work, name="undaunted-progress", daemon=True)
         self._reader.start()
         try:
-            return await asyncio.wait_for(done, self._limit_s)
+            return await wait_for(done, self._limit_s)
         except asyncio.TimeoutError:
             return self._unknown(f"it could not be read within {self._limit_s:g} s")
 

@@ -10,6 +10,7 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
+from undaunted.base.deadline import wait_for
 from undaunted.coordinator.wire.sockets import peer
 from undaunted.fault_tolerance.worker.witness import HEAD_BYTES, MOST_BYTES, RECORDING
 
@@ -126,7 +127,7 @@ class _Link:
         self._number = (self._number + 1) % 256
         try:
             self._sock.send(bytes([self._number]) + what)
-            return await asyncio.wait_for(self._answer(), limit_s)
+            return await wait_for(self._answer(), limit_s)
         except (OSError, asyncio.TimeoutError, TimeoutError):  # two classes until Python 3.11
             return None
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from undaunted.base.deadline import within
+from undaunted.base.deadline import wait_for, within
 from undaunted.base.timers import Timers
 from undaunted.base.timers import lease_clock_ns as clock_ns
 from undaunted.coordinator.core import election
@@ -179,7 +179,7 @@ class SharedOrders:
         leading = self._listener.leading
         if leading is not None and leading.is_needed:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._led.wait(), leading.leader.linger_s + 1)
+                await wait_for(self._led.wait(), leading.leader.linger_s + 1)
         if self._listener.leading is not None:
             await self._listener.leading.close()
         await asyncio.gather(*self._closing, return_exceptions=True)

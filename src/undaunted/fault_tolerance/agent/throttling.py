@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from undaunted.base.deadline import wait_for
 from undaunted.fault_tolerance.agent.clearing import DeviceProvider, find_provider
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Throttling:
             return []
         self._providers.append(provider)
         try:
-            answer = await asyncio.wait_for(provider.ask(), _ANSWER_S)
+            answer = await wait_for(provider.ask(), _ANSWER_S)
         except (OSError, ValueError, TimeoutError, asyncio.TimeoutError):
             return []
         finally:

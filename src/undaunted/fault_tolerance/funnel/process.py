@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from undaunted.base import process
+from undaunted.base.deadline import wait_for
 from undaunted.base.timers import Timers
 from undaunted.fault_tolerance.funnel.program import Task
 
@@ -112,4 +113,4 @@ class LogServer:
     async def _wait(self, timeout_s: float) -> None:
         if self._running is not None:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), timeout_s)
+                await wait_for(self._ended.wait(), timeout_s)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from undaunted import __version__
+from undaunted.base.deadline import wait_for
 from undaunted.coordinator.wire.connection import WireError
 from undaunted.coordinator.wire.credentials import TlsError, TokenError
 from undaunted.coordinator.wire.handshake import Terms
@@ -112,7 +113,7 @@ async def _listen(server: Server, told: asyncio.Event) -> bool:
         else:
             return True
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(told.wait(), _AGAIN_S)
+            await wait_for(told.wait(), _AGAIN_S)
     return False
 
 

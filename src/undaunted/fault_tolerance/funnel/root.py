@@ -7,6 +7,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from undaunted.base.deadline import wait_for
 from undaunted.coordinator.wire.server import Complaints
 from undaunted.fault_tolerance.funnel import messages as w
 from undaunted.fault_tolerance.funnel.writer import Writer
@@ -201,5 +202,5 @@ class Attendance:
                 return False
             self._changed.clear()
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), left_s)
+                await wait_for(self._changed.wait(), left_s)
         return True

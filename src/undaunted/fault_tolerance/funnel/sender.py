@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from undaunted.base.deadline import wait_for
 from undaunted.coordinator.wire import client
 from undaunted.coordinator.wire.connection import WireError
 from undaunted.coordinator.wire.credentials import TlsError, TokenError
@@ -199,7 +200,7 @@ class Sender:
                 deadline = min(deadline, time.monotonic() + _RETRY_S)
             self._wake.clear()
             try:
-                await asyncio.wait_for(self._wake.wait(), left_s)
+                await wait_for(self._wake.wait(), left_s)
             except asyncio.TimeoutError:
                 break
         return self._closing

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from undaunted.base import process
+from undaunted.base.deadline import wait_for
 from undaunted.fault_tolerance.worker import messages
 from undaunted.fault_tolerance.worker.numerics import TEMPLATE_ENVIRONMENT
 
@@ -437,7 +438,7 @@ class WarmSpawner:
             self._called_off = False
         self._number += 1
         try:
-            answer = await asyncio.wait_for(self._fork(list(specs)), FORK_DEADLINE_S)
+            answer = await wait_for(self._fork(list(specs)), FORK_DEADLINE_S)
         except asyncio.TimeoutError:
             return await self._give_up()
         except messages.ProtocolError as error:
@@ -517,7 +518,7 @@ class WarmSpawner:
         assert self._pidfd is not None, "running"
         process.signal_pidfd(self._pidfd, signal.SIGKILL)
         try:
-            answer = await asyncio.wait_for(self._answer(), _KILL_DEADLINE_S)
+            answer = await wait_for(self._answer(), _KILL_DEADLINE_S)
         except asyncio.TimeoutError as error:
             problem = f"the template, pid {self.pid}, does not answer and cannot be killed"
             self._lose(problem)

@@ -10,6 +10,7 @@ import secrets
 import signal
 from typing import TYPE_CHECKING
 
+from undaunted.base.deadline import wait_for
 from undaunted.base.text import one_line
 from undaunted.services.slurm.core import ENDED, LIVE, UNKNOWN, Listed
 from undaunted.services.slurm.patterns import expand, symbols
@@ -148,7 +149,7 @@ async def _run(program: str, *words: str) -> str:
     except OSError as error:
         raise SlurmError(f"{program} cannot be run: {error.strerror}; is Slurm on PATH?") from None
     try:
-        output, complaints = await asyncio.wait_for(_outcome(process), _DEADLINE_S)
+        output, complaints = await wait_for(_outcome(process), _DEADLINE_S)
     except asyncio.TimeoutError:
         await _end(process)
         raise SlurmError(f"{program} has not answered for {_DEADLINE_S:g} s") from None
@@ -190,4 +191,4 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(asyncio.TimeoutError):  # its pipes close when all of them are read
-        await asyncio.wait_for(process.communicate(), _END_S)
+        await wait_for(process.communicate(), _END_S)

@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from undaunted.base.deadline import in_time, off_loop
+from undaunted.base.deadline import in_time, off_loop, wait_for
 from undaunted.base.directories import make_private
 from undaunted.base.http_client import NoAnswerError, exchange
 from undaunted.base.http_server import Page, PageServer
@@ -252,7 +252,7 @@ class Shell:
             case core.Wait(until):
                 self._wake.clear()
                 with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), max(0.0, until - self._now()))
+                    await wait_for(self._wake.wait(), max(0.0, until - self._now()))
 
     def _now(self) -> float:
         """Seconds since 1970, of a clock that never goes back."""
