@@ -63,6 +63,45 @@ def health(_folder: Path) -> str:
     return "the driver answers and wants nothing done"
 
 
+def counters(_folder: Path) -> str:
+    """Uncorrected memory errors are counted, and the kernel's log is searched for Xid errors."""
+    from undaunted.health.checks.ecc import GpuMemory
+    from undaunted.health.checks.kernel_log import KernelLog
+
+    told = []
+    for check in (GpuMemory(), KernelLog("/")):
+        seen: dict[str, Any] = {}
+        for _ in range(2):  # the first look notes what is of others
+            finding = check.run(seen)
+            assert finding is None or not finding.failed, (check.name, finding)
+        told.append(f"{check.name}: {finding.text if finding else seen}")
+    return "; ".join(told)
+
+
+def nvrx_checks(folder: Path) -> str:
+    """The eight health checks of NVRx's names find nothing wrong with a good node."""
+    import torch
+
+    sys.path.append(str(Path(__file__).parents[2] / "compat/nvidia-resiliency-ext/src"))
+    from nvidia_resiliency_ext.shared_utils import health_check as checks
+
+    torch.ones(1, device="cuda")
+    there = [
+        checks.GPUHealthCheck(device_index=0),
+        checks.NVLHealthCheck(device_index=0),
+        checks.NVLinkWindowHealthCheck(device_index=0),
+        checks.NicHealthCheck(device_index=0),
+        checks.NicLinkStateHealthCheck(device_index=0),
+        checks.NodeHealthCheck(),
+        checks.DistributedStorageHealthCheck(),
+        checks.StoragePathHealthCheck([str(folder)]),
+    ]
+    for _ in range(2):
+        unwell = [type(check).__name__ for check in there if not check()]
+        assert not unwell, unwell
+    return f"{len(there)} checks, twice"
+
+
 def numa(_folder: Path) -> str:
     """The GPU's node is known, and a process can be kept on it."""
     import torch
@@ -382,6 +421,12 @@ def digests(_folder: Path) -> str:
 # --- the training loop ---------------------------------------------------------------------------
 
 
+def recordings(_folder: Path) -> str:
+    """What the recorder of NCCL holds is read: collectives that ended, and one that waits."""
+    _alone()
+    return training_rows.recordings("cuda")
+
+
 def session_stops(folder: Path) -> str:
     """Ranks with NCCL stop after one iteration."""
     import torch
@@ -403,6 +448,8 @@ def _several(_folder: Path) -> str:
 ROWS = (
     Row("nvml", "the driver's library is read as it is", nvml),
     Row("health", "the health checks of a good GPU find nothing", health),
+    Row("counters", "memory errors and Xid errors are read", counters),
+    Row("nvrx-checks", "NVRx's health checks find nothing", nvrx_checks),
     Row("numa", "a process is kept on the GPU's NUMA node", numa, 30.0),
     Row("warm-workers", "forked workers use CUDA", warm_workers, 90.0),
     Row("memory-reclaim", "a restart waits for the GPU's memory", memory_reclaim, 90.0),
@@ -413,6 +460,7 @@ ROWS = (
     Row("dcp-sharded", "checkpoints of fully_shard on the GPU", dcp_sharded),
     Row("async-ckpt", "torch.save beside training", async_ckpt),
     Row("digests", "digests of CUDA tensors", digests),
+    Row("recordings", "what NCCL's recorder holds is read", recordings),
     Row("session-stops", "ranks with NCCL stop together", session_stops, 90.0),
     Row("generators", "random numbers come again", _on_cuda(training_rows.generators)),
     Row("second-opinion", "a flipped bit is found odd", _on_cuda(training_rows.second_opinion)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -32,6 +34,17 @@ def test_digests_of_replicas() -> None:
 
 def test_the_cost_of_checks() -> None:
     assert "in a step" in training_rows.cost_of_checks("cpu", steps=20)
+
+
+def test_recordings() -> None:
+    code = (  # a process of its own: the recorder is made with the first group
+        "from tests.gpu import rows, training_rows\n"
+        "rows._alone()\n"
+        "print(training_rows.recordings('cpu'))"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "5 calls of gloo" in done.stdout
 
 
 @pytest.mark.e2e

@@ -42,6 +42,50 @@ STOPS = """
 """
 
 
+def recordings(device: str) -> str:
+    """A group of one rank: what its recorder has of five calls, and on CUDA of one that waits."""
+    import os
+
+    import torch
+    import torch.distributed as dist
+
+    from undaunted.attribution.flight import recorder
+
+    os.environ["TORCH_FR_BUFFER_SIZE"] = "2000"
+    dist.init_process_group("nccl" if device == "cuda" else "gloo")
+    total = torch.ones(1000, device=device)
+    for _ in range(5):
+        dist.all_reduce(total)
+    if device == "cuda":
+        torch.cuda.synchronize()
+        time.sleep(2.0)  # NCCL's own thread looks every second for what has ended
+    five = _recorded()
+    began = time.perf_counter()
+    assert len(recorder.calls_ns()) == five.enqueued
+    took = time.perf_counter() - began
+    if device == "cuda":
+        assert five.oldest == -1, ("what has ended counts as pending", five)
+        torch.cuda._sleep(2 * 10**9)  # cycles: about a second
+        dist.all_reduce(total)
+        waits = _recorded()
+        assert waits.enqueued == five.enqueued + 1, (five, waits)
+        assert waits.oldest == waits.enqueued, ("the one that waits is not pending", waits)
+        torch.cuda.synchronize()
+    dist.destroy_process_group()
+    return f"{five.enqueued} calls of {five.backend}, read in {took * 1e3:.1f} ms"
+
+
+def _recorded() -> Any:
+    """Return the only group of this process's recorder."""
+    from undaunted.attribution.flight import recorder
+
+    recording = recorder.record()
+    assert recording is not None, "there is no recorder"
+    assert [call.name for call in recording.calls] == ["all_reduce"], recording.calls
+    (group,) = recording.groups
+    return group
+
+
 def generators(device: str) -> str:
     """Random numbers of a device come again in a second run; where it computes is known."""
     import torch
