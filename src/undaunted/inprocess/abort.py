@@ -30,7 +30,6 @@ _DUMP_DEADLINE_S = 10.0
 # Set once groups of this process have been aborted. Ranks may have other numbers from then on than
 # the ones by which the agent knows them: recordings of such a process count for no verdict.
 aborted = threading.Event()
-_checkpoint_workers: list[Callable[[], None]] = []
 
 
 class Abort(abc.ABC):
@@ -99,27 +98,14 @@ class AbortPersistentCheckpointProcesses(Abort):
     """Ends worker processes of asynchronous checkpoints that outlive one save.
 
     These are the writers of ``undaunted.checkpointing``: of every `Checkpointer`, local manager and
-    `AsyncCallsQueue`. Unfinished saves are dropped. Also calls the functions that were given to
-    `register_checkpoint_workers`.
+    `AsyncCallsQueue`. Unfinished saves are dropped.
     """
 
     def __call__(self, state: FrozenState) -> FrozenState:
         """End the workers."""
-        for end in (*_known_workers(), *_checkpoint_workers):
+        for end in _known_workers():
             registry.run("End of checkpoint workers", end)
         return state
-
-
-def register_checkpoint_workers(end: Callable[[], None]) -> None:
-    """Have `AbortPersistentCheckpointProcesses` call ``end``, which ends worker processes."""
-    if end not in _checkpoint_workers:
-        _checkpoint_workers.append(end)
-
-
-def unregister_checkpoint_workers(end: Callable[[], None]) -> None:
-    """Undo `register_checkpoint_workers`; no error if ``end`` is not registered."""
-    if end in _checkpoint_workers:
-        _checkpoint_workers.remove(end)
 
 
 def _known_workers() -> list[Callable[[], None]]:
