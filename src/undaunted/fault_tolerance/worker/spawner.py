@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from undaunted.base import process
-from undaunted.base.deadline import wait_for
 from undaunted.fault_tolerance.worker import messages
 from undaunted.fault_tolerance.worker.numerics import TEMPLATE_ENVIRONMENT
 
@@ -430,6 +429,8 @@ class WarmSpawner:
         """
         import asyncio
 
+        from undaunted.base.deadline import wait_for
+
         assert specs, "a round has workers"
         try:
             if not await self.wait_ready():
@@ -514,6 +515,8 @@ class WarmSpawner:
         the stream, what it held is the truth.
         """
         import asyncio
+
+        from undaunted.base.deadline import wait_for
 
         assert self._pidfd is not None, "running"
         process.signal_pidfd(self._pidfd, signal.SIGKILL)
