@@ -45,15 +45,15 @@ def logs(tmp_path: Path) -> Path:
         ([], "name the folder of the logs: --allowed-root DIR"),
         (["--allowed-root=gone"], "--allowed-root: 'gone' is no folder"),
         (["--allowed-root=/"], "everything is below '/'"),
-        (["--allowed-root=.", "--host=0.0.0.0"], "--host 0.0.0.0 lets other machines ask"),
-        (["--allowed-root=.", "--host=::"], "give --token-file FILE, or --insecure"),
+        (["--allowed-root=.", "--host=0.0.0.0"], "--host 0.0.0.0 can be reached from"),
+        (["--allowed-root=.", "--host=::"], "give --token-file, or --insecure"),
         (["--allowed-root=.", "--host=node7"], "'node7' is no address"),
         (["--allowed-root=.", "--token-file=gone"], "token file gone: No such file"),
         (["--allowed-root=.", "--token-file=t", "--insecure"], "exclude one another"),
         (["--allowed-root=.", "--tls-cert=c"], "--tls-cert and --tls-key are only of use together"),
         (["--allowed-root=.", "--tls-cert=c", "--tls-key=k"], "c: No such file"),
         (["--allowed-root=.", "--rate-limit-analyze=60/hour"], "is not a whole number"),
-        (["--allowed-root=.", "--host=192.0.2.1", "--insecure"], "cannot listen at 192.0.2.1:8000"),
+        (["--allowed-root=.", "--host=192.0.2.1", "--insecure"], "8000 of 192.0.2.1 cannot be"),
     ],
 )
 def test_what_cannot_be_served(

@@ -1,6 +1,5 @@
 """`undaunted serve`: an attribution service, which answers over HTTP what a log tells of."""
 
-import ipaddress
 import os
 import socket
 import sys
@@ -18,7 +17,7 @@ from undaunted.base.unix_sockets import listen_at
 from undaunted.base.values import Count, Flag, OptionalDirectory, OptionalFile, Period, Port
 from undaunted.cli.command import Command, Parsed
 from undaunted.cli.messages import UsageError
-from undaunted.cli.serving import bearer_token, server_tls
+from undaunted.cli.serving import bearer_token, listen, server_tls
 
 _BACKLOG = 512
 _MOST_CONNECTIONS = 512
@@ -139,12 +138,13 @@ def main(argv: Sequence[str]) -> int:
 def _serve(parsed: Parsed[ServeOptions]) -> int:
     options = parsed.options
     roots = _roots(parsed)
-    token = _token(parsed)
-    context = server_tls(parsed.options.tls_cert, parsed.options.tls_key)
+    parsed.refuse_several("token-file", "insecure")
+    token = bearer_token(options.token_file)
+    context = server_tls(options.tls_cert, options.tls_key)
     if options.listen_fd:
         die_with_parent(os.getppid())
     uvicorn, make_app, service_of = _libraries()
-    listening, where = _listen(options, "https" if context else "http")
+    listening, where = _listen(parsed, "https" if context else "http")
     with listening:
         service = service_of(roots, options, state_dir(options, os.environ))
         app = make_app(
@@ -216,36 +216,19 @@ def _roots(parsed: Parsed[ServeOptions]) -> Roots:
         raise UsageError(f"{parsed.source('allowed-root')}: {error}") from None
 
 
-def _token(parsed: Parsed[ServeOptions]) -> bytes:
-    parsed.refuse_several("token-file", "insecure")
+def _listen(parsed: Parsed[ServeOptions], scheme: str) -> tuple[socket.socket, str]:
+    """Return the socket, and its URL; "" = the launcher knows, and says what is to be said."""
     options = parsed.options
-    if options.token_file is not None:
-        return bearer_token(options.token_file)
-    here = options.unix is not None or ipaddress.ip_address(options.host).is_loopback
-    if not here and not options.insecure:
-        raise UsageError(
-            f"{parsed.source('host')} {options.host} lets other machines ask what logs tell of; "
-            "give --token-file FILE, or --insecure if anybody may ask"
-        )
-    return b""
-
-
-def _listen(options: ServeOptions, scheme: str) -> tuple[socket.socket, str]:
-    try:
-        if options.listen_fd:
-            return socket.socket(
-                fileno=options.listen_fd
-            ), ""  # the launcher says what is to be said
-        if options.unix is not None:
-            path = str(options.unix.absolute())
+    if options.listen_fd:
+        return socket.socket(fileno=options.listen_fd), ""
+    if options.unix is not None:
+        path = str(options.unix.absolute())
+        try:
             return listen_at(path, socket.SOCK_STREAM, _BACKLOG), f"unix://{path}"
-        family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-        listening = socket.create_server(
-            (options.host, options.port), family=family, backlog=_BACKLOG
-        )
-    except OSError as error:
-        where = options.unix or f"{options.host}:{options.port}"
-        raise UsageError(f"cannot listen at {where}: {error.strerror or error}") from None
+        except OSError as error:
+            raise UsageError(f"cannot listen at {path}: {error.strerror or error}") from None
+    is_open = options.token_file is None and not options.insecure
+    listening = listen(parsed, is_open=is_open, remedy=", or --insecure if anybody may ask")
     host = f"[{options.host}]" if ":" in options.host else options.host
     return listening, f"{scheme}://{host}:{listening.getsockname()[1]}"
 
