@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import posixpath
+import re
 import time
 from collections import Counter
 from contextlib import suppress
-from itertools import takewhile
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from undaunted.attribution.explain import Page, lines_of, no_failure
+from undaunted.attribution.flight.files import rank_of
 from undaunted.base.deadline import off_loop, wait_for
 from undaunted.base.roots import RefusedError
+from undaunted.services import answers
 from undaunted.services.ledger import LedgerError
 from undaunted.services.results import FullError, Results, Told
 
@@ -36,9 +37,8 @@ _LOOK_S = 10.0
 _KEEP_S = 10.0
 _SLOW_S = 60.0  # so long it is said that a disk did not answer
 _LONGEST_NAME = 200  # characters of a user or a job
-_SOURCE = "rules"
-_MODULE = "log_analyzer"
-_ACTIONS = {"restart": "RESTART", "exclude": "RESTART", "stop": "STOP"}
+_MOST_OTHERS = 32  # logs that one names, the newest
+_LOGS = (".log", ".out", ".err", ".txt")
 
 
 class ServiceError(Exception):
@@ -61,13 +61,15 @@ class Submission(msgspec.Struct, kw_only=True):
         user: whose job it is.
         job_id, cycle_id: which job, and which round of it.
         analysis_intent: ``terminal`` = it is complete, and analysed at once.
+        fr_path: absolute path of the folder with the Flight Recorder's dumps that belong to it.
     """
 
     log_path: str
-    user: str = ""
+    user: str | None = ""
     job_id: str | int | None = None
     cycle_id: str | int | None = None
-    analysis_intent: str = ""
+    analysis_intent: Literal["", "track_only", "progressive", "terminal"] | None = ""
+    fr_path: str | None = ""
 
 
 class Seen(NamedTuple):
@@ -127,12 +129,14 @@ class AttributionService:
         """Take notice of a log.
 
         Raises:
-            ServiceError: the log cannot be read, or there are too many.
+            ServiceError: the log cannot be read, or there are too many, or it is no sensible round.
         """
+        cycle = _round(said.cycle_id)
         seen = await self.look(said.log_path)
+        dumps = await self._dumps(said.fr_path) if said.fr_path else ""
         job = "" if said.job_id is None else str(said.job_id)[:_LONGEST_NAME]
-        user, cycle = said.user[:_LONGEST_NAME], _whole(said.cycle_id)
-        self._name(seen.path, user=user, job=job, cycle=cycle)
+        user = (said.user or "")[:_LONGEST_NAME]
+        self._name(seen.path, user=user, job=job, cycle=cycle, dumps=dumps)
         if said.analysis_intent == "terminal":
             self._want(seen)
         log = self._known(seen.path)
@@ -142,32 +146,45 @@ class AttributionService:
         except (OSError, asyncio.TimeoutError) as error:
             why = getattr(error, "strerror", None) or "the disk does not answer"
             raise ServiceError("internal", f"the ledger cannot be written: {why}") from None
-        return {
-            "submitted": True,
-            "normalized_path": seen.path,
-            "mode": _mode(log),
-            "logs_dir": "",
-            "sched_restarts": 0,
-            "files_analyzed": int(log.told is not None),
-        }
+        is_split = answers.mode(log) == "SPLITLOG"
+        read = self.results.read_of(_job_of(log)) if is_split else int(log.told is not None)
+        return answers.submission(log, read)
 
-    async def ask(self, seen: Seen, *, wait: bool) -> dict[str, Any]:
-        """Return what a log tells of; it is read if that is not known.
+    async def ask(self, seen: Seen, *, wait: bool, restart: int | None = None) -> dict[str, Any]:
+        """Return what a log tells of, or the newest of those it names; they are read if needed.
 
         Args:
             seen: the log as `look` has found it.
             wait: for the analysis; else the answer may be that there is none yet.
+            restart: which round in it; None = the last one.
 
         Raises:
-            ServiceError: there are too many logs.
+            ServiceError: there are too many logs, or no such round, or others cannot be read.
         """
         if self.results.get(seen.path) is None:
             self._name(seen.path)
-        progress = self._want(seen)
-        self._counts["joined" if progress == "in_flight" else progress] += 1
-        if wait and progress != "completed":
-            progress = await self._until_read(seen, progress)
-        return self._answer(seen.path, progress)
+        progress = await self._read_now(seen, wait=wait)
+        log = self.results.get(seen.path)
+        if progress != "completed" or log is None or log.told is None:
+            return answers.no_result(seen.path, progress)
+        if log.told.logs_dir and (others := await self._want_others(log)):
+            progress = await self._read_now(others[-1], wait=wait)
+            other = self.results.get(others[-1].path)
+            if progress != "completed" or other is None or other.told is None:
+                return answers.no_result(others[-1].path, progress)
+            about = {"mode": answers.mode(log), "sched_restarts": answers.sched_restarts(log)}
+            return self._result(other, restart) | about
+        return self._result(log, restart)
+
+    async def find(self, path: str, file: str) -> Seen:
+        """Look at the file of this name beside a log, or where the ranks of that log write.
+
+        Raises:
+            ServiceError: as `look`.
+        """
+        log = self.results.get(posixpath.normpath(path))
+        elsewhere = log.told.logs_dir if log is not None and log.told is not None else ""
+        return await self.look(posixpath.join(elsewhere or posixpath.dirname(path), file))
 
     def would_read(self, seen: Seen) -> bool:
         """Whether a question about a log makes it be read, and nobody has asked before."""
@@ -223,10 +240,17 @@ class AttributionService:
         self._counts[f"refused_{code}"] += 1
 
     def jobs(self, mode: str, limit: int, offset: int) -> dict[str, Any]:
-        """List logs, those that were named last first; of one mode, or "" = of all."""
-        logs = [log for log in reversed(self.results.logs) if mode in {"", _mode(log)}]
+        """List logs, those that were named last first; of one mode, or "" = of all.
+
+        Raises:
+            ServiceError: there is no such mode.
+        """
+        if mode and mode not in answers.MODES:
+            modes = ", ".join(answers.MODES)
+            raise ServiceError("invalid_request", f"mode: {mode[:80]!r} is none of {modes}")
+        logs = [log for log in reversed(self.results.logs) if mode in {"", answers.mode(log)}]
         shown = logs[offset : offset + limit]
-        return {"jobs": [_row(log) for log in shown], "total": len(logs)}
+        return {"jobs": [answers.row(log) for log in shown], "total": len(logs)}
 
     def in_flight(self) -> dict[str, Any]:
         """List the logs that are being read."""
@@ -252,6 +276,50 @@ class AttributionService:
         if progress == "pending":
             self._work.set()
         return progress
+
+    async def _read_now(self, seen: Seen, *, wait: bool) -> Progress:
+        """Have a log that is known read unless it was, and perhaps wait for that."""
+        progress = self._want(seen)
+        self._counts["joined" if progress == "in_flight" else progress] += 1
+        if wait and progress != "completed":
+            return await self._until_read(seen, progress)
+        return progress
+
+    async def _want_others(self, log: Log) -> list[Seen]:
+        """Have the logs read that a log names, each one a round of its job; the oldest first."""
+        assert log.told is not None
+        folder = log.told.logs_dir
+        try:
+            others = await self._off_loop(lambda: _others(self._roots, folder, log))
+        except ServiceError as error:
+            if error.code == "busy":
+                raise
+            text = f"LOGS_DIR={folder}, of {log.path}: {error}"
+            raise ServiceError("logs_dir_not_readable", text) from None
+        for number, one in list(enumerate(others))[-_MOST_OTHERS:]:
+            known = self.results.get(one.path)
+            if known is None or not known.job:  # nobody has submitted it himself
+                self._name(one.path, user=log.user, job=_job_of(log), cycle=number)
+            self._want(one)
+        return others
+
+    async def _dumps(self, path: str) -> str:
+        """Return the real path of a folder of dumps."""
+        try:
+            real, names = await self._off_loop(lambda: self._roots.names(path))
+        except ServiceError as error:
+            code = "fr_dump_not_found" if error.code == "not_found" else error.code
+            raise ServiceError(code, f"fr_path: {error}") from None
+        if not any(rank_of(name) >= 0 for name in names):
+            text = f"fr_path: no name in {real} says of which rank a dump is, as _dump_3 does"
+            raise ServiceError("fr_dump_not_found", text)
+        return real
+
+    def _result(self, log: Log, restart: int | None) -> dict[str, Any]:
+        try:
+            return answers.result(self.results, log, restart)
+        except IndexError as error:
+            raise ServiceError("not_found", str(error)) from None
 
     async def _until_read(self, seen: Seen, progress: Progress) -> Progress:
         """Wait for an analysis of the log as it was seen, or newer."""
@@ -281,13 +349,19 @@ class AttributionService:
 
     async def _read(self, analyst: Analyst, path: str) -> None:
         try:
-            told = await analyst.read(path, (await self.look(path)).stamp)
+            stamp, dumps = (await self.look(path)).stamp, self._known(path).dumps
+            told = await analyst.read(path, stamp, dumps)
+            if dumps != self._known(path).dumps:  # others were named meanwhile
+                told = msgspec.structs.replace(told, stamp=_GONE)
         except ServiceError as error:  # it is gone, or empty by now
             told = Told(_GONE, problem=f"{error.code}: {error}")
         self._counts["analysed"] += 1
         self._counts["late"] += told.late
         self._counts["failed"] += bool(told.problem) and not told.late
-        self.results.end(path, told)
+        log = self.results.end(path, told)
+        if told.logs_dir:
+            with suppress(ServiceError):  # who asks is told
+                await self._want_others(log)
         if flight := self._flights.pop(path, None):
             flight.set_result(None)
         # `health` says so, and the next record that is kept brings this one along.
@@ -308,60 +382,28 @@ class AttributionService:
             self._slow = time.monotonic()
             raise ServiceError("busy", "the file system does not answer; ask again later") from None
 
-    def _answer(self, path: str, progress: Progress) -> dict[str, Any]:
-        log = self.results.get(path)
-        answer: dict[str, Any] = {"status": progress, "mode": "PENDING", "log_file": path}
-        answer |= {"wl_restart": 0, "wl_restart_count": 1, "sched_restarts": 0}
-        if log is None or log.told is None or progress != "completed":
-            return answer | {"recommendation": {"action": "UNKNOWN", "source": _SOURCE}}
-        action, text = self._verdict(log)
-        advice = {"action": action, "source": _SOURCE}
-        result: dict[str, Any] = {"module": _MODULE, "result": text, "recommendation": advice}
-        if log.told.problem:
-            result["state"] = "timeout" if log.told.late else "error"
-            result["error"] = log.told.problem
-        result["findings"] = msgspec.to_builtins(log.told.findings)
-        return answer | {"mode": _mode(log), "result": result, "recommendation": advice}
-
-    def _verdict(self, log: Log) -> tuple[str, str]:
-        """Return what is recommended, and what was found, in a few lines."""
-        told = log.told
-        assert told is not None
-        if told.problem:
-            return ("TIMEOUT" if told.late else "UNKNOWN"), told.problem
-        found = self.results.explained(log)
-        if found is None:
-            return "CONTINUE", no_failure("the log", told.step, ended=told.ended)
-        page = Page(path=Path(log.path), rounds=[found])
-        text = "\n".join(takewhile(bool, lines_of(page)))
-        if told.stop and found.advice.action != "stop":
-            return "STOP", f"{text}\nevery start would end so: all ranks say so before a step"
-        return _ACTIONS[found.advice.action], text
-
 
 _GONE = (0, 0, 0)  # stamp of no file
 _COUNTS = ("submitted", "analysed", "completed", "joined", "pending", "late", "failed", "refused")
 
 
-def _mode(log: Log) -> str:
-    return "SINGLE" if log.wanted or log.told is not None else "PENDING"
+def _round(cycle: str | int | None) -> int | None:
+    """Read the number of a round.
 
-
-def _row(log: Log) -> dict[str, Any]:
-    return {
-        "log_path": log.path,
-        "user": log.user,
-        "job_id": log.job or None,
-        "cycle_id": log.cycle,
-        "mode": _mode(log),
-        "submitted_t": log.t,
-        "wanted": log.wanted,
-    }
-
-
-def _whole(cycle: str | int | None) -> int | None:
+    Raises:
+        ServiceError: it is none.
+    """
+    if cycle is None or cycle == "":
+        return None
     text = str(cycle)
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise ServiceError("invalid_request", f"cycle_id: {text[:80]!r} is no round: 0, 1, ...")
+    return int(text)
+
+
+def _job_of(log: Log) -> str:
+    """Return the job of logs that a log names."""
+    return log.job or log.path
 
 
 def _look(roots: Roots, path: str) -> Seen:
@@ -370,6 +412,18 @@ def _look(roots: Roots, path: str) -> Seen:
     if not opened.stamp[1]:
         raise RefusedError("empty_file", f"{path} is empty")
     return Seen(opened.path, opened.stamp)
+
+
+def _others(roots: Roots, folder: str, log: Log) -> list[Seen]:
+    """Look at the logs in a folder, oldest first; where the job is known, those of its number."""
+    real, names = roots.names(folder)
+    is_of_job = re.compile(rf"(?<!\d){re.escape(log.job)}(?!\d)" if log.job else "").search
+    found = []
+    for path in (f"{real}/{name}" for name in names if name.endswith(_LOGS)):
+        if path != log.path and is_of_job(path):
+            with suppress(RefusedError):
+                found.append(_look(roots, path))
+    return sorted(found, key=lambda one: one.stamp)
 
 
 def _head(roots: Roots, path: str) -> bytes:
