@@ -13,6 +13,7 @@ import pytest
 from tests.coordinator.wire.talk import on_loop
 from undaunted.attribution.findings import Finding
 from undaunted.base.roots import Roots
+from undaunted.services import looks
 from undaunted.services import service as module
 from undaunted.services.ledger import Ledger
 from undaunted.services.results import Told
@@ -429,7 +430,7 @@ async def test_a_disk_that_does_not_answer_holds_up_nobody_else(
     place = Place(tmp_path)
     slow, path = place.put("slow"), place.put("a.log")
     monkeypatch.setattr(module, "_LOOK_S", 0.05)
-    look = module._look
+    look = looks.look
     released = threading.Event()
 
     def stuck(roots: Roots, path: str) -> Any:
@@ -437,7 +438,7 @@ async def test_a_disk_that_does_not_answer_holds_up_nobody_else(
             assert released.wait(60)
         return look(roots, path)
 
-    monkeypatch.setattr(module, "_look", stuck)
+    monkeypatch.setattr(looks, "look", stuck)
     waiting = asyncio.ensure_future(place.ask(slow))
     await asyncio.sleep(0)
     monkeypatch.setattr(module, "_LOOK_S", 60.0)

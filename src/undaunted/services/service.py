@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import posixpath
-import re
 import time
 from collections import Counter
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
-from undaunted.attribution.flight.files import rank_of
 from undaunted.base.deadline import off_loop, wait_for
 from undaunted.base.roots import RefusedError
-from undaunted.services import answers
+from undaunted.services import answers, looks
 from undaunted.services.ledger import LedgerError
 from undaunted.services.results import FullError, Results, Told
 
@@ -27,18 +24,17 @@ if TYPE_CHECKING:
     from undaunted.base.roots import Roots
     from undaunted.services.analysts import Analyst
     from undaunted.services.ledger import Ledger
-    from undaunted.services.results import Log, Progress, Stamp
+    from undaunted.services.looks import Seen
+    from undaunted.services.results import Log, Progress
 
 T = TypeVar("T")
 
-HEAD = 4096  # bytes of a log that are shown
 _MOST_LOOKS = 32
 _LOOK_S = 10.0
 _KEEP_S = 10.0
 _SLOW_S = 60.0  # so long it is said that a disk did not answer
 _LONGEST_NAME = 200  # characters of a user or a job
 _MOST_OTHERS = 32  # logs that one names, the newest
-_LOGS = (".log", ".out", ".err", ".txt")
 
 
 class ServiceError(Exception):
@@ -70,13 +66,6 @@ class Submission(msgspec.Struct, kw_only=True):
     cycle_id: str | int | None = None
     analysis_intent: Literal["", "track_only", "progressive", "terminal"] | None = ""
     fr_path: str | None = ""
-
-
-class Seen(NamedTuple):
-    """A log as it was looked at: real path, and stamp of the file."""
-
-    path: str
-    stamp: Stamp
 
 
 class AttributionService:
@@ -200,15 +189,15 @@ class AttributionService:
         Raises:
             ServiceError: it is not to be read, or is empty, or the disk does not answer.
         """
-        return await self._off_loop(lambda: _look(self._roots, path))
+        return await self._off_loop(lambda: looks.look(self._roots, path))
 
     async def head(self, path: str) -> bytes:
-        """Return the beginning of a log, at most `HEAD` bytes.
+        """Return the beginning of a log.
 
         Raises:
             ServiceError: as `look`.
         """
-        return await self._off_loop(lambda: _head(self._roots, path))
+        return await self._off_loop(lambda: looks.head(self._roots, path))
 
     def health(self) -> dict[str, Any]:
         """Say whether all is well."""
@@ -290,7 +279,7 @@ class AttributionService:
         assert log.told is not None
         folder = log.told.logs_dir
         try:
-            others = await self._off_loop(lambda: _others(self._roots, folder, log))
+            others = await self._off_loop(lambda: looks.others(self._roots, folder, log))
         except ServiceError as error:
             if error.code == "busy":
                 raise
@@ -306,14 +295,10 @@ class AttributionService:
     async def _dumps(self, path: str) -> str:
         """Return the real path of a folder of dumps."""
         try:
-            real, names = await self._off_loop(lambda: self._roots.names(path))
+            return await self._off_loop(lambda: looks.dumps(self._roots, path))
         except ServiceError as error:
             code = "fr_dump_not_found" if error.code == "not_found" else error.code
             raise ServiceError(code, f"fr_path: {error}") from None
-        if not any(rank_of(name) >= 0 for name in names):
-            text = f"fr_path: no name in {real} says of which rank a dump is, as _dump_3 does"
-            raise ServiceError("fr_dump_not_found", text)
-        return real
 
     def _result(self, log: Log, restart: int | None) -> dict[str, Any]:
         try:
@@ -359,14 +344,14 @@ class AttributionService:
         self._counts["late"] += told.late
         self._counts["failed"] += bool(told.problem) and not told.late
         log = self.results.end(path, told)
-        if told.logs_dir:
-            with suppress(ServiceError):  # who asks is told
-                await self._want_others(log)
         if flight := self._flights.pop(path, None):
             flight.set_result(None)
         # `health` says so, and the next record that is kept brings this one along.
         with suppress(OSError, asyncio.TimeoutError):
             await self._keep(path)
+        if told.logs_dir:
+            with suppress(ServiceError):  # who asks is told
+                await self._want_others(log)
 
     async def _keep(self, path: str) -> None:
         log = self._known(path)
@@ -404,31 +389,3 @@ def _round(cycle: str | int | None) -> int | None:
 def _job_of(log: Log) -> str:
     """Return the job of logs that a log names."""
     return log.job or log.path
-
-
-def _look(roots: Roots, path: str) -> Seen:
-    opened = roots.open(path)
-    os.close(opened.fd)
-    if not opened.stamp[1]:
-        raise RefusedError("empty_file", f"{path} is empty")
-    return Seen(opened.path, opened.stamp)
-
-
-def _others(roots: Roots, folder: str, log: Log) -> list[Seen]:
-    """Look at the logs in a folder, oldest first; where the job is known, those of its number."""
-    real, names = roots.names(folder)
-    is_of_job = re.compile(rf"(?<!\d){re.escape(log.job)}(?!\d)" if log.job else "").search
-    found = []
-    for path in (f"{real}/{name}" for name in names if name.endswith(_LOGS)):
-        if path != log.path and is_of_job(path):
-            with suppress(RefusedError):
-                found.append(_look(roots, path))
-    return sorted(found, key=lambda one: one.stamp)
-
-
-def _head(roots: Roots, path: str) -> bytes:
-    opened = roots.open(path)
-    try:
-        return os.read(opened.fd, HEAD)
-    finally:
-        os.close(opened.fd)
