@@ -47,7 +47,8 @@ class Reader:
 class Place:
     """A service over a folder of logs."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, export: Any = None) -> None:
+        self.export = export
         self.logs = directory / "logs"
         self.logs.mkdir(exist_ok=True)
         self.state = directory / "state"
@@ -56,7 +57,8 @@ class Place:
     def start(self) -> None:
         self.reader = Reader()
         roots = Roots([self.logs])
-        self.service = AttributionService(roots, Ledger(self.state), [self.reader], 60.0)  # type: ignore[list-item]
+        readers: list[Any] = [self.reader]
+        self.service = AttributionService(roots, Ledger(self.state), readers, 60.0, self.export)
         self.service.begin()
 
     def put(self, name: str, content: str = "content\n", **told: Any) -> str:
@@ -329,6 +331,37 @@ async def test_dumps_that_are_named_while_the_log_is_read(tmp_path: Path) -> Non
     await place.ask(path)
     assert place.reader.dumps == ["", str(place.logs)]
     await place.service.close()
+
+
+@on_loop
+async def test_what_has_happened_is_exported_once(tmp_path: Path) -> None:
+    given: list[Any] = []
+
+    class Export:
+        sent, lost, problem = 3, 1, "it answers 500"
+
+        def begin(self) -> None:
+            self.give = given.append
+
+        async def close(self) -> None:
+            given.append("closed")
+
+    place = Place(tmp_path, Export())
+    path = place.put("a.log", step=5)
+    await place.submit(path, user="me", job_id="7", cycle_id=0)
+    await place.ask(path)  # all is well
+    for content in ("failed\n", "failed, and other words\n"):
+        place.put("a.log", content, findings=(OOM,), step=5)
+        answer = await place.ask(path)
+    about = {"log_path": path, "user": "me", "job_id": "7", "cycle_id": 0}
+    assert given == [{**about, **answer}]
+    assert place.service.health()["issues"] == [
+        "a result could not be sent to --export-url: it answers 500"
+    ]
+    stats = place.service.stats()
+    assert (stats["exported"], stats["export_lost"]) == (3, 1)
+    await place.service.close()
+    assert given[1:] == ["closed"]
 
 
 @on_loop

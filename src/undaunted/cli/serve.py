@@ -27,7 +27,7 @@ _KEEP_ALIVE_S = 30
 _NO_EFFECT = (
     "NVRX_ATTRSVC_LLM_BASE_URL",
     "NVRX_ATTRSVC_LLM_MODEL",
-    "NVRX_ATTRSVC_EXPORT_URL",
+    "SLACK_BOT_TOKEN",
 )
 
 
@@ -98,6 +98,15 @@ class ServeOptions(msgspec.Struct, kw_only=True, frozen=True):
             variables=("NVRX_ATTRSVC_RATE_LIMIT_PREVIEW",),
         ),
     ] = 120
+    export_url: Annotated[
+        str,
+        Kind(values.optional(values.web_url, ""), "URL"),
+        Opt(
+            "Send each result there, by POST, as JSON",
+            shown="none",
+            variables=("NVRX_ATTRSVC_EXPORT_URL",),
+        ),
+    ] = ""
     listen_fd: Annotated[
         Count,
         Opt("Descriptor of a socket that listens already, of a launcher", rare=True, shown="none"),
@@ -188,6 +197,7 @@ def _libraries() -> tuple[Any, Any, Any]:
             f"it needs the package {error.name}: pip install 'undaunted[services]'"
         ) from None
     from undaunted.services.analysts import Analyst
+    from undaunted.services.export import Export
     from undaunted.services.ledger import Ledger, LedgerError
     from undaunted.services.service import AttributionService
 
@@ -196,7 +206,8 @@ def _libraries() -> tuple[Any, Any, Any]:
         analysts = [Analyst(roots, limit_s) for _ in range(options.analyses)]
         try:
             ledger = Ledger(state_dir)
-            service = AttributionService(roots, ledger, analysts, limit_s)
+            export = Export(options.export_url) if options.export_url else None
+            service = AttributionService(roots, ledger, analysts, limit_s, export)
         except LedgerError as error:
             raise UsageError(f"{error}; --state-dir names another directory") from None
         if ledger.damaged:

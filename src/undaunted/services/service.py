@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from undaunted.base.roots import Roots
     from undaunted.services.analysts import Analyst
+    from undaunted.services.export import Export
     from undaunted.services.ledger import Ledger
     from undaunted.services.looks import Seen
     from undaunted.services.results import Log, Progress
@@ -76,19 +77,26 @@ class AttributionService:
         ledger: keeps what is known.
         analysts: read logs, one at a time each.
         limit_s: how long that takes at most.
+        export: gets what logs tell of, None = nobody does.
 
     Raises:
         LedgerError: the ledger cannot be read or written.
     """
 
     def __init__(
-        self, roots: Roots, ledger: Ledger, analysts: Sequence[Analyst], limit_s: float
+        self,
+        roots: Roots,
+        ledger: Ledger,
+        analysts: Sequence[Analyst],
+        limit_s: float,
+        export: Export | None = None,
     ) -> None:
         self.results = Results(ledger.read(), time.time())
         ledger.write_anew(self.results.logs)
         self._roots = roots
         self._ledger = ledger
         self._limit_s = limit_s
+        self._export = export
         self._analysts = analysts
         self._tasks: list[asyncio.Task[None]] = []
         self._work = asyncio.Event()
@@ -102,12 +110,16 @@ class AttributionService:
         """Read what is wanted from now on; on the loop."""
         self._tasks = [asyncio.create_task(self._read_on(one)) for one in self._analysts]
         self._work.set()
+        if self._export is not None:
+            self._export.begin()
 
     async def close(self) -> None:
         """Stop reading; what is wanted stays so in the ledger."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._export is not None:
+            await self._export.close()
         with suppress(LedgerError, TimeoutError):  # nothing that was submitted is in it alone
             await off_loop(self._slots, _KEEP_S, lambda: self._ledger.write_anew(self.results.logs))
         self._ledger.close()
@@ -206,6 +218,8 @@ class AttributionService:
             issues.append(f"the ledger cannot be written: {self._ledger.problem}")
         if time.monotonic() - self._slow < _SLOW_S:
             issues.append("a file system below the roots did not answer")
+        if self._export is not None and self._export.problem:
+            issues.append(f"a result could not be sent to --export-url: {self._export.problem}")
         if any(task.done() for task in self._tasks):
             return {
                 "status": "fail",
@@ -221,6 +235,8 @@ class AttributionService:
             "queued": self.results.queued,
             "in_flight": len(self.results.in_flight),
             **{name: self._counts[name] for name in _COUNTS},
+            "exported": self._export.sent if self._export is not None else 0,
+            "export_lost": self._export.lost if self._export is not None else 0,
         }
 
     def refused(self, code: str) -> None:
@@ -343,7 +359,11 @@ class AttributionService:
         self._counts["analysed"] += 1
         self._counts["late"] += told.late
         self._counts["failed"] += bool(told.problem) and not told.late
+        before = self._known(path).told
         log = self.results.end(path, told)
+        if self._export is not None and _is_news(told, before):
+            about = {"user": log.user, "job_id": log.job, "cycle_id": log.cycle}
+            self._export.give({"log_path": path, **about, **answers.result(self.results, log)})
         if flight := self._flights.pop(path, None):
             flight.set_result(None)
         # `health` says so, and the next record that is kept brings this one along.
@@ -370,6 +390,16 @@ class AttributionService:
 
 _GONE = (0, 0, 0)  # stamp of no file
 _COUNTS = ("submitted", "analysed", "completed", "joined", "pending", "late", "failed", "refused")
+
+
+def _is_news(told: Told, before: Told | None) -> bool:
+    """Whether others hear of an answer: not while a job is well, nor twice of the same failure."""
+    tells = bool(told.findings or told.ended or told.problem)
+    return tells and (before is None or _gist(told) != _gist(before))
+
+
+def _gist(told: Told) -> tuple[object, ...]:
+    return told.findings, len(told.earlier), told.ended, told.problem
 
 
 def _round(cycle: str | int | None) -> int | None:
