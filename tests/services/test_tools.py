@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from tests.cli.test_flight import make
 from tests.coordinator.wire.talk import on_loop
 from tests.journal import sample
+from undaunted.base import landlock
 from undaunted.base.roots import Roots
 from undaunted.journal.events import JobStarted
 from undaunted.journal.lines import encode
@@ -141,6 +142,39 @@ async def test_a_run_in_which_something_leads_outside_is_not_read(place: Place) 
     (place.run / "journal-n0.jsonl").write_bytes(journal(log_dir=str(place.outside)))
     with pytest.raises(ToolError, match="outside, which may not be read; --allowed-root"):
         await place.tools.explain_failure(str(place.run))
+
+
+@pytest.mark.skipif(not landlock.is_there(), reason="this kernel has no Landlock")
+@pytest.mark.e2e
+def test_what_leads_outside_after_the_look_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @over
+    async def test(place: Place) -> None:
+        secret = place.outside / "secret.log"
+        secret.write_text(FAILED)
+        folder = place.root / "logs"
+        folder.mkdir()
+        log = folder / "a.log"
+        log.write_text(FAILED)
+        looked = place.tools._checked
+
+        def change(path: str) -> Path:
+            real = looked(path)
+            log.unlink()
+            log.symlink_to(secret)
+            return real
+
+        assert "gpu_out_of_memory" in str(await place.tools.explain_failure(str(folder)))
+        monkeypatch.setattr(place.tools, "_checked", change)
+        with pytest.raises(ToolError, match="holds no journal, no logs"):
+            await place.tools.explain_failure(str(folder))
+        log.unlink()
+        log.write_text(FAILED)
+        with pytest.raises(ToolError, match=r"nothing in .*a\.log can be read|holds no journal"):
+            await place.tools.explain_failure(str(log))
+
+    test(tmp_path)
 
 
 @pytest.mark.e2e

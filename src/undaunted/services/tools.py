@@ -1,7 +1,8 @@
 """What assistants may ask about runs and logs: read only, and below the roots. No protocol here.
 
-Commands of ours do the reading, each in a process of its own with a deadline and a limit of memory.
-A run is looked at before: nothing in it may lead outside.
+Commands of ours do the reading, each in a process of its own with a deadline and a limit of memory,
+which the kernel lets read below the roots alone. A run is looked at before, to say what in it leads
+outside.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import msgspec
 
 from undaunted.attribution.findings import CAUSES
 from undaunted.base.deadline import wait_for
+from undaunted.base.landlock import confined
 from undaunted.base.process import module_command
 from undaunted.base.roots import RefusedError
 from undaunted.base.text import one_line
@@ -166,8 +168,9 @@ class Tools:
     async def _command(self, name: str, target: str, *words: str) -> dict[str, Any]:
         """Run a command of ours about something below the roots; text comes back as ``text``."""
         real = str(await asyncio.to_thread(self._checked, target))
+        command = module_command("undaunted.cli.main", name, *words, "--", real)
         program = await asyncio.create_subprocess_exec(
-            *module_command("undaunted.cli.main", name, *words, "--", real),
+            *confined(self._roots.folders, command),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
