@@ -287,6 +287,17 @@ async def test_starts_of_a_job_by_its_scheduler_are_rounds(tmp_path: Path) -> No
 
 
 @on_loop
+async def test_several_logs_of_one_start_are_no_rounds(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    path = put_split(place, "a.log", "b.log", "c.log")
+    for name in ("a.log", "b.log"):
+        place.reader.told[name] = {"findings": (OOM,), "step": 5}
+    place.reader.told["slurm.out"]["starts"] = 2
+    assert await place.action(path) == "RESTART"
+    await place.service.close()
+
+
+@on_loop
 async def test_others_that_cannot_be_read(tmp_path: Path) -> None:
     place = Place(tmp_path)
     for folder in (str(tmp_path), "/gone", str(place.logs / "gone")):

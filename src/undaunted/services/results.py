@@ -196,9 +196,10 @@ class Results:
         before = [*self._earlier(log), *rounds[:number]]
         return explain([*map(_round_of, before), _case(rounds[number])])[-1]
 
-    def read_of(self, job: str) -> int:
-        """Return how many logs of a job have been read."""
-        return sum(self._logs[path].told is not None for path in self._jobs.get(job, ()))
+    def read_beside(self, path: str, job: str) -> int:
+        """Return how many other logs of a job have been read."""
+        others = self._jobs.get(job, set()) - {path}
+        return sum(self._logs[other].told is not None for other in others)
 
     def _earlier(self, log: Log) -> list[Told]:
         """Return what the earlier rounds of the job told of, one log for each."""

@@ -147,8 +147,9 @@ class AttributionService:
         except (OSError, asyncio.TimeoutError) as error:
             why = getattr(error, "strerror", None) or "the disk does not answer"
             raise ServiceError("internal", f"the ledger cannot be written: {why}") from None
-        is_split = answers.mode(log) == "SPLITLOG"
-        read = self.results.read_of(_job_of(log)) if is_split else int(log.told is not None)
+        read = int(log.told is not None)
+        if answers.mode(log) == "SPLITLOG":
+            read = self.results.read_beside(log.path, _job_of(log))
         return answers.submission(log, read)
 
     async def ask(self, seen: Seen, *, wait: bool, restart: int | None = None) -> dict[str, Any]:
@@ -291,7 +292,10 @@ class AttributionService:
         return progress
 
     async def _want_others(self, log: Log) -> list[Seen]:
-        """Have the logs read that a log names, each one a round of its job; the oldest first."""
+        """Have the logs read that a log names; the oldest first.
+
+        Each is a round of the job, unless a start writes several: these would be taken for many.
+        """
         assert log.told is not None
         folder = log.told.logs_dir
         try:
@@ -301,10 +305,12 @@ class AttributionService:
                 raise
             text = f"LOGS_DIR={folder}, of {log.path}: {error}"
             raise ServiceError("logs_dir_not_readable", text) from None
+        is_one_each = len(others) <= log.told.starts
         for number, one in list(enumerate(others))[-_MOST_OTHERS:]:
             known = self.results.get(one.path)
             if known is None or not known.job:  # nobody has submitted it himself
-                self._name(one.path, user=log.user, job=_job_of(log), cycle=number)
+                cycle = number if is_one_each else None
+                self._name(one.path, user=log.user, job=_job_of(log), cycle=cycle)
             self._want(one)
         return others
 

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from undaunted.attribution.findings import CAUSES
 from undaunted.base.deadline import wait_for
 from undaunted.base.landlock import confined
 from undaunted.base.process import module_command
@@ -28,6 +27,8 @@ from undaunted.base.text import one_line
 from undaunted.journal.events import JobStarted
 from undaunted.journal.lines import MAX_LINE, decode
 from undaunted.journal.reader import find_journals
+from undaunted.services import answers
+from undaunted.services.results import Log, Results
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,7 +121,7 @@ class Tools:
             log_path: the log, absolute.
         """
         told = await self._told(log_path)
-        return self._keep("log_analyzer", {"log_path": log_path, **_log_result(told)})
+        return self._keep("log_analyzer", {"log_path": log_path, **_log_result(log_path, told)})
 
     async def fr_analyzer(self, fr_path: str) -> dict[str, Any]:
         """Say which ranks keep the others waiting, from dumps of torch's Flight Recorder.
@@ -139,7 +140,7 @@ class Tools:
             fr_path: as of fr_analyzer.
         """
         told, found = await self._told(log_path), await self._dumps(fr_path)
-        return self._keep("log_fr_analyzer", {"log": _log_result(told), "fr": found})
+        return self._keep("log_fr_analyzer", {"log": _log_result(log_path, told), "fr": found})
 
     async def get_result(self, module: str, result_id: str) -> dict[str, Any]:
         """Return an earlier answer of an analyzer once more.
@@ -311,12 +312,6 @@ async def _read(program: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
     return bytes(said), error
 
 
-def _log_result(told: Told) -> dict[str, Any]:
-    root = next(iter(told.findings), None)
-    if root is None:
-        action, text = "CONTINUE", "nothing tells of a failure"
-    else:
-        action = "STOP" if told.stop else "RESTART"
-        text = CAUSES[root.cause].meaning if root.cause in CAUSES else root.cause
-    findings = msgspec.to_builtins(told.findings)
-    return {"result": text, "recommendation": {"action": action}, "findings": findings}
+def _log_result(path: str, told: Told) -> dict[str, Any]:
+    found: dict[str, Any] = answers.result(Results(), Log(path, told=told))["result"]
+    return found
