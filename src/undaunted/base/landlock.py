@@ -28,8 +28,8 @@ _BELOW_PATH = _VERSION = 1
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
 _ALL = (1 << 13) - 1  # of the first version
 _NOTHING = "/dev/null"
-# Of the interpreter; and what tells whether other processes run.
-_SYSTEM = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/proc")
+# Of the interpreter; the time zone; and what tells whether other processes run.
+_SYSTEM = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/proc")
 
 
 def confined(places: Iterable[str], command: Sequence[str]) -> list[str]:

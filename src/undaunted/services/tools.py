@@ -33,7 +33,7 @@ from undaunted.services.results import Log, Results
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from undaunted.base.roots import Roots
+    from undaunted.base.roots import Opened, Roots
     from undaunted.services.analysts import Analyst
     from undaunted.services.results import Told
 
@@ -226,10 +226,7 @@ class Tools:
             ToolError: it is outside, or something in it leads there.
         """
         if not Path(path).is_dir():
-            try:
-                opened = self._roots.open(path)
-            except RefusedError as error:
-                raise ToolError(f"{error.code}: {error}") from None
+            opened = self._open(path)
             os.close(opened.fd)
             return Path(opened.path)
         real = self._folder(path)
@@ -237,13 +234,28 @@ class Tools:
             if entry.is_symlink() and not self._roots.has(os.path.realpath(entry)):
                 raise ToolError(f"{entry} leads outside of what may be read")
         for journal in find_journals(real):
-            for log_dir in _log_dirs(journal):
+            for log_dir in self._log_dirs(journal):
                 if not self._may_look_at(log_dir):
                     raise ToolError(
                         f"the logs of this run are in {one_line(log_dir)}, which may not be read; "
                         "--allowed-root allows it"
                     )
         return real
+
+    def _open(self, path: str) -> Opened:
+        try:
+            return self._roots.open(path)
+        except RefusedError as error:
+            raise ToolError(f"{error.code}: {error}") from None
+
+    def _log_dirs(self, journal: Path) -> Iterator[str]:
+        """Yield where a journal says that logs are; one line is in memory at a time."""
+        with os.fdopen(self._open(str(journal)).fd, "rb") as file:
+            for line in iter(lambda: file.readline(MAX_LINE), b""):
+                with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                    event = decode(line)
+                    if isinstance(event, JobStarted) and event.log_dir:
+                        yield event.log_dir
 
     def _may_look_at(self, path: str) -> bool:
         return self._roots.has(os.path.realpath(path)) or not Path(path).exists()
@@ -266,11 +278,7 @@ class Tools:
         files = sorted(folder.glob(name), key=lambda file: file.lstat().st_mtime)
         if not files:
             raise ToolError(f"{folder} has no {name}: stacks are kept when a limit is passed")
-        try:
-            opened = self._roots.open(str(files[-1]))
-        except RefusedError as error:
-            raise ToolError(f"{error.code}: {error}") from None
-        with os.fdopen(opened.fd, "rb") as file:
+        with os.fdopen(self._open(str(files[-1])).fd, "rb") as file:
             return file.read(_LONGEST_STACKS).decode(errors="replace")
 
 
@@ -288,16 +296,6 @@ def _entries(folder: Path) -> Iterator[Path]:
     yield from islice(found, _MOST_ENTRIES)
     if next(found, None) is not None:
         raise ToolError(f"more than {_MOST_ENTRIES} files are below {folder}; name one run")
-
-
-def _log_dirs(journal: Path) -> Iterator[str]:
-    """Yield where a journal says that logs are; one line is in memory at a time."""
-    with journal.open("rb") as file:
-        for line in iter(lambda: file.readline(MAX_LINE), b""):
-            with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                event = decode(line)
-                if isinstance(event, JobStarted) and event.log_dir:
-                    yield event.log_dir
 
 
 async def _read(program: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
