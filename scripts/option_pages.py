@@ -122,10 +122,6 @@ the field. `from_kwargs` and `from_yaml_file` refuse unknown names unless told
 rounds that do not advance end the job.
 
 ## Settings
-
-A setting marked *not built* can be held by `FaultToleranceConfig` and read from a file. The
-launcher refuses it if it asks for more than its default, in one sentence: nothing is ignored
-silently.
 """
 
 
@@ -177,5 +173,4 @@ def _field_row(setting: Option) -> str:
     type_name = kind.__name__ if isinstance(kind, type) else str(kind).replace("|", "\\|")
     default = setting.about.shown or as_text(getattr(FaultToleranceConfig(), setting.field))
     names = [f"`{setting.field}`"] + [f"`--{alias}`" for alias in setting.about.aliases]
-    meaning = setting.about.help + (" (*not built*)" if setting.about.not_built else "")
-    return f"| {', '.join(names)} | `{type_name}` | `{default}` | {meaning} |\n"
+    return f"| {', '.join(names)} | `{type_name}` | `{default}` | {setting.about.help} |\n"

@@ -136,3 +136,23 @@ def test_folders_that_are_no_roots(
     monkeypatch.chdir(root.parent)
     with pytest.raises(ValueError, match="name the"):
         Roots([root, folder])
+
+
+def test_names_in_a_folder_are_listed(root: Path, tmp_path: Path) -> None:
+    roots = Roots([root])
+    (root / "way").symlink_to(root / "job")
+    (root / "out").symlink_to(tmp_path)
+    assert roots.names(str(root / "way")) == (str(root / "job"), ["a.log"])
+    for path, code in {
+        *((root / "out", "outside_root"), (tmp_path, "outside_root"), (root / "gone", "not_found")),
+        *((root / "job" / "a.log", "not_found"), ("logs", "invalid_path")),
+    }:
+        with pytest.raises(RefusedError) as caught:
+            roots.names(str(path))
+        assert caught.value.code == code, path
+
+
+def test_a_path_that_is_too_long_is_not_repeated(root: Path) -> None:
+    with pytest.raises(RefusedError, match="has 5001 bytes; 4095 are possible") as caught:
+        Roots([root]).open("/" + "x" * 5000)
+    assert len(str(caught.value)) < 200

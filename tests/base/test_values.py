@@ -20,6 +20,11 @@ def test_times():
     assert [read.limit(value) for value in (None, "", "none", "NULL")] == [None] * 4
 
 
+def test_urls():
+    for url in ("http://a", "https://a.b:8443/hook?key=1", "http://[::1]:1/"):
+        assert read.web_url(f" {url} ") == url
+
+
 def test_sections():
     expected = {"step": 60.0, "a:b": 60.0, "checkpoint": None}
     assert read.sections("step:60,a:b:1m, checkpoint:none") == expected
@@ -175,6 +180,11 @@ def test_values_of_options():
         (read.signals, "KILL", "SIGKILL cannot be passed on"),
         (read.node_name, "a/b", "use letters, digits, dots, dashes"),
         (read.path, "", "name a file or directory"),
+        *(
+            (read.web_url, text, "is no URL")
+            for text in ("http", "ftp://a", "http://", "http://a:x")
+        ),
+        (read.web_url, "https://user:password@a", "is no URL"),
     ],
 )
 def test_bad_texts_are_named(reader, text, message):

@@ -66,10 +66,6 @@ LINES = (
     "--ft-storage-health-check-path '/data/checkpoints,/mnt/dataset'",
     "--ft_storage_health_check_path '/data/checkpoints,/mnt/dataset'",
 )
-# Of areas that come later.
-REFUSED = {
-    "--ft-attribution-export-url http://x": "an attribution service that the launcher starts",
-}
 FILES = (
     ('attrsvc_host: "127.0.0.1"\n  attrsvc_port: 8000', "--ft-cfg-path ft.yaml"),
     ("use_infra_group_rank: false", "--ft-cfg-path ft.yaml"),
@@ -86,12 +82,6 @@ def build(tmp_path: Path, line: str, **environ: str) -> RunConfig:
 @pytest.mark.parametrize("line", LINES)
 def test_lines_are_accepted(tmp_path: Path, line: str) -> None:
     assert build(tmp_path, line).target == "train.py"
-
-
-@pytest.mark.parametrize("line", REFUSED)
-def test_lines_of_areas_that_are_not_built(tmp_path: Path, line: str) -> None:
-    with pytest.raises(UsageError, match=f"belongs to {REFUSED[line]}: not built yet"):
-        build(tmp_path, line)
 
 
 @pytest.mark.parametrize(("text", "line"), FILES)

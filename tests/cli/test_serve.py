@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.cli.test_flight import make
 from tests.coordinator.wire.certificates import make_certificate
 from undaunted.base.process import module_command
 from undaunted.cli import serve
@@ -45,15 +46,15 @@ def logs(tmp_path: Path) -> Path:
         ([], "name the folder of the logs: --allowed-root DIR"),
         (["--allowed-root=gone"], "--allowed-root: 'gone' is no folder"),
         (["--allowed-root=/"], "everything is below '/'"),
-        (["--allowed-root=.", "--host=0.0.0.0"], "--host 0.0.0.0 lets other machines ask"),
-        (["--allowed-root=.", "--host=::"], "give --token-file FILE, or --insecure"),
+        (["--allowed-root=.", "--host=0.0.0.0"], "--host 0.0.0.0 can be reached from"),
+        (["--allowed-root=.", "--host=::"], "give --token-file, or --insecure"),
         (["--allowed-root=.", "--host=node7"], "'node7' is no address"),
         (["--allowed-root=.", "--token-file=gone"], "token file gone: No such file"),
         (["--allowed-root=.", "--token-file=t", "--insecure"], "exclude one another"),
         (["--allowed-root=.", "--tls-cert=c"], "--tls-cert and --tls-key are only of use together"),
         (["--allowed-root=.", "--tls-cert=c", "--tls-key=k"], "c: No such file"),
         (["--allowed-root=.", "--rate-limit-analyze=60/hour"], "is not a whole number"),
-        (["--allowed-root=.", "--host=192.0.2.1", "--insecure"], "cannot listen at 192.0.2.1:8000"),
+        (["--allowed-root=.", "--host=192.0.2.1", "--insecure"], "8000 of 192.0.2.1 cannot be"),
     ],
 )
 def test_what_cannot_be_served(
@@ -179,6 +180,40 @@ def test_a_log_is_answered_and_known_after_a_kill(logs: Path) -> None:
         left = [row for row in service.get("/jobs", limit=1000)[1]["jobs"] if row["wanted"]]
         assert len(left) <= 1  # another program may not be done yet: nobody has asked for these
         assert service.get("/stats")[1]["logs"] == len(many) + 1
+
+
+@pytest.mark.e2e
+def test_a_batch_job_that_was_requeued_and_whose_ranks_hang(logs: Path) -> None:
+    started = "profiling.py:1   - Cycle: {} Event: rendezvous_started Node: n0 Rank: 0 Time: x\n"
+    failed = "0: iteration 5 | loss 3\n0: torch.OutOfMemoryError: CUDA out of memory. Tried 2 GiB\n"
+    folder = logs / "17"
+    folder.mkdir()
+    (folder / "first.log").write_text(started.format(0) + failed + started.format(1) + failed)
+    os.utime(folder / "first.log", (1, 1))
+    (folder / "second.log").write_text(
+        "[rank0]:[E1124 10:00:00.000000 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught "
+        "collective operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE) ran for 600000 ms\n"
+    )
+    make(folder / "checkpoints")
+    block = f"<< START PATHS >>\nLOGS_DIR={folder}\n<< END PATHS >>\n"
+    (logs / "slurm-17.out").write_text(block + block)
+    about = {"log_path": str(logs / "slurm-17.out"), "job_id": 17, "cycle_id": 1}
+    with running(logs) as service:
+        status, said = service.request("POST", "/logs", about)
+        assert (status, said["mode"]) == (200, "PENDING")
+        answer = service.get("/logs", log_path=about["log_path"])[1]
+        assert (answer["mode"], answer["sched_restarts"]) == ("SPLITLOG", 1)
+        assert answer["log_file"] == str(folder / "second.log")
+        assert answer["result"]["hanging_ranks"] == [2]
+        first = {"log_path": about["log_path"], "file": "first.log"}
+        for number in (0, 1):
+            answer = service.get("/logs", **first, wl_restart=number)[1]
+            assert (answer["wl_restart"], answer["wl_restart_count"]) == (number, 2)
+            assert answer["result"]["findings"][0]["cause"] == "gpu_out_of_memory"
+        assert service.get("/logs", **first, wl_restart=2)[0] == 404
+        said = service.request("POST", "/logs", {**about, "analysis_intent": "terminal"})[1]
+        assert (said["mode"], said["logs_dir"]) == ("SPLITLOG", str(folder))
+        assert said["files_analyzed"] == 2
 
 
 @pytest.mark.e2e

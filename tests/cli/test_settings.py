@@ -80,7 +80,7 @@ def test_a_file_with_all_defaults_is_accepted(tmp_path):
         ("model: 1", "--ft-cfg-path: ft.yaml has no section fault_tolerance; correct it, or add"),
         (
             "fault_tolerance: {attribution_export_url: http}",
-            "attribution_export_url in ft.yaml belongs to an attribution service .*: not built yet",
+            "ft.yaml: attribution_export_url: 'http' is no URL",
         ),
     ],
 )
@@ -255,6 +255,7 @@ def test_two_ways_to_name_a_service() -> None:
         (["--ft-attrsvc-port=1"], "--ft-attrsvc-port alone names no service; add --ft-attrsvc-hos"),
         (["--ft-attrsvc-host=a/b", "--ft-attrsvc-port=1"], "'a/b' is not the name or address of a"),
         (["--ft-attribution-token-file=t"], "needs a service: add --ft-attribution-endpoint"),
+        (["--ft-attribution-export-url=http://a/b"], "add --ft-attribution-endpoint localhost"),
         (
             ["--ft-attribution-endpoint=http://a", "--ft-attribution-token-file=gone"],
             "--ft-attribution-token-file: token file gone: No such file",

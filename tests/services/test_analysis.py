@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.test_flight import make
 from tests.coordinator.wire.talk import on_loop
 from undaunted.base.roots import RefusedError, Roots
 from undaunted.services.analysis import analyse
@@ -65,6 +66,87 @@ def test_nothing_outside_is_read(roots: Roots, tmp_path: Path) -> None:
     for path in (f"{roots.folders[0]}/out", str(tmp_path / "secret.log")):
         with pytest.raises(RefusedError, match="is not below"):
             analyse(path, roots)
+
+
+# --- rounds, and other files ----------------------------------------------------------------------
+
+
+def event(cycle: int, name: str) -> str:
+    return f"profiling.py:1   - Cycle: {cycle} Event: {name} Node: n0 Rank: 0 Time: x\n"
+
+
+def test_rounds_in_one_log_are_told_apart(roots: Roots) -> None:
+    failed = "1: iteration 5 | loss 3\n1: torch.OutOfMemoryError: CUDA out of memory\n"
+    went_on = "1: iteration 6 | loss 3\n1: ValueError: bad batch\n"
+    log = event(0, "rendezvous_started") + failed + event(1, "failure_detected")
+    log += event(1, "rendezvous_started") + went_on.replace(
+        "1: V", "1: Traceback (most recent call last):\n1: V"
+    )
+    told = analyse(put(roots, "a.log", log + event(2, "rendezvous_started") + "set-up\n"), roots)
+    first, second = told.rounds
+    assert [one.findings[0].cause for one in told.rounds] == ["gpu_out_of_memory", "program_error"]
+    assert (first.step, second.step) == (5, 6)
+    assert first.findings[0].source.endswith("a.log:3")
+    assert second.findings[0].source.endswith("a.log:8")
+
+
+def test_a_batch_script_says_where_ranks_write(roots: Roots) -> None:
+    block = "<< START PATHS >>\nLOGS_DIR=/logs/17\n<< END PATHS >>\n"
+    told = analyse(put(roots, "slurm.out", block + block), roots)
+    assert (told.starts, told.logs_dir, told.findings) == (2, "/logs/17", ())
+
+
+TIMEOUT = (
+    "[rank0]:[E1124 10:00:00.000000 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective "
+    "operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE) ran for 600000 milliseconds\n"
+)
+
+
+def dumped(roots: Roots, where: str, log: str = TIMEOUT) -> str:
+    """Write a log, and dumps into a folder; rank 2 has not come."""
+    folder = Path(roots.folders[0], where)
+    folder.mkdir(parents=True)
+    make(folder)
+    return put(roots, "a.log", log)
+
+
+@pytest.mark.parametrize("where", ["checkpoints", "elsewhere", "."])
+def test_dumps_tell_who_was_waited_for(roots: Roots, where: str) -> None:
+    if where == ".":
+        make(Path(roots.folders[0]))
+        path = put(roots, "a.log", TIMEOUT)
+    else:
+        named = f"TORCH_FR_DUMP_TEMP_FILE={roots.folders[0]}/elsewhere/_dump_\n"
+        path = dumped(roots, where, (named if where == "elsewhere" else "") + TIMEOUT)
+    told = analyse(path, roots)
+    assert told.hanging == (2,)
+    assert told.findings[0].ranks == (2,)
+    assert told.dumps == os.path.normpath(f"{roots.folders[0]}/{where}")
+
+
+def test_dumps_of_a_run_whose_logs_are_in_a_folder_of_it(roots: Roots) -> None:
+    dumped(roots, "run/checkpoints")
+    Path(roots.folders[0], "run/logs").mkdir()
+    assert analyse(put(roots, "run/logs/a.log", TIMEOUT), roots).hanging == (2,)
+
+
+def test_dumps_that_do_not_belong_to_a_log_do_not_count(roots: Roots, tmp_path: Path) -> None:
+    path = dumped(roots, "checkpoints")
+    assert analyse(put(roots, "oom.log"), roots).dumps == ""  # its cause is known
+    assert analyse(put(roots, "end.log", "iteration 5\n"), roots).dumps == ""
+    folder = Path(roots.folders[0], "checkpoints")
+    for file in folder.iterdir():
+        os.utime(file, (1, 1))
+    assert analyse(path, roots).dumps == ""
+    assert analyse(path, roots, dumps=str(folder)).hanging == (2,)  # somebody says that they do
+    folder.rename(tmp_path / "outside")
+    folder.symlink_to(tmp_path / "outside")
+    assert analyse(path, roots, dumps=str(folder)).hanging == ()
+    folder.unlink()
+    folder.mkdir()
+    for file in (tmp_path / "outside").iterdir():
+        (folder / file.name).symlink_to(file)
+    assert analyse(path, roots, dumps=str(folder)).hanging == ()
 
 
 # --- the program ----------------------------------------------------------------------------------

@@ -80,8 +80,19 @@ async def test_codes_of_what_is_refused(tmp_path: Path) -> None:
         assert await client.code("/logs", log_path=path) == expected, path
         assert code(await client.http.post("/logs", json={"log_path": path})) == expected, path
     assert await client.code("/print", log_path="/etc/passwd") == (403, "outside_root")
-    assert await client.code("/logs", log_path=empty, wl_restart=1) == (404, "not_found")
-    assert (await client.get("/stats")).json()["refused"] == 16
+    path = client.place.put("a.log")
+    for number in (1, -1):
+        asked = client.code("/logs", log_path=path, wl_restart=number)
+        assert await asked == (404, "not_found"), number
+    for fr_path, expected in {
+        f"{tmp_path}/logs/gone": (404, "fr_dump_not_found"),
+        f"{tmp_path}/logs": (404, "fr_dump_not_found"),
+        path: (404, "fr_dump_not_found"),
+        "/proc/self": (403, "outside_root"),
+    }.items():
+        said = await client.http.post("/logs", json={"log_path": path, "fr_path": fr_path})
+        assert code(said) == expected, fr_path
+    assert (await client.get("/stats")).json()["refused"] == 21
     await client.close()
 
 
@@ -91,7 +102,16 @@ async def test_requests_that_make_no_sense(tmp_path: Path) -> None:
     for content in (b"", b"no json", b"[]", b'{"log_path": 7}', b"\xff", b"[" * 10_000):
         said = await client.http.post("/logs", content=content)
         assert code(said) == (400, "invalid_request"), content[:20]
-    for url in ("/logs", "/logs?log_path=/a&wait=perhaps", "/jobs?limit=0", "/jobs?limit=1001"):
+    path = client.place.put("a.log")
+    for about in ({"cycle_id": "x"}, {"cycle_id": -1}, {"cycle_id": 10**9}, {"cycle_id": True}):
+        said = await client.http.post("/logs", json={"log_path": path, **about})
+        assert code(said) == (400, "invalid_request"), about
+    said = await client.http.post("/logs", json={"log_path": path, "analysis_intent": "now"})
+    assert code(said) == (400, "invalid_request")
+    for url in (
+        *("/logs", "/logs?log_path=/a&wait=perhaps", "/logs?log_path=/a&wl_restart=x"),
+        *("/jobs?limit=0", "/jobs?limit=1001", "/jobs?mode=foo"),
+    ):
         assert await client.code(url) == (400, "invalid_request"), url
     assert await client.code("/docs") == (404, "not_found")
     assert code(await client.http.put("/logs")) == (405, "not_allowed")
@@ -193,3 +213,16 @@ def test_a_rate_of_each_client() -> None:
         rate.wait_s(str(number), 1e6)
     assert len(rate._left) == 4096
     assert all(Rate(0).wait_s("a", 0.0) == 0 for _ in range(1000))
+
+
+@on_loop
+async def test_nothing_need_be_said_of_a_log_but_its_path(tmp_path: Path) -> None:
+    client = Client(tmp_path)
+    path = client.place.put("a.log")
+    names = ("user", "job_id", "cycle_id", "analysis_intent", "fr_path")
+    for nothing in ("", None):
+        said = {"log_path": path, **dict.fromkeys(names, nothing)}
+        assert (await client.http.post("/logs", json=said)).status_code == 200
+    (row,) = (await client.get("/jobs")).json()["jobs"]
+    assert (row["user"], row["job_id"], row["cycle_id"], row["mode"]) == ("", None, None, "PENDING")
+    await client.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from tests.coordinator.wire.talk import on_loop
 from undaunted.attribution.findings import Finding
 from undaunted.base.roots import Roots
+from undaunted.services import looks
 from undaunted.services import service as module
 from undaunted.services.ledger import Ledger
 from undaunted.services.results import Told
@@ -29,9 +31,11 @@ class Reader:
         self.may = asyncio.Event()
         self.may.set()
         self.told: dict[str, dict[str, Any]] = {}
+        self.dumps: list[str] = []
 
-    async def read(self, path: str, stamp: tuple[int, int, int]) -> Told:
+    async def read(self, path: str, stamp: tuple[int, int, int], dumps: str = "") -> Told:
         self.asked.append(Path(path).name)
+        self.dumps.append(dumps)
         self.begun.put_nowait(Path(path).name)
         await self.may.wait()
         return Told(stamp, **self.told.get(Path(path).name, {}))
@@ -43,7 +47,8 @@ class Reader:
 class Place:
     """A service over a folder of logs."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, export: Any = None) -> None:
+        self.export = export
         self.logs = directory / "logs"
         self.logs.mkdir(exist_ok=True)
         self.state = directory / "state"
@@ -52,12 +57,13 @@ class Place:
     def start(self) -> None:
         self.reader = Reader()
         roots = Roots([self.logs])
-        self.service = AttributionService(roots, Ledger(self.state), [self.reader], 60.0)  # type: ignore[list-item]
+        readers: list[Any] = [self.reader]
+        self.service = AttributionService(roots, Ledger(self.state), readers, 60.0, self.export)
         self.service.begin()
 
     def put(self, name: str, content: str = "content\n", **told: Any) -> str:
         (self.logs / name).write_text(content)
-        self.reader.told[name] = told
+        self.reader.told[Path(name).name] = told
         return str(self.logs / name)
 
     async def submit(self, path: str, **about: Any) -> dict[str, Any]:
@@ -189,6 +195,187 @@ async def test_the_same_failure_in_the_third_round_of_a_job(tmp_path: Path) -> N
 
 
 @on_loop
+async def test_rounds_of_one_log(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    failed = Told((0, 0, 0), (OOM,), 5)
+    path = place.put("a.log", findings=(OOM,), step=5, earlier=(failed, failed))
+    answer = await place.ask(path)
+    assert (answer["wl_restart"], answer["wl_restart_count"]) == (2, 3)
+    assert answer["recommendation"]["action"] == "STOP"  # the third time at this step
+    seen = await place.service.look(path)
+    first = await place.service.ask(seen, wait=True, restart=0)
+    assert (first["wl_restart"], first["recommendation"]["action"]) == (0, "RESTART")
+    with pytest.raises(ServiceError, match="wl_restart 0 to 2, and no 3") as caught:
+        await place.service.ask(seen, wait=True, restart=3)
+    assert caught.value.code == "not_found"
+    await place.submit(path, job_id=7, cycle_id=0)
+    after = place.put("b.log", findings=(OOM,), step=5)
+    await place.submit(after, job_id=7, cycle_id=1)
+    assert await place.action(after) == "STOP"
+    await place.service.close()
+
+
+# --- logs that a log names ------------------------------------------------------------------------
+
+
+def put_split(place: Place, *names: str, folder: str = "17") -> str:
+    """Write the output of a batch script, and logs of its ranks; the last of these has failed."""
+    (place.logs / folder).mkdir(exist_ok=True)
+    for number, name in enumerate(names, 1):
+        place.put(f"{folder}/{name}")
+        os.utime(place.logs / folder / name, (number, number))
+    if names:
+        place.reader.told[names[-1]] = {"findings": (OOM,), "step": 5}
+    return place.put("slurm.out", starts=len(names), logs_dir=str(place.logs / folder))
+
+
+@on_loop
+async def test_a_log_that_names_others_is_answered_by_the_newest(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    path = put_split(place, "b.log", "a.log")
+    place.put("17/model.pt")
+    place.put("17/empty.log", "")
+    answer = await place.ask(path)
+    assert (answer["mode"], answer["sched_restarts"]) == ("SPLITLOG", 1)
+    assert answer["log_file"] == str(place.logs / "17" / "a.log")
+    assert answer["recommendation"]["action"] == "RESTART"
+    assert sorted(place.reader.asked) == ["a.log", "b.log", "slurm.out"]
+    said = await place.submit(path)
+    assert (said["mode"], said["logs_dir"]) == ("SPLITLOG", str(place.logs / "17"))
+    assert (said["sched_restarts"], said["files_analyzed"]) == (1, 2)
+    other = await place.service.ask(await place.service.find(path, "b.log"), wait=True)
+    assert (other["log_file"], other["mode"]) == (str(place.logs / "17" / "b.log"), "SINGLE")
+    assert other["recommendation"]["action"] == "CONTINUE"
+    with pytest.raises(ServiceError, match="is not below"):
+        await place.service.find(path, "../../state/lock")
+    place.put("17/a.log", "it has grown", ended=True)
+    assert await place.action(path) == "CONTINUE"
+    await place.service.close()
+
+
+@on_loop
+async def test_terminal_has_the_others_read_as_well(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    path = put_split(place, "a.log", "b.log")
+    await place.submit(path, analysis_intent="terminal")
+    assert [await place.reader.begun.get() for _ in range(3)] == ["slurm.out", "a.log", "b.log"]
+    await place.service.close()
+
+
+@on_loop
+async def test_of_a_shared_folder_the_logs_with_the_number_of_the_job_count(
+    tmp_path: Path,
+) -> None:
+    place = Place(tmp_path)
+    path = put_split(place, "train_17_0.log", "train_170_0.log", "x17.log", "y.log", folder="all")
+    await place.submit(path, job_id="17")
+    assert (await place.ask(path))["log_file"].endswith("x17.log")
+    await place.submit(path, job_id="18")
+    answer = await place.ask(path)  # none is there: what the script itself has written counts
+    assert (answer["log_file"], answer["mode"]) == (path, "SPLITLOG")
+    await place.service.close()
+
+
+@on_loop
+async def test_starts_of_a_job_by_its_scheduler_are_rounds(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    path = put_split(place, "a.log", "b.log", "c.log")
+    for name in ("a.log", "b.log"):
+        place.reader.told[name] = {"findings": (OOM,), "step": 5}
+    assert await place.action(path) == "STOP"
+    await place.service.close()
+
+
+@on_loop
+async def test_several_logs_of_one_start_are_no_rounds(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    path = put_split(place, "a.log", "b.log", "c.log")
+    for name in ("a.log", "b.log"):
+        place.reader.told[name] = {"findings": (OOM,), "step": 5}
+    place.reader.told["slurm.out"]["starts"] = 2
+    assert await place.action(path) == "RESTART"
+    await place.service.close()
+
+
+@on_loop
+async def test_others_that_cannot_be_read(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    for folder in (str(tmp_path), "/gone", str(place.logs / "gone")):
+        path = place.put("slurm.out", folder, starts=1, logs_dir=folder)
+        with pytest.raises(ServiceError, match=f"LOGS_DIR={folder}, of ") as caught:
+            await place.ask(path)
+        assert caught.value.code == "logs_dir_not_readable"
+    await place.service.close()
+
+
+# --- dumps ----------------------------------------------------------------------------------------
+
+
+@on_loop
+async def test_dumps_that_are_named_are_read_with_the_log(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    folder = place.logs / "dumps"
+    folder.mkdir()
+    place.put("dumps/_dump_0")
+    path = place.put("a.log")
+    await place.ask(path)
+    place.put("a.log", findings=(OOM,), dumps=str(folder), hanging=(3,))
+    await place.submit(path, fr_path=str(folder))
+    answer = await place.ask(path)
+    assert place.reader.dumps == ["", str(folder)]
+    assert answer["result"]["hanging_ranks"] == [3]
+    assert answer["result"]["fr_dump_path"] == str(folder)
+    await place.service.close()
+
+
+@on_loop
+async def test_dumps_that_are_named_while_the_log_is_read(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.put("_dump_0")
+    path = place.put("a.log")
+    place.reader.may.clear()
+    early = asyncio.ensure_future(place.ask(path))
+    await place.reader.begun.get()
+    await place.submit(path, fr_path=str(place.logs))
+    place.reader.may.set()
+    await early
+    await place.ask(path)
+    assert place.reader.dumps == ["", str(place.logs)]
+    await place.service.close()
+
+
+@on_loop
+async def test_what_has_happened_is_exported_once(tmp_path: Path) -> None:
+    given: list[Any] = []
+
+    class Export:
+        sent, lost, problem = 3, 1, "it answers 500"
+
+        def begin(self) -> None:
+            self.give = given.append
+
+        async def close(self) -> None:
+            given.append("closed")
+
+    place = Place(tmp_path, Export())
+    path = place.put("a.log", step=5)
+    await place.submit(path, user="me", job_id="7", cycle_id=0)
+    await place.ask(path)  # all is well
+    for content in ("failed\n", "failed, and other words\n"):
+        place.put("a.log", content, findings=(OOM,), step=5)
+        answer = await place.ask(path)
+    about = {"log_path": path, "user": "me", "job_id": "7", "cycle_id": 0}
+    assert given == [{**about, **answer}]
+    assert place.service.health()["issues"] == [
+        "a result could not be sent to --export-url: it answers 500"
+    ]
+    stats = place.service.stats()
+    assert (stats["exported"], stats["export_lost"]) == (3, 1)
+    await place.service.close()
+    assert given[1:] == ["closed"]
+
+
+@on_loop
 async def test_what_was_submitted_is_read_after_a_start_anew(tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.reader.may.clear()
@@ -287,7 +474,7 @@ async def test_a_disk_that_does_not_answer_holds_up_nobody_else(
     place = Place(tmp_path)
     slow, path = place.put("slow"), place.put("a.log")
     monkeypatch.setattr(module, "_LOOK_S", 0.05)
-    look = module._look
+    look = looks.look
     released = threading.Event()
 
     def stuck(roots: Roots, path: str) -> Any:
@@ -295,7 +482,7 @@ async def test_a_disk_that_does_not_answer_holds_up_nobody_else(
             assert released.wait(60)
         return look(roots, path)
 
-    monkeypatch.setattr(module, "_look", stuck)
+    monkeypatch.setattr(looks, "look", stuck)
     waiting = asyncio.ensure_future(place.ask(slow))
     await asyncio.sleep(0)
     monkeypatch.setattr(module, "_LOOK_S", 60.0)

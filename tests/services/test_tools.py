@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from tests.cli.test_flight import make
 from tests.coordinator.wire.talk import on_loop
 from tests.journal import sample
+from undaunted.base import landlock
 from undaunted.base.roots import Roots
 from undaunted.journal.events import JobStarted
 from undaunted.journal.lines import encode
@@ -143,6 +144,39 @@ async def test_a_run_in_which_something_leads_outside_is_not_read(place: Place) 
         await place.tools.explain_failure(str(place.run))
 
 
+@pytest.mark.skipif(not landlock.is_there(), reason="this kernel has no Landlock")
+@pytest.mark.e2e
+def test_what_leads_outside_after_the_look_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @over
+    async def test(place: Place) -> None:
+        secret = place.outside / "secret.log"
+        secret.write_text(FAILED)
+        folder = place.root / "logs"
+        folder.mkdir()
+        log = folder / "a.log"
+        log.write_text(FAILED)
+        looked = place.tools._checked
+
+        def change(path: str) -> Path:
+            real = looked(path)
+            log.unlink()
+            log.symlink_to(secret)
+            return real
+
+        assert "gpu_out_of_memory" in str(await place.tools.explain_failure(str(folder)))
+        monkeypatch.setattr(place.tools, "_checked", change)
+        with pytest.raises(ToolError, match="holds no journal, no logs"):
+            await place.tools.explain_failure(str(folder))
+        log.unlink()
+        log.write_text(FAILED)
+        with pytest.raises(ToolError, match=r"nothing in .*a\.log can be read|holds no journal"):
+            await place.tools.explain_failure(str(log))
+
+    test(tmp_path)
+
+
 @pytest.mark.e2e
 @over
 async def test_logs_and_dumps_are_analysed_and_kept(place: Place) -> None:
@@ -150,7 +184,8 @@ async def test_logs_and_dumps_are_analysed_and_kept(place: Place) -> None:
     make(dumps)
     log = await place.tools.log_analyzer(str(place.run / "a.log"))
     assert (log["module"], log["result_id"]) == ("log_analyzer", "1")
-    assert log["recommendation"] == {"action": "RESTART"}
+    assert log["recommendation"]["action"] == "RESTART"
+    assert "gpu_out_of_memory" in log["result"]
     assert log["findings"][0]["cause"] == "gpu_out_of_memory"
     found = await place.tools.fr_analyzer(str(dumps))
     assert found["hanging_ranks"] == [2]

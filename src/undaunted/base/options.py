@@ -47,7 +47,6 @@ class Opt(NamedTuple):
         aliases: other long spellings, without dashes.
         short: one-letter spelling, without its dash.
         rare: only shown by ``--help-all``.
-        not_built: area that is not built yet, "" = it works. Asking for anything is refused.
         variables: of other tools, which mean this option; its own goes before.
         name: long spelling without dashes; "" = that of the field.
     """
@@ -59,7 +58,6 @@ class Opt(NamedTuple):
     aliases: tuple[str, ...] = ()
     short: str = ""
     rare: bool = False
-    not_built: str = ""
     variables: tuple[str, ...] = ()
     name: str = ""
 

@@ -10,16 +10,19 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 Code = Literal[
     "invalid_path", "outside_root", "not_found", "not_regular", "not_readable", "empty_file"
 ]
-_LONGEST = 4096  # bytes, as the kernel has it
+_LONGEST = 4095  # bytes, as the kernel has it
+_MOST_NAMES = 20_000
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR})
 _NO_PATH = frozenset({errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL})
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -80,8 +83,37 @@ class Roots:
         Raises:
             RefusedError: it is not to be read; whether there is something outside is not told.
         """
-        if not path.startswith("/") or "\0" in path or len(path) > _LONGEST:
-            raise RefusedError("invalid_path", f"{path[:200]!r} is no absolute path of a file")
+        with self._found(path) as (found, real):
+            status = os.fstat(found)
+            if not stat.S_ISREG(status.st_mode):
+                raise RefusedError("not_regular", f"{path} is no regular file")
+            fd = _opened(path, found, _READ)
+        return Opened(fd, real, (status.st_mtime_ns, status.st_size, status.st_ino))
+
+    def names(self, path: str) -> tuple[str, list[str]]:
+        """Return the real path of a folder and the names in it, at most 20,000.
+
+        Raises:
+            RefusedError: it is none, or not to be read.
+        """
+        with self._found(path) as (found, real):
+            if not stat.S_ISDIR(os.fstat(found).st_mode):
+                raise RefusedError("not_found", f"{path} is no folder")
+            fd = _opened(path, found, _READ | os.O_DIRECTORY)
+        try:
+            with os.scandir(fd) as entries:
+                return real, [entry.name for entry in islice(entries, _MOST_NAMES)]
+        finally:
+            os.close(fd)
+
+    @contextmanager
+    def _found(self, path: str) -> Iterator[tuple[int, str]]:
+        """Find what a path leads to: a descriptor that reads nothing, and its real path."""
+        if not path.startswith("/"):
+            raise RefusedError("invalid_path", f"{path[:200]!r} is no absolute path")
+        if (length := len(path.encode(errors="replace"))) > _LONGEST:
+            text = f"the path that begins with {path[:80]!r} has {length} bytes; 4095 are possible"
+            raise RefusedError("invalid_path", text)
         try:
             found = os.open(path, os.O_PATH | os.O_CLOEXEC)
         except ValueError:
@@ -89,29 +121,17 @@ class Roots:
         except OSError as error:
             raise self._refusal(path, error) from None
         try:
-            return self._reopen(path, found)
+            real = os.readlink(f"/proc/self/fd/{found}")
+            if not self.has(real):
+                raise self._outside(path)
+            try:
+                real.encode()
+            except UnicodeEncodeError:  # it could not be told in JSON
+                text = f"{path!r} leads to a name that is no text"
+                raise RefusedError("invalid_path", text) from None
+            yield found, real
         finally:
             os.close(found)
-
-    def _reopen(self, path: str, found: int) -> Opened:
-        itself = f"/proc/self/fd/{found}"
-        real = os.readlink(itself)
-        if not self.has(real):
-            raise self._outside(path)
-        try:
-            real.encode()
-        except UnicodeEncodeError:  # it could not be told in JSON
-            raise RefusedError(
-                "invalid_path", f"{path!r} leads to a name that is no text"
-            ) from None
-        status = os.fstat(found)
-        if not stat.S_ISREG(status.st_mode):
-            raise RefusedError("not_regular", f"{path} is no regular file")
-        try:
-            fd = os.open(itself, _READ)
-        except OSError as error:
-            raise RefusedError("not_readable", f"{path}: {error.strerror}") from None
-        return Opened(fd, real, (status.st_mtime_ns, status.st_size, status.st_ino))
 
     def _refusal(self, path: str, error: OSError) -> RefusedError:
         try:
@@ -128,3 +148,10 @@ class Roots:
     def _outside(self, path: str) -> RefusedError:
         below = ", ".join(self.folders)
         return RefusedError("outside_root", f"{path[:200]} is not below {below}")
+
+
+def _opened(path: str, found: int, flags: int) -> int:
+    try:
+        return os.open(f"/proc/self/fd/{found}", flags)
+    except OSError as error:
+        raise RefusedError("not_readable", f"{path}: {error.strerror}") from None

@@ -201,6 +201,20 @@ def service(value: object) -> str:
     return url.rstrip("/")
 
 
+def web_url(value: object) -> str:
+    """Read a URL, ``http(s)://HOST[:PORT][/PATH]``."""
+    url = text(value).strip()
+    try:
+        parts = urlsplit(url)
+        understood = parts.scheme in {"http", "https"} and parts.username is None
+        host, _ = parts.hostname, parts.port  # a bad port is noticed when it is read
+    except ValueError:
+        understood, host = False, None
+    if not understood or not host:
+        raise ValueError(f"{url!r} is no URL; give http://HOST:PORT/PATH or https://HOST/PATH")
+    return url
+
+
 def device_template(value: object) -> str:
     """Read a path with ``{dev_name}``, a place for the name of a device."""
     return _template(value, "{dev_name}")

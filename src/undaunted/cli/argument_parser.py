@@ -107,8 +107,6 @@ def _add_options(
     spell_with_underscores: bool = False,
 ) -> None:
     for option in options:
-        if option.about.not_built:
-            continue
         names = [f"--{name}" for name in option.names]
         if spell_with_underscores:
             names += [f"--{name.replace('-', '_')}" for name in option.names if "-" in name]

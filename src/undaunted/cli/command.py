@@ -196,7 +196,6 @@ class Command(msgspec.Struct, Generic[T], eq=False, dict=True):
             if not source:
                 continue
             value = _convert(option, source, texts)
-            refuse_not_built(option, value, source)
             sources[option.name] = source
             if option.field:
                 values[option.field] = value
@@ -261,18 +260,6 @@ class Command(msgspec.Struct, Generic[T], eq=False, dict=True):
         return "", []
 
 
-def refuse_not_built(option: Option, value: object, source: str) -> None:
-    """Refuse a value that asks for something that is not built yet.
-
-    Raises:
-        UsageError: it does.
-    """
-    if option.about.not_built and value:
-        raise UsageError(
-            f"{source} belongs to {option.about.not_built}: not built yet, leave it out"
-        )
-
-
 def _split(word: str) -> tuple[str, str | None]:
     """Split ``--name=value`` and ``-xvalue``."""
     if word.startswith("--"):
@@ -331,10 +318,9 @@ def _is_shown(command: Command[Any], option: Option) -> bool:
 
 
 def groups(command: Command[Any]) -> list[tuple[str, list[Option]]]:
-    """Headings with the options that work; empty ones are left out."""
-    built = [option for option in command.options if not option.about.not_built]
-    order = dict.fromkeys((*command.groups, *(option.about.group for option in built)))
-    found = [(name, [one for one in built if one.about.group == name]) for name in order]
+    """Headings with their options; empty ones are left out."""
+    order = dict.fromkeys((*command.groups, *(one.about.group for one in command.options)))
+    found = [(name, [one for one in command.options if one.about.group == name]) for name in order]
     return [(name, options) for name, options in found if options]
 
 

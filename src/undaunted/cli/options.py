@@ -280,7 +280,7 @@ ft-attribution-llm-base-url  TEXT                no language model is asked
 ft-attribution-llm-model     TEXT                no language model is asked
 ft-attribution-log-level     TEXT                the service says what is wrong, and nothing else
 """
-# Options that are not built yet, refused and never ignored; fields have `Opt.not_built`.
+# Options that are not built yet, refused and never ignored.
 REFUSED = {
     "numa-binding": "torchrun's binding to NUMA nodes",
 }

@@ -1,6 +1,5 @@
 """`undaunted serve`: an attribution service, which answers over HTTP what a log tells of."""
 
-import ipaddress
 import os
 import socket
 import sys
@@ -18,7 +17,7 @@ from undaunted.base.unix_sockets import listen_at
 from undaunted.base.values import Count, Flag, OptionalDirectory, OptionalFile, Period, Port
 from undaunted.cli.command import Command, Parsed
 from undaunted.cli.messages import UsageError
-from undaunted.cli.serving import bearer_token, server_tls
+from undaunted.cli.serving import bearer_token, listen, server_tls
 
 _BACKLOG = 512
 _MOST_CONNECTIONS = 512
@@ -28,7 +27,7 @@ _KEEP_ALIVE_S = 30
 _NO_EFFECT = (
     "NVRX_ATTRSVC_LLM_BASE_URL",
     "NVRX_ATTRSVC_LLM_MODEL",
-    "NVRX_ATTRSVC_EXPORT_URL",
+    "SLACK_BOT_TOKEN",
 )
 
 
@@ -99,6 +98,15 @@ class ServeOptions(msgspec.Struct, kw_only=True, frozen=True):
             variables=("NVRX_ATTRSVC_RATE_LIMIT_PREVIEW",),
         ),
     ] = 120
+    export_url: Annotated[
+        str,
+        Kind(values.optional(values.web_url, ""), "URL"),
+        Opt(
+            "Send each result there, by POST, as JSON",
+            shown="none",
+            variables=("NVRX_ATTRSVC_EXPORT_URL",),
+        ),
+    ] = ""
     listen_fd: Annotated[
         Count,
         Opt("Descriptor of a socket that listens already, of a launcher", rare=True, shown="none"),
@@ -139,12 +147,13 @@ def main(argv: Sequence[str]) -> int:
 def _serve(parsed: Parsed[ServeOptions]) -> int:
     options = parsed.options
     roots = _roots(parsed)
-    token = _token(parsed)
-    context = server_tls(parsed.options.tls_cert, parsed.options.tls_key)
+    parsed.refuse_several("token-file", "insecure")
+    token = bearer_token(options.token_file)
+    context = server_tls(options.tls_cert, options.tls_key)
     if options.listen_fd:
         die_with_parent(os.getppid())
     uvicorn, make_app, service_of = _libraries()
-    listening, where = _listen(options, "https" if context else "http")
+    listening, where = _listen(parsed, "https" if context else "http")
     with listening:
         service = service_of(roots, options, state_dir(options, os.environ))
         app = make_app(
@@ -188,6 +197,7 @@ def _libraries() -> tuple[Any, Any, Any]:
             f"it needs the package {error.name}: pip install 'undaunted[services]'"
         ) from None
     from undaunted.services.analysts import Analyst
+    from undaunted.services.export import Export
     from undaunted.services.ledger import Ledger, LedgerError
     from undaunted.services.service import AttributionService
 
@@ -196,7 +206,8 @@ def _libraries() -> tuple[Any, Any, Any]:
         analysts = [Analyst(roots, limit_s) for _ in range(options.analyses)]
         try:
             ledger = Ledger(state_dir)
-            service = AttributionService(roots, ledger, analysts, limit_s)
+            export = Export(options.export_url) if options.export_url else None
+            service = AttributionService(roots, ledger, analysts, limit_s, export)
         except LedgerError as error:
             raise UsageError(f"{error}; --state-dir names another directory") from None
         if ledger.damaged:
@@ -216,36 +227,19 @@ def _roots(parsed: Parsed[ServeOptions]) -> Roots:
         raise UsageError(f"{parsed.source('allowed-root')}: {error}") from None
 
 
-def _token(parsed: Parsed[ServeOptions]) -> bytes:
-    parsed.refuse_several("token-file", "insecure")
+def _listen(parsed: Parsed[ServeOptions], scheme: str) -> tuple[socket.socket, str]:
+    """Return the socket, and its URL; "" = the launcher knows, and says what is to be said."""
     options = parsed.options
-    if options.token_file is not None:
-        return bearer_token(options.token_file)
-    here = options.unix is not None or ipaddress.ip_address(options.host).is_loopback
-    if not here and not options.insecure:
-        raise UsageError(
-            f"{parsed.source('host')} {options.host} lets other machines ask what logs tell of; "
-            "give --token-file FILE, or --insecure if anybody may ask"
-        )
-    return b""
-
-
-def _listen(options: ServeOptions, scheme: str) -> tuple[socket.socket, str]:
-    try:
-        if options.listen_fd:
-            return socket.socket(
-                fileno=options.listen_fd
-            ), ""  # the launcher says what is to be said
-        if options.unix is not None:
-            path = str(options.unix.absolute())
+    if options.listen_fd:
+        return socket.socket(fileno=options.listen_fd), ""
+    if options.unix is not None:
+        path = str(options.unix.absolute())
+        try:
             return listen_at(path, socket.SOCK_STREAM, _BACKLOG), f"unix://{path}"
-        family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-        listening = socket.create_server(
-            (options.host, options.port), family=family, backlog=_BACKLOG
-        )
-    except OSError as error:
-        where = options.unix or f"{options.host}:{options.port}"
-        raise UsageError(f"cannot listen at {where}: {error.strerror or error}") from None
+        except OSError as error:
+            raise UsageError(f"cannot listen at {path}: {error.strerror or error}") from None
+    is_open = options.token_file is None and not options.insecure
+    listening = listen(parsed, is_open=is_open, remedy=", or --insecure if anybody may ask")
     host = f"[{options.host}]" if ":" in options.host else options.host
     return listening, f"{scheme}://{host}:{listening.getsockname()[1]}"
 

@@ -15,21 +15,22 @@ if TYPE_CHECKING:
     from undaunted.cli.command import Parsed
 
 
-def listen(parsed: Parsed[Any], host: str, port: int, *, is_open: bool) -> socket.socket:
-    """Return a listening socket.
+def listen(parsed: Parsed[Any], *, is_open: bool, remedy: str = "") -> socket.socket:
+    """Return a socket that listens at ``--host`` and ``--port``.
 
     Args:
-        parsed: the command line, which has ``--host``.
-        host: a numeric address.
-        port: 0 = any that is free.
+        parsed: the command line, which has both.
         is_open: whether anybody may ask; only this machine may be listened at then.
+        remedy: what may be given instead of a token, in words.
 
     Raises:
         UsageError: that is not possible, or not allowed.
     """
+    host, port = parsed.options.host, parsed.options.port
     if is_open and not ipaddress.ip_address(host).is_loopback:
         raise UsageError(
-            f"{parsed.source('host')} {host} can be reached from other machines: give --token-file"
+            f"{parsed.source('host')} {host} can be reached from other machines: give "
+            f"--token-file{remedy}"
         )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

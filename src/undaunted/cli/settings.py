@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from undaunted.base import values
-from undaunted.cli.command import refuse_not_built
 from undaunted.cli.messages import UsageError
 from undaunted.cli.options import RUN
-from undaunted.fault_tolerance.config import FaultToleranceConfig, known_settings, settings
+from undaunted.fault_tolerance.config import known_settings, settings
 from undaunted.fault_tolerance.metrics_config import TOKEN_VARIABLE, MetricsConfig
 from undaunted.fault_tolerance.monitoring_config import others
 from undaunted.fault_tolerance.run_config import CycleInfoPlace
@@ -52,7 +51,7 @@ def with_file(parsed: RunParsed, cwd: str) -> tuple[RunParsed, str]:
         The command line with these values, and a line for the user ("" if all is as expected).
 
     Raises:
-        UsageError: the file cannot be used, or asks for what is not built yet.
+        UsageError: the file cannot be used.
     """
     path = parsed.options.ft_cfg_path
     if not path:
@@ -61,16 +60,13 @@ def with_file(parsed: RunParsed, cwd: str) -> tuple[RunParsed, str]:
 
     given, notice = _read_file(parsed, path, cwd)
     named = OF_A_CALL if Path(path).name == OF_A_CALL else path
-    sources, defaults = dict(parsed.sources), FaultToleranceConfig()
-    for field, value in list(given.items()):
+    sources = dict(parsed.sources)
+    for field in list(given):
         option = RUN.spellings[f"--{_option(field)}"]
         if option.name in sources:
             del given[field]
             continue
-        source = f"{field} in {named}"
-        if value != getattr(defaults, field):  # the default asks for nothing
-            refuse_not_built(option, value, source)
-        sources[option.name] = source
+        sources[option.name] = f"{field} in {named}"
     ft = dataclasses.replace(parsed.options.ft, **given)
     options = msgspec.structs.replace(parsed.options, ft=ft)
     return msgspec.structs.replace(parsed, options=options, sources=sources), notice
@@ -303,7 +299,7 @@ def attribution_service(parsed: RunParsed) -> str:
     """Return the URL of the service that is asked, "" = none.
 
     Raises:
-        UsageError: what is given is not enough, contradicts itself or is not built yet.
+        UsageError: what is given is not enough, or contradicts itself.
     """
     ft, source = parsed.options.ft, parsed.source("ft-attribution-endpoint")
     by_parts = _from_host_and_port(parsed)
@@ -324,6 +320,11 @@ def attribution_service(parsed: RunParsed) -> str:
                 f"{parsed.source(name)} needs a service: add "
                 "--ft-attribution-endpoint http://HOST:PORT"
             )
+    if ft.attribution_export_url and url != "localhost":
+        raise UsageError(
+            f"{parsed.source('ft-attribution-export-url')} is for a service that the launcher "
+            "starts: add --ft-attribution-endpoint localhost, or give the service its --export-url"
+        )
     if ft.attribution_token_file:
         from undaunted.coordinator.wire.credentials import TokenError, find_token
 

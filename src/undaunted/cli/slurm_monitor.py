@@ -177,7 +177,7 @@ def build_config(parsed: Parsed[MonitorOptions], environ: Mapping[str, str]) -> 
     tls = server_tls(options.tls_cert, options.tls_key)
     listener = None
     if options.port is not None:
-        listener = listen(parsed, options.host, options.port, is_open=not token)
+        listener = listen(parsed, is_open=not token)
     above = Path(environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
     directory = options.state_dir or above / "undaunted" / "slurm-monitor"
     return Config(

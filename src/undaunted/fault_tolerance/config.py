@@ -241,13 +241,9 @@ class FaultToleranceConfig:
         ),
     ] = None
     attribution_export_url: Annotated[
-        OptionalText,
-        Opt(
-            "Where the service sends its results",
-            metavar="URL",
-            rare=True,
-            not_built="an attribution service that the launcher starts",
-        ),
+        str | None,
+        Kind(values.optional(values.web_url), "URL"),
+        Opt("Where a service that the launcher starts sends its results", rare=True),
     ] = None
     attrsvc_host: Annotated[
         OptionalText,

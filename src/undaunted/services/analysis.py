@@ -3,34 +3,63 @@
 Nothing in a log is trusted: it may be huge, or made so that reading it takes for ever. This process
 has a limit of memory, and is killed by the one that asks when a log takes too long.
 
-Arguments: the folders below which files may be read. On standard input: paths in JSON, one a line.
-On standard output: an `Answer` for each, a line as well.
+Where a log says only that ranks have waited, dumps of torch's Flight Recorder tell for whom. They
+are looked for where the log says, and beside it; those count that were written when it ended.
+
+Arguments: the folders below which files may be read. On standard input: a `Question` in JSON, one a
+line. On standard output: an `Answer` for each, a line as well.
 """
 
 from __future__ import annotations
 
 import os
+import posixpath
 import resource
 import sys
+from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from undaunted.attribution.logs.analyse import read_logs
+from undaunted.attribution.findings import CAUSES, worst_first
+from undaunted.attribution.flight import culprits
+from undaunted.attribution.flight.files import one_for_each_rank, rank_of, read_ranked
+from undaunted.attribution.logs.analyse import read_part
+from undaunted.attribution.logs.landmarks import landmarks
 from undaunted.base.oom_score import raise_own
 from undaunted.base.process import die_with_parent
 from undaunted.base.roots import Code, RefusedError, Roots
 from undaunted.services.results import MOST_FINDINGS, Told
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+
+    from undaunted.attribution.flight.recording import Recording
+    from undaunted.attribution.logs.analyse import Reading
+    from undaunted.base.roots import Opened
 
 _MEMORY = 768 << 20  # bytes of addresses
 _SCORE = 500  # of thousand: rather this than the service
+_AT_ONCE = 256  # dumps that are open
+_NEAR_NS = 600 * 10**9  # between the last change of a log and of dumps that belong to it
+_DUMP = "_dump_"
+
+
+class Question(msgspec.Struct, frozen=True, array_like=True):
+    """What is asked.
+
+    Attributes:
+        path: of a log.
+        dumps: folder with dumps that belong to it, "" = what is found beside it.
+    """
+
+    path: str
+    dumps: str = ""
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is said of a path.
+    """What is said of a log.
 
     Attributes:
         told: what the log tells of, None = it is not read.
@@ -42,15 +71,47 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str = ""
 
 
-def analyse(path: str, roots: Roots) -> Told:
-    """Read a log.
+def analyse(path: str, roots: Roots, dumps: str = "") -> Told:
+    """Read a log, and dumps where they tell more.
+
+    Args:
+        path: see `Question`.
+        roots: below which all of it lies.
+        dumps: see `Question`.
 
     Raises:
-        RefusedError: it is not to be read.
+        RefusedError: the log is not to be read.
     """
     opened = roots.open(path)
-    # The scan opens its file once, as the first thing it does.
-    reading = read_logs([opened.path], opener=lambda _path, _flags: opened.fd)
+    try:
+        marks = landmarks(opened.fd)
+        readings = [
+            read_part(opened.path, one, lambda _path, _flags: os.dup(opened.fd))
+            for one in marks.rounds
+        ]
+    finally:
+        os.close(opened.fd)
+    while len(readings) > 1 and not _tells(readings[-1]):  # its ranks have hardly begun
+        readings.pop()
+    *earlier, last = [_told(opened, reading) for reading in readings]
+    last = msgspec.structs.replace(
+        last, earlier=tuple(earlier), starts=marks.starts, logs_dir=marks.logs_dir
+    )
+    if dumps:
+        return _with_dumps(last, *_read_dumps(roots, dumps, "", None))
+    if last.findings and CAUSES[last.findings[0].cause].follows:
+        for folder, begins in _places(opened.path, marks.dumps):
+            real, recordings = _read_dumps(roots, folder, begins, opened.stamp[0])
+            if recordings:
+                return _with_dumps(last, real, recordings)
+    return last
+
+
+def _tells(reading: Reading) -> bool:
+    return bool(reading.findings) or reading.stepped or reading.ended
+
+
+def _told(opened: Opened, reading: Reading) -> Told:
     return Told(
         opened.stamp,
         tuple(reading.findings[:MOST_FINDINGS]),
@@ -58,6 +119,69 @@ def analyse(path: str, roots: Roots) -> Told:
         reading.ended,
         bool(reading.findings) and reading.action == "stop",
     )
+
+
+# --- dumps ----------------------------------------------------------------------------------------
+
+
+def _places(log: str, named: str) -> Iterator[tuple[str, str]]:
+    """Yield folders in which dumps may be, and what their names begin with."""
+    if named:
+        yield posixpath.split(named)
+    above = posixpath.dirname(log)
+    yield f"{above}/checkpoints", _DUMP
+    run, logs, _ = log.rpartition("/logs/")
+    if logs:
+        yield f"{run}/checkpoints", _DUMP
+    yield above, _DUMP
+
+
+def _read_dumps(
+    roots: Roots, folder: str, begins: str, near_ns: int | None
+) -> tuple[str, list[Recording]]:
+    """Return the real path of a folder, and its dumps that were written near to a time."""
+    try:
+        real, names = roots.names(folder)
+    except RefusedError:
+        return folder, []
+    dumps = [one for one in sorted(names) if one.startswith(begins) and rank_of(one) >= 0]
+    said = []
+    for first in range(0, len(dumps), _AT_ONCE):
+        with ExitStack() as held:
+            files = []
+            for name in dumps[first : first + _AT_ONCE]:
+                if (fd := _open_dump(roots, f"{real}/{name}", near_ns)) >= 0:
+                    held.callback(os.close, fd)
+                    # What reads it is another process, and is to read this very file.
+                    files.append((rank_of(name), Path(f"/proc/{os.getpid()}/fd/{fd}")))
+            said += read_ranked(files)
+    return real, one_for_each_rank(said).recordings
+
+
+def _open_dump(roots: Roots, path: str, near_ns: int | None) -> int:
+    """Open a dump; -1 = it is not to be read, or of another time."""
+    try:
+        opened = roots.open(path)
+    except RefusedError:
+        return -1
+    if near_ns is None or abs(opened.stamp[0] - near_ns) <= _NEAR_NS:
+        return opened.fd
+    os.close(opened.fd)
+    return -1
+
+
+def _with_dumps(told: Told, folder: str, recordings: Sequence[Recording]) -> Told:
+    found = culprits.analyse(recordings)
+    findings = worst_first([*found.findings(), *told.findings])
+    return msgspec.structs.replace(
+        told,
+        findings=tuple(findings[:MOST_FINDINGS]),
+        dumps=folder,
+        hanging=tuple(sorted({one.rank for one in found.culprits})),
+    )
+
+
+# --- the program ----------------------------------------------------------------------------------
 
 
 def main(folders: Sequence[str]) -> int:
@@ -69,8 +193,9 @@ def main(folders: Sequence[str]) -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     roots = Roots(folders)
     for line in sys.stdin.buffer:
+        asked = msgspec.json.decode(line, type=Question)
         try:
-            said = Answer(analyse(msgspec.json.decode(line, type=str), roots))
+            said = Answer(analyse(asked.path, roots, asked.dumps))
         except RefusedError as error:
             said = Answer(None, error.code, str(error))
         sys.stdout.buffer.write(msgspec.json.encode(said) + b"\n")

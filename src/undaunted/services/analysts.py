@@ -11,7 +11,7 @@ import msgspec
 from undaunted.base.deadline import wait_for
 from undaunted.base.process import module_command
 from undaunted.base.text import format_duration
-from undaunted.services.analysis import Answer
+from undaunted.services.analysis import Answer, Question
 from undaunted.services.results import Stamp, Told
 
 if TYPE_CHECKING:
@@ -37,15 +37,16 @@ class Analyst:
         self._limit_s = limit_s
         self._program: Process | None = None
 
-    async def read(self, path: str, stamp: Stamp) -> Told:
+    async def read(self, path: str, stamp: Stamp, dumps: str = "") -> Told:
         """Have a log read; what goes wrong is said in the answer.
 
         Args:
             path: its real path.
             stamp: of the file, for an answer that does not say it.
+            dumps: folder with dumps that belong to it, "" = what is found beside it.
         """
         try:
-            said = await wait_for(self._ask(path), self._limit_s)
+            said = await wait_for(self._ask(Question(path, dumps)), self._limit_s)
         except asyncio.TimeoutError:
             await self.close()
             limit = format_duration(self._limit_s)
@@ -59,7 +60,7 @@ class Analyst:
             raise
         return said.told or Told(stamp, problem=f"{said.code}: {said.message}")
 
-    async def _ask(self, path: str) -> Answer:
+    async def _ask(self, question: Question) -> Answer:
         if self._program is None:
             self._program = await asyncio.create_subprocess_exec(
                 *module_command(_PROGRAM, *self._roots.folders),
@@ -71,7 +72,7 @@ class Analyst:
         program = self._program
         assert program.stdin is not None
         assert program.stdout is not None
-        program.stdin.write(msgspec.json.encode(path) + b"\n")
+        program.stdin.write(msgspec.json.encode(question) + b"\n")
         await program.stdin.drain()
         line = await program.stdout.readline()
         if not line.endswith(b"\n"):

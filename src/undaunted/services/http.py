@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-import posixpath
 import time
 from collections import OrderedDict
 from contextlib import asynccontextmanager
@@ -34,8 +33,10 @@ _STATUS = {
     "unauthorized": 401,
     "outside_root": 403,
     "not_readable": 403,
+    "logs_dir_not_readable": 403,
     "wrong_host": 403,
     "not_found": 404,
+    "fr_dump_not_found": 404,
     "not_allowed": 405,
     "too_long": 413,
     "rate_limited": 429,
@@ -194,16 +195,16 @@ def _add_logs(
 
     @app.get("/logs")
     async def ask(
-        request: Request, log_path: str, file: str = "", wl_restart: int = 0, wait: bool = True
+        request: Request,
+        log_path: str,
+        file: str = "",
+        wl_restart: int | None = None,
+        wait: bool = True,
     ) -> JSONResponse:
-        if wl_restart:
-            text = "a log is one: of its restarts there is only wl_restart=0"
-            raise ServiceError("not_found", text)
-        # A file is one beside the log, or has a path of its own.
-        seen = await service.look(posixpath.join(posixpath.dirname(log_path), file or log_path))
+        seen = await (service.find(log_path, file) if file else service.look(log_path))
         if service.would_read(seen):
             _count(analyses, request)
-        return JSONResponse(await service.ask(seen, wait=wait))
+        return JSONResponse(await service.ask(seen, wait=wait, restart=wl_restart))
 
     @app.get("/print")
     async def head(request: Request, log_path: str) -> PlainTextResponse:

@@ -7,7 +7,7 @@ of a log is what the ledger keeps; `Results` is made of records, and gives back 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -29,7 +29,7 @@ Progress = Literal["completed", "in_flight", "pending"]
 
 
 class Told(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an analysis has found in a log.
+    """What an analysis has found in a log; where rounds are told apart, in the last of them.
 
     Attributes:
         stamp: of the file when it was opened, see `undaunted.base.roots.Opened`.
@@ -39,6 +39,10 @@ class Told(msgspec.Struct, frozen=True, omit_defaults=True):
         stop: whether the log alone speaks for not starting the job again.
         problem: why there is no answer, "" = there is.
         late: whether that is because it took too long.
+        earlier: the same of earlier rounds in the same log.
+        starts, logs_dir: see `undaunted.attribution.logs.landmarks.Landmarks`.
+        dumps: folder of the Flight Recorder's dumps that were read as well, "" = none were.
+        hanging: ranks that have kept the others waiting, by these.
     """
 
     stamp: Stamp
@@ -48,6 +52,16 @@ class Told(msgspec.Struct, frozen=True, omit_defaults=True):
     stop: bool = False
     problem: str = ""
     late: bool = False
+    earlier: tuple[Told, ...] = ()
+    starts: int = 0
+    logs_dir: str = ""
+    dumps: str = ""
+    hanging: tuple[int, ...] = ()
+
+    @property
+    def rounds(self) -> tuple[Told, ...]:
+        """What each round in the log tells of."""
+        return (*self.earlier, self)
 
 
 class Log(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -59,6 +73,7 @@ class Log(msgspec.Struct, frozen=True, omit_defaults=True):
         user: whose job it is.
         job: which job, "" = not known: then it has no earlier rounds.
         cycle: which round of the job, None = not known.
+        dumps: folder with dumps of torch's Flight Recorder that belong to it, "" = not known.
         wanted: whether an analysis was asked for and is not there yet.
         told: the last analysis, None = there was none.
     """
@@ -68,6 +83,7 @@ class Log(msgspec.Struct, frozen=True, omit_defaults=True):
     user: str = ""
     job: str = ""
     cycle: int | None = None
+    dumps: str = ""
     wanted: bool = False
     told: Told | None = None
 
@@ -118,10 +134,13 @@ class Results:
         """Return what is known of a log, None = nothing."""
         return self._logs.get(path)
 
-    def name(
-        self, path: str, now: float, *, user: str = "", job: str = "", cycle: int | None = None
-    ) -> Log:
+    def name(self, path: str, now: float, **said: Any) -> Log:
         """Take notice of a log, and of what is said of it.
+
+        Args:
+            path: its real path.
+            now: seconds since 1970.
+            said: fields of a `Log`; "" and None say nothing.
 
         Raises:
             FullError: see there.
@@ -130,9 +149,11 @@ class Results:
         if known is None:
             self._make_room(now)
             known = Log(path, now)
-        changes = {"user": user, "job": job, "cycle": cycle}
-        said = {name: value for name, value in changes.items() if value not in {"", None}}
-        return self._put(msgspec.structs.replace(known, **said))
+        named = {name: value for name, value in said.items() if value not in {"", None}}
+        log = msgspec.structs.replace(known, **named)
+        if log.dumps != known.dumps:  # what was told is not of these
+            log = msgspec.structs.replace(log, told=None)
+        return self._put(log)
 
     def want(self, path: str, stamp: Stamp) -> Progress:
         """Ask for the analysis of a log that is known, unless there is one of the file as it is."""
@@ -159,27 +180,39 @@ class Results:
         del self._in_flight[path]
         return self._put(msgspec.structs.replace(self._logs[path], wanted=False, told=told))
 
-    def explained(self, log: Log) -> Explained | None:
+    def explained(self, log: Log, number: int = -1) -> Explained | None:
         """Say what a log with an analysis tells of, after earlier rounds of its job.
 
+        Args:
+            log: the log.
+            number: which round in it.
+
         Returns:
-            None if nothing has failed in it.
+            None if nothing has failed then.
         """
-        if log.told is None or not log.told.findings:
+        rounds = log.told.rounds if log.told is not None else ()
+        if not rounds or not rounds[number].findings:
             return None
-        return explain([*map(_round_of, self._earlier(log)), _case(log.told)])[-1]
+        before = [*self._earlier(log), *rounds[:number]]
+        return explain([*map(_round_of, before), _case(rounds[number])])[-1]
+
+    def read_beside(self, path: str, job: str) -> int:
+        """Return how many other logs of a job have been read."""
+        others = self._jobs.get(job, set()) - {path}
+        return sum(self._logs[other].told is not None for other in others)
 
     def _earlier(self, log: Log) -> list[Told]:
         """Return what the earlier rounds of the job told of, one log for each."""
         if not log.job or log.cycle is None:
             return []
-        rounds: dict[int, Told] = {}
+        logs: dict[int, Told] = {}
         for path in self._jobs.get(log.job, ()):
             one = self._logs[path]
             is_earlier = one.cycle is not None and one.cycle < log.cycle and one.user == log.user
             if is_earlier and one.cycle is not None and one.told and not one.told.problem:
-                rounds[one.cycle] = one.told
-        return [rounds[cycle] for cycle in sorted(rounds)][-_MOST_ROUNDS:]
+                logs[one.cycle] = one.told
+        rounds = [one for cycle in sorted(logs) for one in logs[cycle].rounds]
+        return rounds[-_MOST_ROUNDS:]
 
     def _put(self, log: Log) -> Log:
         before = self._logs.get(log.path)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
+import posixpath
 import time
 from collections import Counter
 from contextlib import suppress
-from itertools import takewhile
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
-from undaunted.attribution.explain import Page, lines_of, no_failure
 from undaunted.base.deadline import off_loop, wait_for
 from undaunted.base.roots import RefusedError
+from undaunted.services import answers, looks
 from undaunted.services.ledger import LedgerError
 from undaunted.services.results import FullError, Results, Told
 
@@ -25,20 +23,19 @@ if TYPE_CHECKING:
 
     from undaunted.base.roots import Roots
     from undaunted.services.analysts import Analyst
+    from undaunted.services.export import Export
     from undaunted.services.ledger import Ledger
-    from undaunted.services.results import Log, Progress, Stamp
+    from undaunted.services.looks import Seen
+    from undaunted.services.results import Log, Progress
 
 T = TypeVar("T")
 
-HEAD = 4096  # bytes of a log that are shown
 _MOST_LOOKS = 32
 _LOOK_S = 10.0
 _KEEP_S = 10.0
 _SLOW_S = 60.0  # so long it is said that a disk did not answer
 _LONGEST_NAME = 200  # characters of a user or a job
-_SOURCE = "rules"
-_MODULE = "log_analyzer"
-_ACTIONS = {"restart": "RESTART", "exclude": "RESTART", "stop": "STOP"}
+_MOST_OTHERS = 32  # logs that one names, the newest
 
 
 class ServiceError(Exception):
@@ -61,20 +58,15 @@ class Submission(msgspec.Struct, kw_only=True):
         user: whose job it is.
         job_id, cycle_id: which job, and which round of it.
         analysis_intent: ``terminal`` = it is complete, and analysed at once.
+        fr_path: absolute path of the folder with the Flight Recorder's dumps that belong to it.
     """
 
     log_path: str
-    user: str = ""
+    user: str | None = ""
     job_id: str | int | None = None
     cycle_id: str | int | None = None
-    analysis_intent: str = ""
-
-
-class Seen(NamedTuple):
-    """A log as it was looked at: real path, and stamp of the file."""
-
-    path: str
-    stamp: Stamp
+    analysis_intent: Literal["", "track_only", "progressive", "terminal"] | None = ""
+    fr_path: str | None = ""
 
 
 class AttributionService:
@@ -85,19 +77,26 @@ class AttributionService:
         ledger: keeps what is known.
         analysts: read logs, one at a time each.
         limit_s: how long that takes at most.
+        export: gets what logs tell of, None = nobody does.
 
     Raises:
         LedgerError: the ledger cannot be read or written.
     """
 
     def __init__(
-        self, roots: Roots, ledger: Ledger, analysts: Sequence[Analyst], limit_s: float
+        self,
+        roots: Roots,
+        ledger: Ledger,
+        analysts: Sequence[Analyst],
+        limit_s: float,
+        export: Export | None = None,
     ) -> None:
         self.results = Results(ledger.read(), time.time())
         ledger.write_anew(self.results.logs)
         self._roots = roots
         self._ledger = ledger
         self._limit_s = limit_s
+        self._export = export
         self._analysts = analysts
         self._tasks: list[asyncio.Task[None]] = []
         self._work = asyncio.Event()
@@ -111,12 +110,16 @@ class AttributionService:
         """Read what is wanted from now on; on the loop."""
         self._tasks = [asyncio.create_task(self._read_on(one)) for one in self._analysts]
         self._work.set()
+        if self._export is not None:
+            self._export.begin()
 
     async def close(self) -> None:
         """Stop reading; what is wanted stays so in the ledger."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._export is not None:
+            await self._export.close()
         with suppress(LedgerError, TimeoutError):  # nothing that was submitted is in it alone
             await off_loop(self._slots, _KEEP_S, lambda: self._ledger.write_anew(self.results.logs))
         self._ledger.close()
@@ -127,12 +130,14 @@ class AttributionService:
         """Take notice of a log.
 
         Raises:
-            ServiceError: the log cannot be read, or there are too many.
+            ServiceError: the log cannot be read, or there are too many, or it is no sensible round.
         """
+        cycle = _round(said.cycle_id)
         seen = await self.look(said.log_path)
+        dumps = await self._dumps(said.fr_path) if said.fr_path else ""
         job = "" if said.job_id is None else str(said.job_id)[:_LONGEST_NAME]
-        user, cycle = said.user[:_LONGEST_NAME], _whole(said.cycle_id)
-        self._name(seen.path, user=user, job=job, cycle=cycle)
+        user = (said.user or "")[:_LONGEST_NAME]
+        self._name(seen.path, user=user, job=job, cycle=cycle, dumps=dumps)
         if said.analysis_intent == "terminal":
             self._want(seen)
         log = self._known(seen.path)
@@ -142,32 +147,46 @@ class AttributionService:
         except (OSError, asyncio.TimeoutError) as error:
             why = getattr(error, "strerror", None) or "the disk does not answer"
             raise ServiceError("internal", f"the ledger cannot be written: {why}") from None
-        return {
-            "submitted": True,
-            "normalized_path": seen.path,
-            "mode": _mode(log),
-            "logs_dir": "",
-            "sched_restarts": 0,
-            "files_analyzed": int(log.told is not None),
-        }
+        read = int(log.told is not None)
+        if answers.mode(log) == "SPLITLOG":
+            read = self.results.read_beside(log.path, _job_of(log))
+        return answers.submission(log, read)
 
-    async def ask(self, seen: Seen, *, wait: bool) -> dict[str, Any]:
-        """Return what a log tells of; it is read if that is not known.
+    async def ask(self, seen: Seen, *, wait: bool, restart: int | None = None) -> dict[str, Any]:
+        """Return what a log tells of, or the newest of those it names; they are read if needed.
 
         Args:
             seen: the log as `look` has found it.
             wait: for the analysis; else the answer may be that there is none yet.
+            restart: which round in it; None = the last one.
 
         Raises:
-            ServiceError: there are too many logs.
+            ServiceError: there are too many logs, or no such round, or others cannot be read.
         """
         if self.results.get(seen.path) is None:
             self._name(seen.path)
-        progress = self._want(seen)
-        self._counts["joined" if progress == "in_flight" else progress] += 1
-        if wait and progress != "completed":
-            progress = await self._until_read(seen, progress)
-        return self._answer(seen.path, progress)
+        progress = await self._read_now(seen, wait=wait)
+        log = self.results.get(seen.path)
+        if progress != "completed" or log is None or log.told is None:
+            return answers.no_result(seen.path, progress)
+        if log.told.logs_dir and (others := await self._want_others(log)):
+            progress = await self._read_now(others[-1], wait=wait)
+            other = self.results.get(others[-1].path)
+            if progress != "completed" or other is None or other.told is None:
+                return answers.no_result(others[-1].path, progress)
+            about = {"mode": answers.mode(log), "sched_restarts": answers.sched_restarts(log)}
+            return self._result(other, restart) | about
+        return self._result(log, restart)
+
+    async def find(self, path: str, file: str) -> Seen:
+        """Look at the file of this name beside a log, or where the ranks of that log write.
+
+        Raises:
+            ServiceError: as `look`.
+        """
+        log = self.results.get(posixpath.normpath(path))
+        elsewhere = log.told.logs_dir if log is not None and log.told is not None else ""
+        return await self.look(posixpath.join(elsewhere or posixpath.dirname(path), file))
 
     def would_read(self, seen: Seen) -> bool:
         """Whether a question about a log makes it be read, and nobody has asked before."""
@@ -183,15 +202,15 @@ class AttributionService:
         Raises:
             ServiceError: it is not to be read, or is empty, or the disk does not answer.
         """
-        return await self._off_loop(lambda: _look(self._roots, path))
+        return await self._off_loop(lambda: looks.look(self._roots, path))
 
     async def head(self, path: str) -> bytes:
-        """Return the beginning of a log, at most `HEAD` bytes.
+        """Return the beginning of a log.
 
         Raises:
             ServiceError: as `look`.
         """
-        return await self._off_loop(lambda: _head(self._roots, path))
+        return await self._off_loop(lambda: looks.head(self._roots, path))
 
     def health(self) -> dict[str, Any]:
         """Say whether all is well."""
@@ -200,6 +219,8 @@ class AttributionService:
             issues.append(f"the ledger cannot be written: {self._ledger.problem}")
         if time.monotonic() - self._slow < _SLOW_S:
             issues.append("a file system below the roots did not answer")
+        if self._export is not None and self._export.problem:
+            issues.append(f"a result could not be sent to --export-url: {self._export.problem}")
         if any(task.done() for task in self._tasks):
             return {
                 "status": "fail",
@@ -215,6 +236,8 @@ class AttributionService:
             "queued": self.results.queued,
             "in_flight": len(self.results.in_flight),
             **{name: self._counts[name] for name in _COUNTS},
+            "exported": self._export.sent if self._export is not None else 0,
+            "export_lost": self._export.lost if self._export is not None else 0,
         }
 
     def refused(self, code: str) -> None:
@@ -223,10 +246,17 @@ class AttributionService:
         self._counts[f"refused_{code}"] += 1
 
     def jobs(self, mode: str, limit: int, offset: int) -> dict[str, Any]:
-        """List logs, those that were named last first; of one mode, or "" = of all."""
-        logs = [log for log in reversed(self.results.logs) if mode in {"", _mode(log)}]
+        """List logs, those that were named last first; of one mode, or "" = of all.
+
+        Raises:
+            ServiceError: there is no such mode.
+        """
+        if mode and mode not in answers.MODES:
+            modes = ", ".join(answers.MODES)
+            raise ServiceError("invalid_request", f"mode: {mode[:80]!r} is none of {modes}")
+        logs = [log for log in reversed(self.results.logs) if mode in {"", answers.mode(log)}]
         shown = logs[offset : offset + limit]
-        return {"jobs": [_row(log) for log in shown], "total": len(logs)}
+        return {"jobs": [answers.row(log) for log in shown], "total": len(logs)}
 
     def in_flight(self) -> dict[str, Any]:
         """List the logs that are being read."""
@@ -252,6 +282,51 @@ class AttributionService:
         if progress == "pending":
             self._work.set()
         return progress
+
+    async def _read_now(self, seen: Seen, *, wait: bool) -> Progress:
+        """Have a log that is known read unless it was, and perhaps wait for that."""
+        progress = self._want(seen)
+        self._counts["joined" if progress == "in_flight" else progress] += 1
+        if wait and progress != "completed":
+            return await self._until_read(seen, progress)
+        return progress
+
+    async def _want_others(self, log: Log) -> list[Seen]:
+        """Have the logs read that a log names; the oldest first.
+
+        Each is a round of the job, unless a start writes several: these would be taken for many.
+        """
+        assert log.told is not None
+        folder = log.told.logs_dir
+        try:
+            others = await self._off_loop(lambda: looks.others(self._roots, folder, log))
+        except ServiceError as error:
+            if error.code == "busy":
+                raise
+            text = f"LOGS_DIR={folder}, of {log.path}: {error}"
+            raise ServiceError("logs_dir_not_readable", text) from None
+        is_one_each = len(others) <= log.told.starts
+        for number, one in list(enumerate(others))[-_MOST_OTHERS:]:
+            known = self.results.get(one.path)
+            if known is None or not known.job:  # nobody has submitted it himself
+                cycle = number if is_one_each else None
+                self._name(one.path, user=log.user, job=_job_of(log), cycle=cycle)
+            self._want(one)
+        return others
+
+    async def _dumps(self, path: str) -> str:
+        """Return the real path of a folder of dumps."""
+        try:
+            return await self._off_loop(lambda: looks.dumps(self._roots, path))
+        except ServiceError as error:
+            code = "fr_dump_not_found" if error.code == "not_found" else error.code
+            raise ServiceError(code, f"fr_path: {error}") from None
+
+    def _result(self, log: Log, restart: int | None) -> dict[str, Any]:
+        try:
+            return answers.result(self.results, log, restart)
+        except IndexError as error:
+            raise ServiceError("not_found", str(error)) from None
 
     async def _until_read(self, seen: Seen, progress: Progress) -> Progress:
         """Wait for an analysis of the log as it was seen, or newer."""
@@ -281,18 +356,28 @@ class AttributionService:
 
     async def _read(self, analyst: Analyst, path: str) -> None:
         try:
-            told = await analyst.read(path, (await self.look(path)).stamp)
+            stamp, dumps = (await self.look(path)).stamp, self._known(path).dumps
+            told = await analyst.read(path, stamp, dumps)
+            if dumps != self._known(path).dumps:  # others were named meanwhile
+                told = msgspec.structs.replace(told, stamp=_GONE)
         except ServiceError as error:  # it is gone, or empty by now
             told = Told(_GONE, problem=f"{error.code}: {error}")
         self._counts["analysed"] += 1
         self._counts["late"] += told.late
         self._counts["failed"] += bool(told.problem) and not told.late
-        self.results.end(path, told)
+        before = self._known(path).told
+        log = self.results.end(path, told)
+        if self._export is not None and _is_news(told, before):
+            about = {"user": log.user, "job_id": log.job, "cycle_id": log.cycle}
+            self._export.give({"log_path": path, **about, **answers.result(self.results, log)})
         if flight := self._flights.pop(path, None):
             flight.set_result(None)
         # `health` says so, and the next record that is kept brings this one along.
         with suppress(OSError, asyncio.TimeoutError):
             await self._keep(path)
+        if told.logs_dir:
+            with suppress(ServiceError):  # who asks is told
+                await self._want_others(log)
 
     async def _keep(self, path: str) -> None:
         log = self._known(path)
@@ -308,73 +393,35 @@ class AttributionService:
             self._slow = time.monotonic()
             raise ServiceError("busy", "the file system does not answer; ask again later") from None
 
-    def _answer(self, path: str, progress: Progress) -> dict[str, Any]:
-        log = self.results.get(path)
-        answer: dict[str, Any] = {"status": progress, "mode": "PENDING", "log_file": path}
-        answer |= {"wl_restart": 0, "wl_restart_count": 1, "sched_restarts": 0}
-        if log is None or log.told is None or progress != "completed":
-            return answer | {"recommendation": {"action": "UNKNOWN", "source": _SOURCE}}
-        action, text = self._verdict(log)
-        advice = {"action": action, "source": _SOURCE}
-        result: dict[str, Any] = {"module": _MODULE, "result": text, "recommendation": advice}
-        if log.told.problem:
-            result["state"] = "timeout" if log.told.late else "error"
-            result["error"] = log.told.problem
-        result["findings"] = msgspec.to_builtins(log.told.findings)
-        return answer | {"mode": _mode(log), "result": result, "recommendation": advice}
-
-    def _verdict(self, log: Log) -> tuple[str, str]:
-        """Return what is recommended, and what was found, in a few lines."""
-        told = log.told
-        assert told is not None
-        if told.problem:
-            return ("TIMEOUT" if told.late else "UNKNOWN"), told.problem
-        found = self.results.explained(log)
-        if found is None:
-            return "CONTINUE", no_failure("the log", told.step, ended=told.ended)
-        page = Page(path=Path(log.path), rounds=[found])
-        text = "\n".join(takewhile(bool, lines_of(page)))
-        if told.stop and found.advice.action != "stop":
-            return "STOP", f"{text}\nevery start would end so: all ranks say so before a step"
-        return _ACTIONS[found.advice.action], text
-
 
 _GONE = (0, 0, 0)  # stamp of no file
 _COUNTS = ("submitted", "analysed", "completed", "joined", "pending", "late", "failed", "refused")
 
 
-def _mode(log: Log) -> str:
-    return "SINGLE" if log.wanted or log.told is not None else "PENDING"
+def _is_news(told: Told, before: Told | None) -> bool:
+    """Whether others hear of an answer: not while a job is well, nor twice of the same failure."""
+    tells = bool(told.findings or told.ended or told.problem)
+    return tells and (before is None or _gist(told) != _gist(before))
 
 
-def _row(log: Log) -> dict[str, Any]:
-    return {
-        "log_path": log.path,
-        "user": log.user,
-        "job_id": log.job or None,
-        "cycle_id": log.cycle,
-        "mode": _mode(log),
-        "submitted_t": log.t,
-        "wanted": log.wanted,
-    }
+def _gist(told: Told) -> tuple[object, ...]:
+    return told.findings, len(told.earlier), told.ended, told.problem
 
 
-def _whole(cycle: str | int | None) -> int | None:
+def _round(cycle: str | int | None) -> int | None:
+    """Read the number of a round.
+
+    Raises:
+        ServiceError: it is none.
+    """
+    if cycle is None or cycle == "":
+        return None
     text = str(cycle)
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise ServiceError("invalid_request", f"cycle_id: {text[:80]!r} is no round: 0, 1, ...")
+    return int(text)
 
 
-def _look(roots: Roots, path: str) -> Seen:
-    opened = roots.open(path)
-    os.close(opened.fd)
-    if not opened.stamp[1]:
-        raise RefusedError("empty_file", f"{path} is empty")
-    return Seen(opened.path, opened.stamp)
-
-
-def _head(roots: Roots, path: str) -> bytes:
-    opened = roots.open(path)
-    try:
-        return os.read(opened.fd, HEAD)
-    finally:
-        os.close(opened.fd)
+def _job_of(log: Log) -> str:
+    """Return the job of logs that a log names."""
+    return log.job or log.path

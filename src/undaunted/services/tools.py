@@ -1,7 +1,8 @@
 """What assistants may ask about runs and logs: read only, and below the roots. No protocol here.
 
-Commands of ours do the reading, each in a process of its own with a deadline and a limit of memory.
-A run is looked at before: nothing in it may lead outside.
+Commands of ours do the reading, each in a process of its own with a deadline and a limit of memory,
+which the kernel lets read below the roots alone. A run is looked at before, to say what in it leads
+outside.
 """
 
 from __future__ import annotations
@@ -18,19 +19,21 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from undaunted.attribution.findings import CAUSES
 from undaunted.base.deadline import wait_for
+from undaunted.base.landlock import confined
 from undaunted.base.process import module_command
 from undaunted.base.roots import RefusedError
 from undaunted.base.text import one_line
 from undaunted.journal.events import JobStarted
 from undaunted.journal.lines import MAX_LINE, decode
 from undaunted.journal.reader import find_journals
+from undaunted.services import answers
+from undaunted.services.results import Log, Results
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from undaunted.base.roots import Roots
+    from undaunted.base.roots import Opened, Roots
     from undaunted.services.analysts import Analyst
     from undaunted.services.results import Told
 
@@ -118,7 +121,7 @@ class Tools:
             log_path: the log, absolute.
         """
         told = await self._told(log_path)
-        return self._keep("log_analyzer", {"log_path": log_path, **_log_result(told)})
+        return self._keep("log_analyzer", {"log_path": log_path, **_log_result(log_path, told)})
 
     async def fr_analyzer(self, fr_path: str) -> dict[str, Any]:
         """Say which ranks keep the others waiting, from dumps of torch's Flight Recorder.
@@ -137,7 +140,7 @@ class Tools:
             fr_path: as of fr_analyzer.
         """
         told, found = await self._told(log_path), await self._dumps(fr_path)
-        return self._keep("log_fr_analyzer", {"log": _log_result(told), "fr": found})
+        return self._keep("log_fr_analyzer", {"log": _log_result(log_path, told), "fr": found})
 
     async def get_result(self, module: str, result_id: str) -> dict[str, Any]:
         """Return an earlier answer of an analyzer once more.
@@ -166,8 +169,9 @@ class Tools:
     async def _command(self, name: str, target: str, *words: str) -> dict[str, Any]:
         """Run a command of ours about something below the roots; text comes back as ``text``."""
         real = str(await asyncio.to_thread(self._checked, target))
+        command = module_command("undaunted.cli.main", name, *words, "--", real)
         program = await asyncio.create_subprocess_exec(
-            *module_command("undaunted.cli.main", name, *words, "--", real),
+            *confined(self._roots.folders, command),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -222,10 +226,7 @@ class Tools:
             ToolError: it is outside, or something in it leads there.
         """
         if not Path(path).is_dir():
-            try:
-                opened = self._roots.open(path)
-            except RefusedError as error:
-                raise ToolError(f"{error.code}: {error}") from None
+            opened = self._open(path)
             os.close(opened.fd)
             return Path(opened.path)
         real = self._folder(path)
@@ -233,13 +234,28 @@ class Tools:
             if entry.is_symlink() and not self._roots.has(os.path.realpath(entry)):
                 raise ToolError(f"{entry} leads outside of what may be read")
         for journal in find_journals(real):
-            for log_dir in _log_dirs(journal):
+            for log_dir in self._log_dirs(journal):
                 if not self._may_look_at(log_dir):
                     raise ToolError(
                         f"the logs of this run are in {one_line(log_dir)}, which may not be read; "
                         "--allowed-root allows it"
                     )
         return real
+
+    def _open(self, path: str) -> Opened:
+        try:
+            return self._roots.open(path)
+        except RefusedError as error:
+            raise ToolError(f"{error.code}: {error}") from None
+
+    def _log_dirs(self, journal: Path) -> Iterator[str]:
+        """Yield where a journal says that logs are; one line is in memory at a time."""
+        with os.fdopen(self._open(str(journal)).fd, "rb") as file:
+            for line in iter(lambda: file.readline(MAX_LINE), b""):
+                with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                    event = decode(line)
+                    if isinstance(event, JobStarted) and event.log_dir:
+                        yield event.log_dir
 
     def _may_look_at(self, path: str) -> bool:
         return self._roots.has(os.path.realpath(path)) or not Path(path).exists()
@@ -262,11 +278,7 @@ class Tools:
         files = sorted(folder.glob(name), key=lambda file: file.lstat().st_mtime)
         if not files:
             raise ToolError(f"{folder} has no {name}: stacks are kept when a limit is passed")
-        try:
-            opened = self._roots.open(str(files[-1]))
-        except RefusedError as error:
-            raise ToolError(f"{error.code}: {error}") from None
-        with os.fdopen(opened.fd, "rb") as file:
+        with os.fdopen(self._open(str(files[-1])).fd, "rb") as file:
             return file.read(_LONGEST_STACKS).decode(errors="replace")
 
 
@@ -286,16 +298,6 @@ def _entries(folder: Path) -> Iterator[Path]:
         raise ToolError(f"more than {_MOST_ENTRIES} files are below {folder}; name one run")
 
 
-def _log_dirs(journal: Path) -> Iterator[str]:
-    """Yield where a journal says that logs are; one line is in memory at a time."""
-    with journal.open("rb") as file:
-        for line in iter(lambda: file.readline(MAX_LINE), b""):
-            with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                event = decode(line)
-                if isinstance(event, JobStarted) and event.log_dir:
-                    yield event.log_dir
-
-
 async def _read(program: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
     assert program.stdout is not None
     assert program.stderr is not None
@@ -308,12 +310,6 @@ async def _read(program: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
     return bytes(said), error
 
 
-def _log_result(told: Told) -> dict[str, Any]:
-    root = next(iter(told.findings), None)
-    if root is None:
-        action, text = "CONTINUE", "nothing tells of a failure"
-    else:
-        action = "STOP" if told.stop else "RESTART"
-        text = CAUSES[root.cause].meaning if root.cause in CAUSES else root.cause
-    findings = msgspec.to_builtins(told.findings)
-    return {"result": text, "recommendation": {"action": action}, "findings": findings}
+def _log_result(path: str, told: Told) -> dict[str, Any]:
+    found: dict[str, Any] = answers.result(Results(), Log(path, told=told))["result"]
+    return found

@@ -121,6 +121,14 @@ def test_a_machine_without_such_hardware_is_healthy(
     assert make()() is True
 
 
+def test_a_service_is_asked_what_the_caller_wants() -> None:
+    one = module.NodeHealthCheck("unix:///s", args=["--group", "gpu"], request_timeout_sec=5)
+    (check,) = one._checks
+    assert isinstance(check, module.Endpoint)
+    assert (check.subject, check._arguments, check._timeout_s) == ("/s", ("--group", "gpu"), 5)
+    assert module.NodeHealthCheck(endpoint="/s").args[:2] == ("--no-slurm", "--group")
+
+
 def test_mounts_are_looked_for_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[Check] = [Fake(None)]
     monkeypatch.setattr(module.mounts, "checks", lambda settings: found)

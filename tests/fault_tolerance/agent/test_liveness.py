@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import socket
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING
@@ -20,14 +20,14 @@ DEADLINE_S = 20
 HOST = "127.0.0.1"
 
 
-def answering(test: Callable[[Liveness, int], Coroutine[None, None, None]]) -> list[str]:
+def answering(test: Callable[[int], Coroutine[None, None, None]]) -> list[str]:
     said: list[str] = []
 
     async def main() -> None:
         one = Liveness(0, said.append, HOST)
         await one.open()
         try:
-            await asyncio.wait_for(test(one, one.ports[0]), DEADLINE_S)
+            await asyncio.wait_for(test(one.port), DEADLINE_S)
         finally:
             await one.close()
 
@@ -42,7 +42,7 @@ def ask(port: int, method: str = "GET") -> tuple[int, bytes]:
 
 
 def test_who_asks_hears_that_it_lives() -> None:
-    async def test(_: Liveness, port: int) -> None:
+    async def test(port: int) -> None:
         assert await asyncio.to_thread(ask, port) == (200, b"alive\n")
         assert await asyncio.to_thread(ask, port, "HEAD") == (200, b"")
         with pytest.raises(urllib.error.HTTPError, match="405"):
@@ -51,36 +51,32 @@ def test_who_asks_hears_that_it_lives() -> None:
     assert answering(test) == []
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\n", b"x" * 100_000])
-def test_whoever_says_nothing_useful_is_let_go(
-    monkeypatch: pytest.MonkeyPatch, sent: bytes
-) -> None:
+def test_whoever_says_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_DEADLINE_S", 0.05)
 
-    async def test(_: Liveness, port: int) -> None:
+    async def test(port: int) -> None:
         reader, writer = await asyncio.open_connection(HOST, port)
-        writer.write(sent)
-        with contextlib.suppress(ConnectionResetError):
-            assert await reader.read() == b""
+        assert await reader.read() == b""
         writer.close()
 
-    answering(test)
+    assert answering(test) == []
 
 
-def test_more_connections_than_it_takes_are_closed_and_it_goes_on() -> None:
-    async def test(one: Liveness, port: int) -> None:
-        idle = [await asyncio.open_connection(HOST, port) for _ in range(9)]
-        try:
-            with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
-                await idle[-1][0].readexactly(1)
-            assert len(one._open) == 8
-        finally:
-            for _, writer in idle:
-                writer.close()
-        await asyncio.gather(*one._open)
-        assert await asyncio.to_thread(ask, port) == (200, b"alive\n")
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_all_addresses_are_answered(host: str) -> None:
+    if host == "::1" and not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no IPv6")
 
-    answering(test)
+    async def main() -> None:
+        one = Liveness(0, print)
+        await one.open()
+        reader, writer = await asyncio.open_connection(host, one.port)
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        assert (await reader.read()).endswith(b"alive\n")
+        writer.close()
+        await one.close()
+
+    asyncio.run(asyncio.wait_for(main(), DEADLINE_S))
 
 
 def test_a_port_that_is_taken_is_said_and_no_more() -> None:
@@ -89,9 +85,9 @@ def test_a_port_that_is_taken_is_said_and_no_more() -> None:
     async def main() -> None:
         first = Liveness(0, print, HOST)
         await first.open()
-        second = Liveness(first.ports[0], said.append, HOST)
+        second = Liveness(first.port, said.append, HOST)
         await second.open()
-        assert second.ports == []
+        assert second.port == 0
         await second.close()
         await first.close()
 
@@ -104,7 +100,7 @@ def test_nobody_asks() -> None:
     async def main() -> None:
         one = Liveness(None, print)
         await one.open()
-        assert one.ports == []
+        assert one.port == 0
         await one.close()
 
     asyncio.run(main())

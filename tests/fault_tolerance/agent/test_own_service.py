@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -19,13 +20,18 @@ from undaunted.fault_tolerance.agent.own_service import OwnService
 DEADLINE_S = 60.0
 
 
-def config(tmp_path: Path) -> Any:
+def config(tmp_path: Path, export_url: str | None = None) -> Any:
     logs = tmp_path / "logs"
     logs.mkdir()
     (logs / "a.log").write_text("0: torch.OutOfMemoryError: CUDA out of memory. Tried 2 GiB\n")
     run_dir = tmp_path / ("long" * 40) / "run"  # longer than a Unix socket's path may be
     run_dir.mkdir(parents=True)
-    return SimpleNamespace(run_dir=str(run_dir), node="n/0", applog_prefix=str(logs / "train.log"))
+    return SimpleNamespace(
+        run_dir=str(run_dir),
+        node="n/0",
+        applog_prefix=str(logs / "train.log"),
+        ft=SimpleNamespace(attribution_export_url=export_url),
+    )
 
 
 def asked(service: OwnService, path: str, token: bytes) -> tuple[int, Any]:
@@ -37,6 +43,28 @@ def asked(service: OwnService, path: str, token: bytes) -> tuple[int, Any]:
         return response.status, json.loads(response.read())
     finally:
         connection.close()
+
+
+@pytest.mark.e2e
+@on_loop
+async def test_results_are_sent_where_the_launcher_is_told_to(tmp_path: Path) -> None:
+    got: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        got.put_nowait(await reader.readuntil(b"}"))
+        writer.close()
+
+    server = await asyncio.start_server(take, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/results"
+    service = OwnService(config(tmp_path, url), print)
+    path = f"/logs?log_path={tmp_path}/logs/a.log"
+    await asyncio.to_thread(asked, service, path, service.token)
+    sent = await asyncio.wait_for(got.get(), DEADLINE_S)
+    assert sent.startswith(b"POST /results HTTP/1.1\r\n")
+    assert b"a.log" in sent
+    await service.close()
+    server.close()
+    await server.wait_closed()
 
 
 @pytest.mark.e2e

@@ -102,6 +102,8 @@ class RpcError(Exception):
 
 
 class Channel:
+    asked = (b"\x0a\x0a--no-slurm", 60)
+
     def __init__(self, target: str, answer: bytes | None) -> None:
         self.target, self.answer = target, answer
 
@@ -115,8 +117,7 @@ class Channel:
         assert method == "/nvhcd.HealthCheckService/RunHealthCheck"
 
         def ask(arguments: tuple[str, ...], timeout: float) -> Answer:
-            assert timeout == 60
-            assert encode(arguments) == b"\x0a\x0a--no-slurm"
+            assert (encode(arguments), timeout) == self.asked
             if self.answer is None:
                 raise RpcError
             decoded: Answer = decode(self.answer)
@@ -142,3 +143,7 @@ def test_the_service_is_asked(
     monkeypatch.setitem(sys.modules, "grpc", grpc)
     (tmp_path / "socket").touch()
     assert Endpoint(str(tmp_path / "socket")).run({}) == expected
+    monkeypatch.setattr(Channel, "asked", (b"\x0a\x01a\x0a\x01b", 5))
+    other = Endpoint(str(tmp_path / "socket"), arguments=("a", "b"), timeout_s=5)
+    assert other.run({}) == expected
+    assert other.deadline_s == 15

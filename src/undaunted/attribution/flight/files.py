@@ -91,7 +91,11 @@ def read_files(files: Sequence[Path]) -> Dumps:
 
 def read_each(files: Sequence[Path]) -> list[tuple[Path, Recording | str]]:
     """Read dumps, some at a time: what each holds, or why it says nothing."""
-    todo = [(rank_of(file.name), file) for file in files]
+    return read_ranked([(rank_of(file.name), file) for file in files])
+
+
+def read_ranked(todo: Sequence[tuple[int, Path]]) -> list[tuple[Path, Recording | str]]:
+    """Like `read_each`, of files of which the ranks are known."""
     # Large ones that lie together are spread.
     processes = max(1, min(len(os.sched_getaffinity(0)), _MOST_PROCESSES, len(todo)))
     shares = [todo[place::processes] for place in range(processes)]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from os import PathLike
 
+    from undaunted.attribution.logs.landmarks import Part
     from undaunted.attribution.logs.scan import Hit
 
 _ASKED = frozenset({"preempted", "time_limit", "cancelled"})  # somebody asked for the end
@@ -103,14 +104,28 @@ def read_logs(
     return judge(scans, known, world_size)
 
 
+def read_part(path: str, part: Part, opener: Callable[[str, int], int]) -> Reading:
+    """Like `read_logs`, of a part of one log.
+
+    Args:
+        path: of the log.
+        part: of it, such as a round.
+        opener: see `read_logs`.
+    """
+    scan = _scanned(path, None, opener, compared=False, part=part)
+    _name_ranks([scan], None)
+    return judge([scan])
+
+
 def _scanned(
     file: str | PathLike[str],
     advance: Callable[[int], object] | None,
     opener: Callable[[str, int], int] | None,
     *,
     compared: bool,
+    part: Part | None = None,
 ) -> LogScan:
-    scan = LogScan(str(file), rules(), opener)
+    scan = LogScan(str(file), rules(), opener, part)
     scan.read(advance=advance)
     scan.finish(compared=compared)
     return scan

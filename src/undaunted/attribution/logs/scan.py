@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import BinaryIO
 
+    from undaunted.attribution.logs.landmarks import Part
     from undaunted.attribution.logs.prefixes import Prefix
     from undaunted.attribution.logs.rules import Fit, Meaning, Rules, Step
 
@@ -196,7 +197,11 @@ class LogScan:
     """
 
     def __init__(
-        self, path: str, rules: Rules, opener: Callable[[str, int], int] | None = None
+        self,
+        path: str,
+        rules: Rules,
+        opener: Callable[[str, int], int] | None = None,
+        part: Part | None = None,
     ) -> None:
         """Prepare; nothing is read yet.
 
@@ -204,8 +209,10 @@ class LogScan:
             path: see above.
             rules: what lines may mean.
             opener: opens the file instead, as that of the built-in ``open``.
+            part: of the file that is read, once; None = all of it.
         """
         self.path = path
+        self._part = part
         self._opener = opener or _open
         self.rank: int | None = None
         self.error = ""
@@ -226,10 +233,10 @@ class LogScan:
         self.node_of: dict[int, str] = {}
         self.templates: set[int] = set()
         self.new_lines: deque[NewLine] = deque(maxlen=_MOST_NEW_LINES)
-        self.lines = 0
+        self.lines = self._part.lines if self._part else 0
         self._groups.clear()
         self._survived.clear()
-        self._offset = 0
+        self._offset = self._part.begin if self._part else 0
         self._inode = 0
         self._begun = b""  # a line without its end
         self._recent: dict[Step, None] = {}  # in order
@@ -284,7 +291,9 @@ class LogScan:
         self._inode = status.st_ino
         self._year = time.gmtime(status.st_mtime).tm_year
         file.seek(self._offset)
-        left = status.st_size - self._offset  # a file that grows faster than it is read has an end
+        # A file that grows faster than it is read has an end.
+        end = min(status.st_size, self._part.end) if self._part else status.st_size
+        left = end - self._offset
         while left > 0 and (chunk := file.read(min(CHUNK_BYTES, left))):
             self._offset += len(chunk)
             left -= len(chunk)
@@ -522,7 +531,8 @@ class LogScan:
 
     def _note_nodes(self, lines: list[bytes]) -> None:
         """Look at some lines for ranks and their nodes: at many of the first ones."""
-        samples = _FIRST_SAMPLES if not self.lines else _SAMPLES
+        is_first = self.lines == (self._part.lines if self._part else 0)
+        samples = _FIRST_SAMPLES if is_first else _SAMPLES
         for raw in lines[:: max(1, len(lines) // samples)]:
             prefix = read_prefix(clean(raw[:_LONGEST_QUOTE]), self._year)
             if prefix.rank is not None:

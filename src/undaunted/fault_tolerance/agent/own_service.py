@@ -75,6 +75,7 @@ class OwnService:
         make_private(directory)
         token_file = directory / "token"
         self.token = find_token({}, token_file, create=True)
+        export_url = config.ft.attribution_export_url
         with socket.create_server(("127.0.0.1", 0)) as listening:
             self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
             fd = listening.fileno()
@@ -85,6 +86,7 @@ class OwnService:
                 f"--allowed-root={Path(config.applog_prefix).parent}",
                 f"--token-file={token_file}",
                 f"--state-dir={directory}",
+                *([f"--export-url={export_url}"] if export_url else []),
             )
             self._pid = process.spawn(argv, os.environ, [fd])
         pidfd = process.open_pidfd(self._pid)

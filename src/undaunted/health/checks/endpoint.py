@@ -16,7 +16,7 @@ from undaunted.health.check import SERVICE_DEADLINE_S, Check, Finding, Settings,
 
 _METHOD = "/nvhcd.HealthCheckService/RunHealthCheck"
 _ARGUMENTS = ("--no-slurm",)
-_ASKED_S = SERVICE_DEADLINE_S - 10.0  # to import gRPC takes time as well
+_IMPORT_S = 10.0  # to import gRPC takes time as well
 _SHOWN = 300  # characters of what the service says
 
 
@@ -33,13 +33,28 @@ class Endpoint(Check):
     """The service."""
 
     name = "health service"
-    deadline_s = SERVICE_DEADLINE_S
     must_answer = False
 
-    def __init__(self, path: str, import_path: tuple[str, ...] = ()) -> None:
-        """Ask the service at ``path``; gRPC is looked for in ``import_path`` as well."""
+    def __init__(
+        self,
+        path: str,
+        import_path: tuple[str, ...] = (),
+        arguments: tuple[str, ...] = _ARGUMENTS,
+        timeout_s: float = SERVICE_DEADLINE_S - _IMPORT_S,
+    ) -> None:
+        """Ask the service.
+
+        Args:
+            path: of its socket.
+            import_path: folders in which gRPC is looked for as well.
+            arguments: what it is asked.
+            timeout_s: longest wait for its answer.
+        """
         self.subject = path
+        self.deadline_s = timeout_s + _IMPORT_S
         self._import_path = import_path
+        self._arguments = arguments
+        self._timeout_s = timeout_s
 
     def run(self, seen: dict[str, Any]) -> Finding | None:  # noqa: ARG002 - nothing to keep
         """See `Check`."""
@@ -53,7 +68,7 @@ class Endpoint(Check):
         try:
             with grpc.insecure_channel(f"unix:{self.subject}") as channel:
                 ask = channel.unary_unary(_METHOD, encode_arguments, decode_answer)
-                return judge(ask(_ARGUMENTS, timeout=_ASKED_S))
+                return judge(ask(self._arguments, timeout=self._timeout_s))
         except grpc.RpcError as error:
             return skipped(f"no answer: {_words(error)}")
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 _said: set[str] = set()
 _MOST_SAID = 1000
+_ASKED = ("--no-slurm", "--group", "prolog", "epilog", "logs", "gpu")
 
 
 class _Checks:
@@ -217,14 +218,22 @@ class NodeHealthCheck(_Checks):
         on_failure: OnFailure | None = None,
         endpoint: str | None = None,
     ) -> None:
-        """Ask the service at a Unix socket, of either name; ``unix://`` may stand before it.
+        """Ask a service.
 
-        It is asked as `undaunted run` asks it: ``args`` and ``request_timeout_sec`` have no effect.
+        Args:
+            socket_path: its Unix socket; ``unix://`` may stand before it.
+            args: what it is asked; None = for the checks of NVRx.
+            request_timeout_sec: longest wait for its answer, in seconds.
+            interval: seconds between looks of `async_check`.
+            on_failure: awaited when it says that the node is not healthy.
+            endpoint: another name for ``socket_path``.
         """
         super().__init__(interval, on_failure)
-        self.args, self.request_timeout_sec = args, request_timeout_sec
+        self.args = tuple(_ASKED if args is None else args)
+        self.request_timeout_sec = request_timeout_sec
         path = (socket_path or endpoint or "").removeprefix("unix://").removeprefix("unix:")
-        self._checks = [Endpoint(path)] if path else []
+        asked = Endpoint(path, arguments=self.args, timeout_s=request_timeout_sec)
+        self._checks = [asked] if path else []
 
 
 class DistributedStorageHealthCheck(_Checks):
