@@ -1,7 +1,7 @@
 r"""A loop with Accelerate that survives crashes, hangs and preemption.
 
 A rank is killed; with "sleep" in the place of "sigkill" it hangs, which is found after 10 s with
-`--ft-rank-section-timeouts step:10`:
+`--ft-rank-section-timeouts step:10 --ft-rank-out-of-section-timeout 10`:
 
     undaunted run --nproc-per-node 2 --max-restarts 3 \
         --inject-fault "sigkill:rank=1,iteration=25" loop.py

@@ -2,7 +2,8 @@ r"""A script of Lightning that survives crashes, hangs and preemption by three l
 
 One rank is killed, later another one hangs:
 
-    undaunted run --nproc-per-node 2 --max-restarts 3 --ft-rank-section-timeouts step:10 \
+    undaunted run --nproc-per-node 2 --max-restarts 3 \
+        --ft-rank-section-timeouts step:10 --ft-rank-out-of-section-timeout 10 \
         --inject-fault "sigkill:rank=1,iteration=50" \
         --inject-fault "sleep:rank=0,iteration=120" train.py
 

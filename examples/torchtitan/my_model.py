@@ -2,7 +2,8 @@ r"""A configuration of torchtitan that survives crashes, hangs and preemption.
 
 Three lines are undaunted's. On GPUs, with a tokenizer and data in the folders `assets` and `data`:
 
-    undaunted run --nproc-per-node 8 --max-restarts 10 --ft-rank-section-timeouts step:300 \
+    undaunted run --nproc-per-node 8 --max-restarts 10 \
+        --ft-rank-section-timeouts step:300 --ft-rank-out-of-section-timeout 300 \
         -m torchtitan.train --module my_model --config small
 
 Without a GPU `texts.py` writes such folders, and `on_cpus.py` takes the place of torchtitan's own

@@ -2,7 +2,8 @@ r"""A script with the Trainer of Transformers that survives crashes, hangs and p
 
 Three lines are undaunted's. One rank is killed, later another one hangs:
 
-    undaunted run --nproc-per-node 2 --max-restarts 3 --ft-rank-section-timeouts step:10 \
+    undaunted run --nproc-per-node 2 --max-restarts 3 \
+        --ft-rank-section-timeouts step:10 --ft-rank-out-of-section-timeout 10 \
         --inject-fault "sigkill:rank=1,iteration=25" \
         --inject-fault "sleep:rank=0,iteration=45" train.py
 

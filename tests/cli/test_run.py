@@ -192,6 +192,9 @@ def test_more_checks_of_the_node(build, tmp_path):
     for wrong in ("fan", "clock", "clock:0", "disk:much", "disk:1G:here", "xid:1"):
         with pytest.raises(UsageError, match=f"--health-checks '{wrong}'"):
             build(f"--health-checks={wrong}")
+    for name, remedy in (("clock", "clock:100ms"), ("disk", "disk:10G"), ("disk:", "disk:10G")):
+        with pytest.raises(UsageError, match=f"--health-checks '{name}': .*{remedy}"):
+            build(f"--health-checks={name}")
     for wrong in ("check", "", "/bin/x 'a"):
         with pytest.raises(UsageError, match="--health-command"):
             build(f"--health-command={wrong}")
@@ -210,6 +213,7 @@ def test_the_port_for_probes(build):
         (["--node-rank=1"], "--node-rank 1: there is one node"),
         (["--ft-segment=4"], "--ft-segment 4: there is one node"),
         (["--preload=a", "--worker-start=fresh"], "--preload .* --worker-start is fresh"),
+        (["--log-max-bytes=9M"], "--log-max-bytes .* add --redirects 3"),
         (["--log-max-bytes=9M", "--ft-per-cycle-applog-prefix=/a"], "leave one of them out"),
         (["--restart-intensity", "3/10m"], "--restart-intensity is a limit besides .* give both"),
         (["--ft-restart-lost-ranks"], "--ft-restart-lost-ranks: .* give both"),
@@ -220,6 +224,11 @@ def test_contradictions(build, tmp_path, argv, message):
     with pytest.raises(UsageError, match=message):
         build(*argv)
     assert not (tmp_path / "undaunted-runs").exists()
+
+
+def test_files_that_are_bounded(build):
+    for words in (["-r=2"], ["--tee=0:1"], ["--local-ranks-filter=0", "--nproc-per-node=2"]):
+        assert build("--log-max-bytes=9M", *words)[0].log_max_bytes == 9 << 20
 
 
 def test_missing_script_is_said_before_anything_is_made(build, tmp_path):

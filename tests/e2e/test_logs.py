@@ -150,4 +150,5 @@ def test_lines_for_programs_and_files_that_keep_their_newest_part(tmp_path: Path
     assert len(logs) == 4
     for log in logs:
         assert log.stat().st_size <= (1 << 20) + 200
-        assert log.read_text().endswith(f"099999 {'x' * 40}\n")
+        if log.parts[-3:-1] != ("attempt_0", "0"):  # whom the failure of rank 1 may have ended
+            assert log.read_text().endswith(f"099999 {'x' * 40}\n")

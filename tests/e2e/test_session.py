@@ -115,15 +115,18 @@ def test_a_failure_does_not_wait_for_sessions(tmp_path: Path) -> None:
     """They take SIGTERM for a wish to stop, so they get another signal."""
     script = """
         import os, time
+        from pathlib import Path
         from undaunted.training import Session
         rank = int(os.environ["RANK"])
         with Session() as session:
             for iteration in range(20000):
                 with session.step(iteration):
                     time.sleep(0.01)
-                if iteration == 20 and rank == 1:
+                if rank == 1 and Path("asked").exists():
                     raise ValueError("bad batch")
                 session.should_stop(iteration)
+                if rank == 0:
+                    Path("asked").touch()
     """
     with launched(tmp_path, script, "--nproc-per-node", "2") as launcher:
         assert launcher.finish() == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,10 +19,11 @@ DAY_S = 86400.0
 
 def test_strikes_are_kept_in_a_private_file(tmp_path: Path) -> None:
     path = tmp_path / "below" / "strikes"
-    assert read(path) == []
+    with pytest.raises(OSError, match=r"no directory .*below"):
+        read(path)
     for number in range(3):
         add(path, Strike(float(number), "run", f"GPU {number} is lost"))
-    assert [each.time for each in read(path)] == [0, 1, 2]
+    assert [each.time for each in read(path).strikes] == [0, 1, 2]
     assert path.stat().st_mode & 0o777 == 0o600
 
 
@@ -30,8 +32,8 @@ def test_of_very_many_the_newest_are_kept(tmp_path: Path, monkeypatch: pytest.Mo
     path = tmp_path / "strikes"
     for number in range(5):
         add(path, Strike(float(number), "run", "x" * 10_000))
-    assert [each.time for each in read(path)] == [2, 3, 4]
-    assert all(len(each.reason) == 300 for each in read(path))
+    assert [each.time for each in read(path).strikes] == [2, 3, 4]
+    assert all(len(each.reason) == 300 for each in read(path).strikes)
 
 
 def test_lines_that_are_no_strikes_are_left_out(tmp_path: Path) -> None:
@@ -40,9 +42,26 @@ def test_lines_that_are_no_strikes_are_left_out(tmp_path: Path) -> None:
         b"[" * 200_000
         + b'\n\xff\n[]\n{"time": "x"}\n{"time": 1, "run_id": "r", "reason": "a"}\nnull\n'
     )
-    assert read(path) == [Strike(1.0, "r", "a")]
+    assert read(path) == ([Strike(1.0, "r", "a")], 5)
     add(path, Strike(2.0, "r", "b"))
-    assert len(read(path)) == 2
+    assert len(read(path).strikes) == 2
+
+
+@pytest.mark.parametrize("most_bytes", [1 << 20, 400])
+def test_what_else_is_in_the_file_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_bytes: int
+) -> None:
+    monkeypatch.setattr(strikes, "_MOST_BYTES", most_bytes)
+    monkeypatch.setattr(strikes, "_MOST_KEPT", 2)
+    path = tmp_path / "strikes"
+    assert read(path) == ([], 0)
+    other = random.Random(1).randbytes(1000)
+    path.write_bytes(other)
+    for number in range(3):
+        add(path, Strike(float(number), "r", "a"))
+    assert path.read_bytes().startswith(other)
+    assert [each.time for each in read(path).strikes] == [0, 1, 2]
+    assert read(path).others > 0
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:

@@ -87,6 +87,11 @@ def build_config(parsed: RunParsed, environ: Mapping[str, str], cwd: str) -> tup
     console_ranks = _console_ranks(parsed, nproc)
     stdout = _destinations(options.redirects, options.tee, _STDOUT, nproc, console_ranks)
     stderr = _destinations(options.redirects, options.tee, _STDERR, nproc, console_ranks)
+    if options.log_max_bytes and {*stdout, *stderr} == {TO_CONSOLE}:
+        raise UsageError(
+            f"{parsed.source('log-max-bytes')} is about files of --redirects and --tee, and there "
+            "are none; add --redirects 3, or --tee 3 to see the output as well"
+        )
     service = attribution_service(parsed)
     applog_prefix = options.ft_per_cycle_applog_prefix
     logs_for_service = bool(service) and not applog_prefix

@@ -272,12 +272,16 @@ def _more_checks(parsed: RunParsed) -> dict[str, Any]:
 
 
 def _more_check(text: str) -> dict[str, Any]:
-    name, colon, value = text.partition(":")
-    match name, bool(colon):
+    name, _, value = text.partition(":")
+    match name, bool(value):
         case "xid" | "ecc" | "ethernet", False:
             return {name: True}
+        case "clock", False:
+            raise ValueError("say how wrong it may be, as in clock:100ms")
         case "clock", True:
             return {"clock_s": values.positive_seconds(value)}
+        case "disk", False:
+            raise ValueError("say how much has to be free, as in disk:10G")
         case "disk", True:
             size, _, path = value.partition(":")
             places = (values.absolute_path(path),) if path else ()

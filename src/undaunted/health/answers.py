@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from undaunted.base.text import one_line
+
 if TYPE_CHECKING:
     from undaunted.health.check import Settings
 
@@ -132,7 +134,7 @@ class Examination:
             self._announced_s = now_s
         elif self._announced is not None and (one := self._announced.get(said.check)) is not None:
             self.seen[f"{one.name} {one.subject}"] = said.seen
-            text = " ".join(said.text.split())[:_SHOWN]
+            text = one_line(said.text, _SHOWN)
             self._results[said.check] = Result(
                 one.name, one.subject, said.seconds, text, said.failed and bool(text)
             )

@@ -18,7 +18,6 @@ from undaunted.base.directories import make_private
 from undaunted.base.text import format_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 _MOST_BYTES = 1 << 20
@@ -35,24 +34,35 @@ class Strike(NamedTuple):
     reason: str
 
 
-def read(path: Path) -> list[Strike]:
-    """Return all strikes, oldest first; none if there is no file. Lines of others are left out.
+class Known(NamedTuple):
+    """What a file tells: all strikes, oldest first, and how many lines are none."""
+
+    strikes: list[Strike]
+    others: int
+
+
+def read(path: Path) -> Known:
+    """Return what is known; nothing if there is no file yet.
 
     Raises:
-        OSError: the file cannot be read.
+        OSError: the file cannot be read, or the directory is missing.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
-        return []
+        if path.parent.is_dir():
+            return Known([], 0)
+        raise OSError(f"there is no directory {path.parent}; the first strike makes it") from None
     try:
-        return list(_strikes(_content(fd)))
+        return _known(_content(fd))
     finally:
         os.close(fd)
 
 
 def add(path: Path, strike: Strike) -> None:
     """Add a strike; of very many the oldest are forgotten. Waits for the disk, and for others.
+
+    What else is in the file is left as it is.
 
     Raises:
         OSError: the file cannot be written.
@@ -61,10 +71,15 @@ def add(path: Path, strike: Strike) -> None:
     fd = os.open(path, _FLAGS, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
-        known = [*_strikes(_content(fd)), strike._replace(reason=strike.reason[:_LONGEST])]
-        data = "".join(json.dumps(each._asdict()) + "\n" for each in known[-_MOST_KEPT:])
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, data.encode("ascii"), 0)
+        content = _content(fd)
+        strike = strike._replace(reason=strike.reason[:_LONGEST])
+        known, others = _known(content)
+        if len(known) < _MOST_KEPT or others:
+            end = b"" if content.endswith(b"\n") or not content else b"\n"
+            os.pwrite(fd, end + _line(strike), os.fstat(fd).st_size)
+        else:
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, b"".join(map(_line, [*known, strike][-_MOST_KEPT:])), 0)
     finally:
         os.close(fd)
 
@@ -89,13 +104,24 @@ def refusal(strikes: list[Strike], limit: tuple[int, float], now: float) -> str:
 
 
 def _content(fd: int) -> bytes:
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
+    """Return the end of a file, beginning with a line."""
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
         raise OSError("it is no file")
-    return os.pread(fd, _MOST_BYTES, 0)
+    before = status.st_size - _MOST_BYTES
+    if before <= 0:
+        return os.pread(fd, _MOST_BYTES, 0)
+    return os.pread(fd, _MOST_BYTES, before).partition(b"\n")[2]
 
 
-def _strikes(content: bytes) -> Iterator[Strike]:
-    return filter(None, map(_strike, content.splitlines()))
+def _known(content: bytes) -> Known:
+    lines = content.splitlines()
+    strikes = [each for each in map(_strike, lines) if each is not None]
+    return Known(strikes, len(lines) - len(strikes))
+
+
+def _line(strike: Strike) -> bytes:
+    return json.dumps(strike._asdict()).encode("ascii") + b"\n"
 
 
 def _strike(line: bytes) -> Strike | None:

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import itertools
 import resource
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from undaunted.attribution.logs.rules import rules
+from undaunted.attribution.logs import scan as scan_module
+from undaunted.attribution.logs.rules import Fit, Rules, rules
 from undaunted.attribution.logs.scan import CHUNK_BYTES, MOST_HITS, LogScan
 
 if TYPE_CHECKING:
@@ -146,6 +148,38 @@ def test_a_bounded_number_of_lines_is_kept_and_all_ranks(tmp_path: Path) -> None
     (seen,) = scanned(tmp_path / "log", text).seen()
     assert len(seen.hits) == MOST_HITS
     assert seen.ranks == set(range(300))
+
+
+def test_errors_without_end_are_looked_at_until_it_is_known_what_they_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan_module, "_MOST_RANKS_READ", 40)
+    monkeypatch.setattr(scan_module, "CHUNK_BYTES", 1 << 10)
+    looked_at: list[str] = []
+    fit = Rules.fit
+
+    def counted(self: Rules, line: str, *args: Any, **options: Any) -> Fit | None:
+        looked_at.append(line)
+        return fit(self, line, *args, **options)
+
+    monkeypatch.setattr(Rules, "fit", counted)
+    words = ["".join(word) for word in itertools.product("vwxyz", repeat=5)][:2000]
+    flood = [f"[rank{i % 64}]: RuntimeError: {word}" for i, word in enumerate(words)]
+    last = ["Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)", LOST.decode()]
+    scan = scanned(tmp_path / "log", "\n".join([*flood, *last]).encode())
+    assert {*causes(scan)} == {"program_error", "collective_timeout", "gpu_lost"}
+    assert len(looked_at) < 200
+    assert scan.lines == 2002
+
+
+def test_errors_after_a_step_are_looked_at_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan_module, "_MOST_RANKS_READ", 40)
+    flood = b"".join(b"RuntimeError: bad %s\n" % (b"xyz" * n) for n in range(200))
+    scan = scanned(tmp_path / "log", flood + step(1) + step(2) + step(3) + flood)
+    (seen,) = scan.seen()
+    assert [hit.line for hit in seen.hits] == [204 + n for n in range(MOST_HITS)]
 
 
 def test_an_exception_that_is_ignored_is_no_failure(tmp_path: Path) -> None:

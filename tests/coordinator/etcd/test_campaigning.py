@@ -30,11 +30,17 @@ pytestmark = [
 
 
 class Candidate:
-    """A launcher that writes down what its campaign says, as words."""
+    """A launcher that writes down what its campaign says, as words.
+
+    As the launcher does, it has what it kept last written once more whenever it leads again: on a
+    busy machine it may lose its lease at any time.
+    """
 
     def __init__(self, name: str, url: str, access: Access = OPEN, lease_s: float = 6) -> None:
         self.name = name
         self.said: list[tuple[str, ...]] = []
+        self._all: list[tuple[str, ...]] = []
+        self._kept = 0
         self.ledger = Ledger(run_id="")
         self.epoch = 0
         self._news = asyncio.Event()
@@ -55,9 +61,13 @@ class Candidate:
                 self._news.clear()
                 await self._news.wait()
 
-        return await asyncio.wait_for(wait(), DEADLINE_S)
+        try:
+            return await asyncio.wait_for(wait(), DEADLINE_S)
+        except asyncio.TimeoutError:
+            raise AssertionError(f"{self.name} has not said {words}, but {self._all}") from None
 
     def keep(self, version: int) -> None:
+        self._kept = version
         self.campaigning.keep(Ledger(run_id="job", epoch=self.epoch, version=version))
 
     async def leave(self, *, erase: bool = False) -> None:
@@ -66,6 +76,8 @@ class Candidate:
     def lead(self, epoch: int, ledger: Ledger) -> None:
         self.epoch, self.ledger = epoch, ledger
         self._say("lead", str(ledger.version))
+        if self._kept:
+            self.keep(self._kept)
 
     def depose(self, reason: str) -> None:
         self._say("deposed", reason)
@@ -84,6 +96,7 @@ class Candidate:
 
     def _say(self, *words: str) -> None:
         self.said.append(words)
+        self._all.append(words)
         self._news.set()
 
 

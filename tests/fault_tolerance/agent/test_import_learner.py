@@ -144,11 +144,16 @@ def test_packages_are_left_until_the_template_can_fork(tmp_path: Any) -> None:
     again.run()
     (learned,) = again.asked
     assert (learned.left, learned.checked, learned.rank_values) == (["ptwo"], True, RANK_VALUES)
-    newer = Job(tmp_path, [ready(learned=3)])
-    other = RankImports(TOLD.groups, {**TOLD.packages, "pone": (9, 2)})
-    newer.tell(other, other)
-    newer.run()
-    assert (newer.asked[0].left, newer.asked[0].checked) == ([], False)
+    for change in (
+        {"packages": {**TOLD.packages, "pone": (9, 2)}},
+        {"python": "3.99"},
+        {"base": [(9, 2)]},
+    ):
+        newer = Job(tmp_path, [ready(learned=3)])
+        other = msgspec.structs.replace(TOLD, **change)
+        newer.tell(other, other)
+        newer.run()
+        assert (newer.asked[0].left, newer.asked[0].checked) == ([], False)
 
 
 @pytest.mark.parametrize(

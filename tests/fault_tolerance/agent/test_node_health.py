@@ -135,6 +135,28 @@ def test_strikes_that_cannot_be_read_or_written_are_said(tmp_path: Path, told: T
         assert str(tmp_path) in line
 
 
+def test_a_strike_file_that_holds_something_else_is_said_once(tmp_path: Path, told: Told) -> None:
+    (tmp_path / "strikes").write_bytes(b"\x00\xff\nsomething else\n")
+    one = health(tmp_path, told, str(tmp_path / "strikes"))
+    assert examine(one) == ""
+    (line,) = told.lines
+    assert "2 lines" in line
+    assert "--strike-file" in line
+
+
+def test_a_strike_file_in_a_missing_directory_is_said(tmp_path: Path, told: Told) -> None:
+    assert examine(health(tmp_path, told, str(tmp_path / "none" / "strikes"))) == ""
+    (line,) = told.lines
+    assert f"no directory {tmp_path / 'none'}" in line
+
+
+def test_what_a_program_prints_cannot_move_the_cursor(tmp_path: Path, told: Told) -> None:
+    command = ("/bin/sh", "-c", r"printf 'bad \000\033[2J fan\n'; exit 3")
+    problem = examine(health(tmp_path, told, commands=(command,)))
+    assert problem.isprintable()
+    assert r"bad \x00\x1b[2J fan" in problem
+
+
 def test_without_repeated_checks_the_program_ends(tmp_path: Path, told: Told) -> None:
     async def main() -> None:
         one = health(tmp_path, told, storage_paths=(str(tmp_path),))

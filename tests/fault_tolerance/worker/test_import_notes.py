@@ -6,8 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -187,3 +188,17 @@ def test_ours_count_wherever_they_are():
     notes = Notes(os.environ.copy())
     notes.find_spec(import_notes.__name__)
     assert notes.tell().groups == [Group({}, [import_notes.__name__])]
+
+
+def test_what_all_packages_rest_on_is_told_by_its_version(monkeypatch, tmp_path):
+    place = tmp_path / "site-packages" / "torch.py"
+    place.parent.mkdir()
+    place.write_text("one")
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    monkeypatch.delitem(sys.modules, "numpy", raising=False)
+    sys.modules["torch"].__spec__ = ModuleSpec("torch", None, origin=str(place))
+    told = Notes(os.environ.copy()).tell()
+    assert told.python == sys.version
+    assert told.base == [(place.stat().st_mtime_ns, 3), (0, 0)]
+    place.write_text("another")
+    assert Notes(os.environ.copy()).tell().base[0][1] == 7

@@ -559,9 +559,12 @@ def test_one_that_has_to_leave_packages_out_is_ended(tmp_path):
     learned_by(tmp_path, answer, test)
 
 
-def test_one_that_dies_changes_nothing(tmp_path):
+def test_one_that_dies_is_said_and_changes_nothing(tmp_path):
     async def test(it):
         assert await it.spawner.learn(LEARNED) is None
+        (line,) = it.lines
+        assert line.startswith("the template ended unexpectedly")
+        assert "what the ranks have" in line
         assert await it.spawn_script() == [4242]
 
     learned_by(tmp_path, "os._exit(3)", test)
@@ -578,6 +581,17 @@ def test_workers_are_forked_while_it_imports_and_it_is_spared_then_ended(tmp_pat
         assert it.spawner.pids() == {it.templates[0]}
 
     learned_by(tmp_path, "signal.pause()", test)
+
+
+def test_one_that_dies_while_the_launcher_stops_is_not_missed(tmp_path):
+    async def test(it):
+        learning = asyncio.ensure_future(it.spawner.learn(LEARNED))
+        await asyncio.sleep(0)
+        it.spawner.replace_no_more()
+        assert await learning is None
+        assert it.lines == []
+
+    learned_by(tmp_path, "os._exit(3)", test)
 
 
 def test_nothing_is_learned_once_it_is_closed(tmp_path):

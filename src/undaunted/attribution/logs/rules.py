@@ -14,7 +14,8 @@ import msgspec
 from undaunted.attribution.findings import CAUSES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Set as AbstractSet
 
 FILE = Path(__file__).with_name("rules.yaml")
 # Left out of templates: what differs between lines that say the same, and spaces.
@@ -32,6 +33,7 @@ _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.){0,8}[A-Z]\w{0,60}(?:: |:?$)").match
 _DIFFERENT = re.compile(rb"/[\w./+-]*|\b0x[0-9a-f]+\b|\b[0-9a-f]{6,}\b|\d+|\s+")
 _RAISE = re.compile(r"raise [A-Za-z_]").match  # a line of source in a traceback
 _ERROR = re.compile(r"(?:[A-Za-z_]\w*\.){0,8}\w{0,60}(?:Error|Exception): ").match
+_CAPITAL = re.compile(r"(?<!\\)[A-Z]")  # in an expression: not a class such as \S
 _XID = re.compile(
     r"\bXid (?:\([^)]{0,40}\):? ?)(\d{1,4})\b|\bxid[ =:#]{1,3}(\d{1,4})\b", re.IGNORECASE
 )
@@ -94,11 +96,13 @@ class Fit(NamedTuple):
         numbers: of rules that may fit, in order.
         step: which kind of line about a step it is, -1 = of none.
         meaning: that of all of them, None if it has to be found for each.
+        causes: that they may mean; empty if they may tell of something else as well.
     """
 
     numbers: tuple[int, ...]
     step: int
     meaning: Meaning | None
+    causes: frozenset[str]
 
 
 class Meaning(NamedTuple):
@@ -121,7 +125,11 @@ class Meaning(NamedTuple):
 
 
 def _expression(text: str) -> Callable[[str], re.Match[str] | None]:
-    return re.compile(text, re.IGNORECASE).search
+    """Return a search in which case does not matter."""
+    if "(?P<" in text or _CAPITAL.search(text):
+        return re.compile(text, re.IGNORECASE).search
+    search = re.compile(text).search  # several times as fast
+    return lambda line: search(line.lower())
 
 
 def _ranks(text: str) -> list[int]:
@@ -147,6 +155,7 @@ class Rule:
         without_counts = re.sub(r"\{[\d,]+\}", "", line + row.unless)
         without_classes = re.sub(r"\\[a-z]", " ", without_counts)
         self._minds_digits = bool(re.search(r"(?<![a-z])\d", without_classes))
+        self.finds_nodes = "(?P<node" in line
         self.is_the_same_for_all = not (self._minds_digits or row.exception or "(?P" in line)
 
     def is_likely(self, line: str, begins: int) -> bool:
@@ -192,7 +201,7 @@ class Rules:
         self._not_steps = _expression(table.not_steps)
         self._ends = _expression(table.ends.line)
         self._not_ends = _expression(table.ends.unless)
-        self._literals: dict[bytes, set[int]] = {}
+        self._literals: dict[bytes, set[int]] = {}  # numbers of rules, by literal
         self._add(XID, [_XID_LITERAL])
         self._add(TRACEBACK, [_TRACEBACK_LITERAL])
         self._add(EXCEPTION_IGNORED, [_IGNORED_LITERAL])
@@ -200,12 +209,11 @@ class Rules:
         self._add(END, table.ends.any)
         for number, row in enumerate(table.rules):
             self._add(number, row.any)
-        # If a line has none of these, it has none at all.
-        self._first = [
-            one
-            for one in self._literals
-            if not any(other != one and other in one for other in self._literals)
-        ]
+        # If a line has none of the first ones, it has none at all: all others are longer than one.
+        self._first: dict[bytes, list[bytes]] = {}
+        for literal in sorted(self._literals, key=len):
+            first = next((one for one in self._first if one in literal), literal)
+            self._first.setdefault(first, []).append(literal)
 
     def _add(self, number: int, literals: list[str]) -> None:
         for literal in literals:
@@ -213,28 +221,45 @@ class Rules:
 
     def search(self, templates: list[bytes]) -> dict[bytes, tuple[int, ...]]:
         """Return which templates have literals, and the numbers of the rules, in order."""
-        some = _search(templates, dict.fromkeys(self._first, _NO_NUMBERS))
-        found = _search(list(some), self._literals)
+        found: dict[bytes, set[int]] = {}
+        for first, some in _search(templates, self._first):
+            for literal, those in _search(some, self._first[first]):
+                numbers = self._literals[literal]
+                for one in those:
+                    found.setdefault(one, set()).update(numbers)
         return {key: tuple(sorted(numbers)) for key, numbers in found.items()}
 
-    def fit(self, line: str, begins: int, numbers: tuple[int, ...]) -> Fit | None:
+    def fit(
+        self, line: str, begins: int, numbers: tuple[int, ...], *, whole: bool = True
+    ) -> Fit | None:
         """Return what lines with the template of this one may mean, None if nothing.
 
         Args:
             line: a whole line, cleaned.
             begins: where its message begins.
             numbers: as `search` returns them.
+            whole: false for a line whose parts are drawn over each other: each may tell of the end.
         """
         left = tuple(
-            number
-            for number in numbers
-            if number != STEP and (number < 0 or self._rules[number].is_likely(line, begins))
+            number for number in numbers if self._is_likely(number, line, begins, whole=whole)
         )
         step = self._kind_of_step(line) if STEP in numbers else -1
         meaning = None
         if left and left[0] >= 0 and self._rules[left[0]].is_the_same_for_all:
             meaning = self.meaning(line, begins, left[:1], ends_traceback=False)
-        return Fit(left, step, meaning) if left or step >= 0 else None
+        causes = self.causes(left) if step < 0 else frozenset()
+        return Fit(left, step, meaning, causes) if left or step >= 0 else None
+
+    def _is_likely(self, number: int, line: str, begins: int, *, whole: bool) -> bool:
+        if number == END:
+            return not whole or bool(self._ends(line))
+        return number != STEP and (number < 0 or self._rules[number].is_likely(line, begins))
+
+    def causes(self, numbers: tuple[int, ...]) -> frozenset[str]:
+        """Return what rules may mean; nothing if one of them is built in, or finds nodes."""
+        if any(number < 0 or self._rules[number].finds_nodes for number in numbers):
+            return frozenset()
+        return frozenset(self._rules[number].row.cause for number in numbers)
 
     def _kind_of_step(self, line: str) -> int:
         for kind, expression in enumerate(self._steps):
@@ -266,7 +291,13 @@ class Rules:
         return bool(_EXCEPTION(message))
 
     def meaning(
-        self, line: str, begins: int, numbers: tuple[int, ...], *, ends_traceback: bool
+        self,
+        line: str,
+        begins: int,
+        numbers: tuple[int, ...],
+        enough: AbstractSet[str] = frozenset(),
+        *,
+        ends_traceback: bool,
     ) -> Meaning | None:
         """Return what a line means, by the first of the numbered rules that fits.
 
@@ -274,6 +305,7 @@ class Rules:
             line: cleaned.
             begins: where its message begins.
             numbers: rules of which a literal is in the line, in order.
+            enough: causes that need not be found, unless the line names nodes.
             ends_traceback: whether it may be the last line of a traceback of Python's.
         """
         if XID in numbers and (xid := _XID.search(line)):
@@ -281,17 +313,29 @@ class Rules:
             return Meaning(cause, 0.95) if cause else None
         if _RAISE(line, begins):
             return None
-        for number in numbers:
+        for number in self._without_last(numbers, enough):
             if number < 0:
                 continue
             rule = self._rules[number]
             if rule.row.exception and not ends_traceback and not _ERROR(line[begins:]):
                 continue
             meaning = rule.meaning(line, begins)
+            if meaning is not None and meaning.cause in enough and not meaning.nodes:
+                return None
             if meaning is not None:
                 dealt_with = not rule.row.sure and not ends_traceback and self._harmless(line)
                 return None if dealt_with else meaning
         return None
+
+    def _without_last(self, numbers: tuple[int, ...], enough: AbstractSet[str]) -> tuple[int, ...]:
+        """Return rules without the last ones, of which no meaning is needed."""
+        end = len(numbers)
+        while end and numbers[end - 1] >= 0:
+            rule = self._rules[numbers[end - 1]]
+            if rule.finds_nodes or rule.row.cause not in enough:
+                break
+            end -= 1
+        return numbers[:end]
 
 
 def _number(text: str | None) -> float | None:
@@ -303,21 +347,21 @@ def template(line: bytes) -> bytes:
     return line.translate(LOWER, LEFT_OUT)
 
 
-_NO_NUMBERS: set[int] = set()
-
-
-def _search(templates: list[bytes], literals: Mapping[bytes, set[int]]) -> dict[bytes, set[int]]:
-    """Look for literals in all templates at once; return the numbers of those that have some."""
-    found: dict[bytes, set[int]] = {}
+def _search(
+    templates: list[bytes], literals: Iterable[bytes]
+) -> Iterator[tuple[bytes, list[bytes]]]:
+    """Look for literals in all templates at once; yield each one with those that have it."""
     text = b"\n".join(templates)
     ends = list(accumulate(len(one) + 1 for one in templates))
-    for literal, numbers in literals.items():
+    for literal in literals:
+        some: list[bytes] = []
         at = text.find(literal)
         while at >= 0:
             row = bisect_right(ends, at)
-            found.setdefault(templates[row], set()).update(numbers)
+            some.append(templates[row])
             at = text.find(literal, ends[row])
-    return found
+        if some:
+            yield literal, some
 
 
 def alike(line: bytes) -> int:

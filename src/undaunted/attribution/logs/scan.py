@@ -26,6 +26,7 @@ from undaunted.attribution.logs.rules import (
     END,
     EXCEPTION_IGNORED,
     TRACEBACK,
+    Fit,
     alike,
     template,
 )
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     from undaunted.attribution.logs.landmarks import Part
     from undaunted.attribution.logs.prefixes import Prefix
-    from undaunted.attribution.logs.rules import Fit, Meaning, Rules, Step
+    from undaunted.attribution.logs.rules import Meaning, Rules, Step
 
 CHUNK_BYTES = 1 << 20
 MOST_HITS = 16  # kept for a cause, of each of the last two steps
@@ -236,6 +237,8 @@ class LogScan:
         self.lines = self._part.lines if self._part else 0
         self._groups.clear()
         self._survived.clear()
+        self._enough: set[str] = set()  # causes of which no more lines are needed before a step
+        self._has_summary = False
         self._offset = self._part.begin if self._part else 0
         self._inode = 0
         self._begun = b""  # a line without its end
@@ -305,6 +308,7 @@ class LogScan:
 
     def _take(self, chunk: bytes) -> None:
         """Take whole lines, without the last end."""
+        self._has_summary = _FIRST_FAILURE in chunk
         templates = template(chunk).split(b"\n")
         lines = chunk.split(b"\n")
         self._learn(templates, lines)
@@ -335,11 +339,8 @@ class LogScan:
             if TRACEBACK in found.get(short, ()):
                 self._learn_prefix(clean(_shortened(lines[where[key]], _LONGEST_LINE)))
         for key, short in shown.items():
-            fit = None
-            if numbers := found.get(short):
-                text = clean(_shortened(lines[where[key]], _LONGEST_LINE))
-                fit = self._rules.fit(text, self._prefix(text).begins, numbers)
-            memory[key] = fit
+            numbers = found.get(short)
+            memory[key] = self._fit(lines[where[key]], numbers) if numbers else None
             self._memory_bytes += len(key) + 100
         if len(self.templates) < _MOST_TEMPLATES:
             for key in shown:
@@ -348,6 +349,14 @@ class LogScan:
                     self.templates.add(like)
                     text = clean(raw)
                     self.new_lines.append(NewLine(self.lines + where[key] + 1, text, like))
+
+    def _fit(self, raw: bytes, numbers: tuple[int, ...]) -> Fit | None:
+        """Return what lines like this one may mean, by rules of which they have a literal."""
+        if self._is_enough(causes := self._rules.causes(numbers)):
+            return Fit(numbers, -1, None, causes)  # looked at one by one, should they be needed
+        text = clean(_shortened(raw, _LONGEST_LINE))
+        begins = self._prefix(text).begins
+        return self._rules.fit(text, begins, numbers, whole=b"\r" not in raw)
 
     def _learn_prefix(self, head: str) -> None:
         place = head.find(TRACEBACK_HEAD)
@@ -371,6 +380,8 @@ class LogScan:
         number = self.lines + event.line + 1
         if number - self._last_head > _LONGEST_TRACEBACK:
             self._tracebacks.clear()
+        if not self._tracebacks and self._is_enough(fit.causes):
+            return
         if fit.meaning and not self._tracebacks and b"\r" not in raw:
             self._keep(fit.meaning, raw, event.line, lines)
             return
@@ -381,7 +392,7 @@ class LogScan:
                 self._count_step(step, piece)
                 self.last_step_line = number
             elif END in fit.numbers and self._rules.is_end(text):
-                self.steps += SURVIVED_BY
+                self._go_on(SURVIVED_BY)
                 self.ended = self.steps
             if fit.numbers:
                 self._interpret(event, text, piece, lines)
@@ -407,10 +418,12 @@ class LogScan:
         ends = begun is not None and number - begun.line < _LONGEST_TRACEBACK
         if begun is not None and ends and begun.is_source(text):
             return
-        meaning = self._rules.meaning(text, prefix.begins, numbers, ends_traceback=ends)
+        is_last = ends and self._rules.is_exception(text[prefix.begins :])
+        enough = _NONE if is_last or self._has_summary else self._enough
+        meaning = self._rules.meaning(text, prefix.begins, numbers, enough, ends_traceback=ends)
         if meaning is None:
             return
-        if begun is not None and ends and self._rules.is_exception(text[prefix.begins :]):
+        if begun is not None and is_last:
             del self._tracebacks[speaker]
             if begun.ignored:
                 return
@@ -436,6 +449,8 @@ class LogScan:
             group.more.append(raw[:_LOOKED_BACK_AT])
             if len(group.more) >= _MOST_UNREAD:
                 self._read_ranks(group)
+        else:
+            self._enough.add(meaning.cause)
 
     def _read_ranks(self, group: Group) -> None:
         for raw in group.more:
@@ -513,7 +528,7 @@ class LogScan:
         if step in self._recent:
             return
         if _is_back(step, self._last_of.get(step.kind, step)):
-            self.steps += SURVIVED_BY
+            self._go_on(SURVIVED_BY)
             self._recent.clear()
             self._last_of.clear()
         self._last_of[step.kind] = step
@@ -523,7 +538,18 @@ class LogScan:
         if len(self._recent) > _RECENT:
             del self._recent[next(iter(self._recent))]
         self._step_lines.append(raw[:_LOOKED_BACK_AT])
-        self.steps += 1
+        self._go_on(1)
+
+    def _go_on(self, steps: int) -> None:
+        self.steps += steps
+        self._enough.clear()
+
+    def _is_enough(self, causes: frozenset[str]) -> bool:
+        """Whether lines that mean one of these causes, or nothing, would change nothing.
+
+        Not near a summary of torchrun: of these lines more are kept.
+        """
+        return bool(causes) and causes <= self._enough and not self._has_summary
 
     def _note_node(self, rank: int, node: str) -> None:
         if len(self.node_of) < _MOST_RANKS:
@@ -551,6 +577,7 @@ class LogScan:
 
 
 _NOBODY = object()
+_NONE: frozenset[str] = frozenset()
 
 
 def _open(path: str, flags: int) -> int:

@@ -107,7 +107,7 @@ class ImportLearner:
             environments=environments,
         )
         if imports.packages.keys() - left.keys():
-            await self._have_imported(learned, left)
+            await self._have_imported(learned, left, _key(self._python, imports))
 
     async def _ask(self, current: Round) -> tuple[RankImports, dict[str, str]] | None:
         """Return what a rank has imported, and what another one has otherwise; None = nobody says.
@@ -140,9 +140,8 @@ class ImportLearner:
             for page in pages
         )
 
-    async def _have_imported(self, learned: Learned, left: dict[str, str]) -> None:
+    async def _have_imported(self, learned: Learned, left: dict[str, str], key: str) -> None:
         began_ns = time.monotonic_ns()
-        key = _key(self._python, learned)
         known = await asyncio.to_thread(within, _READ_S, lambda: _read(self._path), _File())
         if known.key == key:
             left = left | known.left
@@ -226,9 +225,9 @@ def _is_told(each: RankValue, learned: Learned) -> bool:
     return each.module in modules and each.variable in learned.environments[0]
 
 
-def _key(python: Sequence[str], learned: Learned) -> str:
-    about = [__version__, python, learned.groups, learned.packages, learned.own]
-    return hashlib.sha256(msgspec.msgpack.encode(about)).hexdigest()
+def _key(python: Sequence[str], imports: RankImports) -> str:
+    about = msgspec.msgpack.encode([__version__, python, imports])
+    return hashlib.sha256(about).hexdigest()
 
 
 def _read(path: Path) -> _File:

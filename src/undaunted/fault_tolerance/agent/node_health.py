@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from undaunted.base.deadline import in_time
-from undaunted.base.text import one_line
+from undaunted.base.text import count, one_line
 from undaunted.fault_tolerance.agent.child_program import ChildProgram
 from undaunted.health import strikes
 from undaunted.health.answers import (
@@ -183,10 +183,16 @@ class NodeHealth:
         if (path := self._strikes) is None:
             return ""
         try:
-            known = await asyncio.to_thread(in_time, _STRIKES_S, lambda: strikes.read(path))
+            reading = asyncio.to_thread(in_time, _STRIKES_S, lambda: strikes.read(path))
+            known, others = await reading
         except OSError as error:
             self._say(f"strikes against this node are not known: {path}: {_reason(error)}")
             return ""
+        if others:
+            self._say(
+                f"{path} holds {count(others, 'line')} besides its strikes, which stay as they "
+                "are; is that the right file for --strike-file?"
+            )
         why = strikes.refusal(known, self._strike_limit, time.time())
         return f"{why} (once it is repaired, remove {path})" if why else ""
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 _PYTHONS = os.path.dirname(os.__file__) + "/"  # noqa: PTH120 - pathlib need not be there
+_BASE = ("torch", "numpy")
 _OURS = "undaunted"
 _OUR_VARIABLES = "UNDAUNTED_"
 _MOST = 50_000
@@ -39,11 +40,15 @@ class RankImports(msgspec.Struct, frozen=True):
         groups: installed modules.
         packages: time and size of the file that each package begins with.
         own: packages that are neither installed nor Python's.
+        python: its version.
+        base: like ``packages``, of those that all others rest on, wherever they were imported.
     """
 
     groups: list[Group]
     packages: dict[str, tuple[int, int]] = {}
     own: list[str] = []
+    python: str = ""
+    base: list[tuple[int, int]] = []
 
 
 class Notes:
@@ -87,7 +92,8 @@ class Notes:
             groups[-1].modules.append(name)
             if "." not in name:
                 packages[name] = stamp(origin)
-        return RankImports(groups, packages, self._own(packages))
+        base = [stamp(installed_file(name)) for name in _BASE]
+        return RankImports(groups, packages, self._own(packages), sys.version, base)
 
     def _own(self, packages: Mapping[str, object]) -> list[str]:
         names = (name for name in self._found if "." not in name and name not in packages)

@@ -37,6 +37,7 @@ _NAMES_READ_AT_START = ("LANG", "LANGUAGE")
 # A template that ended is replaced, unless so many in a row have not forked any worker.
 _IN_VAIN = 3
 _REPLACED = "; another one is started"
+_NOT_MISSED = "; it was a second one, which was to import what the ranks have: restarts do without"
 # Imports from a busy shared file system take minutes, for fresh workers just as well.
 READY_DEADLINE_S = 600.0
 # Longer than the template gives itself (template.FORK_DEADLINE_S).
@@ -210,6 +211,8 @@ class Spawner:
         try:
             self._start(successor, learned=msgspec.structs.replace(learned, base=self._modules))
             ready = await successor.wait_ready()
+            if not ready and self._start is not None and self._say_line is not None:
+                self._say_line(successor.unavailable_reason + _NOT_MISSED)
             if not ready or not successor.has_learned:
                 return successor.ready
             self._one = self._one or asyncio.Lock()
