@@ -140,16 +140,20 @@ class _Planner:
                 lasts_ns = self._lasts(0.5, 30) if kind == "partition" else self._lasts(12, 40)
                 return Fault(at_ns, kind, part, lasts_ns, choice=choice)
             case "order":
-                if ORDERS[choice % len(ORDERS)] != "exclude":
-                    return Fault(at_ns, kind, node, choice=choice)
-                # Its launcher is started again, and told again that the job goes on without it.
-                lost = self._lose(node[0])
-                return Fault(at_ns, kind, node, self._lasts(5, 30), choice=choice) if lost else None
+                return self._order(at_ns, node, choice)
             case "reset":
                 return Fault(at_ns, kind, (node[0], chance.choice(self._nodes)))
             case "coordinator":
                 return Fault(at_ns, kind, (), self._lasts(0.2, 8))
         return Fault(at_ns, kind, node, choice=choice)
+
+    def _order(self, at_ns: int, node: tuple[str, ...], choice: int) -> Fault | None:
+        """Who is excluded is started again, and told again that the job goes on without it."""
+        if ORDERS[choice % len(ORDERS)] != "exclude":
+            return Fault(at_ns, "order", node, choice=choice)
+        if not self._lose(node[0]):
+            return None
+        return Fault(at_ns, "order", node, self._lasts(5, 30), choice=choice)
 
     def _with_loss(self, at_ns: int, kind: str, node: tuple[str, ...], lasts_ns: int) -> Fault:
         """Mostly the node comes back, or one of another name; it may be lost for good."""

@@ -116,7 +116,7 @@ class Checker:
         self._blamed: set[tuple[Seat, int, int, str]] = set()
         self._stops_after: dict[tuple[int, int], int] = {}  # by epoch and round
         self._restarts: list[tuple[JobPolicy, int, list[int]]] = []  # how many, when they came
-        self._ended_by_hand: set[int] = set()  # epochs of leaders that have been told to end the job
+        self._ended_by_hand: set[int] = set()  # epochs of leaders that were told to end the job
         self._examined: dict[str, tuple[Examination, int]] = {}  # by the leader's node: since when
 
     @property

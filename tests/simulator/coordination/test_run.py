@@ -124,7 +124,7 @@ def test_what_was_found_once_in_an_elastic_job(nodes: int, spares: int, seed: in
         # A leader without its disk was not told that the members all knew of their round.
         (40547, BEFORE_ORDERS),
         # A node that had failed was told to stop after an iteration that its ranks had passed.
-        (1507, "order order crash kill disk coordinator partition isolate".split()),
+        (1507, ["order", "order", "crash", "kill", "disk", "coordinator", "partition", "isolate"]),
         # A job that was said to end went on if the node that left was lost meanwhile.
         (60650, tuple(KINDS)),
     ],
