@@ -492,7 +492,11 @@ class Agent:
             case NodeEvent(round=number, event=happened):
                 if number == self.node.round:
                     self._run_node(happened, now, out)
-            case m.Preempted() | m.ExclusionRequested() as wish:
+            case m.Preempted() | m.ExclusionRequested() | m.RestartOrdered() as wish:
+                self._report(wish, now, out)
+            case m.ExclusionOrdered() | m.LimitsOrdered() | m.StopWanted() as wish:
+                self._report(wish, now, out)
+            case m.ShutdownRequested() as wish:
                 self._report(wish, now, out)
             case f.Prepare(round=number, version=version):
                 table = f.TableKnown(number, version, self.name, 1234)
@@ -728,7 +732,10 @@ class Server:
         """Somebody who wants to follow, or does, has said something."""
         if isinstance(message, p.Hello):
             self._links[link] = message.node
+        used = self.leader.policy.restarts_used
         commands = self.handle(c.Received(link, message), now)
+        if isinstance(message, p.Report):
+            self._cluster.checker.reported(message.event, used, self.leader.policy.restarts_used)
         if isinstance(message, p.Prepared):
             node, ledger = self._links.get(link, ""), self.leader.ledger
             known = self._known.setdefault(message.version, set())
@@ -771,6 +778,7 @@ class Server:
             self._carry_out(command, out)
         self._cluster.checker.examines(self._name, self.leader.policy.examination)
         self._cluster.checker.restarts(self.leader.policy)
+        self._cluster.checker.decides(self.leader.epoch, self.leader.policy)
         return out
 
     def _carry_out(self, command: c.Command, out: list[s.Command]) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
-from simulator.coordination.setup import COORDINATOR
+from simulator.coordination.setup import BY_HAND, COORDINATOR
 from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core.preparation import FENCE_MARGIN_S
 
@@ -36,7 +36,10 @@ KINDS: dict[str, str] = {
     "coordinator": "the leader's process is killed, or the coordinator is started anew",
     "exclude": "a rank asks to go on without its node",
     "leave": "a launcher gets SIGTERM",
+    "order": "somebody orders a restart, other limits, to go on without a node, or the end",
 }
+# What is ordered, by the choice of the fault.
+ORDERS = ("restart", "restart", "restart", "exclude", "exclude", "exclude", "limits", "stop")
 _FIRST_NS = 4 * _NS
 _SPACING_S = 1.5
 _LOSING = frozenset({"kill", "power", "disk", "coordinator"})
@@ -136,11 +139,21 @@ class _Planner:
                 part = tuple(sorted(chance.sample(self._nodes, max(1, size))))
                 lasts_ns = self._lasts(0.5, 30) if kind == "partition" else self._lasts(12, 40)
                 return Fault(at_ns, kind, part, lasts_ns, choice=choice)
+            case "order":
+                return self._order(at_ns, node, choice)
             case "reset":
                 return Fault(at_ns, kind, (node[0], chance.choice(self._nodes)))
             case "coordinator":
                 return Fault(at_ns, kind, (), self._lasts(0.2, 8))
         return Fault(at_ns, kind, node, choice=choice)
+
+    def _order(self, at_ns: int, node: tuple[str, ...], choice: int) -> Fault | None:
+        """Who is excluded is started again, and told again that the job goes on without it."""
+        if ORDERS[choice % len(ORDERS)] != "exclude":
+            return Fault(at_ns, "order", node, choice=choice)
+        if not self._lose(node[0]):
+            return None
+        return Fault(at_ns, "order", node, self._lasts(5, 30), choice=choice)
 
     def _with_loss(self, at_ns: int, kind: str, node: tuple[str, ...], lasts_ns: int) -> Fault:
         """Mostly the node comes back, or one of another name; it may be lost for good."""
@@ -194,6 +207,7 @@ class Nemesis:
             "coordinator": self._coordinator,
             "exclude": self._exclude,
             "leave": self._leave,
+            "order": self._order,
         }
         for fault in faults:
             self._simulation.at(fault.at_ns, self._happen, fault)
@@ -368,3 +382,28 @@ class Nemesis:
         if agent is not None and self._simulation.is_alive(name):
             self._cluster.checker.told_to_leave.add(name)
             self._cluster.tell(agent, m.Preempted(name, 15, "SIGTERM"))
+
+    def _order(self, fault: Fault) -> None:
+        """What `undaunted ctl` makes of an order at a node: an event for the job policy."""
+        name, what = fault.nodes[0], ORDERS[fault.choice % len(ORDERS)]
+        agent, save = self._cluster.agents.get(name), fault.choice // len(ORDERS) % 2 == 1
+        if agent is None or agent.ranks is None or not agent.ranks.alive:
+            return
+        about, checker = (name, agent.ranks.round), self._cluster.checker
+        order: m.NodeEvent
+        if what == "restart":
+            order = m.RestartOrdered(*about, BY_HAND, save)
+            checker.free_rounds += 1
+        elif what == "exclude":
+            order = m.ExclusionOrdered(*about, name, BY_HAND, save)
+            checker.free_rounds += 1
+            checker.may_be_excluded.add(name)
+            self._later(fault, lambda _: self._cluster.launch(name))
+        elif what == "limits":
+            order = m.LimitsOrdered(*about, {"step": 60.0}, BY_HAND)
+        elif save:
+            order = m.StopWanted(*about, -1, "requested", by=BY_HAND)
+        else:
+            order = m.ShutdownRequested(*about, "", BY_HAND)
+        self._cluster.note("fault", f"{what} is ordered at {name}")
+        self._cluster.tell(agent, order)

@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from simulator.coordination.setup import COORDINATOR
+from simulator.coordination.setup import BY_HAND, COORDINATOR
 from simulator.run import InvariantError
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import election
+from undaunted.coordinator.core.messages import ExclusionOrdered, RestartOrdered
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from simulator.coordination.setup import Setup
     from simulator.virtual.engine import Simulation
     from undaunted.coordinator.core.examination import Examination
+    from undaunted.coordinator.core.messages import NodeEvent
     from undaunted.coordinator.core.policy import JobPolicy
 
 _NS = 1_000_000_000
@@ -52,6 +54,7 @@ class _Round:
     seats: frozenset[Seat]
     since_ns: int
     history: bytes
+    excluded: frozenset[str]
     started: set[Seat] = field(default_factory=set)
     up: int = 0  # nodes all of whose ranks run, and which nobody has told to stop
 
@@ -68,6 +71,8 @@ class Checker:
         job_over: a leader has ended it, and has told everybody it could reach.
         takeovers: how often an agent has been made the leader by others.
         asked_for_exclusion, told_to_leave: nodes.
+        may_be_excluded: nodes without which the job was ordered to go on; perhaps it does not.
+        free_rounds: how many have been ordered, and perhaps begin.
         cut_off_for_good: nodes that can never find the leader again.
         disk_lost: a machine has, so that its launcher may go on from what others remember.
     """
@@ -82,6 +87,8 @@ class Checker:
         self.takeovers = 0
         self.asked_for_exclusion: set[str] = set()
         self.told_to_leave: set[str] = set()
+        self.may_be_excluded: set[str] = set()
+        self.free_rounds = 0
         self.cut_off_for_good: set[str] = set()
         self.disk_lost = False
         self._setup = setup
@@ -109,6 +116,7 @@ class Checker:
         self._blamed: set[tuple[Seat, int, int, str]] = set()
         self._stops_after: dict[tuple[int, int], int] = {}  # by epoch and round
         self._restarts: list[tuple[JobPolicy, int, list[int]]] = []  # how many, when they came
+        self._ended_by_hand: set[int] = set()  # epochs of leaders that were told to end the job
         self._examined: dict[str, tuple[Examination, int]] = {}  # by the leader's node: since when
 
     @property
@@ -271,6 +279,7 @@ class Checker:
         used, most = ledger.restarts_used, self._setup.max_restarts
         if used > most:
             self._fail(f"the budget: {used} restarts have been used of {most}")
+        self.asked_for_exclusion |= self.may_be_excluded.intersection(ledger.excluded)
         for node in ledger.excluded:
             if node not in self.asked_for_exclusion:
                 self._fail(f"no healthy node is evicted: {node} is excluded and never asked for it")
@@ -311,6 +320,17 @@ class Checker:
         if len(recent) > limit[0]:
             self._fail(f"the budget: {len(recent)} restarts within {limit[1]:g} s of {limit[0]}")
 
+    def reported(self, event: NodeEvent, used_before: int, used: int) -> None:
+        """A leader has taken a report: what is ordered costs no restart."""
+        if isinstance(event, RestartOrdered | ExclusionOrdered) and used > used_before:
+            self._fail(f"the budget: {event} has used a restart")
+
+    def decides(self, epoch: int, policy: JobPolicy) -> None:
+        """A leader's policy has taken an event: perhaps an order to end the job."""
+        ending = policy.ending or policy.after
+        if ending is not None and BY_HAND in ending.reason:
+            self._ended_by_hand.add(epoch)
+
     def examines(self, node: str, examination: Examination | None) -> None:
         """A leader waits for what nodes have seen, after a limit was passed; None = it does not."""
         if examination is None:
@@ -346,7 +366,7 @@ class Checker:
         node = seat[0]
         if outcome in ("gave up", self.job_outcome):
             return False
-        if outcome == "excluded" and node in self.asked_for_exclusion:
+        if outcome == "excluded" and node in self.asked_for_exclusion | self.may_be_excluded:
             return False
         if outcome == "preempted" and node in self.told_to_leave:
             return False
@@ -390,7 +410,8 @@ class Checker:
     def _new_round(self, ledger: p.Ledger) -> _Round:
         number, table = ledger.round, ledger.table
         seats = frozenset(election.voter(each) for each in table)
-        known = _Round(table, seats, self._simulation.now, ledger.history)
+        excluded = frozenset(ledger.excluded)
+        known = _Round(table, seats, self._simulation.now, ledger.history, excluded)
         self._rounds[number] = known
         first = 0
         for group_rank, seat in enumerate(sorted(table, key=lambda each: each.group_rank)):
@@ -399,7 +420,11 @@ class Checker:
             first += seat.slots
         if len({seat.node for seat in table}) != len(table) or len(table) < self._setup.nodes:
             self._fail(f"each rank in one place: round {number} runs on {_names(table)}")
-        most = 1 + self._setup.max_restarts + len(self.told_to_leave)
+        if ledger.epoch in self._ended_by_hand:
+            self._fail(f"an order ends the job: round {number} begins after it")
+        if back := [seat.node for seat in table if seat.node in excluded]:
+            self._fail(f"who is excluded stays so: {', '.join(back)} in round {number}")
+        most = 1 + self._setup.max_restarts + len(self.told_to_leave) + self.free_rounds
         if not self._setup.elastic and len(self._rounds) > most:
             self._fail(f"the budget: round {number} is number {len(self._rounds)} of {most}")
         if number > self._newest:
@@ -407,6 +432,9 @@ class Checker:
                 by = self._epochs.get(ledger.epoch, ("", ""))[0]
                 before = self._followed_by(ledger)
                 self._nobody_evicted(before, known, by)
+                if forgotten := sorted(before.excluded - excluded):
+                    names = ", ".join(forgotten)
+                    self._fail(f"who is excluded stays so: round {number} forgets {names}")
                 if not known.history.startswith(before.history):
                     self._fail(
                         f"a history is kept: that of round {number}, {known.history.hex()}, does "

@@ -19,6 +19,8 @@ READY = "ready"
 # What another agent is asked has to be answered within this time.
 ASK_TIMEOUT_NS = 1_000_000_000
 _FIRST = "n000"
+# Who gives an order, as it is named in what follows from it.
+BY_HAND = "undaunted ctl"
 
 # Short enough for a job that is beyond help to end within the simulation, and longer than faults
 # last, so that nobody gives up before it is known whether the job runs again.

@@ -311,6 +311,18 @@ def test_one_that_was_excluded_hears_of_it_though_its_connection_breaks_and_a_ro
     assert harness.heard("b", m.End)[0].outcome is m.Outcome.EXCLUDED
 
 
+def test_all_learn_who_is_excluded_though_the_round_goes_on_and_know_it_with_a_table():
+    harness = Harness().running("abcd")
+    harness.report("a", m.ExclusionOrdered, 1, target="d", by="somebody")
+    assert [list(harness.learnt(node).excluded) for node in "abc"] == [["d"]] * 3
+    assert harness.leader.ledger.running
+    harness.report("c", m.NodeFailed, 1, detail="x")
+    harness.leader.policy.history = b"what failed"
+    harness.stop_all("abc", 2)
+    known = harness.learnt("b")
+    assert (known.pending_round, list(known.excluded), known.history) == (1, ["d"], b"what failed")
+
+
 def test_its_place_is_kept_for_it_while_it_stops():
     harness = Harness().running("abcd")
     harness.lose("c")

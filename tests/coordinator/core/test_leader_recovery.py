@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.coordinator.core.seats import ledger
+from tests.coordinator.core.seats import ledger, table
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core.config import PolicyConfig
-from undaunted.coordinator.core.leader import AFTER_RESTART_S, AFTER_TAKEOVER_S, Leader
+from undaunted.coordinator.core.leader import (
+    AFTER_RESTART_S,
+    AFTER_TAKEOVER_S,
+    Leader,
+    LeaderState,
+)
 from undaunted.coordinator.core.sessions import Session
 
 KNOWN = ledger("abc", round=4, restarts_used=2, history=b"what failed", slow=(3,), turned=1)
@@ -121,3 +126,58 @@ def test_members_without_votes_that_have_gone_on_are_followed(
         )
         leader.handle(c.Received(link, hello), 0)
     assert (leader.policy.round, leader.ledger.epoch) == (goes_on, 7)
+
+
+OLDER = ledger("bcd", round=4, version=8, before=table("abcdef"), before_vote="a")
+NEWER = ledger("bcd", round=4, version=10, restarts_used=2, excluded={"b": "bad NIC"})
+
+
+def comes(leader: Leader, node: str, known: p.Ledger, link: int) -> None:
+    hello = p.Hello(node=node, incarnation=f"{node}1", slots=2, round=4, ledger=known)
+    leader.handle(c.Received(link, hello), 0)
+    leader.handle(c.Received(link, p.Renew(epoch=leader.epoch, round=4)), 0)
+
+
+def after_its_disk_was_lost() -> Leader:
+    """A leader that has gone on from what the first member that came knew."""
+    config = c.LeaderConfig("job", PolicyConfig(max_restarts=9), node="a", incarnation="a2")
+    leader = Leader(config, epoch=7)
+    leader.handle(c.Begin(), 0)
+    comes(leader, "c", OLDER, 1)
+    assert leader.state is LeaderState.RECOVERING
+    return leader
+
+
+def test_what_the_member_that_knows_most_has_heard_of_the_round_is_gone_on_from() -> None:
+    leader = after_its_disk_was_lost()
+    comes(leader, "d", NEWER, 2)
+    assert leader.ledger.epoch == leader.epoch, "c and d agree"
+    leader.handle(c.TimerFired("recover", 0), 0)
+    assert (leader.policy.restarts_used, leader.policy.excluded) == (3, {"b": "bad NIC"})
+
+
+def test_a_member_that_knows_most_and_comes_later_finds_no_leader_that_knows_less() -> None:
+    leader = after_its_disk_was_lost()
+    leader.handle(c.TimerFired("recover", 0), 0)
+    assert leader.state is LeaderState.LEADING
+    comes(leader, "d", NEWER, 2)
+    assert leader.state is LeaderState.DEPOSED
+
+
+def test_so_it_is_not_once_a_quorum_has_agreed() -> None:
+    leader = after_its_disk_was_lost()
+    settled = ledger("bcd", round=4, version=7)
+    comes(leader, "d", settled, 2)
+    leader.handle(c.TimerFired("recover", 0), 0)
+    comes(leader, "b", NEWER, 3)
+    assert leader.state is LeaderState.LEADING
+
+
+def test_a_quorum_of_the_table_before_is_needed_until_one_says_that_all_know_of_the_round() -> None:
+    leader = after_its_disk_was_lost()
+    comes(leader, "b", OLDER, 2)
+    leader.handle(c.TimerFired("recover", 0), 0)
+    assert "2 of 6 nodes of the round before round 4" in leader.policy.no_quorum
+    comes(leader, "d", ledger("bcd", round=4, version=7), 3)
+    assert leader.ledger.epoch == leader.epoch
+    assert leader.policy.no_quorum == ""

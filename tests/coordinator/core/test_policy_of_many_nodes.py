@@ -315,6 +315,17 @@ class TestLeaving:
         assert job.policy.round == 0
         assert job.outcomes == {"a": "preempted", "b": "preempted", "c": "preempted"}
 
+    def test_nor_does_it_that_the_node_which_leaves_is_lost_meanwhile(self) -> None:
+        job = running("a", "b", min_nodes=2, max_nodes=3)
+        job.signal("a")
+        job.lose("a")
+        job.join("c")
+        job.stop("b")
+        assert job.policy.round == 0
+        reason = "the launcher on node a received SIGTERM"
+        assert job.ends["b"].reason.startswith(reason)
+        assert job.outcomes == {"b": "preempted", "c": "preempted"}
+
     def test_a_node_that_comes_after_a_restart_was_decided_takes_part(self) -> None:
         job = running("a", "b", min_nodes=2, max_nodes=3, max_restarts=1)
         job.fail("b")

@@ -116,3 +116,21 @@ def test_a_ledger_of_no_job_replaces_none_of_a_job_that_has_begun() -> None:
     assert p.newer(begun, none)
     assert not p.newer(none, begun)
     assert p.further(begun, none)
+
+
+def test_that_all_know_of_the_start_is_true_whoever_says_so() -> None:
+    known = ledger("abc", round=4, before=table("abcxyz"), before_vote="x", version=8)
+    made = record(known)
+    assert not made.settled_by(known)
+    assert not made.settled_by(ledger("abd", round=4, version=9)), "another table"
+    assert not made.settled_by(ledger("abc", round=3)), "another round"
+    assert not made.agree(dict.fromkeys(voters("abc"), known)), "x, y and z may elect another one"
+    assert made.settled_by(ledger("abc", round=4, version=7)), "be it older or newer"
+    assert (made.ledger.before, made.ledger.version, made.settled) == ((), 8, 4)
+    assert made.agree(dict.fromkeys(voters("ab"), known))
+
+
+def test_nor_is_it_forgotten_for_another_ledger() -> None:
+    made = record(ledger("abc", round=4))
+    made.adopt(ledger("abc", round=4, version=9, before=table("abx"), before_vote="x"))
+    assert (made.ledger.before, made.ledger.version) == ((), 9)

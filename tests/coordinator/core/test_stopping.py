@@ -203,3 +203,13 @@ def test_what_fails_while_all_are_to_stop_is_in_the_reason_of_the_end() -> None:
     assert job.outcomes == {"a": "preempted", "b": "preempted"}
     assert "SIGTERM" in job.ends["a"].reason
     assert "rank 3 failed: disk full" in job.ends["a"].reason
+
+
+def test_a_node_that_had_failed_is_told_nothing_more() -> None:
+    """Its ranks may have passed that iteration: an earlier leader has asked them as well."""
+    job = running("a", "b", "c", min_nodes=2, max_nodes=3, min_healthy=True, term_timeout_s=9.0)
+    job.fail("c")
+    job.feed(m.RestartOrdered("a", 0, "somebody", save=True))
+    told = job.feed(asked("a", 4), asked("c", 30), asked("b", 4))
+    assert of(m.StopAfter, told) == [m.StopAfter("a", 0, 5), m.StopAfter("b", 0, 5)]
+    assert job.feed(asked("c", 30)) == []

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 # Two of four nodes are enough, so that both parts of a partition could run.
 HALVES = Setup(2, 2, elastic=True)
 PARTITIONS = ("partition", "isolate", "one-way")
+ORDERS = ("order",)
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,33 @@ def nodes_that_have_not_answered_do_not_count(patch: pytest.MonkeyPatch) -> None
     patch.setattr(stopping.Stopping, "decide", hasty)
 
 
+def an_ordered_restart_counts(patch: pytest.MonkeyPatch) -> None:
+    def counted(self: JobPolicy, reason: str, *, save: bool) -> list[Any]:
+        return self._restart(reason, 9.0 + save, m.Outcome.FAILED)
+
+    patch.setattr(JobPolicy, "_another_round", counted)
+
+
+def who_is_excluded_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    restored = JobPolicy.restored
+
+    def forgetful(*args: Any, **kwargs: Any) -> JobPolicy:
+        return restored(*args, **kwargs | {"excluded": {}})
+
+    patch.setattr(JobPolicy, "restored", forgetful)
+
+
+def a_round_follows_an_order_to_stop(patch: pytest.MonkeyPatch) -> None:
+    over = JobPolicy._over_if_stopped
+
+    def forgetful(self: JobPolicy) -> list[Any]:
+        self.after = None
+        self._announced = True
+        return over(self)
+
+    patch.setattr(JobPolicy, "_over_if_stopped", forgetful)
+
+
 BUGS = [
     Bug(
         "take-over without a majority",
@@ -226,5 +254,20 @@ BUGS = [
         Setup(4, 2),
         ("leave", "slow"),
         faults=4,
+    ),
+    Bug("an ordered restart counts", an_ordered_restart_counts, "the budget", Setup(4, 2), ORDERS),
+    Bug(
+        "who is excluded is forgotten in a take-over",
+        who_is_excluded_is_forgotten,
+        "who is excluded stays so",
+        Setup(4, 2),
+        (*ORDERS, "crash", "coordinator"),
+    ),
+    Bug(
+        "a round follows an order to stop",
+        a_round_follows_an_order_to_stop,
+        "an order ends the job",
+        Setup(4, 2),
+        ORDERS,
     ),
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from simulator.coordination.cluster import Cluster
-from simulator.coordination.faults import Fault, Nemesis
+from simulator.coordination.faults import ORDERS, Fault, Nemesis
 from simulator.coordination.setup import Setup
 
 if TYPE_CHECKING:
@@ -26,6 +26,11 @@ def job(setup: Setup = FOUR, seed: int = 1, faults: Sequence[Fault] = ()) -> Clu
 
 def at(seconds: float, kind: str, *nodes: str, lasts: float = 0, to: str = "") -> Fault:
     return Fault(round(seconds * S), kind, nodes, round(lasts * S), to)
+
+
+def order(seconds: float, what: str, node: str, *, lasts: float = 0, save: bool = False) -> Fault:
+    choice = ORDERS.index(what) + len(ORDERS) * save
+    return Fault(round(seconds * S), "order", (node,), round(lasts * S), choice=choice)
 
 
 def finish(cluster: Cluster) -> str:

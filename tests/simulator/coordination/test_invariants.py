@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from simulator.coordination.invariants import Checker
-from simulator.coordination.setup import Setup
+from simulator.coordination.setup import BY_HAND, Setup
 from simulator.run import InvariantError
 from simulator.virtual.engine import Simulation
 from undaunted.coordinator.core.examination import Examination
-from undaunted.coordinator.core.policy import JobPolicy
+from undaunted.coordinator.core.messages import NodeFailed, Outcome, RestartOrdered
+from undaunted.coordinator.core.policy import Ending, JobPolicy
 from undaunted.coordinator.protocol import Ledger, Seat
 
 S = 1_000_000_000
@@ -436,3 +437,45 @@ def test_who_ended_a_round_is_told_once() -> None:
     made.blamed(("a", "1"), 7, 0, "rank 1: exit code 1")  # hours after the hang
     with pytest.raises(InvariantError, match="one cause: a"):
         made.blamed(("a", "1"), 7, 0, "rank 3 hangs")
+
+
+def test_a_round_that_begins_though_the_end_was_ordered() -> None:
+    made = checker()
+    made.leads(("a", "1"), 5, takeover=False)
+    policy = JobPolicy(made._setup.policy)
+    policy.after = Ending(Outcome.NO_RESTART, "a rank asked for a shutdown")
+    made.decides(5, policy)
+    made.begin(("a", "1"), ledger(0, "a", "b", epoch=5))
+    policy.after = Ending(Outcome.NO_RESTART, f"{BY_HAND} on node a asked for a shutdown")
+    made.decides(6, policy)
+    with pytest.raises(InvariantError, match="an order ends the job: round 1"):
+        made.begin(("a", "1"), ledger(1, "a", "b", epoch=6))
+
+
+def test_what_is_ordered_costs_no_restart() -> None:
+    made = checker()
+    made.reported(RestartOrdered("a", 0, BY_HAND), 3, 3)
+    made.reported(NodeFailed("a", 0, "exit code 1"), 3, 4)
+    with pytest.raises(InvariantError, match="the budget"):
+        made.reported(RestartOrdered("a", 0, BY_HAND), 3, 4)
+
+
+def test_rounds_that_are_ordered_are_beside_the_budget() -> None:
+    made = checker()
+    made.free_rounds = 2
+    for number in range(4):
+        made.begin(("a", "1"), ledger(number, "a", "b"))
+    with pytest.raises(InvariantError, match="the budget: round 4"):
+        made.begin(("a", "1"), ledger(4, "a", "b"))
+
+
+def test_who_is_excluded_is_in_no_later_round() -> None:
+    made = checker(Setup(2, 2))
+    made.may_be_excluded.add("c")
+    out = {"c": "by hand"}
+    made.budget(ledger(0, "a", "c", excluded=out))
+    made.begin(("a", "1"), ledger(0, "a", "b", excluded=out))
+    with pytest.raises(InvariantError, match="who is excluded stays so: c in round 1"):
+        made.begin(("a", "1"), ledger(1, "a", "b", "c", excluded=out))
+    with pytest.raises(InvariantError, match="who is excluded stays so: round 2 forgets c"):
+        made.begin(("a", "1"), ledger(2, "a", "b"))

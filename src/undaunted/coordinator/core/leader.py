@@ -204,9 +204,18 @@ class Leader:
         if not self._policy.preparing:
             self._preparation.call_off()
         if not self._preparation.under_way:
-            commands += self._record.catch_up(self._policy)
+            commands += self._note_down()
         # The version that is being acknowledged stays; the start writes the rest.
         return commands + self._start_if_ready(now)
+
+    def _note_down(self) -> list[c.Command]:
+        """Write down what the policy has changed; whoever leads next is to know who is excluded."""
+        excluded = self.ledger.excluded
+        commands: list[c.Command] = [*self._record.catch_up(self._policy)]
+        if self.ledger.excluded != excluded:
+            learn = self._record.learn()
+            commands += [send for each in self._sessions.connected() for send in each.send(learn)]
+        return commands
 
     def _start_if_ready(self, now: int) -> list[c.Command]:
         """Start the table that is being prepared, unless something is missing yet."""
@@ -231,8 +240,9 @@ class Leader:
 
     def _obey(self, command: m.Command, now: int) -> list[c.Command]:
         match command:
-            case m.Prepare():
-                return self._preparation.begin(command, now)
+            case m.Prepare():  # the next leader is to know all that this one does
+                noted = self._record.catch_up(self._policy)
+                return [*noted, *self._preparation.begin(command, now)]
             case m.SetTimer(name=name, round=number, delay_s=delay_s):
                 return [c.SetTimer(f"policy {name}", number, delay_s)]
             case m.Decided() | m.Blamed() | m.Advised() | m.Slow() | m.Say() | m.NewLimits():
@@ -277,17 +287,27 @@ class Leader:
         known, promised = hello.ledger, hello.promised
         if known is not None:
             promised = max(promised, known.epoch)
-            if p.further(known, self.ledger) or self._has_missed(known):
-                if self.policy.round < 0:
-                    commands += self._adopt(known)
-                elif known.birth == self.ledger.birth or known.epoch > self.epoch:
-                    # Others have gone on without this leader.
-                    return self._stand_down("another node leads the job", "")
+            missed = p.further(known, self.ledger) or self._has_missed(known)
+            if self.policy.round < 0 and (missed or self._is_behind(known)):
+                commands += self._adopt(known)
+            elif missed and (known.birth == self.ledger.birth or known.epoch > self.epoch):
+                # Others have gone on without this leader.
+                return self._stand_down("another node leads the job", "")
+            elif self._is_behind(known) and election.votes_count(self.ledger):
+                return self._stand_down("a member knows more of the job", "")
+            if self._record.settled_by(known):
+                commands += [self._record.persist(), *self._look_at_quorum(now)]
         if promised > self.epoch:
             commands += self._take_epoch(
                 election.next_epoch(promised, self.config.incarnation), now
             )
         return commands
+
+    def _is_behind(self, known: p.Ledger) -> bool:
+        """Whether a member knows more of the round than this leader, to whom no quorum agrees."""
+        ours = self.ledger
+        same = known.round >= 0 and (known.birth, known.round) == (ours.birth, ours.round)
+        return same and not self._record.agreed and p.newer(known, ours)
 
     def _has_missed(self, known: p.Ledger) -> bool:
         """Whether members have gone on with this job while this leader waits for them.

@@ -863,7 +863,7 @@ class JobPolicy:
         return ending
 
     def _ranks_asked(self, event: RanksAsked) -> list[Command]:
-        if self.stopping is None or event.node not in self.members.unstopped:
+        if self.stopping is None or not self.members.works(event.node):
             return []
         self.stopping.take(event)
         return [] if self.stopping.after is None else [self._stop_after(event.node)]
@@ -879,7 +879,8 @@ class JobPolicy:
         assert self.stopping is not None
         if self.stopping.after == -1 and self._agree == "restart" and not self.roster.leaving:
             return [*self._hurry(self._why, self._grace_s(GRACE_ON_REQUEST_S))]
-        return [self._stop_after(node) for node in self.members.unstopped]
+        # Who failed before has been told to stop at once, and may have passed that iteration.
+        return [self._stop_after(node) for node in self.members.working]
 
     def _stop_after(self, node: str) -> StopAfter:
         assert self.stopping is not None
@@ -1241,6 +1242,8 @@ class JobPolicy:
     def _no_next_round(self) -> Ending | None:
         """Why the restart that was planned does not take place."""
         leaving = next(iter(self.roster.leaving.values()), "")
+        if not self._announced:  # for nodes that leave, and of which some may be lost by now
+            leaving = leaving or self._why
         if leaving:
             if all(member.all_ok for member in self.members.all):
                 done = f"{leaving}, and every rank exited with 0"

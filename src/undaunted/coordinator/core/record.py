@@ -47,7 +47,7 @@ class Record:
 
     def adopt(self, ledger: p.Ledger) -> None:
         """Go on from what ``ledger`` says; it stays as it is until members agree."""
-        known = self.ledger
+        known, ledger = self.ledger, p.settled_by(ledger, self.ledger)
         self.inherited = ledger.run_id != "" and ledger.round >= 0
         self.doubtful = ledger.pending if ledger.pending_round > ledger.round else ()
         if known.pending_round > max(ledger.round, ledger.pending_round):
@@ -113,10 +113,23 @@ class Record:
         self._unconfirmed.discard(who)
         if self._unconfirmed:
             return False
+        self._settle()
+        return True
+
+    def settled_by(self, other: p.Ledger) -> bool:
+        """Note that all members know of the start, if ``other`` says so; return whether it does.
+
+        That stays true, whoever has found it out, and under whatever leader.
+        """
+        if p.settled_by(self.ledger, other) is self.ledger:
+            return False
+        self._settle()
+        return True
+
+    def _settle(self) -> None:
         self.ledger = p.settled(self.ledger)
         if self.ledger.pending_round <= self.ledger.round:  # else this version is being confirmed
             self._note()
-        return True
 
     @property
     def settled(self) -> int:
