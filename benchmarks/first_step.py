@@ -34,6 +34,7 @@ ROOT = Path(__file__).parents[1]
 SCRIPTS = {
     "transformers": ROOT / "tests/integrations/transformers/train.py",
     "lightning": ROOT / "tests/integrations/lightning/train.py",
+    "both": ROOT / "benchmarks/workloads/both_frameworks.py",
 }
 OPTIONS = ["--nproc-per-node", "2", "--max-restarts", "100"]
 COMMANDS = {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes .venv-integrations/NAME: what .venv has, torch too, and the packages of the extra NAME, in
-# the versions of constraints.txt. megatron is no extra: its names need no Megatron.
+# the versions of constraints.txt. megatron is no extra: its names need no Megatron. both = of two.
 # Usage: scripts/integration-env.sh VENV NAME
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,6 +15,7 @@ echo "import site; site.addsitedir('$(realpath "$(site "$base")")')" >"$(site "$
 sed -n '/^# Frameworks/,$p' constraints.txt >"$env/constraints.txt"
 wanted=(".[${name//_/-}]")
 case $name in
+    both) wanted=(".[lightning,transformers]") ;; # for benchmarks/first_step.py
     torchtitan) wanted+=(triton) ;; # which it imports, and torch without GPUs does not bring
     megatron) wanted=(megatron-core) ;;
     kubernetes) wanted=(kubernetes==37.0.2 kubeflow-trainer-api) ;; # TorchX has an older one

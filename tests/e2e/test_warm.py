@@ -102,3 +102,40 @@ def test_nothing_is_learned_where_that_is_turned_off(tmp_path: Path) -> None:
         assert launcher.finish() == 0
     with launched(tmp_path, script) as launcher:
         assert launcher.finish() == 1
+
+
+# Rank 1 comes first to `init_process_group`, and says whether rank 0 listens when it connects.
+COMES_FIRST = r"""
+    import os, pathlib, socket, sys, time
+    import torch.distributed as dist
+
+    rank, come = int(os.environ["RANK"]), pathlib.Path("come-" + os.environ["MASTER_PORT"])
+
+    def store(*args, **kwargs):
+        with socket.socket() as probe:
+            refused = probe.connect_ex(("127.0.0.1", int(os.environ["MASTER_PORT"])))
+        print("refused" if refused else "served", flush=True)
+        return dist.TCPStore(*args, **kwargs)
+
+    if rank == 1:
+        sys.modules["torch.distributed.rendezvous"].TCPStore = store
+        come.touch()
+    while not come.exists():
+        time.sleep(0.01)
+    if rank == 0:
+        time.sleep(0.1)  # rank 1 would have connected meanwhile, and then have slept for longer
+    dist.init_process_group("gloo")
+    dist.barrier()
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.torch
+def test_a_rank_that_comes_before_rank_0_is_not_refused_by_its_store(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    with launched(tmp_path, COMES_FIRST, "--nproc-per-node", "2") as launcher:
+        assert launcher.finish() == 0
+        launcher.wait_for("served")
+        assert "refused" not in launcher.text
+        (spawned,) = launcher.events("workers_spawned")
+        assert spawned["mode"] == "warm"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from undaunted.base import numa, oom_score, process
-from undaunted.fault_tolerance.worker import messages, numerics, witness
+from undaunted.fault_tolerance.worker import messages, numerics, store_server, witness
 
 if TYPE_CHECKING:
     from undaunted.fault_tolerance.worker.messages import WorkerSpec
@@ -50,6 +50,7 @@ def become(spec: WorkerSpec, *, forked: bool) -> Page:
         numerics.renew(spec.env)
         if spec.numa_node >= 0:
             numerics.limit_torch_threads()
+        store_server.wait_before_connecting()
     page = Page.attach(spec)
     _arm_evidence(spec, page)
     witness.begin(spec.evidence_signal)
