@@ -162,7 +162,10 @@ def restarts(launcher: str, framework: str, number: int) -> tuple[list[Times], i
         with tempfile.TemporaryDirectory() as folder:
             job = Job(launcher, framework, Path(folder))
             try:
-                assert job.until_step(time.monotonic(), LEARNS_S), "the job does not begin"
+                if job.until_step(time.monotonic(), LEARNS_S) is None:
+                    failed += 1
+                    print(f"{launcher} does not begin:\n{''.join(job.last)}", file=sys.stderr)
+                    continue
                 if launcher == "undaunted":
                     event = job.has_learned()
                     assert event is not None, "nothing was learned"

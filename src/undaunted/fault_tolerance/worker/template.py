@@ -90,8 +90,6 @@ def _serve(sock: socket.socket) -> WorkerSpec | None:
                 return spec
             else:
                 later.begin(sock)
-        elif warm is not None:
-            os._exit(0)  # what packages have registered for the end is for ranks
         else:
             return None
 
