@@ -4,6 +4,7 @@
 over gloo, under `undaunted run` without any flag and under torchrun. Rank 1 is killed again and
 again; what is measured is the time until both ranks have made a step, and until they are behind
 their imports. Under `undaunted run` the first ranks train until the template has learned.
+`both` imports both; `scripts/integration-env.sh .venv both` makes its environment.
 """
 
 from __future__ import annotations
@@ -194,15 +195,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.first_step", description=__doc__)
     parser.add_argument("--framework", choices=SCRIPTS, required=True)
     parser.add_argument("--restarts", type=int, default=9, help="of each launcher (9)")
+    parser.add_argument("--only", choices=COMMANDS, help="this launcher alone")
     args = parser.parse_args()
-    found = {name: restarts(name, args.framework, args.restarts) for name in COMMANDS}
-    print(found["undaunted"][2])
-    print(f"| {args.framework}, 2 ranks: SIGKILL to | undaunted | torchrun | ratio |")
-    print("|---|---|---|---|")
+    launchers = [args.only] if args.only else list(COMMANDS)
+    found = {name: restarts(name, args.framework, args.restarts) for name in launchers}
+    print(*(learned for *_, learned in found.values() if learned))
+    print(f"| {args.framework}, 2 ranks: SIGKILL to | {' | '.join(launchers)} | ratio |")
+    print("|---" * (len(launchers) + 2) + "|")
     for index, what in enumerate(("both behind their imports", "both have made a step")):
         columns = [([each[index] for each in times], failed) for times, failed, _ in found.values()]
         ratio = "-"
-        if all(values for values, _ in columns):
+        if len(columns) == 2 and all(values for values, _ in columns):
             ours, theirs = (statistics.median(values) for values, _ in columns)
             ratio = f"{theirs / ours:.1f}"
         print(f"| {what} | {' | '.join(cell(*column) for column in columns)} | {ratio} |")
