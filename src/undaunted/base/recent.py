@@ -59,6 +59,14 @@ class Recent:
         return [_json(head), *reversed(found)]
 
 
+def all_lines(machines: Mapping[str, Recent], most: int) -> bytes:
+    """Write several machines down, by name: one JSON list of `Recent.lines`, ``most`` bytes."""
+    share = most // len(machines)
+    return (
+        b"[" + b",".join(line for n, one in machines.items() for line in one.lines(n, share)) + b"]"
+    )
+
+
 def _line(machine: str, now_ns: int, event: object, commands: tuple[object, ...]) -> bytes:
     """Write one event down. Piece by piece: the loop of the process has to run meanwhile."""
     told: list[msgspec.Raw] = []

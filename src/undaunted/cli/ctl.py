@@ -1,52 +1,80 @@
 """`undaunted ctl`: ask a running job, and tell it what to do."""
 
-import contextlib
 import os
-import socket
+import ssl
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from undaunted.base import process, values
+from undaunted.base import values
 from undaunted.base.options import Kind, Opt
 from undaunted.base.streams import take_any_text
 from undaunted.base.text import count, format_duration, format_ranks, printable
-from undaunted.base.values import Flag, Limit
-from undaunted.cli.command import Command, Parsed
+from undaunted.base.values import Flag, Limit, OptionalFile
+from undaunted.cli.asking import (
+    Here,
+    Launchers,
+    NoAnswerError,
+    There,
+    ask_all,
+    ask_one,
+    body_of,
+)
+from undaunted.cli.command import Command, Parsed, Words
 from undaunted.cli.messages import UsageError, json_text, printing
-from undaunted.coordinator.wire.frames import FrameDecoder, FrameError, encode
-from undaunted.coordinator.wire.sockets import peer
+from undaunted.coordinator.wire.address import Address, parse_address
+from undaunted.coordinator.wire.credentials import TlsError, TokenError, client_context, find_token
 from undaunted.fault_tolerance import control_socket as s
+from undaunted.fault_tolerance.job_access import own_token_file
 from undaunted.journal.reader import DEFAULT_RUNS, newest_run
 
 T = TypeVar("T")
 
-ANSWER_S = 15.0  # for a launcher to answer; it needs 5 s itself at most
-_PIECE = 1 << 20
 _REFUSED = 1  # exit code: a launcher has said no, or nobody has answered
 
 
 # --- options --------------------------------------------------------------------------------------
 
 
-class _Any(msgspec.Struct, kw_only=True, frozen=True):
+class CtlOptions(msgspec.Struct, kw_only=True, frozen=True):
+    """Options of `undaunted ctl` and of all its actions: they may stand before the action."""
+
     json: Annotated[Flag, Opt("Print the answer as JSON", "Options")] = False
     node: Annotated[
         str,
         Kind(values.node_name, "NAME"),
-        Opt("Ask this launcher, where several share the directory", shown="all, or the first"),
+        Opt("Ask this launcher only", shown="all, or for an order the leader"),
     ] = ""
+    token_file: Annotated[
+        OptionalFile,
+        Opt(
+            "File, mode 0600, with the job's token",
+            "For HOST:PORT",
+            aliases=("coordinator-token-file",),
+            shown="UNDAUNTED_TOKEN, else ~/.config/undaunted/token",
+        ),
+    ] = None
+    tls_ca: Annotated[
+        OptionalFile, Opt("Authorities, where launchers use TLS", aliases=("coordinator-tls-ca",))
+    ] = None
+    tls_cert: Annotated[
+        OptionalFile, Opt("A certificate of this side", aliases=("coordinator-tls-cert",))
+    ] = None
+    tls_key: Annotated[
+        OptionalFile, Opt("Key of that certificate", aliases=("coordinator-tls-key",))
+    ] = None
 
 
-class StatusOptions(_Any, kw_only=True, frozen=True):
-    """Options of `undaunted ctl status`, `flight`, and `dump`."""
+class _LimitsOnly(msgspec.Struct, frozen=True):
+    """What `limits` shows of `NodeStatus`."""
+
+    limits: list[s.LimitStatus] = []
 
 
-class StacksOptions(_Any, kw_only=True, frozen=True):
+class StacksOptions(CtlOptions, kw_only=True, frozen=True):
     """Options of `undaunted ctl stacks`."""
 
     rank: Annotated[
@@ -54,7 +82,7 @@ class StacksOptions(_Any, kw_only=True, frozen=True):
     ] = -1
 
 
-class StopOptions(_Any, kw_only=True, frozen=True):
+class StopOptions(CtlOptions, kw_only=True, frozen=True):
     """Options of `undaunted ctl stop`, `restart` and `exclude`."""
 
     after_checkpoint: Annotated[
@@ -67,7 +95,7 @@ class StopOptions(_Any, kw_only=True, frozen=True):
     ] = False
 
 
-class LimitsOptions(_Any, kw_only=True, frozen=True):
+class LimitsOptions(CtlOptions, kw_only=True, frozen=True):
     """Options of `undaunted ctl limits`; -1 = not given."""
 
     heartbeat: Annotated[
@@ -93,8 +121,9 @@ _ABOUT = {
     "restart": "Stops the round and begins another one. It costs none of --max-restarts.",
     "stop": "Ends the job.",
     "exclude": "Goes on without NODE, with a spare node in its place, if that is possible.",
-    "limits": "Holds all ranks to other limits, from now on; `none` turns one off.",
-    "dump": "Prints the last events and commands of each state machine, as JSON lines.",
+    "limits": "Shows the limits, or holds all ranks to others from now on; `none` turns one off.",
+    "dump": "Prints the last events and commands of each state machine: JSON lines, for\n"
+    "python -m simulator --replay. With --json it is one document, by node.",
 }
 _OPTIONS = {
     "stacks": StacksOptions,
@@ -106,7 +135,7 @@ _OPTIONS = {
 ACTIONS: dict[str, Command[Any]] = {
     name: Command(
         f"ctl RUN {name}",
-        _OPTIONS.get(name, StatusOptions),
+        _OPTIONS.get(name, CtlOptions),
         "[OPTIONS] NODE" if name == "exclude" else "[OPTIONS]",
         f"{about}\n",
         operand="NODE" if name == "exclude" else "",
@@ -115,18 +144,15 @@ ACTIONS: dict[str, Command[Any]] = {
 }
 
 
-class CtlOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """`undaunted ctl` has no options of its own, but its actions have."""
-
-
 CTL = Command(
     "ctl",
     CtlOptions,
     "[RUN] ACTION [OPTIONS]",
     f"""\
-Asks the running launchers of RUN on this machine, or tells them what to do.
-RUN is the directory of the run; without it, the newest one under
-./{DEFAULT_RUNS}.
+Asks the running launchers of RUN, or tells them what to do. RUN is the directory
+of the run, for its launchers on this machine; without it, the newest one under
+./{DEFAULT_RUNS}. Or it is HOST:PORT, the --rdzv-endpoint of a job of several
+nodes, or the address of any of its launchers: from any machine, with its token.
 
 Actions:
   status    what runs, who leads the job, which limits are in force
@@ -135,7 +161,7 @@ Actions:
   restart   stop the round, and begin another one
   stop      end the job
   exclude   go on without a node
-  limits    hold all ranks to other limits
+  limits    show the limits, or hold all ranks to others
   dump      the last events and commands of each state machine
 
 undaunted ctl ACTION --help explains an action.
@@ -154,65 +180,100 @@ def main(argv: Sequence[str]) -> int:
     Returns:
         0, 1 if a launcher refuses or does not answer, 2 if the arguments are wrong.
     """
-    return CTL.run(argv, _act)
+    return CTL.run(argv, lambda _: _act(CTL.sort(argv)))
 
 
-def _act(parsed: Parsed[CtlOptions]) -> int:
-    words = [parsed.target, *parsed.args] if parsed.target else []
-    run = words.pop(0) if words and words[0] not in ACTIONS else ""
-    if not words or words[0] not in ACTIONS:
-        given = f"{(words or [run])[0]!r} is no action" if words or run else "an action is missing"
-        raise UsageError(f"{given}: choose {', '.join(ACTIONS)}; see --help")
-    action = words.pop(0)
-    return ACTIONS[action].run(words, lambda given: _answered(action, run, given))
+def _act(words: Words) -> int:
+    """Find RUN and the action; what stands before the action is an option of it."""
+    run, given = "", words.given
+    if words.target and words.target not in ACTIONS:
+        run, words = words.target, CTL.sort(words.args)
+        given = given | words.given
+    name = words.target
+    if name not in ACTIONS:
+        what = f"{name or run!r} is no action" if name or run else "an action is missing"
+        raise UsageError(f"{what}: choose {', '.join(ACTIONS)}; see --help")
+    is_flag = {option.name: not option.metavar for option in CTL.options}
+    before = [f"--{n}" if is_flag[n] else f"--{n}={texts[-1]}" for n, texts in given.items()]
+    return ACTIONS[name].run([*before, *words.args], lambda parsed: _answered(name, run, parsed))
 
 
 def _answered(action: str, run: str, parsed: Parsed[Any]) -> int:
     try:
-        return _BODIES[action](_directory(run), parsed)
+        return _BODIES[action](_launchers(run, parsed), parsed)
     except NoAnswerError as error:
         print(f"undaunted ctl {action}: {printable(str(error))}", file=sys.stderr)
         return _REFUSED
 
 
-def _directory(run: str) -> Path:
+def _launchers(run: str, parsed: Parsed[Any]) -> Launchers:
     found = Path(run) if run else newest_run()
     if found is None:
         raise UsageError(f"no run under ./{DEFAULT_RUNS}; name its directory: undaunted ctl RUN")
-    if not os.path.isdir(found):  # noqa: PTH112 - Path's raises where a name is too long
-        raise UsageError(f"{found} is no directory; `undaunted run` prints it when a run starts")
-    return found
+    if os.path.isdir(found):  # noqa: PTH112 - Path's raises where a name is too long
+        return Here(found)
+    try:
+        address = parse_address(run)
+    except ValueError:
+        address = Address("", 0)
+    if address.is_unix or not (address.host and address.port):
+        raise UsageError(
+            f"{run} is no directory, nor HOST:PORT; `undaunted run` prints the directory when a "
+            "run starts"
+        )
+    return There(run, _token(parsed.options.token_file), _tls(parsed.options))
+
+
+def _token(path: Path | None) -> bytes:
+    """The job's token, as launchers find it; none is made here."""
+    try:
+        if found := find_token(os.environ, path):
+            return found
+        own = own_token_file()
+        return find_token({}, own) if own.exists() else b""
+    except (TokenError, OSError, RuntimeError) as error:
+        raise UsageError(str(error)) from None
+
+
+def _tls(options: CtlOptions) -> ssl.SSLContext | None:
+    if options.tls_ca is None and options.tls_cert is None and options.tls_key is None:
+        return None
+    if options.tls_ca is None:
+        raise UsageError("--tls-cert and --tls-key are of use only with --tls-ca")
+    try:
+        return client_context(options.tls_ca, options.tls_cert, options.tls_key)
+    except TlsError as error:
+        raise UsageError(str(error)) from None
 
 
 # --- what is asked --------------------------------------------------------------------------------
 
 
-def _status(run: Path, parsed: Parsed[Any]) -> int:
-    return _of_all(run, parsed, s.Status(), s.NodeStatus, _status_lines)
+def _status(launchers: Launchers, parsed: Parsed[Any]) -> int:
+    return _of_all(launchers, parsed, s.Status(), s.NodeStatus, _status_lines)
 
 
-def _stacks(run: Path, parsed: Parsed[Any]) -> int:
+def _stacks(launchers: Launchers, parsed: Parsed[Any]) -> int:
     rank = parsed.options.rank
 
     def chosen(all_ranks: list[s.RankStacks]) -> list[s.RankStacks]:
-        here.extend(each.rank for each in all_ranks)
+        seen.extend(each.rank for each in all_ranks)
         return [each for each in all_ranks if rank in (-1, each.rank)]
 
-    here: list[int] = []
-    code = _of_all(run, parsed, s.Stacks(), list[s.RankStacks], _stacks_lines, chosen)
-    if rank >= 0 and rank not in here:
-        raise NoAnswerError(f"there is no rank {rank} here, but {_ranks(sorted(here))}")
+    seen: list[int] = []
+    code = _of_all(launchers, parsed, s.Stacks(), list[s.RankStacks], _stacks_lines, chosen)
+    if rank >= 0 and rank not in seen:
+        raise NoAnswerError(f"there is no rank {rank} here, but {_ranks(sorted(seen))}")
     return code
 
 
-def _flight(run: Path, parsed: Parsed[Any]) -> int:
+def _flight(launchers: Launchers, parsed: Parsed[Any]) -> int:
     from undaunted.attribution.flight.culprits import analyse
     from undaunted.attribution.flight.files import Dumps
     from undaunted.cli.flight import lines_of
 
-    said = [
-        each for reply in _replies(run, parsed, s.Flight()) for each in _body(reply, _RECORDINGS)
-    ]
+    answers = ask_all(launchers, parsed.options.node, s.Flight())
+    said = [each for answer in answers for each in body_of(answer, _RECORDINGS)]
     recordings = sorted((each.recording for each in said if each.recording), key=lambda r: r.rank)
     deaf = [each.rank for each in said if each.deaf]
     if parsed.options.json:
@@ -229,40 +290,53 @@ def _flight(run: Path, parsed: Parsed[Any]) -> int:
     return 0
 
 
-def _dump(run: Path, parsed: Parsed[Any]) -> int:
-    replies = _replies(run, parsed, s.Dump())
-    _print(bytes(line).decode() for reply in replies for line in _body(reply, list[msgspec.Raw]))
+def _dump(launchers: Launchers, parsed: Parsed[Any]) -> int:
+    answers = ask_all(launchers, parsed.options.node, s.Dump())
+    lines = {_name(answer): body_of(answer, list[msgspec.Raw]) for answer in answers}
+    if parsed.options.json:
+        _print_json(lines)
+    else:
+        _print(bytes(line).decode() for node in lines.values() for line in node)
     return 0
 
 
-def _restart(run: Path, parsed: Parsed[Any]) -> int:
-    return _order(run, parsed, s.Restart(save=parsed.options.after_checkpoint))
-
-
-def _stop(run: Path, parsed: Parsed[Any]) -> int:
-    return _order(run, parsed, s.Stop(save=parsed.options.after_checkpoint))
-
-
-def _exclude(run: Path, parsed: Parsed[Any]) -> int:
-    if not parsed.target:
-        raise UsageError("name the node: undaunted ctl RUN exclude NODE; status shows them")
-    return _order(
-        run, parsed, s.Exclude(target=parsed.target, save=parsed.options.after_checkpoint)
-    )
-
-
-def _limits(run: Path, parsed: Parsed[Any]) -> int:
+def _limits(launchers: Launchers, parsed: Parsed[Any]) -> int:
     options = parsed.options
     names = ("heartbeat", "initial_heartbeat", "out_of_section")
     chosen = [name for name in names if parsed.is_given(name.replace("_", "-"))]
     given = {name: getattr(options, name) for name in chosen}
     given |= {f"section:{name}": seconds for name, seconds in options.sections.items()}
     if not given:
-        raise UsageError("give a limit, such as --heartbeat 10m; status shows those in force")
-    return _order(run, parsed, s.Limits(limits=given))
+        return _of_all(launchers, parsed, s.Status(), _LimitsOnly, _limit_lines)
+    if len(given) > s.MOST_LIMITS:
+        raise UsageError(
+            f"--sections: {len(given)} limits are too many at a time; give {s.MOST_LIMITS}, and "
+            "the others in another call: limits add up"
+        )
+    if long := [name for name in options.sections if len(name) > s.LONGEST_SECTION]:
+        raise UsageError(
+            f"--sections: the name {long[0][:20]}... has {len(long[0])} characters; sections have "
+            f"at most {s.LONGEST_SECTION}"
+        )
+    return _order(launchers, parsed, s.Limits(limits=given))
 
 
-_BODIES: dict[str, Callable[[Path, Parsed[Any]], int]] = {
+def _restart(launchers: Launchers, parsed: Parsed[Any]) -> int:
+    return _order(launchers, parsed, s.Restart(save=parsed.options.after_checkpoint))
+
+
+def _stop(launchers: Launchers, parsed: Parsed[Any]) -> int:
+    return _order(launchers, parsed, s.Stop(save=parsed.options.after_checkpoint))
+
+
+def _exclude(launchers: Launchers, parsed: Parsed[Any]) -> int:
+    if not parsed.target:
+        raise UsageError("name the node: undaunted ctl RUN exclude NODE; status shows them")
+    order = s.Exclude(target=parsed.target, save=parsed.options.after_checkpoint)
+    return _order(launchers, parsed, order)
+
+
+_BODIES: dict[str, Callable[[Launchers, Parsed[Any]], int]] = {
     "status": _status,
     "stacks": _stacks,
     "flight": _flight,
@@ -276,7 +350,7 @@ _RECORDINGS = list[s.RankRecording]
 
 
 def _of_all(
-    run: Path,
+    launchers: Launchers,
     parsed: Parsed[Any],
     question: s.Question,
     kind: type[T],
@@ -284,8 +358,8 @@ def _of_all(
     chosen: Callable[[T], T] = lambda body: body,
 ) -> int:
     """Ask every launcher, and print what they answer."""
-    replies = _replies(run, parsed, question)
-    bodies = {reply.node: chosen(_body(reply, kind)) for reply in replies}
+    answers = ask_all(launchers, parsed.options.node, question)
+    bodies = {_name(answer): chosen(body_of(answer, kind)) for answer in answers}
     if parsed.options.json:
         _print_json(bodies)
     else:
@@ -295,15 +369,19 @@ def _of_all(
     return 0
 
 
-def _order(run: Path, parsed: Parsed[Any], question: s.Order) -> int:
+def _order(launchers: Launchers, parsed: Parsed[Any], order: s.Order) -> int:
     """Tell one launcher, which tells the leader of the job."""
-    reply = next(_replies(run, parsed, question))
-    decision = _body(reply, s.Decision)
+    answer = ask_one(launchers, parsed.options.node, order)
+    decision = body_of(answer, s.Decision)
     if parsed.options.json:
-        _print_json({"node": reply.node, **msgspec.to_builtins(decision)})
+        _print_json({"node": answer.node, **msgspec.to_builtins(decision)})
     else:
         _print([decision.line])
     return 0 if decision.done else _REFUSED
+
+
+def _name(answer: s.Answer) -> str:
+    return answer.node or "(coordinator)"
 
 
 # --- for people -----------------------------------------------------------------------------------
@@ -325,14 +403,21 @@ def _status_lines(status: s.NodeStatus) -> Iterator[str]:
         yield f"spares    {spares}"
     for node, reason in job.excluded.items():
         yield f"excluded  {node}: {reason}"
-    launcher = f"pid {status.pid}, undaunted {status.version}"
-    yield f"node      {status.node} ({job.role}): {status.state}, round {status.round}, {launcher}"
+    what = f"{status.state}, round {status.round}, " if status.node else ""
+    who = f"{status.node} ({job.role})" if status.node else "none, this is the coordinator"
+    yield f"node      {who}: {what}pid {status.pid}, undaunted {status.version}"
     for rank in status.ranks:
         yield f"rank      {rank.rank}: {_rank(rank)}"
+    for line in _limit_lines(status):
+        yield f"limit     {line}"
+
+
+def _limit_lines(status: s.NodeStatus | _LimitsOnly) -> Iterator[str]:
+    all_ranks = {rank for limit in status.limits for rank in limit.ranks}
     for limit in status.limits:
         seconds = "off" if limit.seconds is None else format_duration(limit.seconds)
-        held = "" if len(limit.ranks) == len(status.ranks) else f", {_ranks(limit.ranks)}"
-        yield f"limit     {limit.name}: {seconds} ({limit.source}{held})"
+        held = "" if len(limit.ranks) == len(all_ranks) else f", {_ranks(limit.ranks)}"
+        yield f"{limit.name}: {seconds} ({limit.source}{held})"
 
 
 def _restarts(job: s.JobStatus) -> str:
@@ -383,97 +468,3 @@ def _print_json(value: object) -> None:
     take_any_text(for_programs=True)
     with printing():
         sys.stdout.write(json_text(value))
-
-
-# --- the connection -------------------------------------------------------------------------------
-
-
-class NoAnswerError(Exception):
-    """A launcher does not answer, or refuses; the message says which one and why."""
-
-
-def _places(run: Path, node: str) -> list[Path]:
-    """The sockets of launchers in a run directory, or of one of them.
-
-    Raises:
-        NoAnswerError: there is none.
-    """
-    if node:
-        return [run / s.file_name(node)]
-    places = sorted(run.glob(f"{s.PREFIX}*{s.SUFFIX}"))
-    if not places:
-        raise NoAnswerError(
-            f"{run}: no launcher can be asked here: the run is over, or it runs on other machines"
-        )
-    return places
-
-
-def _replies(run: Path, parsed: Parsed[Any], question: s.Question) -> Iterator[s.Answer]:
-    """Ask one launcher after the other; who does not answer is said.
-
-    Raises:
-        NoAnswerError: nobody has answered.
-    """
-    answered, problems = False, []
-    for place in _places(run, parsed.options.node):
-        reply = _ask(place, question)
-        if isinstance(reply, str):
-            problems.append(reply)
-        else:
-            answered = True
-            yield reply
-    if not answered:
-        raise NoAnswerError("; ".join(problems))
-    for problem in problems:
-        print(f"undaunted ctl: {printable(problem)}", file=sys.stderr)
-
-
-def _ask(place: Path, question: s.Question) -> s.Answer | str:
-    """Return the answer of one launcher, or why there is none."""
-    name = place.name.removeprefix(s.PREFIX).removesuffix(s.SUFFIX)
-    pid = 0
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
-        link.settimeout(ANSWER_S)
-        try:
-            with s.address_of(place) as address:
-                link.connect(address)
-            pid = peer(link).pid
-            with contextlib.suppress(ConnectionError):  # it may have answered without listening
-                link.sendall(encode(msgspec.json.encode(question)))
-            answer = msgspec.json.decode(_answer(link), type=s.Answer)
-        except (OSError, FrameError, msgspec.MsgspecError) as error:
-            return f"node {name}: {_why(error, pid)}"
-    return f"node {answer.node}: {answer.error}" if answer.error else answer
-
-
-def _answer(link: socket.socket) -> bytes:
-    decoder, deadline = FrameDecoder(s.MOST_ANSWERED + 4096), time.monotonic() + ANSWER_S
-    while data := link.recv(_PIECE):
-        link.settimeout(max(0.001, deadline - time.monotonic()))
-        decoder.feed(data)
-        if (frame := decoder.next()) is not None:
-            return frame
-    raise ConnectionResetError(0, "it has closed the connection")
-
-
-def _why(error: Exception, pid: int) -> str:
-    if isinstance(error, FileNotFoundError):
-        return "there is no such launcher here; undaunted ctl RUN status shows those that run"
-    if isinstance(error, ConnectionRefusedError):
-        return "its launcher has ended, or runs on another machine: ask there"
-    if isinstance(error, BlockingIOError):
-        return "too many others wait for it: try again"
-    if not isinstance(error, TimeoutError):
-        return getattr(error, "strerror", None) or str(error)
-    stopped = process.state(pid) in ("T", "t")
-    what = f"is stopped by a signal: kill -CONT {pid}" if stopped else "does not answer"
-    return f"its launcher (pid {pid}) {what}; no answer within {ANSWER_S:g} s"
-
-
-def _body(reply: s.Answer, kind: type[T]) -> T:
-    try:
-        return msgspec.json.decode(reply.body, type=kind)
-    except msgspec.MsgspecError as error:
-        raise NoAnswerError(
-            f"node {reply.node}: another version of undaunted runs there ({error})"
-        ) from None

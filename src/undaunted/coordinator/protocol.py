@@ -19,6 +19,8 @@ MAX_HANDSHAKE_BYTES = 64 * 1024
 MAX_MESSAGE_BYTES = 1024 * 1024
 # The same between a follower and its leader, where `Aside` may be longer.
 MAX_LINK_BYTES = 9 * 1024 * 1024
+# The same of what people are answered.
+MAX_ANSWER_BYTES = 33 * 1024 * 1024
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
@@ -437,6 +439,29 @@ class Grant(_Message, frozen=True):
     ledger: Ledger | None = None
 
 
+# --- from people, and to them --------------------------------------------------------------------
+
+
+class Question(_Message, frozen=True):
+    """The only one of its connection; see docs/design/ctl.md. `Answer`, or `Refused`, follows.
+
+    Attributes:
+        data: none of the coordination's.
+        node: who is asked, "" = whoever leads.
+        by: who asks, where the leader passes it on; "" = whoever is connected.
+    """
+
+    data: bytes
+    node: str = ""
+    by: str = ""
+
+
+class Answer(_Message, frozen=True):
+    """To a question; ``data`` is none of the coordination's."""
+
+    data: bytes
+
+
 Message = (
     Hello
     | Renew
@@ -455,4 +480,6 @@ Message = (
     | MissAnswer
     | Claim
     | Grant
+    | Question
+    | Answer
 )

@@ -1,6 +1,6 @@
-"""The socket at which a running launcher is asked: where it is, what is said over it.
+"""How a running launcher is asked: where its socket is, what is said there and over the wire.
 
-One question and one answer for each connection, each a frame (a length of four bytes, then JSON).
+One question and one answer for each connection: JSON in `protocol.Question` and `protocol.Answer`.
 """
 
 from __future__ import annotations
@@ -15,17 +15,23 @@ import msgspec
 from undaunted.attribution.flight.recording import Recording  # noqa: TC001 - decoded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
 
 VERSION = 1
 MOST_ASKED = 64 * 1024  # bytes of a question
 MOST_ANSWERED = 32 * 1024 * 1024  # bytes of an answer
+MARGIN = 1024  # bytes of what is around them
 PREFIX, SUFFIX = "ctl-", ".sock"
 _LONGEST_NAME = 64  # of the file; the whole path of a Unix socket has at most 107 bytes
 _LONGEST_PATH = 107
+MOST_LIMITS = 64  # of one order
+LONGEST_SECTION = 64  # characters of its name
 _Limit = Annotated[
-    str, msgspec.Meta(pattern="^(heartbeat|initial_heartbeat|out_of_section|section:.{1,64})$")
+    str,
+    msgspec.Meta(
+        pattern="^(heartbeat|initial_heartbeat|out_of_section|section:.{1,%d})$" % LONGEST_SECTION  # noqa: UP031
+    ),
 ]
 _Seconds = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 _Node = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
@@ -76,7 +82,9 @@ class Exclude(_Question, frozen=True, kw_only=True):
 class Limits(_Question, frozen=True, kw_only=True):
     """Hold all ranks of the job to other limits: seconds by name, None = there is none."""
 
-    limits: Annotated[dict[_Limit, _Seconds | None], msgspec.Meta(min_length=1, max_length=64)]
+    limits: Annotated[
+        dict[_Limit, _Seconds | None], msgspec.Meta(min_length=1, max_length=MOST_LIMITS)
+    ]
 
 
 Order = Restart | Stop | Exclude | Limits
@@ -89,6 +97,8 @@ def question_of(data: bytes) -> Question:
     Raises:
         ValueError: it is something else, or of another version.
     """
+    if len(data) > MOST_ASKED:
+        raise ValueError(f"a question of {len(data)} bytes; {MOST_ASKED} are the most")
     try:
         asked = msgspec.json.decode(data)
         version = asked.get("v", VERSION) if isinstance(asked, dict) else VERSION
@@ -245,6 +255,26 @@ class NodeStatus(msgspec.Struct, frozen=True):
     job: JobStatus
     ranks: list[RankStatus] = []
     limits: list[LimitStatus] = []
+
+
+async def answered(node: str, data: bytes, reply: Callable[[Question], Awaitable[bytes]]) -> bytes:
+    """Return the answer to a question, whatever it is.
+
+    Args:
+        node: who answers.
+        data: the question.
+        reply: returns the body of the answer; `ValueError` says why there is none.
+    """
+    body, problem = b"null", ""
+    try:
+        body = await reply(question_of(data))
+    except ValueError as error:
+        problem = str(error)
+    except Exception as error:  # noqa: BLE001 - a bug in here is no reason to end a job
+        problem = f"a bug of undaunted: {type(error).__name__}: {error}"
+    if len(body) > MOST_ANSWERED:
+        body, problem = b"null", f"the answer has {len(body)} bytes, too many"
+    return msgspec.json.encode(Answer(node=node, error=problem, body=msgspec.Raw(body)))
 
 
 # --- where it is ----------------------------------------------------------------------------------

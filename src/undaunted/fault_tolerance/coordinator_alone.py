@@ -7,19 +7,27 @@ import os
 import signal
 import sys
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from undaunted import __version__
+from undaunted.base.recent import all_lines
+from undaunted.base.timers import lease_clock_ns
 from undaunted.coordinator.core import election
 from undaunted.coordinator.core.leader import Leader
 from undaunted.coordinator.core.leader_messages import LeaderConfig
+from undaunted.coordinator.protocol import Answer, Question, Refused
 from undaunted.coordinator.service import ledger_file
 from undaunted.coordinator.service.asking import left_behind
 from undaunted.coordinator.service.leading import Leading, Listener, job_server
 from undaunted.coordinator.wire.connection import WireError
 from undaunted.coordinator.wire.credentials import TlsError, TokenError
 from undaunted.coordinator.wire.handshake import Terms
+from undaunted.fault_tolerance import control_socket as s
 from undaunted.fault_tolerance import cycle_info, job_access
+from undaunted.fault_tolerance.agent.status import of_leader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,6 +90,7 @@ async def _serve(config: AloneConfig) -> int:
     leader = _leader(config, known)
     kept = ledger_file.LedgerFile(config.run_dir, endpoint)
     listener = Listener()
+    listener.let_ask("", partial(_answer, config, listener))
     files = cycle_info.of(config.cycle_info, _say)
     listener.leading = Leading(
         leader,
@@ -113,6 +122,51 @@ async def _serve(config: AloneConfig) -> int:
         if logs is not None:
             await logs.close()
     return _last_words(config, leader, why)
+
+
+async def _answer(config: AloneConfig, listener: Listener, data: bytes, by: str) -> bytes:
+    """Answer what somebody asks the coordinator; a node carries orders to it, as all reports."""
+    leading = listener.leading
+    assert leading is not None
+
+    async def reply(question: s.Question) -> bytes:
+        match question:
+            case s.Status():
+                return msgspec.json.encode(_status(config, leading.leader))
+            case s.Dump():
+                machines = {"leader": leading.recent, "policy": leading.leader.recent}
+                kept = {name: one.copy() for name, one in machines.items()}
+                return await asyncio.to_thread(all_lines, kept, s.MOST_ANSWERED // 2)
+            case s.Stacks() | s.Flight():
+                raise ValueError("no ranks run here; ask a node (--node), status shows them")
+        return await _order(leading, question, by)
+
+    return await s.answered("", data, reply)
+
+
+def _status(config: AloneConfig, leader: Leader) -> s.NodeStatus:
+    state = leader.state.name.lower()
+    job = of_leader(leader, lease_clock_ns())
+    return s.NodeStatus("", os.getpid(), __version__, config.run_id, state, job.round, job)
+
+
+async def _order(leading: Leading, order: s.Order, by: str) -> bytes:
+    """Have a node of the round pass an order on, and return what comes of it.
+
+    Raises:
+        ValueError: none can.
+    """
+    here = leading.leader.heard()
+    nodes = [each.node for each in leading.leader.ledger.table if each.address]
+    node = next((each for each in nodes if each in here), "")
+    if not node:
+        raise ValueError("there is no round, or no node of it takes connections (takeover=0)")
+    said = await leading.pass_on(Question(data=msgspec.json.encode(order), node=node), by)
+    if isinstance(said, Answer):
+        answer = msgspec.json.decode(said.data, type=s.Answer)
+        if not answer.error:
+            return bytes(answer.body)
+    raise ValueError(said.reason if isinstance(said, Refused) else f"node {node}: {answer.error}")
 
 
 def _beside() -> ControllerHost:

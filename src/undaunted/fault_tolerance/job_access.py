@@ -129,10 +129,9 @@ def token(nodes: Nodes) -> bytes:
     if found := find_token(os.environ):
         return found
     try:
-        config = os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
-        own = Path(config, "undaunted")
-        make_private(own)
-        return find_token(os.environ, own / "token", create=True)
+        own = own_token_file()
+        make_private(own.parent)
+        return find_token(os.environ, own, create=True)
     except (TokenError, OSError, RuntimeError) as error:
         hosts = [parse_address(each).host for each in nodes.endpoints] or [nodes.address]
         if all(map(is_loopback, hosts)):
@@ -141,6 +140,16 @@ def token(nodes: Nodes) -> bytes:
             f"launchers of several nodes need a token that all know ({error}): give "
             "--coordinator-token-file, or set UNDAUNTED_TOKEN"
         ) from None
+
+
+def own_token_file() -> Path:
+    """Where this user's own token is, if it has one.
+
+    Raises:
+        RuntimeError: this user has no home.
+    """
+    config = os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
+    return Path(config, "undaunted", "token")
 
 
 def contexts(nodes: Nodes) -> Contexts:

@@ -130,6 +130,11 @@ class Leader:
         """When each node that is connected was heard of last."""
         return {each.node: each.heard_ns for each in self._sessions.connected()}
 
+    def addresses(self) -> dict[str, str]:
+        """Where each node that is connected listens, "" = nowhere; of a lost member as well."""
+        seats = {seat.node: seat.address for seat in self.ledger.table}
+        return seats | {each.node: each.hello.address for each in self._sessions.connected()}
+
     @property
     def epoch(self) -> int:
         """The epoch it leads under."""

@@ -1,11 +1,13 @@
-"""Questions to other members of the job, one connection each."""
+"""Questions to a member of the job, one connection each."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 from typing import TYPE_CHECKING, Any
 
 from undaunted.base.deadline import wait_for
+from undaunted.base.text import format_duration
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.service import ledger_file
 from undaunted.coordinator.wire.client import connect
@@ -28,38 +30,65 @@ class _Answer:
 
     def __init__(self, question: p.Message) -> None:
         self._question = question
-        self.answer: asyncio.Future[p.Message | None] = asyncio.get_running_loop().create_future()
+        self.answer: asyncio.Future[p.Message] = asyncio.get_running_loop().create_future()
 
     def opened(self, connection: Connection) -> None:
         connection.send(self._question)
 
     def received(self, connection: Connection, message: Any) -> None:
-        self._set(message)
+        if not self.answer.done():
+            self.answer.set_result(message)
         connection.close("answered")
 
     def closed(self, connection: Connection, reason: str) -> None:
-        del connection, reason
-        self._set(None)
-
-    def _set(self, message: p.Message | None) -> None:
         if not self.answer.done():
-            self.answer.set_result(message)
+            self.answer.set_exception(WireError(f"{connection.peer}: {reason}"))
+            self.answer.exception()  # has been seen, should nobody wait any more
 
 
 async def ask(
     address: str, question: p.Message, terms: Terms, tls: ssl.SSLContext | None
 ) -> p.Message | None:
     """Return the answer of whoever listens at ``address``; None = there is none within a second."""
-    waiting = _Answer(question)
-    connection = None
     try:
-        connection = await connect(address, waiting, terms, tls=tls, timeout_s=ANSWER_S)
-        return await wait_for(waiting.answer, ANSWER_S)
-    except (WireError, asyncio.TimeoutError):
+        return await answer_of(address, question, terms, tls, timeout_s=ANSWER_S)
+    except WireError:
         return None
+
+
+async def answer_of(
+    address: str,
+    question: p.Message,
+    terms: Terms,
+    tls: ssl.SSLContext | None,
+    *,
+    timeout_s: float,
+    longest: int = p.MAX_MESSAGE_BYTES,
+) -> p.Message:
+    """Return the answer of whoever listens at ``address``.
+
+    Args:
+        address: see `connect`.
+        question: what is said there.
+        terms: see `connect`.
+        tls: see `connect`.
+        timeout_s: longest duration until there is a connection, and then until the answer is there.
+        longest: how many bytes the answer may have.
+
+    Raises:
+        WireError: there is none; says why.
+    """
+    waiting = _Answer(question)
+    connection = await connect(
+        address, waiting, terms, tls=tls, longest=longest, timeout_s=timeout_s
+    )
+    try:
+        return await wait_for(waiting.answer, timeout_s)
+    except asyncio.TimeoutError:
+        late = f"{address}: no answer within {format_duration(timeout_s)}"
+        raise WireError(late, number=errno.ETIMEDOUT) from None
     finally:
-        if connection is not None:
-            connection.close("no answer in time")
+        connection.close("no answer in time")
 
 
 async def left_behind(

@@ -6,26 +6,33 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from undaunted.base.recent import Recent
 from undaunted.base.timers import Timers, lease_clock_ns
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import leader_messages as c
+from undaunted.coordinator.core.formation import name_some
 from undaunted.coordinator.core.leader import LeaderState
-from undaunted.coordinator.service.asking import ask
+from undaunted.coordinator.service.asking import answer_of, ask
 from undaunted.coordinator.service.option_differences import Differences
+from undaunted.coordinator.service.questions import FirstMessages, Questions
+from undaunted.coordinator.wire.connection import WireError
 from undaunted.coordinator.wire.server import Server
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from undaunted.coordinator.core.leader import Leader
     from undaunted.coordinator.service.following import Following
     from undaunted.coordinator.wire.connection import Connection
     from undaunted.coordinator.wire.handshake import Terms
 
-# Followers and members that ask say so at once.
-FIRST_MESSAGE_S = 5.0
+
+# A node needs 5 s for its answer, at most.
+PASS_ON_S = 10.0
+_NOT_LEADING = "this node does not lead the job"
 
 
 class BesideLeader(Protocol):
@@ -136,6 +143,30 @@ class Leading:
         """Somebody else may lead from now on; followers are told."""
         self._feed(c.Deposed(reason))
 
+    async def pass_on(self, question: p.Question, by: str) -> p.Answer | p.Refused:
+        """Have the node that is asked answer."""
+        node, addresses = question.node, self.leader.addresses()
+        if not addresses.get(node):
+            reason = f"node {node} is not in the job, which has {name_some(addresses)}"
+            if node in addresses:
+                reason = f"node {node} takes no connections (takeover=0): ask on its machine"
+            return p.Refused(reason=reason)
+        try:
+            answer = await answer_of(
+                addresses[node],
+                msgspec.structs.replace(question, by=by),
+                self._terms,
+                self._tls,
+                timeout_s=PASS_ON_S,
+                longest=p.MAX_ANSWER_BYTES,
+            )
+        except WireError as error:
+            return p.Refused(reason=f"node {node}: {error}")
+        if isinstance(answer, p.Answer):
+            return answer
+        reason = answer.reason if isinstance(answer, p.Refused) else "it does not answer that"
+        return p.Refused(reason=f"node {node}: {reason}")
+
     async def close(self) -> None:
         """Release everything; nobody is told."""
         self._over = True
@@ -210,45 +241,58 @@ def job_server(
 
 
 class Listener:
-    """Handler of the connections to a node: its followers, where it leads, and asking members.
+    """Handler of the connections to a node: its followers, where it leads, members and people.
 
     Attributes:
         leading: the leader that is served here, None = none.
         following: of this node; None = this is no node, but a coordinator alone.
+        questions: of people; None = nobody answers them.
     """
 
     def __init__(self) -> None:
-        self._silent: dict[Connection, asyncio.TimerHandle] = {}
+        self._first = FirstMessages()
         self.leading: Leading | None = None
         self.following: Following | None = None
+        self.questions: Questions | None = None
+
+    def let_ask(self, node: str, answer: Callable[[bytes, str], Awaitable[bytes]]) -> None:
+        """Have people's questions to this node, or to the leader while it is here, answered."""
+        self.questions = Questions(answer, node, self._pass_on)
 
     def opened(self, connection: Connection) -> None:
-        """Wait for the first message, not for ever."""
-        late = f"it has not said what it wants within {FIRST_MESSAGE_S:g} s"
-        loop = asyncio.get_running_loop()
-        self._silent[connection] = loop.call_later(FIRST_MESSAGE_S, connection.drop, late)
+        """Wait for the first message."""
+        self._first.expect(connection)
 
     def received(self, connection: Connection, message: Any) -> None:
-        """Pass a message on: a question to the follower, all others to the leader."""
-        self._has_spoken(connection)
+        """Pass a message on: what members ask to the follower, most others to the leader."""
+        self._first.over(connection)
         if isinstance(message, p.Miss | p.Claim):
             self._asked(connection, message)
-        elif self.leading is not None:
+        elif isinstance(message, p.Question) and self.questions and self._answers(message.node):
+            self.questions.received(connection, message)
+        elif self.leading is not None and not isinstance(message, p.Question):
             self.leading.received(connection, message)
         else:
-            reason = "this node does not lead the job"
-            connection.send(p.Refused(reason=reason, leader=self._leader()))
-            connection.close(reason)
+            connection.send(p.Refused(reason=_NOT_LEADING, leader=self._leader()))
+            connection.close(_NOT_LEADING)
 
     def closed(self, connection: Connection, reason: str) -> None:
         """Tell the leader."""
-        self._has_spoken(connection)
+        self._first.over(connection)
+        if self.questions is not None:
+            self.questions.closed(connection, reason)
         if self.leading is not None:
             self.leading.closed(connection, reason)
 
-    def _has_spoken(self, connection: Connection) -> None:
-        if (timer := self._silent.pop(connection, None)) is not None:
-            timer.cancel()
+    def _answers(self, node: str) -> bool:
+        """Whether questions to a node are answered, or passed on, here; see `protocol.Question`."""
+        here = self.following is not None and node == self.following.follower.config.node
+        return here or self.leading is not None
+
+    async def _pass_on(self, question: p.Question, by: str) -> p.Answer | p.Refused:
+        if self.leading is None:
+            return p.Refused(reason=_NOT_LEADING, leader=self._leader())
+        return await self.leading.pass_on(question, by)
 
     def _asked(self, connection: Connection, question: p.Miss | p.Claim) -> None:
         if self.following is not None:

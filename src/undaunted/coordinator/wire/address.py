@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 UNIX = "@"  # as `ss` and others show what the kernel has as a NUL
+_UNIX = (UNIX, "/")
 
 
 class Address(NamedTuple):
@@ -21,7 +22,7 @@ class Address(NamedTuple):
 
     Attributes:
         host: name or number; "" = all interfaces of this machine; ``@NAME`` = an abstract Unix
-            socket, for processes of this user on this machine.
+            socket, for processes of this user on this machine; ``/PATH`` = one with a file.
         port: 0 = any that is free, or none.
     """
 
@@ -31,7 +32,7 @@ class Address(NamedTuple):
     @property
     def is_unix(self) -> bool:
         """Whether it is a Unix socket's."""
-        return self.host.startswith(UNIX)
+        return self.host.startswith(_UNIX)
 
     def __str__(self) -> str:
         if self.is_unix:
@@ -40,12 +41,12 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str) -> Address:
-    """Read ``node0:29400``, ``10.0.0.1:29400``, ``[::1]:29400``, ``:29400`` or ``@name``.
+    """Read ``node0:29400``, ``10.0.0.1:29400``, ``[::1]:29400``, ``:29400``, ``@name``, ``/path``.
 
     Raises:
         ValueError: it is something else.
     """
-    if text.startswith(UNIX):
+    if text.startswith(_UNIX):
         return Address(text, 0)
     host, colon, port = text.strip().rpartition(":")
     if host.startswith("[") and host.endswith("]"):
@@ -67,7 +68,7 @@ def from_socket(sockaddr: Any) -> Address:
 
 def is_loopback(host: str) -> bool:
     """Whether a numeric address, or that of a Unix socket, never leaves this machine."""
-    if host.startswith(UNIX):
+    if host.startswith(_UNIX):
         return True
     try:
         address = ipaddress.ip_address(host)

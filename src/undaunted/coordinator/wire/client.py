@@ -40,7 +40,8 @@ async def connect(
     `Handler.opened` has been called then, and what the server said at once has been received.
 
     Args:
-        address: ``HOST:PORT``, or ``@NAME`` of an abstract Unix socket of this user.
+        address: ``HOST:PORT``; ``@NAME`` of an abstract Unix socket of this user, or the path of
+            one that has a file.
         handler: gets what happens on the connection.
         terms: job, version, token and name of this node.
         tls: see `undaunted.coordinator.wire.credentials.client_context`; None = none.
@@ -64,9 +65,10 @@ async def connect(
         raise
     except asyncio.TimeoutError:
         late = f"no answer within {format_duration(timeout_s)}{attempt.perhaps_tls}"
-        raise WireError(f"{parsed}: {late}") from None
+        raise WireError(f"{parsed}: {late}", number=errno.ETIMEDOUT) from None
     except OSError as error:
-        raise WireError(f"{parsed}: {describe(error)}", refused=_is_misfit(error)) from None
+        line = f"{parsed}: {describe(error)}"
+        raise WireError(line, refused=_is_misfit(error), number=error.errno or 0) from None
 
 
 class _Attempt:
@@ -87,6 +89,7 @@ class _Attempt:
         self._tls = tls
         self._decode = decode
         self._longest = longest
+        self._handshake: ClientHandshake | None = None
         self._connection: Connection | None = None
         self._result: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
 
@@ -99,7 +102,7 @@ class _Attempt:
 
     async def _shake(self, sock: socket.socket, peer: Address, timeout_s: float) -> Connection:
         loop = asyncio.get_running_loop()
-        handshake = ClientHandshake(self._terms, os.urandom(NONCE_BYTES))
+        self._handshake = handshake = ClientHandshake(self._terms, os.urandom(NONCE_BYTES))
         connection = Connection(sock, peer, handshake, self._handler, self, self._decode, timeout_s)
         connection.longest = self._longest
         self._connection = connection
@@ -122,7 +125,7 @@ class _Attempt:
     @property
     def perhaps_tls(self) -> str:
         """A hint where a connected server says nothing: a server with TLS waits for it."""
-        silent = self._tls is None and self._connection is not None
+        silent = self._tls is None and self._handshake is not None and not self._handshake.heard
         return "; it may use TLS, and this node does not" if silent else ""
 
     def give_up(self) -> None:
@@ -140,7 +143,7 @@ class _Attempt:
 
     def ended(self, _connection: Connection, end: End) -> None:
         if not self._result.done():
-            reason = end.reason
+            reason = end.reason + self.perhaps_tls
             if self._tls is not None and not end.refused:
                 reason += "; it may refuse this node's certificate: its output says so"
             error = WireError(f"{self._address}: {reason}", refused=end.refused)
@@ -166,7 +169,7 @@ async def _first_that_answers(
         try:
             tune(sock)
             await bounded(loop.sock_connect(sock, address.sockaddr), share_s)
-            if address.family == socket.AF_UNIX:
+            if address.family == socket.AF_UNIX and address.sockaddr.startswith("\0"):
                 check_own(sock)
             # Where nobody listens, a socket may be connected with itself by chance.
             if sock.getsockname() != sock.getpeername():

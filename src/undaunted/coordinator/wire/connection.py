@@ -143,6 +143,7 @@ class Connection(asyncio.BufferedProtocol):
         peer: the other side's address.
         node: name of the other side's node, where it is a client; "" before `Handler.opened`.
         longest: how many bytes a message may have, either way; to be set before the handshake.
+            What is set later counts for those that are sent.
     """
 
     def __init__(

@@ -32,7 +32,7 @@ class Terms:
     """What one side brings into its handshakes.
 
     Attributes:
-        run_id: the job.
+        run_id: the job; "" = whichever is served there, for a client that is no member of it.
         build: version of undaunted.
         token: what the members of the job know, b"" = there is none. Never shown.
         node: name of this node, "" = on no node.
@@ -112,9 +112,9 @@ class ServerHandshake:
         expected = _code(own.token, b"client", self._nonce, proof.nonce, proof.run_id)
         if not hmac.compare_digest(proof.mac, expected):
             return Step(refusal=f"{_named(self.node)} {_wrong_token(own)}")
-        if proof.run_id != own.run_id:
+        if proof.run_id not in ("", own.run_id):
             return Step(refusal=_wrong_run(self.node, proof.run_id, own.run_id))
-        mac = _code(own.token, b"server", self._nonce, proof.nonce, own.run_id)
+        mac = _code(own.token, b"server", self._nonce, proof.nonce, proof.run_id)
         return Step(send=_encode(Accepted(mac=mac)), done=True)
 
 
@@ -127,6 +127,11 @@ class ClientHandshake:
         self._terms = terms
         self._nonce = nonce
         self._challenge: Challenge | None = None
+
+    @property
+    def heard(self) -> bool:
+        """Whether a challenge has come."""
+        return self._challenge is not None
 
     def begin(self) -> None:
         """Wait for the challenge."""

@@ -13,7 +13,13 @@ import msgspec
 from undaunted.base.deadline import wait_for
 from undaunted.base.text import format_duration
 from undaunted.coordinator.protocol import MAX_MESSAGE_BYTES, Message
-from undaunted.coordinator.wire.address import Address, from_socket, is_loopback, parse_address
+from undaunted.coordinator.wire.address import (
+    UNIX,
+    Address,
+    from_socket,
+    is_loopback,
+    parse_address,
+)
 from undaunted.coordinator.wire.connection import Connection, WireError, describe
 from undaunted.coordinator.wire.handshake import NONCE_BYTES, ServerHandshake, Terms
 from undaunted.coordinator.wire.sockets import listen, resolve, tune
@@ -65,7 +71,7 @@ class Server:
 
         Args:
             address: ``HOST:PORT``; port 0 = any that is free; no host = all interfaces. ``@NAME``
-                = an abstract Unix socket.
+                = an abstract Unix socket; of one that has a file, see `start`.
             handler: gets the connections.
             terms: job, version and token. Without a token only loopback is listened at.
             tls: see `undaunted.coordinator.wire.credentials.server_context`; None = none.
@@ -97,12 +103,19 @@ class Server:
         self._held: dict[Connection, int] = {}  # bytes of long messages that are not complete
         self._held_bytes = 0
 
-    async def start(self) -> None:
+    async def start(self, listening: socket.socket | None = None) -> None:
         """Listen.
+
+        Args:
+            listening: a socket that does so already, and is closed with this server.
 
         Raises:
             WireError: that is not possible, or not allowed without a token.
         """
+        if listening is not None:
+            self._listeners = [listening]
+            self._resume(listening)
+            return
         try:
             addresses = await resolve(self._address, _RESOLVE_S, passive=True)
             here = all(is_loopback(from_socket(address.sockaddr).host) for address in addresses)
@@ -164,7 +177,7 @@ class Server:
                 self._pause(listener, _PAUSE_S)
                 self._drop_oldest()
                 return
-            self._welcome(sock, from_socket(sockaddr))
+            self._welcome(sock, _who(sock, from_socket(sockaddr)))
 
     def _welcome(self, sock: socket.socket, peer: Address) -> None:
         try:
@@ -195,7 +208,7 @@ class Server:
         """Return why a peer may not even try to prove itself, "" = it may."""
         if peer.is_unix:
             user = other_end(sock).user
-            return "" if user == os.geteuid() else f"user {user} may not connect"
+            return "" if user in (0, os.geteuid()) else f"user {user} may not connect"
         return "" if self._terms.token or is_loopback(peer.host) else _LOOPBACK_ONLY
 
     async def _adopt(self, sock: socket.socket, connection: Connection) -> None:
@@ -292,6 +305,11 @@ class Server:
         for text in self._complaints.flush(asyncio.get_running_loop().time()):
             if self._say is not None:
                 self._say(text)
+
+
+def _who(sock: socket.socket, peer: Address) -> Address:
+    """Return the address of who has connected; over a Unix socket it has none, but a pid."""
+    return Address(f"{UNIX}pid {other_end(sock).pid}", 0) if peer.is_unix else peer
 
 
 class Complaints:

@@ -135,7 +135,9 @@ async def resolve(
         OSError: there is none, or it was not found in time.
     """
     if address.is_unix:
-        return [SocketAddress(socket.AF_UNIX, "\0" + address.host.removeprefix(UNIX))]
+        path = address.host.startswith("/")
+        name = address.host if path else "\0" + address.host.removeprefix(UNIX)
+        return [SocketAddress(socket.AF_UNIX, name)]
     with contextlib.suppress(OSError, UnicodeError):
         return _look_up(address, passive=passive, numeric=True)
     if not _threads.acquire(blocking=False):

@@ -196,8 +196,8 @@ class Agent:
         await self._liveness.open()
         self._scribe.job_started()
         self._tasks.start(self._progress_file.begin())
-        self._tasks.start(self._control.open())
         self._tasks.start(self._join())
+        self._tasks.start(self._control.open())
         code = await self._ended
         if code == job.Outcome.FAILED.exit_code and self._scribe.root_cause is not None:
             await asyncio.to_thread(serve_error_file, self._scribe.root_cause)

@@ -1,7 +1,7 @@
-"""Answers whoever asks this launcher at its socket; see docs/design/ctl.md.
+"""Answers whoever asks this launcher, here or from another machine; see docs/design/ctl.md.
 
 Nothing in here decides: an order becomes an event of the job policy, and its answer is what the
-policy makes of it. Nor does anything wait for whoever asks: each of them has a deadline.
+policy makes of it.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ import socket
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from undaunted.base.deadline import in_time, within
+from undaunted.base.deadline import in_time, wait_for, within
+from undaunted.base.recent import all_lines
 from undaunted.base.unix_sockets import listen_at
 from undaunted.coordinator.core import messages as job
-from undaunted.coordinator.wire.frames import FrameDecoder, FrameError, encode
-from undaunted.coordinator.wire.sockets import bounded, peer
 from undaunted.fault_tolerance import control_socket as s
 from undaunted.fault_tolerance.agent import node as m
 from undaunted.fault_tolerance.agent.node import LOOKS_BY_HAND
@@ -39,25 +38,19 @@ if TYPE_CHECKING:
     from undaunted.attribution.evidence import RankEvidence
     from undaunted.attribution.hang import Seen
     from undaunted.base.recent import Recent
+    from undaunted.coordinator.wire.server import Server
     from undaunted.fault_tolerance.agent.orders import Orders
     from undaunted.fault_tolerance.agent.ranks import Ranks
     from undaunted.fault_tolerance.run_config import RunConfig
 
-T = TypeVar("T")
-
-MOST_CLIENTS = 8
-ASK_S = 5.0  # for a client to say what it wants
-TAKE_S = 10.0  # to take the answer
 DECIDE_S = 5.0  # for what comes of an order
 LOOK_S = 5.0  # for the ranks to be looked at
 _DISK_S = 5.0  # the run directory may be on a disk that hangs
-_ACCEPT_AGAIN_S = 1.0
-_PIECE = 1 << 16
 _BACKLOG = 128
 
 
 class Control:
-    """The socket, who is connected to it, and the answers.
+    """The socket and the answers.
 
     Args:
         config: the run.
@@ -65,7 +58,7 @@ class Control:
         node: its state machine.
         recent: what that has done.
         ranks: of the node.
-        orders: get what is ordered.
+        orders: get what is ordered, and who asks from elsewhere.
         post: takes events for the node.
         say: shows a line.
     """
@@ -87,8 +80,7 @@ class Control:
         self._orders, self._post, self._say = orders, post, say
         self._path = Path(config.run_dir, s.file_name(config.node))
         self._opening: asyncio.Future[tuple[socket.socket, int]] | None = None
-        self._again: asyncio.TimerHandle | None = None
-        self._clients: set[asyncio.Task[None]] = set()
+        self._server: Server | None = None
         self._looking = asyncio.Lock()  # one look after the other
         # Who waits for what comes of an order.
         self._waiting: list[tuple[str, asyncio.Future[s.Decision]]] = []
@@ -97,6 +89,7 @@ class Control:
 
     async def open(self) -> None:
         """Begin to listen; where that does not go, the run goes on without."""
+        self._orders.let_ask(self.answer)
         loop = asyncio.get_running_loop()
         self._opening = loop.run_in_executor(None, in_time, _DISK_S, self._listen)
         try:
@@ -105,20 +98,16 @@ class Control:
             why = error.strerror or error
             self._say(f"{self._path.name}: {why}; undaunted ctl cannot reach this launcher")
         else:
-            self._accept_from(listening)
+            await self._serve(listening)
 
     async def close(self) -> None:
         """End every connection, and remove the socket."""
-        if self._again is not None:
-            self._again.cancel()
-        for client in self._clients:
-            client.cancel()
-        await asyncio.gather(*self._clients, return_exceptions=True)
         if self._opening is None:
             return
         with contextlib.suppress(OSError):
             listening, inode = await self._opening
-            asyncio.get_running_loop().remove_reader(listening)
+            if self._server is not None:
+                await self._server.close("the launcher ends")
             listening.close()
             await asyncio.to_thread(within, _DISK_S, partial(self._remove, inode), None)
 
@@ -128,85 +117,29 @@ class Control:
             listening.setblocking(False)
             return listening, Path(name).stat().st_ino
 
+    async def _serve(self, listening: socket.socket) -> None:
+        # Not on the way to the first rank.
+        from undaunted.coordinator.protocol import Question
+        from undaunted.coordinator.service.questions import Questions
+        from undaunted.coordinator.wire.handshake import Terms
+        from undaunted.coordinator.wire.server import Server
+
+        terms = Terms(self._config.run_id, self._version, node=self._config.node)
+        name = f"@{self._path.name}"
+        self._server = Server(name, Questions(self.answer), terms, messages=Question)
+        self._server.longest = s.MOST_ASKED + s.MARGIN
+        await self._server.start(listening)
+
     def _remove(self, inode: int) -> None:
         """Remove the file, unless another launcher of this name has put its own there."""
         if self._path.stat().st_ino == inode:
             self._path.unlink()
 
-    # --- who asks -------------------------------------------------------------------------------
-
-    def _accept_from(self, listening: socket.socket) -> None:
-        asyncio.get_running_loop().add_reader(listening, self._accept, listening)
-
-    def _accept(self, listening: socket.socket) -> None:
-        try:
-            client, _ = listening.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            return
-        except OSError:  # no descriptor is left: nobody is heard for a while
-            loop = asyncio.get_running_loop()
-            loop.remove_reader(listening)
-            self._again = loop.call_later(_ACCEPT_AGAIN_S, self._accept_from, listening)
-            return
-        who = peer(client)
-        client.setblocking(False)
-        if who.user not in (0, os.geteuid()):
-            client.close()
-        elif len(self._clients) >= MOST_CLIENTS:
-            self._refuse(client)
-        else:
-            serving = asyncio.get_running_loop().create_task(
-                self._serve(client, f"undaunted ctl (pid {who.pid})")
-            )
-            self._clients.add(serving)
-            serving.add_done_callback(self._clients.discard)
-
-    def _refuse(self, client: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            client.send(encode(self._error(f"{MOST_CLIENTS} others ask at the moment: try again")))
-        client.close()
-
-    async def _serve(self, client: socket.socket, by: str) -> None:
-        """Answer one question. Who is gone or slow is left alone."""
-        loop = asyncio.get_running_loop()
-        try:
-            data = await bounded(self._read(client), ASK_S)
-            if _is_gone(client):  # it was told that nobody answers: its order is not carried out
-                return
-            answer = encode(await self._answer(data, by))
-            await bounded(loop.sock_sendall(client, answer), TAKE_S)
-        except (OSError, asyncio.TimeoutError, TimeoutError):  # two classes until Python 3.11
-            pass
-        finally:
-            client.close()
-
-    async def _read(self, client: socket.socket) -> bytes:
-        loop, decoder = asyncio.get_running_loop(), FrameDecoder(s.MOST_ASKED)
-        while data := await loop.sock_recv(client, _PIECE):
-            decoder.feed(data)
-            try:
-                frame = decoder.next()
-            except FrameError:
-                return b""
-            if frame is not None:
-                return frame
-        raise ConnectionResetError
-
     # --- answers --------------------------------------------------------------------------------
 
-    async def _answer(self, data: bytes, by: str) -> bytes:
-        try:
-            body = await self._reply(s.question_of(data), by)
-        except ValueError as error:
-            return self._error(str(error))
-        except Exception as error:  # noqa: BLE001 - a bug in here is no reason to end a job
-            return self._error(f"a bug of undaunted: {type(error).__name__}: {error}")
-        if len(body) > s.MOST_ANSWERED:
-            return self._error(f"the answer has {len(body)} bytes, too many")
-        return msgspec.json.encode(s.Answer(node=self._config.node, body=msgspec.Raw(body)))
-
-    def _error(self, text: str) -> bytes:
-        return msgspec.json.encode(s.Answer(node=self._config.node, error=text))
+    async def answer(self, data: bytes, by: str) -> bytes:
+        """Answer one question; ``by`` names who asks. Takes 5 s at most."""
+        return await s.answered(self._config.node, data, partial(self._reply, by=by))
 
     async def _reply(self, question: s.Question, by: str) -> bytes:
         """Return the body of the answer. What may be long is written down in a thread.
@@ -225,7 +158,7 @@ class Control:
                 return await asyncio.to_thread(lambda: msgspec.json.encode(recordings_of(looked)))
             case s.Dump():
                 kept = {name: one.copy() for name, one in self._machines().items()}
-                return await asyncio.to_thread(_dump, kept)
+                return await asyncio.to_thread(all_lines, kept, s.MOST_ANSWERED // 2)
             case _:
                 return msgspec.json.encode(await self._order(question, by))
 
@@ -254,8 +187,8 @@ class Control:
             looked = self._ranks.next_look()
             self._post(m.LookByHand(self._node.round, recordings))
             try:
-                return await bounded(_result_of(looked), LOOK_S)
-            except (asyncio.TimeoutError, TimeoutError):
+                return await wait_for(looked, LOOK_S)
+            except asyncio.TimeoutError:
                 raise ValueError(f"the ranks were not looked at within {LOOK_S:g} s") from None
 
     # --- orders ---------------------------------------------------------------------------------
@@ -271,8 +204,8 @@ class Control:
         self._waiting.append(waiter)
         try:
             self._orders.post(self._event_of(order, by))
-            return await bounded(_result_of(waiter[1]), DECIDE_S)
-        except (asyncio.TimeoutError, TimeoutError):
+            return await wait_for(waiter[1], DECIDE_S)
+        except asyncio.TimeoutError:
             line = f"passed on; nothing has come of it within {DECIDE_S:g} s: {self._standing}"
             return s.Decision(line, done=False)
         finally:
@@ -309,18 +242,6 @@ class Control:
 # --- leaves ---------------------------------------------------------------------------------------
 
 
-def _is_gone(client: socket.socket) -> bool:
-    """Whether the other end was closed."""
-    try:
-        return not client.recv(1, socket.MSG_PEEK)
-    except BlockingIOError:
-        return False
-
-
-async def _result_of(future: asyncio.Future[T]) -> T:
-    return await future
-
-
 def _line_of(order: job.Command) -> str:
     match order:
         case job.Decided(round=number, action=action, reason=reason, restarts_left=left):
@@ -331,9 +252,3 @@ def _line_of(order: job.Command) -> str:
         case job.Say(text=text) | job.End(reason=text):
             return text
     return ""
-
-
-def _dump(machines: dict[str, Recent]) -> bytes:
-    most = s.MOST_ANSWERED // (2 * len(machines))
-    lines = [line for name, one in machines.items() for line in one.lines(name, most)]
-    return b"[" + b",".join(lines) + b"]"

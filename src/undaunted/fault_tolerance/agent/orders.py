@@ -21,7 +21,7 @@ from undaunted.fault_tolerance.agent.status import of_policy
 from undaunted.fault_tolerance.pace import Pace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from undaunted.fault_tolerance.agent.inprocess import InProcess
     from undaunted.fault_tolerance.agent.tasks import Turns
@@ -49,6 +49,9 @@ class Orders(Protocol):
 
     def recent(self) -> dict[str, Recent]:
         """What the state machines here have done, by name."""
+
+    def let_ask(self, answer: Callable[[bytes, str], Awaitable[bytes]]) -> None:
+        """Have what is asked from other machines answered; see `Control.answer`."""
 
     async def join(self) -> None:
         """Offer this node to the job; returns when that is under way."""
@@ -138,6 +141,9 @@ class OwnOrders:
     def recent(self) -> dict[str, Recent]:
         """What the policy has done."""
         return {"policy": self._recent}
+
+    def let_ask(self, answer: Callable[[bytes, str], Awaitable[bytes]]) -> None:
+        """Do nothing: a job of one node has no port."""
 
     async def join(self) -> None:
         """Begin."""

@@ -46,7 +46,7 @@ from undaunted.journal.reader import find_journals, read_journal
 from undaunted.journal.summary import JobOutcome, job_outcome, summarize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from undaunted.base.recent import Recent
     from undaunted.coordinator.protocol import Ledger
@@ -130,6 +130,10 @@ class SharedOrders:
         if leading is not None:
             found |= {"leader": leading.recent, "policy": leading.leader.recent}
         return found
+
+    def let_ask(self, answer: Callable[[bytes, str], Awaitable[bytes]]) -> None:
+        """Have what is asked over the port answered."""
+        self._listener.let_ask(self._config.node, answer)
 
     async def join(self) -> None:
         """Listen, lead if this is the host, and look for the leader."""

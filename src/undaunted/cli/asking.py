@@ -1,0 +1,234 @@
+"""Asks the launchers of a job: at the sockets of a run directory, or through its coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+import sys
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import msgspec
+
+from undaunted import __version__
+from undaunted.base import process
+from undaunted.base.text import printable
+from undaunted.coordinator.protocol import MAX_ANSWER_BYTES, Answer, Question, Refused
+from undaunted.coordinator.service.asking import answer_of
+from undaunted.coordinator.wire.connection import WireError
+from undaunted.coordinator.wire.handshake import Terms
+from undaunted.coordinator.wire.sockets import peer
+from undaunted.fault_tolerance import control_socket as s
+
+if TYPE_CHECKING:
+    import ssl
+    from pathlib import Path
+
+    from undaunted.coordinator.protocol import Message
+
+T = TypeVar("T")
+
+ANSWER_S = 15.0  # for an answer; a launcher needs 5 s itself, and the coordinator 10 s for another
+_AT_ONCE = 4  # launchers that are asked; each of them answers 8 clients
+_MOST_LEADERS = 5  # one after the other, as one sends us to the next
+
+
+class NoAnswerError(Exception):
+    """A launcher does not answer, or refuses; the message says which one and why."""
+
+
+class Launchers(Protocol):
+    """Those of a job that can be asked, by names that only `ask` understands."""
+
+    async def names(self, question: s.Question) -> list[str]:
+        """Return those of all that can answer a question.
+
+        Raises:
+            NoAnswerError: there is none.
+        """
+
+    async def ask(self, name: str, question: s.Question) -> s.Answer:
+        """Return what one of them answers.
+
+        Raises:
+            NoAnswerError: nothing.
+        """
+
+
+class Here:
+    """The launchers on this machine that share a run directory; names are those of sockets."""
+
+    def __init__(self, run: Path) -> None:
+        self._run = run.absolute()
+
+    async def names(self, question: s.Question) -> list[str]:
+        """Find the sockets."""
+        del question
+        found = sorted(each.name for each in self._run.glob(f"{s.PREFIX}*{s.SUFFIX}"))
+        if not found:
+            raise NoAnswerError(
+                f"{self._run}: no launcher can be asked here: the run is over, or it runs on other "
+                "machines; ask its coordinator, if it has several nodes: undaunted ctl HOST:PORT"
+            )
+        return [each.removeprefix(s.PREFIX).removesuffix(s.SUFFIX) for each in found]
+
+    async def ask(self, name: str, question: s.Question) -> s.Answer:
+        """Ask at a socket."""
+        place = self._run / s.file_name(name)
+        try:
+            with s.address_of(place) as address:
+                asked = Question(data=msgspec.json.encode(question))
+                said = await _said(address, asked, Terms("", __version__), None)
+        except (OSError, WireError) as error:
+            raise NoAnswerError(f"node {name}: {_why(place, error)}") from None
+        return _answer(said, f"node {name}")
+
+
+def _why(place: Path, error: Exception) -> str:
+    number = error.number if isinstance(error, WireError) else 0
+    if number == errno.ENOENT:
+        return "there is no such launcher here; undaunted ctl RUN status shows those that run"
+    if number == errno.ECONNREFUSED:
+        return "its launcher has ended, or runs on another machine: ask there"
+    if number == errno.ENOTCONN:  # as asyncio sees it
+        return "too many others wait for it: try again"
+    if number != errno.ETIMEDOUT:
+        return str(error)
+    pid = _pid_at(place)
+    stopped = process.state(pid) in ("T", "t")
+    what = f"is stopped by a signal: kill -CONT {pid}" if stopped else "does not answer"
+    return f"its launcher (pid {pid}) {what}; no answer within {ANSWER_S:g} s"
+
+
+def _pid_at(place: Path) -> int:
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as link,
+        contextlib.suppress(OSError),
+        s.address_of(place) as address,
+    ):
+        link.connect(address)
+        return peer(link).pid
+    return 0
+
+
+class There:
+    """The launchers of a job of several nodes, through whoever leads; a name is that of a node.
+
+    Args:
+        address: ``HOST:PORT`` of a coordinator; one that does not lead knows who does.
+        token: of the job.
+        tls: None = it does not use it.
+    """
+
+    def __init__(self, address: str, token: bytes, tls: ssl.SSLContext | None) -> None:
+        self._leader, self._tls = address, tls
+        self._terms = Terms("", __version__, token)
+
+    async def names(self, question: s.Question) -> list[str]:
+        """Have the leader, who is "", name the others."""
+        answer = await self.ask("", s.Status())
+        job = body_of(answer, s.NodeStatus).job
+        nodes = [*(each.node for each in job.members), *(job.spares or [])]
+        looks = isinstance(question, s.Stacks | s.Flight)
+        leader = [] if looks and not answer.node else [""]
+        return [*leader, *(each for each in nodes if each != answer.node)]
+
+    async def ask(self, name: str, question: s.Question) -> s.Answer:
+        """Have a node answer, or the leader."""
+        asked = Question(data=msgspec.json.encode(question), node=name)
+        try:
+            for _ in range(_MOST_LEADERS):
+                said = await _said(self._leader, asked, self._terms, self._tls)
+                if not isinstance(said, Refused) or not said.leader:
+                    break
+                self._leader = said.leader
+        except WireError as error:
+            remedy = "; see --token-file and --tls-ca" if error.refused else ""
+            raise NoAnswerError(f"{error}{remedy}") from None
+        return _answer(said, self._leader)
+
+
+async def _said(address: str, asked: Question, terms: Terms, tls: ssl.SSLContext | None) -> Message:
+    return await answer_of(address, asked, terms, tls, timeout_s=ANSWER_S, longest=MAX_ANSWER_BYTES)
+
+
+def _answer(said: Message, who: str) -> s.Answer:
+    if isinstance(said, Refused):
+        raise NoAnswerError(f"{who}: {said.reason}")
+    if not isinstance(said, Answer):
+        raise NoAnswerError(f"{who}: it has not answered the question")
+    try:
+        answer = msgspec.json.decode(said.data, type=s.Answer)
+    except msgspec.MsgspecError as error:
+        raise NoAnswerError(f"{who}: what it answers makes no sense: {error}") from None
+    if answer.error:
+        raise NoAnswerError(f"{f'node {answer.node}' if answer.node else who}: {answer.error}")
+    return answer
+
+
+def body_of(answer: s.Answer, kind: type[T]) -> T:
+    """Return the body of an answer.
+
+    Raises:
+        NoAnswerError: it is something else.
+    """
+    try:
+        return msgspec.json.decode(answer.body, type=kind)
+    except msgspec.MsgspecError as error:
+        raise NoAnswerError(
+            f"node {answer.node}: another version of undaunted runs there ({error})"
+        ) from None
+
+
+def ask_one(launchers: Launchers, name: str, question: s.Question) -> s.Answer:
+    """Return the answer of one launcher: that of a name, else the first that gives one.
+
+    Raises:
+        NoAnswerError: there is none.
+    """
+
+    async def ask() -> s.Answer:
+        problems: list[str] = []
+        for each in [name] if name else await launchers.names(question):
+            reply = await _attempt(launchers, each, question)
+            if isinstance(reply, s.Answer):
+                return reply
+            problems.append(reply)
+        raise NoAnswerError("; ".join(problems))
+
+    return asyncio.run(ask())
+
+
+def ask_all(launchers: Launchers, name: str, question: s.Question) -> list[s.Answer]:
+    """Return the answers of all launchers, or that of a name; says who has not answered.
+
+    Raises:
+        NoAnswerError: nobody has.
+    """
+    slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def ask(each: str) -> s.Answer | str:
+        async with slots:
+            return await _attempt(launchers, each, question)
+
+    async def ask_them() -> list[s.Answer | str]:
+        names = [name] if name else await launchers.names(question)
+        return await asyncio.gather(*map(ask, names))
+
+    replies = asyncio.run(ask_them())
+    answers = [each for each in replies if isinstance(each, s.Answer)]
+    problems = [each for each in replies if isinstance(each, str)]
+    if not answers:
+        raise NoAnswerError("; ".join(problems))
+    for problem in problems:
+        print(f"undaunted ctl: {printable(problem)}", file=sys.stderr)
+    return answers
+
+
+async def _attempt(launchers: Launchers, name: str, question: s.Question) -> s.Answer | str:
+    """Return an answer, or why there is none."""
+    try:
+        return await launchers.ask(name, question)
+    except NoAnswerError as error:
+        return str(error)

@@ -1,0 +1,97 @@
+"""Questions that people ask a running job: one for each connection, a few at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from undaunted.coordinator import protocol as p
+from undaunted.coordinator.wire.address import UNIX
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from undaunted.coordinator.wire.connection import Connection
+
+FIRST_MESSAGE_S = 5.0
+TAKE_S = 10.0  # for a client to take its answer
+MOST_AT_ONCE = 8
+
+
+class FirstMessages:
+    """Drops connections over which nothing is said at the beginning."""
+
+    def __init__(self) -> None:
+        self._awaited: dict[Connection, asyncio.TimerHandle] = {}
+
+    def expect(self, connection: Connection) -> None:
+        """Wait for the first message, not for ever."""
+        late = f"it has not said what it wants within {FIRST_MESSAGE_S:g} s"
+        loop = asyncio.get_running_loop()
+        self._awaited[connection] = loop.call_later(FIRST_MESSAGE_S, connection.drop, late)
+
+    def over(self, connection: Connection) -> None:
+        """It has come, or the connection has ended."""
+        if (timer := self._awaited.pop(connection, None)) is not None:
+            timer.cancel()
+
+
+class Questions:
+    """Handler of the connections of people, and of those that a `Listener` hands over.
+
+    Args:
+        answer: called with what is asked and the text that names who asks; returns the answer,
+            within a deadline.
+        node: the one that answers here.
+        pass_on: the same for questions to other nodes.
+    """
+
+    def __init__(
+        self,
+        answer: Callable[[bytes, str], Awaitable[bytes]],
+        node: str = "",
+        pass_on: Callable[[p.Question, str], Awaitable[p.Answer | p.Refused]] | None = None,
+    ) -> None:
+        self._answer, self._node, self._pass_on = answer, node, pass_on
+        self._first = FirstMessages()
+        self._asking: dict[Connection, asyncio.Task[None]] = {}
+
+    def opened(self, connection: Connection) -> None:
+        """Wait for the question."""
+        self._first.expect(connection)
+
+    def received(self, connection: Connection, message: Any) -> None:
+        """Begin to answer a question, unless too many others are being answered."""
+        self._first.over(connection)
+        if not isinstance(message, p.Question) or connection in self._asking:
+            connection.drop("it does not ask one question")
+        elif len(self._asking) >= MOST_AT_ONCE:
+            reason = f"{MOST_AT_ONCE} others ask at the moment: try again"
+            connection.send(p.Refused(reason=reason))
+            connection.close(reason)
+        else:
+            asking = asyncio.get_running_loop().create_task(self._serve(connection, message))
+            self._asking[connection] = asking
+            asking.add_done_callback(lambda _: self._asking.pop(connection, None))
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        """Who has asked is gone."""
+        del reason
+        self._first.over(connection)
+        if (asking := self._asking.get(connection)) is not None:
+            asking.cancel()
+
+    async def _serve(self, connection: Connection, question: p.Question) -> None:
+        # Where this process stood still, who has given up meanwhile is noticed in this turn of the
+        # loop: what such a client has ordered is not carried out.
+        await asyncio.sleep(0)
+        by = question.by or f"undaunted ctl ({str(connection.peer).removeprefix(UNIX)})"
+        answer: p.Message
+        if self._pass_on is None or question.node in ("", self._node):
+            answer = p.Answer(data=await self._answer(question.data, by))
+        else:
+            answer = await self._pass_on(question, by)
+        connection.longest = p.MAX_ANSWER_BYTES
+        connection.send(answer)
+        await asyncio.sleep(TAKE_S)  # it ends the connection, and thereby this, when it has it
+        connection.drop("it has not taken its answer")
