@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         ("[::1]:65535", Address("::1", 65535)),
         (":29400", Address("", 29400)),
         ("@a name", Address("@a name", 0)),
+        ("/a/path:1", Address("/a/path:1", 0)),
     ],
 )
 def test_addresses_are_read_and_written(text: str, address: Address) -> None:

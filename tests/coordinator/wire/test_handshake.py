@@ -47,6 +47,14 @@ def test_both_prove_themselves() -> None:
     assert other.node == "n3"
 
 
+def test_who_is_no_member_need_not_know_the_name_of_the_job() -> None:
+    at_client, at_server = shake(client(run_id="", node=""), server())
+    assert at_client.done
+    assert at_server.done
+    _, at_server = shake(client(run_id="", token=b"another-token-xyz"), server())
+    assert "another token" in at_server.refusal
+
+
 def test_without_any_token() -> None:
     at_client, at_server = shake(client(token=b""), server(token=b""))
     assert at_client.done

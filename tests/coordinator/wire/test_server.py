@@ -27,14 +27,18 @@ from tests.coordinator.wire.talk import (
     serving,
     terms,
 )
+from undaunted.base.unix_sockets import listen_at
 from undaunted.coordinator.protocol import MAJOR, Beat, Challenge, Proof, Renew
 from undaunted.coordinator.wire import server as module
 from undaunted.coordinator.wire.client import connect
 from undaunted.coordinator.wire.connection import WireError
 from undaunted.coordinator.wire.handshake import ClientHandshake
 from undaunted.coordinator.wire.server import Complaints, Server
+from undaunted.coordinator.wire.sockets import Peer
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from undaunted.coordinator.wire.sockets import SocketAddress
 
 
@@ -419,12 +423,38 @@ async def test_other_users_have_no_access_to_a_unix_socket(
 ) -> None:
     remarks = Remarks()
     async with serving(Recorder(), address=unix_address, say=remarks):
-        monkeypatch.setattr("undaunted.coordinator.wire.server.os.geteuid", lambda: -1)
-        with pytest.raises(WireError, match=f"user {os.getuid()} listens there"):
+        other = os.geteuid() + 1
+        monkeypatch.setattr("undaunted.coordinator.wire.sockets.peer", lambda _: Peer(7, other))
+        with pytest.raises(WireError, match=f"user {other} listens there"):
             await connect(unix_address, Recorder(), terms(), timeout_s=DEADLINE_S)
+        monkeypatch.setattr(module, "other_end", lambda _: Peer(7, other))
         with socket.socket(socket.AF_UNIX) as stranger:
             stranger.connect("\0" + unix_address[1:])
-            await remarks.until(f"connection from @ closed: user {os.getuid()} may not connect")
+            await remarks.until(f"connection from @pid 7 closed: user {other} may not connect")
+
+
+@on_loop
+async def test_a_socket_that_has_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, at_server = str(tmp_path / "socket"), Recorder(echo)
+    server = Server("@name", at_server, terms(token=b""))
+    listening = listen_at(path, socket.SOCK_STREAM, 8)
+    listening.setblocking(False)
+    await server.start(listening)
+    try:
+        for user in (os.geteuid(), 0):
+            monkeypatch.setattr(module, "other_end", lambda _, user=user: Peer(7, user))
+            client = Recorder()
+            connection = await connect(path, client, terms(token=b"", run_id=""))
+            connection.send(Renew(epoch=5))
+            await client.until(lambda client=client: client.messages == [Beat(epoch=5)])
+            connection.close("enough")
+            await client.until(lambda client=client: bool(client.ends))
+        assert str(at_server.connections[0].peer) == "@pid 7"
+        with pytest.raises(WireError) as told:
+            await connect(path + "-2", Recorder(), terms(), timeout_s=DEADLINE_S)
+        assert told.value.number == errno.ENOENT
+    finally:
+        await server.close("the test is over")
 
 
 @on_loop

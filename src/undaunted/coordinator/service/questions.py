@@ -85,6 +85,8 @@ class Questions:
         # Where this process stood still, who has given up meanwhile is noticed in this turn of the
         # loop: what such a client has ordered is not carried out.
         await asyncio.sleep(0)
+        if not connection.is_open:
+            return
         by = question.by or f"undaunted ctl ({str(connection.peer).removeprefix(UNIX)})"
         answer: p.Message
         if self._pass_on is None or question.node in ("", self._node):

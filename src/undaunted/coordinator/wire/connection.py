@@ -212,6 +212,11 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     @property
+    def is_open(self) -> bool:
+        """Whether it has not begun to end, as far as this process has seen."""
+        return self._state is _State.OPEN
+
+    @property
     def was_ended(self) -> bool:
         """Whether the other side, or its kernel, has ended it: silence is another matter."""
         return self._has_closed or self._was_reset
