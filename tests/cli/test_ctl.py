@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -13,15 +14,22 @@ import pytest
 
 from undaunted.attribution.flight.recording import Group, Recording
 from undaunted.base.unix_sockets import listen_at
-from undaunted.cli import ctl
+from undaunted.cli import asking
 from undaunted.cli.ctl import main
-from undaunted.coordinator.wire.frames import FrameDecoder, encode
+from undaunted.coordinator import protocol as p
+from undaunted.coordinator.wire.handshake import Terms
+from undaunted.coordinator.wire.server import Server as WireServer
 from undaunted.fault_tolerance import control_socket as s
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from undaunted.coordinator.wire.connection import Connection
+
+TOKEN = b"a token of the tests"
+LONG = ",".join(f"s{number}:5" for number in range(65))
+CLOSES = "the connection"
 STATUS = s.NodeStatus(
     node="a",
     pid=70,
@@ -55,42 +63,70 @@ STATUS = s.NodeStatus(
 
 
 class Server:
-    """Answers what it is asked, in threads of its own."""
+    """Answers what it is asked, on a loop in a thread of its own; CLOSES ends the connection.
 
-    def __init__(self, place: Path, *bodies: Any, error: str = "") -> None:
-        self.asked: list[s.Question] = []
-        self.listening = listen_at(str(place), socket.SOCK_STREAM, 8)
-        self.node = place.name[4:-5]
-        self.bodies, self.error = list(bodies), error
-        self.thread = threading.Thread(target=self._serve)
+    At a socket with a file, or where ``place`` is None, at a port.
+    """
+
+    def __init__(self, place: Path | None, node: str, *bodies: Any, error: str = "") -> None:
+        self.asked: list[Any] = []
+        self.node, self.bodies, self.error = node, list(bodies), error
+        self.place, self.port = place, 0
+        self.ready, self.thread = threading.Event(), threading.Thread(target=self._run)
         self.thread.start()
+        assert self.ready.wait(10)
 
-    def _serve(self) -> None:
-        for body in self.bodies:
-            link, _ = self.listening.accept()
-            decoder = FrameDecoder(s.MOST_ASKED)
-            with link:
-                while (frame := decoder.next()) is None:
-                    decoder.feed(link.recv(65536))
-                self.asked.append(s.question_of(frame))
-                raw = body if isinstance(body, bytes) else encode(self._answer(body))
-                link.sendall(raw)
+    def _run(self) -> None:
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        self.loop, self.over = asyncio.get_running_loop(), asyncio.Event()
+        token = b"" if self.place else TOKEN
+        server = WireServer("127.0.0.1:0", self, Terms("job", "0.1", token))
+        listening = None
+        if self.place is not None:
+            listening = listen_at(str(self.place), socket.SOCK_STREAM, 8)
+            listening.setblocking(False)
+        await server.start(listening)
+        self.port = 0 if self.place else server.port
+        self.ready.set()
+        await self.over.wait()
+        await server.close("over")
+
+    def opened(self, connection: Connection) -> None:
+        """Wait."""
+
+    def received(self, connection: Connection, message: p.Question) -> None:
+        question = s.question_of(message.data)
+        self.asked.append((message.node, question) if message.node else question)
+        body = self.bodies.pop(0)
+        if body is CLOSES:
+            connection.close("it closes")
+        else:
+            ready = isinstance(body, p.Answer | p.Refused | p.Renew)
+            connection.send(body if ready else p.Answer(data=self._answer(body)))
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        """It has its answer."""
 
     def _answer(self, body: Any) -> bytes:
+        node, body = body if isinstance(body, tuple) else (self.node, body)
         raw = msgspec.Raw(msgspec.json.encode(body))
-        return msgspec.json.encode(s.Answer(node=self.node, error=self.error, body=raw))
+        return msgspec.json.encode(s.Answer(node=node, error=self.error, body=raw))
 
     def close(self) -> None:
+        if self.thread.is_alive():
+            self.loop.call_soon_threadsafe(self.over.set)
         self.thread.join(10)
-        self.listening.close()
 
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Any]:
     servers: list[Server] = []
 
-    def start(*bodies: Any, node: str = "a", error: str = "") -> Server:
-        servers.append(Server(tmp_path / s.file_name(node), *bodies, error=error))
+    def start(*bodies: Any, node: str = "a", error: str = "", port: bool = False) -> Server:
+        place = None if port else tmp_path / s.file_name(node)
+        servers.append(Server(place, node, *bodies, error=error))
         return servers[-1]
 
     yield start
@@ -172,9 +208,115 @@ def test_recordings(serve: Any, run: Any) -> None:
     assert server.asked == [s.Flight(), s.Flight()]
 
 
-def test_a_dump_is_lines(serve: Any, run: Any) -> None:
-    serve([{"machine": "node"}, {"machine": "policy"}])
+def test_a_dump_is_lines_or_one_document(serve: Any, run: Any) -> None:
+    lines = [{"machine": "node"}, {"machine": "policy"}]
+    serve(lines, lines)
     assert run("dump") == '{"machine":"node"}\n{"machine":"policy"}\n'
+    assert json.loads(run("dump", "--json")) == {"a": lines}
+
+
+def test_limits_are_shown(serve: Any, run: Any) -> None:
+    serve(STATUS, STATUS)
+    assert run("limits").splitlines() == [
+        "heartbeat: 10 min 00 s (undaunted ctl (pid 7), rank 0)",
+        "out_of_section: off (default)",
+    ]
+    (shown,) = json.loads(run("limits", "--json")).values()
+    assert [each["name"] for each in shown["limits"]] == ["heartbeat", "out_of_section"]
+
+
+# --- through the coordinator of a job -------------------------------------------------------------
+
+
+@pytest.fixture
+def ask(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> Any:
+    """Ask at a port, with the token."""
+    monkeypatch.delenv("UNDAUNTED_TOKEN", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "token").write_bytes(TOKEN)
+    (tmp_path / "token").chmod(0o600)
+
+    def call(server: Server, *words: str, code: int = 0, token: str = "token") -> str:
+        given = ["--token-file", str(tmp_path / token)] if token else []
+        assert main([f"127.0.0.1:{server.port}", *given, *words]) == code
+        told = capsys.readouterr()
+        return told.out + told.err
+
+    return call
+
+
+def job_of(node: str, *members: str, spares: list[str] | None = None) -> s.NodeStatus:
+    job = s.JobStatus("leader", "", members=[s.MemberStatus(each, []) for each in members])
+    job = msgspec.structs.replace(job, spares=spares)
+    return msgspec.structs.replace(STATUS, node=node, job=job)
+
+
+def test_all_nodes_answer_through_the_leader(serve: Any, ask: Any) -> None:
+    status = job_of("a", "a", "b", spares=["c"])
+    stacks = [(node, [s.RankStacks(rank, 0, 7, "")]) for rank, node in enumerate("abc")]
+    server = serve(status, *stacks, port=True)
+    assert sorted(json.loads(ask(server, "stacks", "--json"))) == ["a", "b", "c"]
+    first, *others = server.asked
+    assert first == s.Status()
+    assert sorted(map(str, others)) == sorted(
+        map(str, [s.Stacks(), ("b", s.Stacks()), ("c", s.Stacks())])
+    )
+
+
+def test_a_coordinator_alone_has_no_ranks_of_its_own(serve: Any, ask: Any) -> None:
+    status = ("", job_of("", "b"))
+    server = serve(status, ("b", []), status, status, ("b", STATUS), port=True)
+    assert list(json.loads(ask(server, "stacks", "--json"))) == ["b"]
+    assert "node      none, this is the coordinator: pid 70" in ask(server, "status")
+
+
+def test_an_order_goes_to_the_leader_and_one_that_is_none_says_who_leads(
+    serve: Any, ask: Any
+) -> None:
+    leader = serve(s.Decision("it is done"), port=True)
+    where = p.Refused(reason="this node does not lead the job", leader=f"127.0.0.1:{leader.port}")
+    follower = serve(where, port=True)
+    assert ask(follower, "stop") == "it is done\n"
+    assert follower.asked == leader.asked == [s.Stop()]
+
+
+def test_leaders_that_name_each_other_are_not_asked_for_ever(serve: Any, ask: Any) -> None:
+    one = serve(*[p.Refused(reason="not me")] * 9, port=True)
+    (first,) = {id(each) for each in one.bodies}
+    assert first
+    one.bodies = [p.Refused(reason="not me", leader=f"127.0.0.1:{one.port}")] * 9
+    assert "not me" in ask(one, "stop", code=1)
+    assert len(one.asked) == 5
+
+
+def test_one_node_is_asked_by_its_name(serve: Any, ask: Any) -> None:
+    server = serve(STATUS, port=True)
+    assert "running" in ask(server, "--node", "b", "status")
+    assert server.asked == [("b", s.Status())]
+
+
+def test_a_token_that_is_wrong_or_missing(serve: Any, ask: Any, tmp_path: Path) -> None:
+    server = serve(port=True)
+    assert "--token-file" in ask(server, "stop", code=1, token="")
+    assert "none: No such file" in ask(server, "stop", code=2, token="none")
+    (tmp_path / "undaunted").mkdir()
+    (tmp_path / "undaunted" / "token").write_bytes(b"short")
+    (tmp_path / "undaunted" / "token").chmod(0o600)
+    assert "needs at least" in ask(server, "stop", code=2, token="")
+    assert server.asked == []
+
+
+def test_this_users_own_token_is_taken(serve: Any, ask: Any, tmp_path: Path) -> None:
+    (tmp_path / "undaunted").mkdir()
+    (tmp_path / "token").rename(tmp_path / "undaunted" / "token")
+    server = serve(s.Decision("it is done"), port=True)
+    assert ask(server, "stop", token="") == "it is done\n"
+
+
+def test_where_nobody_listens(serve: Any, ask: Any) -> None:
+    server = serve(port=True)
+    server.close()
+    assert f"127.0.0.1:{server.port}: connection refused" in ask(server, "status", code=1)
 
 
 @pytest.mark.parametrize(
@@ -213,24 +355,24 @@ def test_a_refusal_is_shown(serve: Any, run: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "text"),
+    ("answer", "text"),
     [
-        (b"", "it has closed the connection"),
-        (b"\x00\x00", "it has closed the connection"),
-        (b"\xff" * 9, "a frame of"),
-        (encode(b"junk"), "malformed"),
-        (encode(b'{"body":{"node":1}}'), "another version of undaunted"),
+        (CLOSES, "the other side closed the connection"),
+        (p.Renew(epoch=1), "has not answered the question"),
+        (p.Answer(data=b"junk"), "makes no sense"),
+        (p.Refused(reason="8 others ask"), "node a: 8 others ask"),
+        (p.Answer(data=b'{"body":{"node":1}}'), "another version of undaunted"),
     ],
 )
-def test_a_launcher_that_makes_no_sense(serve: Any, run: Any, raw: bytes, text: str) -> None:
-    serve(raw)
+def test_a_launcher_that_makes_no_sense(serve: Any, run: Any, answer: Any, text: str) -> None:
+    serve(answer)
     assert text in run("status", code=1)
 
 
 def test_a_launcher_that_says_nothing(
     tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ctl, "ANSWER_S", 0.02)
+    monkeypatch.setattr(asking, "ANSWER_S", 0.1)
     with listen_at(str(tmp_path / "ctl-a.sock"), socket.SOCK_STREAM, 1):
         assert f"its launcher (pid {os.getpid()}) does not answer" in run("status", code=1)
 
@@ -243,7 +385,11 @@ def test_a_launcher_that_says_nothing(
         (["RUN", "nothing"], "'nothing' is no action"),
         (["RUN", "stacks", "--rank", "x"], "--rank"),
         (["RUN", "exclude"], "name the node"),
-        (["RUN", "limits"], "give a limit"),
+        (["RUN", "limits", "--sections", LONG], "65 limits are too many at a time; give 64"),
+        (["RUN", "limits", "--sections", f"{'s' * 65}:5"], "has 65 characters"),
+        (["h:1", "--tls-cert", "FILE", "status"], "only with --tls-ca"),
+        (["h:1", "status", "--tls-ca", "none.pem"], "none.pem: No such file"),
+        (["RUN", "--nothing", "status"], "unknown option --nothing"),
         (["RUN", "limits", "--heartbeat", "0"], "--heartbeat"),
         (["RUN", "status", "more"], "unexpected 'more'"),
     ],
@@ -263,7 +409,9 @@ def test_a_run_that_is_not_there(
     assert main(["status"]) == 2
     assert "no run under" in capsys.readouterr().err
     assert main(["none", "status"]) == 2
-    assert "none is no directory" in capsys.readouterr().err
+    assert "none is no directory, nor HOST:PORT" in capsys.readouterr().err
+    assert main(["/none:29400", "status"]) == 2
+    assert "is no directory" in capsys.readouterr().err
     assert main([str(tmp_path), "status"]) == 1
     assert "no launcher can be asked here" in capsys.readouterr().err
 

@@ -299,7 +299,7 @@ def test_with_tls(tmp_path: Path) -> None:
         assert "certificate" in job.ctl(job.leader, "stop", code=1)
         job.tls = ()
         assert "it may use TLS" in job.ctl(job.leader, "stop", code=1)
-        job.tls = launchers[0], *tls[1:]
+        job.tls = tls
         assert "the job ends" in job.ctl(job.leader, "stop")
         assert job.one.finish() == 93
 

@@ -126,7 +126,9 @@ class There:
         self._terms = Terms("", __version__, token)
 
     async def names(self, question: s.Question) -> list[str]:
-        """Have the leader, who is "", name the others."""
+        """Have the leader, who is "", name the others; orders are for the leader only."""
+        if isinstance(question, s.Order):
+            return [""]
         answer = await self.ask("", s.Status())
         job = body_of(answer, s.NodeStatus).job
         nodes = [*(each.node for each in job.members), *(job.spares or [])]

@@ -53,19 +53,12 @@ class CtlOptions(msgspec.Struct, kw_only=True, frozen=True):
         Opt(
             "File, mode 0600, with the job's token",
             "For HOST:PORT",
-            aliases=("coordinator-token-file",),
             shown="UNDAUNTED_TOKEN, else ~/.config/undaunted/token",
         ),
     ] = None
-    tls_ca: Annotated[
-        OptionalFile, Opt("Authorities, where launchers use TLS", aliases=("coordinator-tls-ca",))
-    ] = None
-    tls_cert: Annotated[
-        OptionalFile, Opt("A certificate of this side", aliases=("coordinator-tls-cert",))
-    ] = None
-    tls_key: Annotated[
-        OptionalFile, Opt("Key of that certificate", aliases=("coordinator-tls-key",))
-    ] = None
+    tls_ca: Annotated[OptionalFile, Opt("Authorities, where launchers use TLS")] = None
+    tls_cert: Annotated[OptionalFile, Opt("A certificate of this side")] = None
+    tls_key: Annotated[OptionalFile, Opt("Key of that certificate")] = None
 
 
 class _LimitsOnly(msgspec.Struct, frozen=True):
@@ -115,15 +108,14 @@ class LimitsOptions(CtlOptions, kw_only=True, frozen=True):
 
 
 _ABOUT = {
-    "status": "Shows what runs, who leads the job, and which limits are in force.",
-    "stacks": "Shows what every rank does: the stacks of all its threads. Nothing is ended.",
-    "flight": "Says which rank keeps the others waiting, by torch's Flight Recorders.",
-    "restart": "Stops the round and begins another one. It costs none of --max-restarts.",
-    "stop": "Ends the job.",
-    "exclude": "Goes on without NODE, with a spare node in its place, if that is possible.",
-    "limits": "Shows the limits, or holds all ranks to others from now on; `none` turns one off.",
-    "dump": "Prints the last events and commands of each state machine: JSON lines, for\n"
-    "python -m simulator --replay. With --json it is one document, by node.",
+    "status": "shows what runs, who leads the job, which limits are in force",
+    "stacks": "shows what every rank does: stacks of all threads; nothing is ended",
+    "flight": "says who keeps the others waiting, by torch's Flight Recorders",
+    "restart": "stops the round, begins another; costs none of --max-restarts",
+    "stop": "ends the job",
+    "exclude": "goes on without NODE, if a spare one is there or enough are left",
+    "limits": "shows the limits, or holds all ranks to others; `none` turns one off",
+    "dump": "shows the last events and commands of each state machine",
 }
 _OPTIONS = {
     "stacks": StacksOptions,
@@ -137,32 +129,26 @@ ACTIONS: dict[str, Command[Any]] = {
         f"ctl RUN {name}",
         _OPTIONS.get(name, CtlOptions),
         "[OPTIONS] NODE" if name == "exclude" else "[OPTIONS]",
-        f"{about}\n",
+        f"{about[0].upper()}{about[1:]}.\n",
         operand="NODE" if name == "exclude" else "",
     )
     for name, about in _ABOUT.items()
 }
 
 
+_ACTIONS = "\n".join(f"  {name:<8}  {about}" for name, about in _ABOUT.items())
 CTL = Command(
     "ctl",
     CtlOptions,
     "[RUN] ACTION [OPTIONS]",
     f"""\
-Asks the running launchers of RUN, or tells them what to do. RUN is the directory
-of the run, for its launchers on this machine; without it, the newest one under
-./{DEFAULT_RUNS}. Or it is HOST:PORT, the --rdzv-endpoint of a job of several
-nodes, or the address of any of its launchers: from any machine, with its token.
+Asks the running launchers of RUN, or tells them what to do. RUN is the
+directory of a run, with launchers on this machine; without it, the newest one
+under ./{DEFAULT_RUNS}. Or it is HOST:PORT, for a job of several nodes: the
+--rdzv-endpoint, or where any of its launchers listens; from any machine.
 
 Actions:
-  status    what runs, who leads the job, which limits are in force
-  stacks    what every rank does; nothing is ended
-  flight    who keeps the others waiting, by torch's Flight Recorders
-  restart   stop the round, and begin another one
-  stop      end the job
-  exclude   go on without a node
-  limits    show the limits, or hold all ranks to others
-  dump      the last events and commands of each state machine
+{_ACTIONS}
 
 undaunted ctl ACTION --help explains an action.
 """,

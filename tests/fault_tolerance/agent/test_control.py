@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +15,11 @@ from tests.coordinator.wire.talk import on_loop
 from undaunted.attribution.evidence import RankEvidence
 from undaunted.attribution.hang import Seen, Standing
 from undaunted.base.recent import Recent
+from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import messages as job
-from undaunted.coordinator.wire.frames import FrameDecoder, encode
-from undaunted.coordinator.wire.sockets import Peer
+from undaunted.coordinator.service.asking import answer_of
+from undaunted.coordinator.wire.connection import WireError
+from undaunted.coordinator.wire.handshake import Terms
 from undaunted.fault_tolerance import control_socket as s
 from undaunted.fault_tolerance.agent import control
 from undaunted.fault_tolerance.agent import node as m
@@ -26,7 +27,7 @@ from undaunted.fault_tolerance.agent.control import Control
 from undaunted.progress.snapshot import PageSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
 SEEN = RankEvidence(rank=5, local_rank=1, pid=9, page=PageSnapshot(iteration=7), stacks="its stack")
@@ -44,6 +45,7 @@ class Launcher:
         self.posted: list[Any] = []
         self.events: list[m.Event] = []
         self.looks = True
+        self.asked_elsewhere: Callable[[bytes, str], Awaitable[bytes]] | None = None
         self.decide = decide
         self.recent = Recent({"clearing_s": 0.0})
         self.recent.note(3, m.StartRound(0, 1), [m.Spawn(0)])
@@ -53,6 +55,7 @@ class Launcher:
             post=self._posted,
             status=lambda: s.JobStatus("alone", "running"),
             recent=lambda: {"policy": Recent({})},
+            let_ask=self._let_ask,
         )
         ranks: Any = SimpleNamespace(next_look=self._next_look, now=list)
         self.control = Control(
@@ -66,6 +69,9 @@ class Launcher:
             self.said.append,
         )
 
+    def _let_ask(self, answer: Callable[[bytes, str], Awaitable[bytes]]) -> None:
+        self.asked_elsewhere = answer
+
     def _posted(self, event: Any) -> None:
         self.posted.append(event)
         if (answer := self.decide(event)) is not None:
@@ -77,32 +83,23 @@ class Launcher:
             look.set_result(([SEEN], [LOOKED]))
         return look
 
-    async def ask(self, question: s.Question | bytes, *, ends: bool = False) -> s.Answer | None:
-        """Ask; return the answer, None if there was none before the connection was closed."""
-        data = question if isinstance(question, bytes) else encode(msgspec.json.encode(question))
-        loop, decoder = asyncio.get_running_loop(), FrameDecoder(1 << 24)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
-            link.setblocking(False)
-            await loop.sock_connect(link, str(self.socket))
-            with contextlib.suppress(ConnectionError):
-                await loop.sock_sendall(link, data)
-            if ends:
-                link.shutdown(socket.SHUT_WR)
-            with contextlib.suppress(ConnectionError):
-                while data := await loop.sock_recv(link, 1 << 16):
-                    decoder.feed(data)
-        frame = decoder.next()
-        return None if frame is None else msgspec.json.decode(frame, type=s.Answer)
+    async def ask(self, question: s.Question | bytes) -> s.Answer:
+        """Ask as `undaunted ctl` does."""
+        data = question if isinstance(question, bytes) else msgspec.json.encode(question)
+        asked, own = p.Question(data=data), Terms("", "0.1")
+        said = await answer_of(
+            str(self.socket), asked, own, None, timeout_s=30, longest=p.MAX_ANSWER_BYTES
+        )
+        assert isinstance(said, p.Answer)
+        return msgspec.json.decode(said.data, type=s.Answer)
 
     async def body(self, question: s.Question, kind: Any) -> Any:
         answer = await self.ask(question)
-        assert answer is not None
         assert (answer.error, answer.node) == ("", "a")
         return msgspec.json.decode(answer.body, type=kind)
 
     async def error(self, question: s.Question | bytes) -> str:
         answer = await self.ask(question)
-        assert answer is not None
         return answer.error
 
 
@@ -226,62 +223,39 @@ async def test_what_others_have_asked_for_is_no_answer(
         assert "nothing has come of it" in decision.line
 
 
-# --- bad clients ----------------------------------------------------------------------------------
+# --- who asks, and how ----------------------------------------------------------------------
 
 
 @on_loop
-async def test_garbage_is_answered_with_an_error_or_not_at_all(tmp_path: Path) -> None:
+async def test_what_makes_no_sense_is_answered_with_an_error(tmp_path: Path) -> None:
     async with serving(tmp_path) as launcher:
-        for data in (b"\xff" * 9000, encode(b"{}"), encode(b"\x00"), encode(b"[" * 60_000)):
+        for data in (b"{}", b"\x00", b"[" * 60_000, b"", b'{"action":"stop","save":"perhaps"}'):
             assert "no question" in await launcher.error(data)
-        for data in (b"", b"\x00\x00", encode(b"half")[:-1]):
-            assert await launcher.ask(data, ends=True) is None
-        assert await launcher.body(s.Status(), s.NodeStatus)
+        long = await launcher.control.answer(b" " * (s.MOST_ASKED + 1), "me")
+        assert "65536 are the most" in msgspec.json.decode(long, type=s.Answer).error
+        assert (launcher.events, launcher.posted) == ([], [])
 
 
 @on_loop
-async def test_a_silent_client_is_left_and_others_are_refused_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(control, "MOST_CLIENTS", 1)
-    monkeypatch.setattr(control, "ASK_S", 0.05)
-    async with serving(tmp_path) as launcher:
-        silent = asyncio.ensure_future(launcher.ask(b""))
-        await asyncio.wait({silent}, timeout=0.05)
-        assert "1 others ask" in await launcher.error(s.Status())
-        assert await silent is None
-        assert await launcher.body(s.Status(), s.NodeStatus)
+async def test_who_asks_from_elsewhere_is_answered_by_the_same(tmp_path: Path) -> None:
+    async with serving(tmp_path, lambda event: job.Say(f"{event.by}: yes")) as launcher:
+        assert launcher.asked_elsewhere is not None
+        data = await launcher.asked_elsewhere(msgspec.json.encode(s.Restart()), "somebody")
+        answer = msgspec.json.decode(data, type=s.Answer)
+        assert msgspec.json.decode(answer.body, type=s.Decision) == s.Decision("somebody: yes")
+        assert launcher.posted == [job.RestartOrdered("a", 0, "somebody")]
 
 
 @on_loop
-async def test_who_does_not_take_the_answer_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(control, "TAKE_S", 0.05)
-    monkeypatch.setattr(control, "stacks_of", lambda _: ["x" * 8_000_000])
+async def test_the_socket_is_closed_with_all_who_ask(tmp_path: Path) -> None:
     async with serving(tmp_path) as launcher:
-        link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        link.setblocking(False)
-        with link:
-            loop = asyncio.get_running_loop()
-            await loop.sock_connect(link, str(launcher.socket))
-            await loop.sock_sendall(link, encode(msgspec.json.encode(s.Stacks())))
-            while not launcher.control._clients:
-                await asyncio.sleep(0)
-            await asyncio.wait(launcher.control._clients)
-            received = 0
-            while data := await loop.sock_recv(link, 1 << 20):
-                received += len(data)
-        assert 0 < received < 8_000_000
-
-
-@on_loop
-async def test_other_users_are_not_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with serving(tmp_path) as launcher:
-        monkeypatch.setattr(control, "peer", lambda _: Peer(1, os.geteuid() + 1))
-        assert await launcher.ask(s.Status()) is None
-        monkeypatch.setattr(control, "peer", lambda _: Peer(1, 0))
-        assert await launcher.body(s.Status(), s.NodeStatus)
+        launcher.looks = False
+        asking = asyncio.ensure_future(launcher.ask(s.Stacks()))
+        while not launcher.events:
+            await asyncio.sleep(0)
+    with pytest.raises(WireError):
+        await asking
+    assert not launcher.socket.exists()
 
 
 @on_loop
@@ -300,29 +274,6 @@ async def test_an_answer_that_is_too_long_is_not_given(
     monkeypatch.setattr(s, "MOST_ANSWERED", 10)
     async with serving(tmp_path) as launcher:
         assert "too many" in await launcher.error(s.Status())
-
-
-@on_loop
-async def test_without_descriptors_nobody_is_heard_for_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(control, "_ACCEPT_AGAIN_S", 0.01)
-    async with serving(tmp_path) as launcher:
-        assert launcher.control._opening is not None
-        real, _ = launcher.control._opening.result()
-        tries: list[int] = []
-
-        def accept() -> tuple[socket.socket, Any]:
-            tries.append(1)
-            if len(tries) == 1:
-                raise OSError(24, "too many open files")
-            return real.accept()
-
-        full: Any = SimpleNamespace(accept=accept, fileno=real.fileno)
-        asyncio.get_running_loop().remove_reader(real)
-        launcher.control._accept_from(full)
-        assert await launcher.body(s.Status(), s.NodeStatus)
-        assert len(tries) == 2, "it does not try all the time"
 
 
 @on_loop

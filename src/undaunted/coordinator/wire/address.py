@@ -62,7 +62,7 @@ def from_socket(sockaddr: Any) -> Address:
     """Return the address of an IPv4, IPv6 or Unix socket; of the last, who connects has no name."""
     if not isinstance(sockaddr, tuple):
         name = sockaddr if isinstance(sockaddr, str) else sockaddr.decode(errors="replace")
-        return Address(UNIX + name.removeprefix("\0"), 0)
+        return Address(name if name.startswith("/") else UNIX + name.removeprefix("\0"), 0)
     return Address(str(sockaddr[0]), int(sockaddr[1]))
 
 
