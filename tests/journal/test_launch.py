@@ -216,6 +216,15 @@ def test_a_late_verdict_is_not_of_this_round() -> None:
     assert state.failures_of(1) == 1
 
 
+def test_restarts_that_were_ordered_and_one_that_was_taken_back() -> None:
+    about = {"action": "restart", "reason": "", "by": "undaunted ctl (pid 7)"}
+    ordered = [at(ms, e.Decision, ms, **about) for ms in (1, 2)]
+    failed = at(3, e.Decision, 3, action="restart", reason="")
+    assert after(*ordered, failed).restarts_ordered == 2
+    taken_back = at(4, e.Decision, 2, action="end", reason="")
+    assert after(*ordered, taken_back).restarts_ordered == 1
+
+
 def test_restarts_inside_of_processes() -> None:
     detect = at(40, e.InProcessPhase, 0, call=0, epoch=1, phase="detect", reasons=["rank 1: oh"])
     again = at(50, e.InProcessPhase, 0, call=0, epoch=1, phase="re-enter", took_s=0.01, lost=[1])

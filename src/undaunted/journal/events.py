@@ -338,12 +338,14 @@ class NodeChecked(Event, tag="node_checked", frozen=True, kw_only=True):
 class Decision(Event, tag="decision", frozen=True, kw_only=True):
     """What the coordinator decided: ``restart`` or ``end``.
 
-    A second one in a round replaces the first: the restart was taken back.
+    A second one in a round replaces the first: the restart was taken back. ``by``: who has ordered
+    it, by ``undaunted ctl``; such a restart is none of those that ``--max-restarts`` allows.
     """
 
     action: str
     reason: str
     restarts_left: int = 0
+    by: str = ""
 
 
 class ControlRequested(Event, tag="control_requested", frozen=True, kw_only=True):

@@ -294,6 +294,7 @@ class LaunchState:
         last_wall: of the last one that has a time.
         wall_ahead_ns: by how much wall time is ahead of the clock, None = unknown.
         decision: the last one of the coordinator.
+        restarts_ordered: restarts that somebody has ordered.
         reached: the highest iteration begun.
         limits: to which the ranks are held, seconds; None = to none.
         blamed_ranks: how often each rank was blamed, by rank and kind; ``lost``: others went on
@@ -329,6 +330,7 @@ class LaunchState:
         self.last_wall = 0.0
         self.wall_ahead_ns: int | None = None
         self.decision: e.Decision | None = None
+        self.restarts_ordered = 0
         self.reached = 0
         self.limits: dict[str, float | None] = {}
         self.blamed_ranks: Counter[tuple[int, str]] = Counter()
@@ -534,7 +536,7 @@ class LaunchState:
             case e.SlowRank() if event.on == event.node and self._has_room(self.slow, event.rank):
                 self.slow[event.rank] = event.slower
             case e.Decision():
-                self.decision = event
+                self._decided(event)
             case e.LimitsChanged():
                 self._take_limits(event.limits)
             case e.Verdict() if self._has_room(self.blamed_ranks, (event.rank, event.kind)):
@@ -561,6 +563,13 @@ class LaunchState:
 
     def _has_room(self, table: Mapping[Any, Any], key: object) -> bool:
         return self._most is None or key in table or len(table) < self._most
+
+    def _decided(self, event: e.Decision) -> None:
+        before = self.decision
+        if before is not None and before.round == event.round:  # it is taken back
+            self.restarts_ordered -= bool(before.by)
+        self.decision = event
+        self.restarts_ordered += bool(event.by)
 
     def _take_limits(self, limits: Mapping[str, float | None]) -> None:
         for name, limit_s in limits.items():

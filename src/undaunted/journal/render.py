@@ -306,8 +306,14 @@ def told_for(ns: int) -> str:
     return f", told up to {format_duration(ns / 1e9)} later" if ns else ""
 
 
+def ordered(number: int) -> str:
+    """Return how many restarts were ordered, behind the number of the others."""
+    return f", {number} more asked for by undaunted ctl" if number else ""
+
+
 def _restarts(run: RunSummary) -> str:
-    text = f"{run.restarts} of {run.max_restarts}"
+    text = f"{run.restarts - run.restarts_ordered} of {run.max_restarts}"
+    text += ordered(run.restarts_ordered)
     if run.restarts > run.untimed_restarts:
         text += f", {format_duration(run.lost_ns / 1e9)} lost"
     if run.untimed_restarts:

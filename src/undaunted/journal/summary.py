@@ -158,6 +158,7 @@ class RunSummary(msgspec.Struct, kw_only=True, frozen=True):
         reason: why it ended.
         alone: as in ``JobEnded``.
         restarts: rounds that were followed by another.
+        restarts_ordered: those of them that somebody has ordered, beside the budget.
         lost_ns: sum over the restarts of ``total_ns`` and, after hangs, of the limit that had to
             pass; restarts whose time is not known add nothing.
         untimed_restarts: how many those are.
@@ -185,6 +186,7 @@ class RunSummary(msgspec.Struct, kw_only=True, frozen=True):
     reason: str = ""
     alone: bool = False
     restarts: int = 0
+    restarts_ordered: int = 0
     lost_ns: int = 0
     untimed_restarts: int = 0
     times: Times = msgspec.field(default_factory=Times)
@@ -240,6 +242,7 @@ def summarize(
         reason=end.reason if end else "",
         alone=bool(end and end.alone),
         restarts=max(0, len(rounds) - 1),
+        restarts_ordered=launch.restarts_ordered,
         lost_ns=lost_ns,
         untimed_restarts=untimed,
         times=spent.total,

@@ -22,7 +22,7 @@ def refused(commands: list[m.Command]) -> str:
 def test_a_restart_costs_none_of_the_restarts() -> None:
     job = running("a", "b", min_nodes=2, max_restarts=0)
     decided, *stops = job.feed(m.RestartOrdered("b", 0, BY))
-    assert decided == m.Decided(0, "restart", f"{BY} asked for a restart", 0)
+    assert decided == m.Decided(0, "restart", f"{BY} asked for a restart", 0, BY)
     assert [(stop.node, stop.grace_s, stop.agree) for stop in of(m.Stop, stops)] == [
         ("a", GRACE_ON_REQUEST_S, ""),
         ("b", GRACE_ON_REQUEST_S, ""),
@@ -57,7 +57,7 @@ def test_a_member_is_excluded_where_a_spare_node_is_there(save: bool) -> None:
     job = running("a", "b", "c", min_nodes=2, max_nodes=3)
     assert job.table == "a b"
     decided, *_ = job.feed(m.ExclusionOrdered("a", 0, "b", BY, save))
-    assert decided == m.Decided(0, "restart", f"{BY} asked to go on without node b", 0)
+    assert decided == m.Decided(0, "restart", f"{BY} asked to go on without node b", 0, BY)
     assert [start.node for start in of(m.Start, job.stop("a", "b"))] == ["a", "c"]
     assert job.outcomes == {"b": "excluded"}
     assert job.policy.restarts_used == 0

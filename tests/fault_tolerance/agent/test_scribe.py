@@ -99,6 +99,23 @@ def test_a_restart_that_is_taken_back_is_not_counted(
     assert "no restart, 1 restart: no progress" in capfd.readouterr().err
 
 
+def test_a_restart_that_was_ordered_is_said_at_once_and_is_none_of_the_budget(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    it = scribe(tmp_path)
+    by = "undaunted ctl (pid 7)"
+    for number in (0, 1):
+        it.round_started(a_round(number))
+        it.decided(job.Decided(number, "restart", f"{by} asked for a restart", 1, by))
+    it.decided(job.Decided(1, "end", "all nodes have left", 1))
+    it.job_ended(job.End("a", job.Outcome.NO_RESTART, "all nodes have left"))
+    it.close()
+    lines = capfd.readouterr().err.splitlines()
+    assert sum("asked for a restart: round 0 is stopped" in line for line in lines) == 1
+    assert "no restart, 1 restart asked for by undaunted ctl: all nodes" in lines[-1]
+    assert [event.get("by") for event in events(tmp_path, "decision")] == [by, by, None]
+
+
 def begun(first_line_ns: int) -> Any:
     return SimpleNamespace(
         problem="", first_line_ns=first_line_ns, initialized_ns=None, first_step_ns=None

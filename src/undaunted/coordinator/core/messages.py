@@ -444,12 +444,16 @@ class GoOn(_Message, frozen=True):
 
 
 class Decided(_Message, frozen=True):
-    """For journal and user of every node: ``restart`` or ``end``. The last of a round holds."""
+    """For journal and user of every node: ``restart`` or ``end``. The last of a round holds.
+
+    ``by``: who has ordered it, so that it costs no restart; "" = nobody.
+    """
 
     round: int
     action: str
     reason: str
     restarts_left: int
+    by: str = ""
 
 
 class Blamed(_Message, frozen=True):

@@ -775,19 +775,22 @@ class JobPolicy:
             return [Say(reason), *self._go_on_without(node, Outcome.EXCLUDED, reason)]
         if self.state is PolicyState.STOPPING:
             return [Say(f"{reason}: so it does once the round is stopped")]
-        return self._another_round(reason, save=event.save)
+        return self._another_round(reason, event)
 
     def _restart_ordered(self, event: RestartOrdered) -> list[Command]:
         reason = f"{event.by} asked for a restart"
         if self.state is not PolicyState.RUNNING:
             return [Say(f"{reason}: the round is being stopped already", refused=True)]
-        return self._another_round(reason, save=event.save)
+        return self._another_round(reason, event)
 
-    def _another_round(self, reason: str, *, save: bool) -> list[Command]:
+    def _another_round(
+        self, reason: str, order: RestartOrdered | ExclusionOrdered
+    ) -> list[Command]:
         """Nothing has failed, so this costs no restart."""
-        if save:
-            return self._stop_round(reason, None, self.config.term_timeout_s, agree="restart")
-        return self._stop_round(reason, None, self._grace_s(GRACE_ON_REQUEST_S))
+        grace_s, agree = self._grace_s(GRACE_ON_REQUEST_S), ""
+        if order.save:
+            grace_s, agree = self.config.term_timeout_s, "restart"
+        return self._stop_round(reason, None, grace_s, agree=agree, by=order.by)
 
     def _limits_ordered(self, event: LimitsOrdered) -> list[Command]:
         known = {} if self.limits is None else self.limits.limits
@@ -1155,6 +1158,7 @@ class JobPolicy:
         counted: bool = False,
         agree: str = "",
         failed: bool = False,
+        by: str = "",
     ) -> list[Command]:
         """Stop the round on all nodes.
 
@@ -1166,6 +1170,7 @@ class JobPolicy:
             counted: the restart uses the budget; it has been taken off already.
             agree: see `messages.Stop`.
             failed: see there.
+            by: see `messages.Decided`.
         """
         self.stopping, self._agree = Stopping() if agree else None, agree
         self.state, self.examination = PolicyState.STOPPING, None
@@ -1173,7 +1178,7 @@ class JobPolicy:
         self._announced = after is None and (not self.roster.leaving or self._fits())
         action = "restart" if self._announced else "end"
         why = reason if after is None else after.reason
-        commands: list[Command] = [Decided(self.round, action, why, self.restarts_left)]
+        commands: list[Command] = [Decided(self.round, action, why, self.restarts_left, by)]
         about = (self.round, reason, grace_s, signal)
         commands += self.members.stops(self.members.seats, *about, agree=agree, failed=failed)
         commands.append(SetTimer("stop", self.round, grace_s + STOP_MARGIN_S))

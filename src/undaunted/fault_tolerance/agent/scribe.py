@@ -51,6 +51,7 @@ class Scribe:
         self._detected_ns: int | None = None
         self._restarting_since_ns: int | None = None  # the failure that this round comes after
         self._restarts = 0
+        self._ordered: set[int] = set()  # rounds after which somebody wants another one
         self._fresh = False  # the ranks of this round have everything to import
         self._progress: tuple[Iterations, int] | None = None  # recorded last
         self._last_traceback = ""
@@ -121,7 +122,9 @@ class Scribe:
         if outcome.exit_code and self._last_traceback:
             self.say("the first cause in full:", level=ERROR)
             self.say(self._last_traceback.rstrip("\n"), level=ERROR, prefix=False)
-        again = f", {count(self._restarts, 'restart')}" if self._restarts else ""
+        used, asked = self._restarts - len(self._ordered), len(self._ordered)
+        again = f", {count(used, 'restart')}" if used else ""
+        again += f", {count(asked, 'restart')} asked for by undaunted ctl" if asked else ""
         label = outcome.value.replace("_", " ")
         if self._stopped_by == "SIGINT" and label == "preempted":  # a person has pressed Ctrl-C
             label = "interrupted"
@@ -130,7 +133,14 @@ class Scribe:
 
     def decided(self, decided: job.Decided) -> None:
         """The job policy decided to restart or to end."""
-        if decided.round != self._blamed or self._said not in decided.reason:
+        self._ordered.discard(decided.round)
+        if decided.by and decided.action == "restart":
+            self._ordered.add(decided.round)
+            self._why = ""  # it is said now
+            now = time.strftime("%H:%M:%S")
+            follows = f"round {decided.round} is stopped, another one follows"
+            self.say(f"{now} {decided.reason}: {follows}; it costs no restart", level=INFO)
+        elif decided.round != self._blamed or self._said not in decided.reason:
             self._why = f"round {decided.round} was stopped: {decided.reason}"
         self.journal.record(
             e.Decision(
@@ -139,6 +149,7 @@ class Scribe:
                 action=decided.action,
                 reason=decided.reason,
                 restarts_left=decided.restarts_left,
+                by=decided.by,
             )
         )
 
@@ -319,8 +330,9 @@ class Scribe:
         self._restarting_since_ns = None
         imports = " as new interpreters: their imports come after that" if self._fresh else ""
         here = "" if self._config.nodes is None else " of this node"
+        number = self._restarts - len(self._ordered)
         self.say(
-            f"restart {self._restarts} of {current.start.max_restarts}: "
+            f"restart {number} of {current.start.max_restarts}: "
             f"{count(running, 'rank')}{here} running again {took} after the failure was noticed, "
             f"at the first line of the script{imports}",
             level=INFO,

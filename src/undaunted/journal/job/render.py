@@ -13,6 +13,7 @@ from undaunted.journal.render import (
     advice_line,
     checkpoint_lines,
     labelled,
+    ordered,
     percent,
     told_for,
     utc,
@@ -106,7 +107,7 @@ def _took(job: JobSummary) -> str:
 
 
 def _restarts(job: JobSummary) -> str:
-    text = str(job.restarts)
+    text = str(job.restarts - job.restarts_ordered) + ordered(job.restarts_ordered)
     if job.lost_ns:
         text += f", {format_duration(job.lost_ns / 1e9)} lost"
     if job.lost_steps:

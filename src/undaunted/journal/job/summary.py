@@ -93,6 +93,9 @@ def summarize_job(
         exit_code=ended.exit_code if ended else None,
         reason=ended.reason if ended else "",
         restarts=sum(max(0, len(attempt.worlds) - 1) for attempt in attempts),
+        restarts_ordered=sum(
+            max(one.state.restarts_ordered for one in each.launches) for each in attempts
+        ),
         lost_steps=sum(steps) if steps else None,
         lost_ns=sum(map(_lost, rounds)),
         times=spent.total,

@@ -175,6 +175,7 @@ class JobSummary(msgspec.Struct, kw_only=True, frozen=True):
         exit_code: of the job.
         reason: why it ended.
         restarts: rounds that were followed by another one, in all attempts.
+        restarts_ordered: how many of them somebody has ordered, by ``undaunted ctl``.
         lost_steps: sum over the restarts; None if it is known of none.
         lost_ns: sum over the restarts of the time until the program ran again and, after hangs, of
             the limit that had to pass.
@@ -208,6 +209,7 @@ class JobSummary(msgspec.Struct, kw_only=True, frozen=True):
     exit_code: int | None = None
     reason: str = ""
     restarts: int = 0
+    restarts_ordered: int = 0
     lost_steps: int | None = None
     lost_ns: int = 0
     times: Times = msgspec.field(default_factory=Times)

@@ -22,7 +22,7 @@ from undaunted.journal.page.markup import (
     text,
     took,
 )
-from undaunted.journal.render import CLASSES, PHASES, checkpoint_lines, percent, plain
+from undaunted.journal.render import CLASSES, PHASES, checkpoint_lines, ordered, percent, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -102,7 +102,8 @@ def _tiles(job: JobSummary) -> Iterator[tuple[str, str, str]]:
     if failures.mttf_ns is not None:
         yield "MTTF", for_people(failures.mttf_ns), "mean time to failure"
     inside = f"{failures.in_process} more in-process" if failures.in_process else ""
-    yield "Restarts", str(job.restarts), inside or f"{for_people(job.lost_ns)} lost in them"
+    note = (inside or f"{for_people(job.lost_ns)} lost in them") + ordered(job.restarts_ordered)
+    yield "Restarts", str(job.restarts - job.restarts_ordered), note
     if job.lost_steps is not None:
         yield "Lost steps", f"{job.lost_steps:,}", "done again after restarts"
     if job.cost is not None:
