@@ -5,11 +5,13 @@ import subprocess
 import sys
 import tempfile
 import threading
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from undaunted.attribution import stacks
 from undaunted.attribution.stacks import (
     Frame,
     innermost_user_frame,
@@ -42,6 +44,27 @@ def test_reads_threads_and_frames() -> None:
     assert dump.main is dump.threads[1]
     assert dump.main.frames[0] == Frame("/home/user/train.py", 7, "load_batch")
     assert str(dump.main.frames[0]) == "load_batch (train.py:7)"
+
+
+def test_threads_of_the_user_come_first() -> None:
+    def thread(number: int, *files: str, current: str = "Thread") -> str:
+        lines = [f'  File "{file}", line {number} in run\n' for file in files]
+        return f"{current} 0x{number} (most recent call first):\n{''.join(lines)}"
+
+    ours, stdlib = str(Path(stacks.__file__)), "/usr/lib/python3.11/threading.py"
+    text = "\n".join(
+        (
+            thread(4, ours, stdlib, current="Current thread"),
+            thread(3, "/home/ann/data.py", stdlib),
+            thread(2, stdlib, ours, stdlib),
+            thread(1, "/home/ann/train.py", stdlib, ours),
+        )
+    )
+    seen = [each.id for each in parse_dumps(stacks.users_first(text))[0].threads]
+    assert seen == ["0x1", "0x3", "0x2", "0x4"]
+    assert sorted(stacks.users_first(text).split()) == sorted(text.split())
+    for other in ("", "no dump at all", "  File "):
+        assert stacks.users_first(other).strip() == other.strip()
 
 
 def test_several_dumps_are_told_apart() -> None:

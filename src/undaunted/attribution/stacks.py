@@ -105,6 +105,24 @@ def parse_last_dump(text: str) -> Dump | None:
     return dumps[-1] if dumps else None
 
 
+def users_first(text: str) -> str:
+    """Return a dump for people: the main thread first, and threads of this package last."""
+    lines = text.splitlines()
+    heads = [at for at, line in enumerate(lines) if _THREAD.match(line)]
+    ends = [*heads[1:], len(lines)]
+    blocks = [lines[head:end] for head, end in zip(heads, ends, strict=False)]
+    main, others = blocks[-1:], blocks[-2::-1]
+    parts = [lines[: heads[0] if heads else None], *main, *sorted(others, key=_is_of_ours)]
+    return "\n\n".join("\n".join(part).strip("\n") for part in parts if part)
+
+
+def _is_of_ours(thread: Sequence[str]) -> bool:
+    """Whether a thread was begun by this package."""
+    frames = [_frame(match) for match in map(_FRAME.match, thread) if match]
+    begun = next((frame for frame in reversed(frames) if not is_stdlib(frame)), None)
+    return begun is not None and is_ours(begun)
+
+
 def parse_traceback(text: str) -> tuple[Frame, ...]:
     """Frames of a Python traceback, the innermost first; of the last one in a chain."""
     last = text[text.rfind("Traceback (most recent call last)") :] if text else ""

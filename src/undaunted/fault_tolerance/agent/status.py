@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from undaunted.attribution.evidence import place_of, state_in_words
+from undaunted.attribution.stacks import users_first
 from undaunted.base.text import format_duration
 from undaunted.coordinator.core import election
 from undaunted.fault_tolerance import control_socket as s
@@ -173,7 +174,7 @@ def _stacks(each: RankEvidence, most: int) -> s.RankStacks:
         iteration=each.page.iteration,
         frame="" if place is None or place.frame is None else str(place.frame),
         waits_in="" if place is None else place.waits_in,
-        stacks=(each.stacks or "")[:most],
+        stacks=users_first(each.stacks or "")[:most],
         reason=each.reason if each.stacks is None else "",
     )
 
