@@ -98,15 +98,21 @@ def test_each_action_on_one_node(tmp_path: Path) -> None:
         assert limits["heartbeat"]["seconds"] == 600
         assert limits["heartbeat"]["source"].startswith("undaunted ctl")
 
-        assert "train.py" in ctl(job, "stacks", "--rank", "1")
+        first = ctl(job, "stacks", "--rank", "1").split("(most recent call first)")[1]
+        assert "train.py" in first, "our own threads come last"
         assert "no rank 7 here, but ranks 0-1" in ctl(job, "stacks", "--rank", "7", code=1)
         assert "ranks 0-1" in ctl(job, "flight"), "nothing is recorded without torch"
         assert "round 0 is stopped, another round follows" in ctl(job, "restart")
+        job.wait_for(r"undaunted ctl \(pid \d+\) asked for a restart: round 0 is stopped")
         job.wait_for("rank 0 of 2 in round 1")
         assert "too few would be left" in ctl(job, "exclude", "a", code=1)
         assert "which has a" in ctl(job, "exclude", "nobody", code=1)
         assert "the job ends" in ctl(job, "stop")
         assert job.finish() == 93
+        job.wait_for("no restart, 1 restart asked for by undaunted ctl: undaunted ctl")
+        command = [sys.executable, "-m", "undaunted.cli.main", "report", str(job.run_dir)]
+        report = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        assert "restarts: 0 of 0, 1 more asked for by undaunted ctl" in report.stdout
         assert not list(job.run_dir.glob("ctl-*")), "the socket is gone"
         assert "no launcher can be asked here" in ctl(job, "status", code=1)
 
