@@ -18,7 +18,7 @@ from undaunted.base.timers import lease_clock_ns
 from undaunted.coordinator.core import election
 from undaunted.coordinator.core.leader import Leader
 from undaunted.coordinator.core.leader_messages import LeaderConfig
-from undaunted.coordinator.protocol import Answer, Question, Refused
+from undaunted.coordinator.protocol import Question, Refused
 from undaunted.coordinator.service import ledger_file
 from undaunted.coordinator.service.asking import left_behind
 from undaunted.coordinator.service.leading import Leading, Listener, job_server
@@ -162,11 +162,14 @@ async def _order(leading: Leading, order: s.Order, by: str) -> bytes:
     if not node:
         raise ValueError("there is no round, or no node of it takes connections (takeover=0)")
     said = await leading.pass_on(Question(data=msgspec.json.encode(order), node=node), by)
-    if isinstance(said, Answer):
+    if isinstance(said, Refused):
+        problem = said.reason
+    else:
         answer = msgspec.json.decode(said.data, type=s.Answer)
         if not answer.error:
             return bytes(answer.body)
-    raise ValueError(said.reason if isinstance(said, Refused) else f"node {node}: {answer.error}")
+        problem = f"node {node}: {answer.error}"
+    raise ValueError(problem)
 
 
 def _beside() -> ControllerHost:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from undaunted.base.text import one_line
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.wire.address import UNIX
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 FIRST_MESSAGE_S = 5.0
 TAKE_S = 10.0  # for a client to take its answer
 MOST_AT_ONCE = 8
+_LONGEST_BY = 100  # characters
 
 
 class FirstMessages:
@@ -87,7 +89,8 @@ class Questions:
         await asyncio.sleep(0)
         if not connection.is_open:
             return
-        by = question.by or f"undaunted ctl ({str(connection.peer).removeprefix(UNIX)})"
+        by = one_line(question.by, longest=_LONGEST_BY)
+        by = by or f"undaunted ctl ({str(connection.peer).removeprefix(UNIX)})"
         answer: p.Message
         if self._pass_on is None or question.node in ("", self._node):
             answer = p.Answer(data=await self._answer(question.data, by))
