@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from undaunted.base.recent import MOST, MOST_COMMANDS, Recent, plain
+from undaunted.base.recent import MOST, MOST_COMMANDS, Recent, all_lines, plain
 
 
 @dataclass(frozen=True)
@@ -80,3 +80,12 @@ def test_text_is_bounded() -> None:
     room = len(recent.lines("machine", 1 << 24)[2]) + 10
     head, last = map(msgspec.json.decode, recent.lines("machine", room))
     assert (head["seen"], head["kept"], last["t"]) == (2, 1, 2)
+
+
+def test_several_machines_are_one_list_and_share_what_it_may_have() -> None:
+    machines = {"node": Recent({}), "policy": Recent({})}
+    for one in machines.values():
+        one.note(1, Happened("a"), [])
+    lines = msgspec.json.decode(all_lines(machines, 10_000))
+    assert [line["machine"] for line in lines] == ["node", "node", "policy", "policy"]
+    assert len(msgspec.json.decode(all_lines(machines, 2))) == 2, "the events are left out"
