@@ -40,7 +40,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result"
         script = [__file__, "--framework", args.framework, "--result", str(result)]
-        environment = {"PYTHONPATH": str(Path.cwd()), "HF_HUB_OFFLINE": "1"}
+        path = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
+        environment = {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
         launcher = Launcher(["--nproc-per-node", "1", *script], Path(folder), environment)
         try:
             code = launcher.finish(LIMIT_S)

@@ -77,7 +77,8 @@ def session_with(peers: Peers | None = None, **settings) -> Session:
 
 
 def sections(page: NullWriter) -> dict[str, int]:
-    return {name: page._words[section._count] for name, section in page._sections.items()}
+    count = layout.SECTION_COUNT
+    return {name: page._words[one._slot + count] for name, one in page._sections.items()}
 
 
 def test_a_loop_that_ends_by_itself(page):
@@ -159,7 +160,7 @@ def test_a_step_of_a_number_that_is_no_int():
             return 5
 
     with session_with() as session, session.step(Five()):
-        assert session._step.iteration == 5
+        assert session.steps.iteration == 5
 
 
 # --- saving ---------------------------------------------------------------------------------------

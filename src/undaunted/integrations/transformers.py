@@ -105,16 +105,25 @@ class UndauntedCallback(TrainerCallback):
         UndauntedCallback._training = self
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._open is not None:
+            self._enter(None)
         if self._session is not None:
             self._generators = None
-            self._enter(self._session.step(state.global_step))
+            steps = self._session.steps
+            steps.iteration = step = state.global_step
+            steps.begin(step)
+            self._open = steps.section
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._enter(None)
-        if self._session is None:
+        session = self._session
+        if session is None:
             return
+        steps, step, ends = session.steps, state.global_step - 1, control.should_training_stop
+        if ends or self._open is not steps.section:
+            self._enter(None)
+        self._open = None
         # After the last step the job is done sooner than another one starts.
-        if not control.should_training_stop and self._session.should_stop(state.global_step - 1):
+        if not ends and steps.end(step) and session.should_stop(step):
             control.should_save = control.should_training_stop = True
             control.should_evaluate = False  # the time that is left is for the save
         if control.should_save or control.should_evaluate:

@@ -80,6 +80,7 @@ SECTION_MAX_NS = 14
 SECTION_HISTOGRAM = 15  # BUCKETS words
 SECTION_TOTAL_NS = SECTION_HISTOGRAM + BUCKETS  # from entering to leaving, all together
 OTHERS = "(others)"  # name of the last slot
+STEP_SECTION = "step"  # the one whose limit warm-up replaces
 
 # --- times outside all sections, between two ----------------------------------------------------
 OUTSIDE_HISTOGRAM = SECTIONS + SECTION_SLOTS * SECTION_WORDS  # R  BUCKETS words

@@ -6,8 +6,18 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from undaunted.progress import layout
-from undaunted.progress.histogram import bucket
-from undaunted.progress.layout import LAST_CLOSE_NS, OUTSIDE_HISTOGRAM, OUTSIDE_MAX_NS
+from undaunted.progress.histogram import count
+from undaunted.progress.layout import (
+    LAST_CLOSE_NS,
+    OUTSIDE_HISTOGRAM,
+    OUTSIDE_MAX_NS,
+    SECTION_COUNT,
+    SECTION_HISTOGRAM,
+    SECTION_LAST_NS,
+    SECTION_MAX_NS,
+    SECTION_OPEN_NS,
+    SECTION_TOTAL_NS,
+)
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -29,38 +39,24 @@ class Section:
         open_now: shared by all sections of a page; has an element for each that is entered.
     """
 
-    __slots__ = (
-        "_count",
-        "_histogram",
-        "_last",
-        "_max",
-        "_open",
-        "_open_now",
-        "_starts",
-        "_total",
-        "_words",
-        "name",
-    )
+    __slots__ = ("_open_now", "_slot", "_starts", "_words", "name")
 
     def __init__(self, name: str, words: memoryview, slot: int, open_now: list[None]) -> None:
         self.name = name
         self._words = words
         self._open_now = open_now
         self._starts: list[int] = []  # list methods are atomic: threads may overlap
-        self._open = slot + layout.SECTION_OPEN_NS
-        self._count = slot + layout.SECTION_COUNT
-        self._last = slot + layout.SECTION_LAST_NS
-        self._max = slot + layout.SECTION_MAX_NS
-        self._histogram = slot + layout.SECTION_HISTOGRAM
-        self._total = slot + layout.SECTION_TOTAL_NS
+        self._slot = slot
 
     def __enter__(self) -> None:
         now = monotonic_ns()
-        if not self._open_now:
-            self._count_time_outside(now)
-        self._open_now.append(None)
+        words, open_now = self._words, self._open_now
+        last_close = words[LAST_CLOSE_NS]
+        if last_close and not open_now:
+            count(words, OUTSIDE_HISTOGRAM, OUTSIDE_MAX_NS, now - last_close)
+        open_now.append(None)
         self._starts.append(now)
-        self._words[self._open] = now
+        words[self._slot + SECTION_OPEN_NS] = now
 
     def __exit__(
         self,
@@ -69,7 +65,7 @@ class Section:
         traceback: TracebackType | None,
     ) -> None:
         now = monotonic_ns()
-        starts, words = self._starts, self._words
+        starts, words, slot = self._starts, self._words, self._slot
         try:
             duration = now - starts.pop()
         except IndexError:
@@ -77,30 +73,15 @@ class Section:
         # This time before the mark that it is closed: never may a reader see no section open and
         # an old time of the last closing.
         words[LAST_CLOSE_NS] = now
-        words[self._open] = now if starts else 0
-        words[self._last] = duration
+        words[slot + SECTION_OPEN_NS] = now if starts else 0
+        words[slot + SECTION_LAST_NS] = duration
         try:
             self._open_now.pop()
-            if duration > words[self._max]:  # noqa: PLR1730 - max() costs more
-                words[self._max] = duration
-            words[self._count] += 1
-            words[self._total] += duration
-            words[self._histogram + bucket(duration)] += 1
+            words[slot + SECTION_COUNT] += 1
+            words[slot + SECTION_TOTAL_NS] += duration
         except (ValueError, IndexError):
             pass  # somebody wrote garbage into the page: a count is at its largest value
-
-    def _count_time_outside(self, now: int) -> None:
-        words = self._words
-        last_close = words[LAST_CLOSE_NS]
-        if not last_close:
-            return  # the first one
-        duration = now - last_close
-        try:
-            if duration > words[OUTSIDE_MAX_NS]:  # noqa: PLR1730 - max() costs more
-                words[OUTSIDE_MAX_NS] = duration
-            words[OUTSIDE_HISTOGRAM + bucket(duration)] += 1
-        except ValueError:
-            pass  # as above
+        count(words, slot + SECTION_HISTOGRAM, slot + SECTION_MAX_NS, duration)
 
     def close(self) -> None:
         """Leave it as often as it was entered."""

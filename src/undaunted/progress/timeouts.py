@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from undaunted.progress.layout import STEP_SECTION
 from undaunted.progress.snapshot import PageSnapshot, Phase, SectionSnapshot
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 # The last one is of `inprocess`.
 Watch = Literal["initial heartbeat", "heartbeat", "section", "outside sections", "soft timeout"]
 
-STEP_SECTION = "step"  # the section whose limit warm-up replaces
 # At this part of a limit, and not before so many seconds, a rank is looked at: nothing is ended.
 SOFT_PART = 0.25
 SOFT_LEAST_S = 30.0

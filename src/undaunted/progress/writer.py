@@ -19,13 +19,20 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from undaunted.progress import layout, record
 from undaunted.progress.attach import AttachError, Attachment, attach, is_eventfd, page_key
-from undaunted.progress.histogram import BUCKETS
+from undaunted.progress.histogram import count
 from undaunted.progress.layout import (
     HEARTBEAT_HISTOGRAM,
     HEARTBEAT_MAX_NS,
     HEARTBEAT_NS,
     ITERATION,
     ITERATION_NS,
+    LAST_CLOSE_NS,
+    OUTSIDE_HISTOGRAM,
+    OUTSIDE_MAX_NS,
+    SECTION_OPEN_NS,
+    STEP_SECTION,
+    STOP,
+    STOP_ASKED,
 )
 from undaunted.progress.mailbox import Mailbox
 from undaunted.progress.reader import EVENT
@@ -74,8 +81,6 @@ class PageWriter:
         self._attachment = attachment
         self._bytes = memoryview(memory)
         self._words = self._bytes.cast("Q")
-        self._last_heartbeat = 0
-        self._max_gap = 0
         self.steps: deque[tuple[int, int, int]] = deque(maxlen=_STEPS)
         self._stepped = False  # an iteration was stored
         self._warned = False  # of one that is none
@@ -115,32 +120,18 @@ class PageWriter:
     @property
     def beats(self) -> bool:
         """Whether a heartbeat was sent since monitoring began."""
-        return bool(self._last_heartbeat)
+        return bool(self._words[HEARTBEAT_NS])
 
     def heartbeat(self) -> None:
         """Say that the rank makes progress."""
         now = monotonic_ns()
-        last = self._last_heartbeat
+        words = self._words
+        last = words[HEARTBEAT_NS]
         if not last:
             self._first_heartbeat(now)
             return
-        self._last_heartbeat = now
-        gap = now - last
-        words = self._words
         words[HEARTBEAT_NS] = now
-        if gap > self._max_gap:
-            self._max_gap = gap
-            words[HEARTBEAT_MAX_NS] = gap
-        # histogram.bucket, written out here: a call would cost a fifth of a heartbeat.
-        if 1 << 10 <= gap < 1 << 43:
-            bits = gap.bit_length()
-            word = HEARTBEAT_HISTOGRAM + ((bits - 11) << 2) + ((gap >> (bits - 3)) & 3) + 1
-        else:
-            word = HEARTBEAT_HISTOGRAM + (0 if gap < 1 << 10 else BUCKETS - 1)
-        try:  # noqa: SIM105 - suppress() would double the cost of a heartbeat
-            words[word] += 1
-        except ValueError:
-            pass  # somebody wrote garbage into the page: the count is at its largest value
+        count(words, HEARTBEAT_HISTOGRAM, HEARTBEAT_MAX_NS, now - last)
 
     def step(self, iteration: int) -> None:
         """Say that iteration number ``iteration`` (from 0) begins; counts as a heartbeat.
@@ -153,9 +144,9 @@ class PageWriter:
             words[ITERATION] = iteration + 1
         except (TypeError, ValueError):
             self._store_odd_iteration(iteration)
-        words[ITERATION_NS] = last = self._last_heartbeat
+        words[ITERATION_NS] = now = words[HEARTBEAT_NS]
         number = words[ITERATION]
-        self.steps.append((last, number, thread_time_ns() if number % CHUNK == 1 else 0))
+        self.steps.append((now, number, thread_time_ns() if number % CHUNK == 1 else 0))
         if not self._stepped:
             self._first_step(iteration)
         if on_step is not None:
@@ -209,7 +200,6 @@ class PageWriter:
             layout.LAST_CLOSE_NS,
         ):
             self._words[word] = 0
-        self._last_heartbeat = 0
         self._kick()
 
     def milestone(self, name: Milestone) -> None:
@@ -261,8 +251,8 @@ class PageWriter:
     def asked(self, iteration: int) -> int:
         """Ask whether to stop after this iteration; return the word `layout.STOP`."""
         words = self._words
-        words[layout.STOP_ASKED] = iteration + 2  # before the other word is looked at
-        word: int = words[layout.STOP]
+        words[STOP_ASKED] = iteration + 2  # before the other word is looked at
+        word: int = words[STOP]
         return word
 
     @property
@@ -351,7 +341,6 @@ class PageWriter:
 
     def _first_heartbeat(self, now: int) -> None:
         words = self._words
-        self._last_heartbeat = now
         words[layout.FIRST_HEARTBEAT_NS] = now
         words[HEARTBEAT_NS] = now
         words[layout.HEARTBEAT_FIRSTS] = words[layout.HEARTBEAT_FIRSTS] % 2**32 + 1
@@ -366,7 +355,7 @@ class PageWriter:
             self._warn_of_iteration(iteration)
         if words[layout.FIRST_STEP_NS]:
             return
-        words[layout.FIRST_STEP_NS] = self._last_heartbeat
+        words[layout.FIRST_STEP_NS] = words[HEARTBEAT_NS]
         if words[layout.PHASE] == Phase.INITIALIZED:
             words[layout.PHASE] = Phase.STEPPING
         self._kick()
@@ -400,7 +389,10 @@ class PageWriter:
             self._name_slot(layout.SECTION_SLOTS - 1, layout.OTHERS.encode())
             section: Section = self._others
         else:
-            new = Section(name, self._words, layout.section_slot(index), self._open_now)
+            kind = StepSection if name == STEP_SECTION else Section
+            new = kind(name, self._words, layout.section_slot(index), self._open_now)
+            if isinstance(new, StepSection):
+                new.writer, new.steps = self, self.steps
             section = self._sections.setdefault(name, new)
             if section is new:  # else another thread was faster, and a slot stays empty
                 self._name_slot(index, encoded)
@@ -425,6 +417,50 @@ class PageWriter:
         self._words = self._bytes.cast("Q")
         for section in (*self._sections.values(), self._others):
             section.move_to(self._words)
+
+
+class StepSection(Section):
+    """The section ``step``, of a writer that has the same `PageWriter.steps`."""
+
+    __slots__ = ("steps", "writer")
+    steps: deque[tuple[int, int, int]]
+    writer: PageWriter
+
+    def begin(self, iteration: int) -> None:
+        """What `PageWriter.step` and then `__enter__` do, at once: it costs half of both.
+
+        Of one frame, few objects, and one look at the clock: after a step of training nothing of it
+        is in the caches of the processor.
+
+        Args:
+            iteration: its number, from 0 to `layout.LATEST`.
+        """
+        words, open_now = self._words, self._open_now
+        last = words[HEARTBEAT_NS]
+        if not last or not words[ITERATION] or on_step is not None:
+            self.writer.step(iteration)
+            self.__enter__()
+            return
+        now = monotonic_ns()
+        number = iteration + 1
+        words[HEARTBEAT_NS] = words[ITERATION_NS] = now
+        words[ITERATION] = number
+        count(words, HEARTBEAT_HISTOGRAM, HEARTBEAT_MAX_NS, now - last)
+        self.steps.append((now, number, thread_time_ns() if number % CHUNK == 1 else 0))
+        last_close = words[LAST_CLOSE_NS]
+        if last_close and not open_now:
+            count(words, OUTSIDE_HISTOGRAM, OUTSIDE_MAX_NS, now - last_close)
+        open_now.append(None)
+        self._starts.append(now)
+        words[self._slot + SECTION_OPEN_NS] = now
+
+    def end(self, iteration: int) -> int:
+        """What `__exit__` and then `PageWriter.asked` do."""
+        self.__exit__(None, None, None)
+        words = self._words
+        words[STOP_ASKED] = iteration + 2  # before the other word is looked at
+        word: int = words[STOP]
+        return word
 
 
 class NullWriter(PageWriter):

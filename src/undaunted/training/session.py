@@ -22,14 +22,15 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from undaunted.progress.api import step
-from undaunted.progress.layout import LATEST
-from undaunted.progress.writer import current_writer
+from undaunted.progress import api
+from undaunted.progress.layout import LATEST, STEP_SECTION
+from undaunted.progress.writer import StepSection, current_writer
 from undaunted.training import exchange
 from undaunted.training.attempts import Attempts, End, Rerun, ResultError, check
 from undaunted.training.over_store import OverStore
 from undaunted.training.signals import Signals
 from undaunted.training.stopping import (
+    WAIT,
     Alone,
     Answers,
     ByLauncher,
@@ -47,8 +48,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from undaunted.progress.section import Section
+    from undaunted.progress.writer import PageWriter
 
-SETUP, STEP, CHECKPOINTING = "setup", "step", "checkpointing"
+SETUP, CHECKPOINTING = "setup", "checkpointing"
 _WAIT_S = 600.0  # for an answer: if the launcher ends, so does this rank
 _SAVED_S = 600.0  # for other ranks to have saved
 _MARGIN_S = 60.0  # to be left of the scheduler's time when all is saved
@@ -86,6 +88,7 @@ class Session:
 
     Attributes:
         stop: why and after which iteration the ranks stop; None = they do not.
+        steps: what `step` returns, always the same.
 
     Raises:
         ValueError: a value cannot be meant; the text says which, and what to give.
@@ -120,12 +123,13 @@ class Session:
         self._connected = False
         self._watchdog: Watchdog | None = None
         self._setup: Section | None = None
-        self._step = _Step(self)
+        self.steps = Steps(self.begun, self.ended, self._page)
         self._inside: bool | None = None  # None = not entered yet, False = left
-        self._steps = 0
-        self._newest = -1  # iteration that was begun last
-        self._key = self._offset = 0
+        self._begun = 0  # iterations, up to those after which the session says what is active
+        self._offset = 0
         self._asked = -1
+        self._ask: Callable[[int], int] = self._first_ask
+        self._calm = True  # nothing but an answer can stop the ranks: no end of time, no signal
         self._leave_at = math.inf
         self._longest_save_s = 0.0
         self._saved: int | None = None
@@ -143,6 +147,7 @@ class Session:
         if not self._signals.install():
             _LOG.warning("a session in a side thread does not hear signals")
         self._plan_leave()
+        self.steps = Steps(self.begun, self.ended, self._page)
         self._setup = self._page.section(SETUP)
         self._setup.__enter__()
         return self
@@ -172,7 +177,7 @@ class Session:
 
     # --- what a loop calls ------------------------------------------------------------------------
 
-    def step(self, iteration: int) -> _Step:
+    def step(self, iteration: int) -> Steps:
         """Return a context manager for an iteration: section ``step``, and a heartbeat.
 
         Args:
@@ -183,8 +188,8 @@ class Session:
         """
         if iteration.__class__ is not int or not 0 <= iteration < LATEST:
             iteration = _iteration(iteration, "step")
-        self._step.iteration = iteration
-        return self._step
+        self.steps.iteration = iteration
+        return self.steps
 
     def section(self, name: str) -> Section:
         """Return a context manager for another stretch of the loop, such as ``evaluation``."""
@@ -228,7 +233,7 @@ class Session:
         Yields:
             0, and 1 in the second run.
         """
-        return self._attempts.of(self._step.iteration)
+        return self._attempts.of(self.steps.iteration)
 
     def check(
         self,
@@ -259,12 +264,9 @@ class Session:
         """
         if iteration.__class__ is not int or not self._asked < iteration + self._offset < LATEST:
             iteration = self._new_count(iteration)
-        key = iteration + self._offset
-        if not self._connected:
-            self._connect()
-        self._asked = key
-        word = self._answers.ask(key)
-        if not word and not self._signals.hurry and time.time() < self._leave_at:
+        self._asked = key = iteration + self._offset
+        word = self._ask(key)
+        if not word and self._calm:
             return False
         return self._decide(iteration, key, word)
 
@@ -319,7 +321,10 @@ class Session:
     def _decide(self, iteration: int, key: int, word: int) -> bool:
         if self.stop is not None:
             return True
-        if time.time() >= self._leave_at:
+        late = time.time() >= self._leave_at
+        if not word and not late and not self._signals.hurry:
+            return False
+        if late:
             self._leave_at = math.inf
             self._answers.want(StopReason.DEADLINE)
             word = word or self._answers.ask(key)
@@ -335,11 +340,13 @@ class Session:
 
     def _stop(self, reason: StopReason, iteration: int, text: str) -> bool:
         self.stop = Stop(reason, iteration, text)
-        if 0 <= self._newest < iteration:
+        self.steps.begin = self.begun
+        self._look_closely()
+        if 0 <= self.steps.iteration < iteration:
             _LOG.warning(
                 "rank %d: should_stop(%d) was asked, but iteration %d was begun last: what is "
                 "saved as iteration %d need not be that; ask after the step",
-                *(_rank(), iteration, self._newest, iteration),
+                *(_rank(), iteration, self.steps.iteration, iteration),
             )
         if _rank() == 0:
             _LOG.warning("stopping after iteration %d: %s", iteration, text)
@@ -358,10 +365,18 @@ class Session:
         number = _iteration(iteration, "should_stop")
         if number + self._offset < self._asked:
             self._offset = self._asked + 1 - number
+            self._look_closely()  # the page is told another number
         return number
 
     def _preempted(self) -> None:
+        self._look_closely()
         self._answers.want(StopReason.PREEMPTED)
+
+    def _first_ask(self, iteration: int) -> int:
+        if not self._connected:
+            self._connect()
+        self._ask = self._answers.ask
+        return self._ask(iteration)
 
     def _connect(self) -> None:
         """Without the launcher: find the other ranks, which are there by now if there are any."""
@@ -381,16 +396,15 @@ class Session:
     # --- what is active ---------------------------------------------------------------------------
 
     def begun(self, iteration: int) -> None:
-        """An iteration begins. Called by the context manager of `step`."""
+        """An iteration begins: one of the first, or after the ranks were to stop. See `Steps`."""
         if self._setup is not None:
             setup, self._setup = self._setup, None
             setup.__exit__(None, None, None)
         if not self._connected:
             self._connect()
         self._check_inside()
-        self._steps += 1
-        self._newest = iteration
-        if self._steps == _LOOK_AT:
+        self._begun += 1
+        if self._begun == _LOOK_AT:
             self._say_active()
         if self.stop is not None and not self._goes_on:
             self._goes_on = True
@@ -399,7 +413,28 @@ class Session:
                 "loop when should_stop says so, also an outer one",
                 *(_rank(), iteration, self.stop.iteration),
             )
-        step(iteration)
+        api.step(iteration)
+        self.steps.section.__enter__()
+        if self._begun >= _LOOK_AT and api.on_step is None:
+            self._hurry_on()
+
+    def ended(self, iteration: int) -> int:  # noqa: ARG002 - see `Steps`
+        """An iteration is over: one of the first, or one that more can stop than an answer."""
+        self.steps.section.__exit__(None, None, None)
+        return WAIT
+
+    def _hurry_on(self) -> None:
+        """Nothing but what the page is told is to be done for each iteration from now on."""
+        section = self.steps.section
+        if isinstance(section, StepSection):
+            self.steps.begin = section.begin
+            if self._calm and isinstance(self._answers, ByLauncher):
+                self.steps.end = section.end
+
+    def _look_closely(self) -> None:
+        """Until the end: each iteration may be the last one."""
+        self._calm = False
+        self.steps.end = self.ended
 
     def _say_active(self) -> None:
         """Say once what the session does, and warn of what the loop seems to have forgotten."""
@@ -427,7 +462,7 @@ class Session:
             _LOG.warning(
                 "session: %d iterations, and should_stop was never asked: a signal will not stop "
                 "the ranks together; call it after each iteration",
-                self._steps,
+                self._begun,
             )
 
     def _end_by_result(self, end: End) -> None:
@@ -441,19 +476,21 @@ class Session:
             self._setup.__exit__(None, None, None)
         stop = self.stop
         if stop is not None:
-            last = self._newest if self._goes_on else stop.iteration
+            last = self.steps.iteration if self._goes_on else stop.iteration
             if self._save is not None and self._saved != last:
                 self.save(last)
             heard = self._signals.heard
             self._answers.saved(_SAVED_S, lambda: self._signals.heard > heard)
-        if not self._steps:
+        if not self._begun:
             _LOG.warning(
                 "rank %d: the session has seen no step: either nothing was left to do, or the loop "
                 "does not use session.step",
                 _rank(),
             )
         elif self._save is not None and self._saved is None and _rank() == 0:
-            _LOG.warning("session: no checkpoint was saved in %d iterations", self._steps)
+            _LOG.warning(
+                "session: no checkpoint was saved until iteration %d", self.steps.iteration
+            )
 
     def _enter_once(self) -> None:
         global _inside
@@ -466,6 +503,7 @@ class Session:
     def _leave(self) -> None:
         global _inside
         _inside, self._inside = 0, False
+        self.steps.begin, self.steps.end = self.begun, self.ended
 
     def _check_inside(self) -> None:
         if not self._inside:
@@ -474,24 +512,37 @@ class Session:
     def _plan_leave(self) -> None:
         if self._end_time is not None and self.stop is None:
             self._leave_at = self._end_time - _SAVES * self._longest_save_s - _MARGIN_S
+            self._look_closely()
 
 
-class _Step:
-    """An iteration of a session. One object for all of them."""
+class Steps:
+    """The iterations of a session, one after another: a context manager around each.
 
-    __slots__ = ("_section", "_session", "iteration")
+    An adapter whose framework calls one function as a step begins and another one as it ends stores
+    the iteration here, and calls `begin` and `end` with it.
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._section = session.section(STEP)
-        self.iteration = 0
+    Attributes:
+        iteration: the one that is under way, or was the last one; -1 = none has begun.
+        begin: enters the section; is a heartbeat and a step.
+        end: leaves it, and says that the iteration is over; 0 = go on, else ask `should_stop`.
+        section: what they enter and leave.
+    """
+
+    __slots__ = ("begin", "end", "iteration", "section")
+
+    def __init__(
+        self, begin: Callable[[int], None], end: Callable[[int], int], page: PageWriter
+    ) -> None:
+        self.begin = begin
+        self.end = end
+        self.iteration = -1
+        self.section = page.section(STEP_SECTION)
 
     def __enter__(self) -> None:
-        self._session.begun(self.iteration)
-        self._section.__enter__()
+        self.begin(self.iteration)
 
     def __exit__(self, *failed: object) -> None:
-        self._section.__exit__(None, None, None)
+        self.section.__exit__(None, None, None)
 
 
 def _rank() -> int:

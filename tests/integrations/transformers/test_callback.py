@@ -32,15 +32,20 @@ class Model(torch.nn.Module):
 
 
 class Noted(UndauntedCallback):
-    """Keeps the names of the sections it enters."""
+    """Keeps the names of the sections it enters, steps among them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.names: list[str] = []
 
+    def on_step_begin(self, *given: Any, **named: Any) -> None:
+        super().on_step_begin(*given, **named)
+        assert self._open is not None
+        self.names.append(self._open.name)
+
     def _enter(self, section: Any) -> None:
         if section is not None:
-            kinds = {"_Step": "step", "_GeneratorContextManager": "checkpointing"}
+            kinds = {"_GeneratorContextManager": "checkpointing"}
             self.names.append(kinds.get(type(section).__name__) or section.name)
         super()._enter(section)
 

@@ -102,19 +102,27 @@ class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[
 
     def on_train_batch_start(self, *_: Any) -> None:
         """A step begins, or a part of one whose gradients are accumulated."""
+        if self._section is not None:
+            self._close()  # a batch that was skipped has no end
         if self.session is not None:
-            self._open(self.session.step(self._step))
+            steps = self.session.steps
+            steps.iteration = step = self._step
+            steps.begin(step)
+            self._section = steps.section
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         """A batch is over. If the optimizer made a step, the ranks may stop after it."""
-        self._close()
-        step, self._step = self._step, trainer.global_step
-        if self.session is None or self._step == step:
+        session, step, self._step = self.session, self._step, trainer.global_step
+        if session is None or self._step == step:
+            self._close()
             return
-        if self.session.should_stop(step):
-            with self.session.checkpointing():
+        if self._section is not session.steps.section:
+            self._close()
+        self._section = None
+        if session.steps.end(step) and session.should_stop(step):
+            with session.checkpointing():
                 save_at_stop(trainer, self._folder or folder_of(trainer))
-            raise SystemExit(self.session.exit_code)
+            raise SystemExit(session.exit_code)
 
     def on_validation_start(self, *_: Any) -> None:
         """An evaluation begins."""
@@ -131,8 +139,7 @@ class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[
         self._close()
 
     def _open(self, section: contextlib.AbstractContextManager[None]) -> None:
-        if self._section is not None:
-            self._close()  # a batch that was skipped has no end
+        self._close()
         section.__enter__()
         self._section = section
 
