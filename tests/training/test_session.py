@@ -16,7 +16,7 @@ from undaunted.progress import layout
 from undaunted.progress import writer as writer_module
 from undaunted.progress.writer import NullWriter
 from undaunted.training.session import Session
-from undaunted.training.stopping import WAIT, Answer, Stop, StopReason
+from undaunted.training.stopping import WAIT, Answer, ByLauncher, Stop, StopReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -262,6 +262,60 @@ def test_the_end_of_the_scheduler_s_time(monkeypatch):
         assert peers.wanted == [StopReason.DEADLINE]
         monkeypatch.undo()
         assert session.should_stop(2)
+
+
+@pytest.fixture
+def steady(page):
+    """A session whose first iterations are over, which the launcher watches."""
+    with session_with(stop_signals=["SIGUSR1"]) as session:
+        session._answers = ByLauncher(page)
+        for iteration in range(30):
+            session.steps.iteration = iteration
+            session.steps.begin(iteration)
+            assert not (session.steps.end(iteration) and session.should_stop(iteration))
+        yield session
+
+
+def test_a_session_has_nothing_more_to_do_than_to_tell_the_page(steady, page):
+    section = page.section("step")
+    assert (steady.steps.begin, steady.steps.end) == (section.begin, section.end)
+    assert sections(page) == {"setup": 1, "step": 30}
+    assert page._words[layout.ITERATION] == 30
+    assert page._words[layout.STOP_ASKED] == 29 + 2
+    page._words[layout.STOP] = layout.stop_word(31, "requested")
+    with steady.step(30):
+        assert sections(page)["step"] == 30
+    assert not steady.should_stop(30)
+    with steady.step(31):
+        pass
+    assert steady.steps.end(31)
+    assert steady.should_stop(31)
+    assert (steady.stop.iteration, steady.steps.begin) == (31, steady.begun)
+
+
+def test_after_a_signal_the_second_one_is_looked_for(steady, monkeypatch):
+    now = time.monotonic()
+    for later in (0.0, 3.0):
+        monkeypatch.setattr("undaunted.training.signals.time.monotonic", lambda: now + later)  # noqa: B023
+        os.kill(os.getpid(), signal.SIGUSR1)
+    steady.steps.begin(30)
+    assert steady.steps.end(30)
+    assert steady.should_stop(30)
+    assert steady.stop.iteration == 30
+
+
+@pytest.mark.parametrize("what", ["digests", "an end"])
+def test_what_else_is_to_be_done_is_done_in_each_iteration(monkeypatch, page, what):
+    seen: list[object] = []
+    if what == "digests":
+        monkeypatch.setattr("undaunted.progress.api.on_step", lambda *given: seen.append(given))
+    with session_with(end_time=time.time() + 1000 if what == "an end" else None) as session:
+        session._answers = ByLauncher(page)
+        for iteration in range(25):
+            session.steps.begin(iteration)
+            assert session.steps.end(iteration)
+            assert not session.should_stop(iteration)
+    assert len(seen) == (25 if what == "digests" else 0)
 
 
 @pytest.mark.parametrize("value", ["", "soon", "nan", "inf"])

@@ -365,7 +365,6 @@ class Session:
         number = _iteration(iteration, "should_stop")
         if number + self._offset < self._asked:
             self._offset = self._asked + 1 - number
-            self._look_closely()  # the page is told another number
         return number
 
     def _preempted(self) -> None:
@@ -428,8 +427,10 @@ class Session:
         section = self.steps.section
         if isinstance(section, StepSection):
             self.steps.begin = section.begin
-            if self._calm and isinstance(self._answers, ByLauncher):
+            if isinstance(self._answers, ByLauncher):
                 self.steps.end = section.end
+            if not self._calm:  # looked at last: a signal may have come meanwhile
+                self.steps.end = self.ended
 
     def _look_closely(self) -> None:
         """Until the end: each iteration may be the last one."""
@@ -519,7 +520,7 @@ class Steps:
     """The iterations of a session, one after another: a context manager around each.
 
     An adapter whose framework calls one function as a step begins and another one as it ends stores
-    the iteration here, and calls `begin` and `end` with it.
+    the iteration here, and calls `begin` and `end` with it. Iterations of an adapter never fall.
 
     Attributes:
         iteration: the one that is under way, or was the last one; -1 = none has begun.
