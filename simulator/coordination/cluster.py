@@ -494,9 +494,7 @@ class Agent:
                     self._run_node(happened, now, out)
             case m.Preempted() | m.ExclusionRequested() | m.RestartOrdered() as wish:
                 self._report(wish, now, out)
-            case m.ExclusionOrdered() | m.LimitsOrdered() | m.StopWanted() as wish:
-                self._report(wish, now, out)
-            case m.ShutdownRequested() as wish:
+            case m.ExclusionOrdered() | m.LimitsOrdered() | m.StopOrdered() as wish:
                 self._report(wish, now, out)
             case f.Prepare(round=number, version=version):
                 table = f.TableKnown(number, version, self.name, 1234)

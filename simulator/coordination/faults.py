@@ -387,9 +387,13 @@ class Nemesis:
         """What `undaunted ctl` makes of an order at a node: an event for the job policy."""
         name, what = fault.nodes[0], ORDERS[fault.choice % len(ORDERS)]
         agent, save = self._cluster.agents.get(name), fault.choice // len(ORDERS) % 2 == 1
-        if agent is None or agent.ranks is None or not agent.ranks.alive:
+        if agent is None or not self._simulation.is_alive(name):
             return
-        about, checker = (name, agent.ranks.round), self._cluster.checker
+        busy, ledger = agent.ranks is not None and agent.ranks.alive, agent.follower.knows.ledger
+        if what == "exclude" and not busy:
+            return
+        number = max(agent.follower.round, -1 if ledger is None else ledger.round)
+        about, checker = (name, number), self._cluster.checker
         order: m.NodeEvent
         if what == "restart":
             order = m.RestartOrdered(*about, BY_HAND, save)
@@ -401,9 +405,7 @@ class Nemesis:
             self._later(fault, lambda _: self._cluster.launch(name))
         elif what == "limits":
             order = m.LimitsOrdered(*about, {"step": 60.0}, BY_HAND)
-        elif save:
-            order = m.StopWanted(*about, -1, "requested", by=BY_HAND)
         else:
-            order = m.ShutdownRequested(*about, "", BY_HAND)
+            order = m.StopOrdered(*about, BY_HAND, save)
         self._cluster.note("fault", f"{what} is ordered at {name}")
         self._cluster.tell(agent, order)

@@ -24,6 +24,20 @@ def test_a_timer_is_replaced_by_one_of_its_name() -> None:
     assert asyncio.run(main()) == ["new"]
 
 
+def test_how_long_a_timer_runs() -> None:
+    async def main() -> tuple[float | None, float | None]:
+        timers = Timers()
+        timers.set("a", 60.0, lambda: None)
+        left = timers.left_s("a")
+        timers.cancel()
+        return left, timers.left_s("a")
+
+    left, none = asyncio.run(main())
+    assert left is not None
+    assert 0 < left <= 60
+    assert none is None
+
+
 def test_a_timer_that_has_fired_is_forgotten() -> None:
     async def main() -> dict[str, asyncio.TimerHandle]:
         timers = Timers()

@@ -162,6 +162,12 @@ def test_status_for_people(serve: Any, run: Any) -> None:
     ]
 
 
+def test_status_says_until_when_a_job_pauses(serve: Any, run: Any) -> None:
+    paused = msgspec.structs.replace(STATUS.job, pause_left_s=7.25)
+    serve(msgspec.structs.replace(STATUS, job=paused))
+    assert "(7.2 s more" in run("status").partition("pauses until ")[2]
+
+
 def test_status_of_several_launchers(serve: Any, run: Any) -> None:
     serve(STATUS)
     serve(msgspec.structs.replace(STATUS, node="b"), node="b")

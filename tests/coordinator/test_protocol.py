@@ -23,7 +23,7 @@ EVENTS: list[m.NodeEvent] = [
     m.RestartOrdered("b", 3, "a person", save=True),
     m.ExclusionOrdered("b", 3, "c", "a person"),
     m.LimitsOrdered("b", 3, {"heartbeat": 600.0, "section:step": None}, "a person"),
-    m.StopWanted("b", 3, -1, "requested", by="a person"),
+    m.StopOrdered("b", 3, "a person", save=True),
     m.Preempted("b", 15, "SIGTERM"),
 ]
 STARTED = p.Started(version=4, prepared=3, casting_vote="a", replaceable=True)

@@ -140,6 +140,17 @@ def test_a_round_that_does_not_stop_can_be_looked_at(tmp_path: Path) -> None:
         assert "train.py:5" in ctl(job, "stacks")
 
 
+def test_a_job_that_pauses_goes_on_or_ends(tmp_path: Path) -> None:
+    often = ("--max-restarts", "9", "--restart-intensity", "9/1h")
+    with launched(tmp_path, "raise SystemExit(3)", *often) as job:
+        job.wait_for(r"waiting 2\.0 s")
+        assert "pauses until" in ctl(job, "status")
+        assert "the pause before it is over" in ctl(job, "restart")
+        job.wait_for(r"waiting 4\.0 s")
+        assert "the job ends" in ctl(job, "stop")
+        assert job.finish() == 93
+
+
 def test_ranks_save_before_they_stop(tmp_path: Path) -> None:
     with launched(tmp_path, SAVES, "--nproc-per-node", "2") as job:
         for rank in range(2):

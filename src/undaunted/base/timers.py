@@ -31,6 +31,12 @@ class Timers:
             old.cancel()
         self._set[name] = asyncio.get_running_loop().call_later(delay_s, self._fire, name, call)
 
+    def left_s(self, name: str) -> float | None:
+        """For how many seconds a timer still runs; None = there is none."""
+        if (timer := self._set.get(name)) is None:
+            return None
+        return max(0.0, timer.when() - asyncio.get_running_loop().time())
+
     def cancel(self) -> None:
         """Cancel all of them."""
         for timer in self._set.values():

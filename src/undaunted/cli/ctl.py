@@ -3,6 +3,7 @@
 import os
 import ssl
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -375,7 +376,7 @@ def _name(answer: s.Answer) -> str:
 
 def _status_lines(status: s.NodeStatus) -> Iterator[str]:
     job = status.job
-    yield f"job       {status.run_id}, round {job.round}, {job.state}{_restarts(job)}"
+    yield f"job       {status.run_id}, round {job.round}, {job.state}{_pause(job)}{_restarts(job)}"
     if job.role != "alone":
         at = f" at {job.leader_address}" if job.leader_address else ""
         unnamed = "a host of its own" if at else "not known"
@@ -404,6 +405,13 @@ def _limit_lines(status: s.NodeStatus | _LimitsOnly) -> Iterator[str]:
         seconds = "off" if limit.seconds is None else format_duration(limit.seconds)
         held = "" if len(limit.ranks) == len(all_ranks) else f", {_ranks(limit.ranks)}"
         yield f"{limit.name}: {seconds} ({limit.source}{held})"
+
+
+def _pause(job: s.JobStatus) -> str:
+    if (left_s := job.pause_left_s) is None:
+        return ""
+    until = time.strftime("%H:%M:%S", time.localtime(time.time() + left_s))
+    return f", pauses until {until} ({left_s:.1f} s more; restart ends the pause)"
 
 
 def _restarts(job: s.JobStatus) -> str:

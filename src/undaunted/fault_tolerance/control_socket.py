@@ -67,7 +67,7 @@ class Restart(_Question, frozen=True):
 
 
 class Stop(_Question, frozen=True):
-    """End the job."""
+    """End the job. ``save``: as in `Restart`."""
 
     save: bool = False
 
@@ -213,6 +213,8 @@ class JobStatus(msgspec.Struct, frozen=True):
         leader_address: where it is.
         epoch: of the leader.
         round: the last one that was started, -1 = none.
+        pause_left_s: until the next round may begin, after restarts a moment ago; None = it need
+            not wait for that, or only the leader knows.
         restarts_used, restarts_left: None = only the leader knows.
         lease_s, lease_left_s: of this node at its leader; None = it has none.
         members: nodes of the round.
@@ -228,6 +230,7 @@ class JobStatus(msgspec.Struct, frozen=True):
     round: int = -1
     restarts_used: int | None = None
     restarts_left: int | None = None
+    pause_left_s: float | None = None
     lease_s: float | None = None
     lease_left_s: float | None = None
     members: list[MemberStatus] = []

@@ -132,7 +132,7 @@ async def _answer(config: AloneConfig, listener: Listener, data: bytes, by: str)
     async def reply(question: s.Question) -> bytes:
         match question:
             case s.Status():
-                return msgspec.json.encode(_status(config, leading.leader))
+                return msgspec.json.encode(_status(config, leading))
             case s.Dump():
                 machines = {"leader": leading.recent, "policy": leading.leader.recent}
                 kept = {name: one.copy() for name, one in machines.items()}
@@ -144,23 +144,23 @@ async def _answer(config: AloneConfig, listener: Listener, data: bytes, by: str)
     return await s.answered("", data, reply)
 
 
-def _status(config: AloneConfig, leader: Leader) -> s.NodeStatus:
-    state = leader.state.name.lower()
-    job = of_leader(leader, lease_clock_ns())
+def _status(config: AloneConfig, leading: Leading) -> s.NodeStatus:
+    state = leading.leader.state.name.lower()
+    job = of_leader(leading.leader, lease_clock_ns(), leading.pause_left_s)
     return s.NodeStatus("", os.getpid(), __version__, config.run_id, state, job.round, job)
 
 
 async def _order(leading: Leading, order: s.Order, by: str) -> bytes:
-    """Have a node of the round pass an order on, and return what comes of it.
+    """Have a node pass an order on, and return what comes of it.
 
     Raises:
         ValueError: none can.
     """
     here = leading.leader.heard()
-    nodes = [each.node for each in leading.leader.ledger.table if each.address]
+    nodes = [node for node, address in leading.leader.addresses().items() if address]
     node = next((each for each in nodes if each in here), "")
     if not node:
-        raise ValueError("there is no round, or no node of it takes connections (takeover=0)")
+        raise ValueError("no node is here that takes connections (takeover=0: none does)")
     said = await leading.pass_on(Question(data=msgspec.json.encode(order), node=node), by)
     if isinstance(said, Refused):
         problem = said.reason

@@ -6,7 +6,8 @@ import pytest
 
 from tests.coordinator.core.driving import Driver, of, running
 from undaunted.coordinator.core import messages as m
-from undaunted.coordinator.core.policy import GRACE_ON_REQUEST_S, PolicyState
+from undaunted.coordinator.core.config import PolicyConfig
+from undaunted.coordinator.core.policy import GRACE_ON_REQUEST_S, JobPolicy, PolicyState
 
 BY = "undaunted ctl (pid 7)"
 
@@ -44,12 +45,98 @@ def test_a_restart_of_another_round_is_stale_and_of_one_that_stops_is_refused() 
     assert "is being stopped already" in refused(job.feed(m.RestartOrdered("a", 0, BY)))
 
 
-def test_a_stop_after_a_checkpoint_is_what_a_rank_may_want_as_well() -> None:
+def paused() -> Driver:
+    job = running("a", max_restarts=9, restart_intensity=(9, 600.0))
+    for _ in range(2):
+        job.fail("a")
+        job.stop("a")
+    assert (job.policy.state, job.policy.pausing) == (PolicyState.FORMING, True)
+    return job
+
+
+def test_a_restart_ends_a_pause() -> None:
+    job = paused()
+    assert job.feed(m.RestartOrdered("a", 0, BY)) == [], "stale"
+    said, *_ = job.feed(m.RestartOrdered("a", 1, BY))
+    assert said == m.Say(f"{BY} asked for a restart: the pause before it is over")
+    assert (job.policy.round, job.policy.running) == (2, True)
+    assert job.fire("pause") == []
+
+
+def test_a_restart_is_refused_where_nothing_but_nodes_is_waited_for() -> None:
+    job = Driver(min_nodes=2)
+    job.join("a")
+    assert "1 of 2 nodes are here (a)" in refused(job.feed(m.RestartOrdered("a", -1, BY)))
+
+
+STOP, SAVE = (m.StopOrdered("a", 0, BY, save) for save in (False, True))
+ENDINGS = pytest.mark.parametrize(("order", "outcome"), [(STOP, "no_restart"), (SAVE, "preempted")])
+
+
+@ENDINGS
+def test_a_stop_ends_a_round(order: m.StopOrdered, outcome: str) -> None:
     job = running("a", term_timeout_s=77.0)
-    decided, stop = job.feed(m.StopWanted("a", 0, -1, "requested", by=BY))
+    decided, stop = job.feed(order)
     assert decided == m.Decided(0, "end", f"{BY} asked for a stop", 0)
     assert isinstance(stop, m.Stop)
-    assert (stop.agree, stop.grace_s) == ("requested", 77.0)
+    told = ("requested", 77.0) if order.save else ("", GRACE_ON_REQUEST_S)
+    assert (stop.agree, stop.grace_s) == told
+    job.stop("a")
+    assert job.outcomes == {"a": outcome}
+
+
+@ENDINGS
+def test_a_stop_ends_a_job_that_pauses(order: m.StopOrdered, outcome: str) -> None:
+    job = paused()
+    decided, end = job.feed(order)
+    assert decided == m.Decided(1, "end", f"{BY} asked for a stop", 8)
+    assert isinstance(end, m.End)
+    assert job.outcomes == {"a": outcome}
+
+
+@ENDINGS
+def test_a_stop_ends_a_job_that_waits_for_nodes(order: m.StopOrdered, outcome: str) -> None:
+    job = Driver(min_nodes=2)
+    job.join("a")
+    (end,) = job.feed(order)
+    assert isinstance(end, m.End)
+    assert BY in end.reason
+    job.join("b")
+    assert job.outcomes == {"a": outcome, "b": outcome}
+
+
+def test_a_stop_ends_a_job_that_prepares_a_round() -> None:
+    policy = JobPolicy(PolicyConfig())
+    policy.handle(m.NodeJoined(m.NodeInfo("a", 1)))
+    assert policy.preparing
+    policy.handle(STOP)
+    assert policy.ended
+    assert policy.handle(m.TableAccepted(0, "", 0)) == []
+
+
+def test_a_stop_comes_in_place_of_a_restart_or_of_nothing() -> None:
+    job = running("a", max_restarts=9)
+    job.fail("a")
+    decided, said = job.feed(STOP)
+    assert decided == m.Decided(0, "end", f"{BY} asked for a stop", 9)
+    assert said == m.Say(f"{BY} asked for a stop: it ends once its round is stopped")
+    (again,) = job.feed(SAVE)
+    assert isinstance(again, m.Say)
+    assert "it ends already" in again.text
+    job.stop("a")
+    assert job.outcomes == {"a": "no_restart"}
+
+
+def test_without_a_quorum_the_job_ends_once_there_is_one() -> None:
+    job = running("a", "b", min_nodes=2, max_restarts=1)
+    job.feed(m.QuorumLost("nobody answers"))
+    job.stop("a", "b")
+    assert job.policy.state is PolicyState.FORMING
+    (*_, said) = job.feed(STOP)
+    assert said == m.Say(f"{BY} asked for a stop: it ends once there is a quorum")
+    assert not job.policy.ended
+    job.feed(m.QuorumRegained())
+    assert set(job.outcomes.values()) == {"no_restart"}
 
 
 @pytest.mark.parametrize("save", [False, True])

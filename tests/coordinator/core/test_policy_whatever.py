@@ -328,7 +328,7 @@ class AnyJob(RuleBasedStateMachine):
                 self.fire(data.draw(st.sampled_from(sorted(self.world.timers))))
 
     @rule(
-        kind=st.sampled_from(["restart", "exclude", "limits"]),
+        kind=st.sampled_from(["restart", "exclude", "limits", "stop"]),
         node=st.sampled_from(NAMES),
         save=st.booleans(),
     )
@@ -336,12 +336,14 @@ class AnyJob(RuleBasedStateMachine):
     def somebody_orders(self, kind: str, node: str, save: bool) -> None:
         number, by = self.policy.round, "a person"
         match kind:
-            case "restart" if node in self.runners():
+            case "restart":
                 self.feed(m.RestartOrdered(node, number, by, save))
             case "exclude":
                 ended = self.policy.ended
                 self.feed(m.ExclusionOrdered("a", number, node, by, save))
                 assert self.policy.ended == ended, "a person may be wrong"
+            case "stop" if number > 1:
+                self.feed(m.StopOrdered(node, number, by, save))
             case "limits":
                 self.feed(m.LimitsOrdered(node, number, {"heartbeat": 9.0}, by))
 

@@ -45,6 +45,7 @@ class Launcher:
         self.posted: list[Any] = []
         self.events: list[m.Event] = []
         self.looks = True
+        self.job = s.JobStatus("alone", "running")
         self.asked_elsewhere: Callable[[bytes, str], Awaitable[bytes]] | None = None
         self.decide = decide
         self.recent = Recent({"clearing_s": 0.0})
@@ -53,7 +54,7 @@ class Launcher:
         config: Any = SimpleNamespace(node="a", run_dir=str(place), run_id="job")
         orders: Any = SimpleNamespace(
             post=self._posted,
-            status=lambda: s.JobStatus("alone", "running"),
+            status=lambda: self.job,
             recent=lambda: {"policy": Recent({})},
             let_ask=self._let_ask,
         )
@@ -153,8 +154,20 @@ async def test_where_no_ranks_run_nothing_is_looked_at(tmp_path: Path) -> None:
     async with serving(tmp_path) as launcher:
         launcher.node.state = m.State.IDLE
         assert "node a is idle, round 0" in await launcher.error(s.Stacks())
-        assert "SIGTERM" in await launcher.error(s.Restart())
         assert (launcher.events, launcher.posted) == ([], [])
+
+
+@on_loop
+async def test_orders_are_passed_on_where_no_ranks_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "DECIDE_S", 0.01)
+    async with serving(tmp_path) as launcher:
+        launcher.node = launcher.control._node = m.Node()
+        launcher.job = s.JobStatus("follower", "seeking", round=4)
+        assert "SIGTERM" not in (await launcher.body(s.Restart(), s.Decision)).line
+        assert "SIGTERM" in (await launcher.body(s.Stop(), s.Decision)).line
+        assert [(each.node, each.round) for each in launcher.posted] == [("a", 4)] * 2
 
 
 @on_loop
@@ -179,8 +192,8 @@ async def test_a_dump_has_every_machine(tmp_path: Path) -> None:
     ("question", "event"),
     [
         (s.Restart(save=True), job.RestartOrdered("a", 0, "BY", save=True)),
-        (s.Stop(), job.ShutdownRequested("a", 0, "", "BY")),
-        (s.Stop(save=True), job.StopWanted("a", 0, -1, "requested", by="BY")),
+        (s.Stop(), job.StopOrdered("a", 0, "BY")),
+        (s.Stop(save=True), job.StopOrdered("a", 0, "BY", save=True)),
         (s.Exclude(target="b"), job.ExclusionOrdered("a", 0, "b", "BY")),
         (s.Limits(limits={"heartbeat": 9.0}), job.LimitsOrdered("a", 0, {"heartbeat": 9.0}, "BY")),
     ],
@@ -202,6 +215,21 @@ def test_an_order_becomes_an_event_and_is_answered_by_what_follows(
             assert launcher.posted == [msgspec.structs.replace(event, by=by)]
 
     run()
+
+
+@on_loop
+async def test_who_ends_the_job_is_answered_before_the_launcher_goes(tmp_path: Path) -> None:
+    gone = asyncio.get_running_loop().create_future()
+
+    def ends(posted: Any) -> job.End:
+        gone.get_loop().call_soon(gone.set_result, None)
+        return job.End("a", job.Outcome.NO_RESTART, f"{posted.by} asked for a stop")
+
+    async with serving(tmp_path, ends) as launcher:
+        asking = asyncio.ensure_future(launcher.body(s.Stop(), s.Decision))
+        await gone
+        await launcher.control.close()
+        assert (await asking).done
 
 
 @on_loop

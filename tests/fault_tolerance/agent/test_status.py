@@ -61,12 +61,15 @@ def test_limits_are_told_with_source_and_ranks() -> None:
 
 def test_a_job_of_one_node() -> None:
     policy = JobPolicy(PolicyConfig(max_restarts=2))
-    assert status.of_policy(policy, "a").round == -1
+    assert status.of_policy(policy, "a", None).round == -1
     policy.handle(m.NodeJoined(m.NodeInfo("a", 2)))
     policy.handle(m.TableAccepted(0, "", 0))
-    found = status.of_policy(policy, "a")
+    found = status.of_policy(policy, "a", 3.0)
     assert (found.state, found.round, found.restarts_left) == ("running", 0, 2)
     assert found.members == [s.MemberStatus("a", [0, 1])]
+    assert found.pause_left_s is None, "the timer of a pause that somebody has ended"
+    policy.pausing = True
+    assert status.of_policy(policy, "a", 3.0).pause_left_s == 3.0
 
 
 def test_long_stacks_are_cut_so_that_all_fit_into_an_answer(

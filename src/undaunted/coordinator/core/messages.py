@@ -225,7 +225,7 @@ class StopWanted(_Message, frozen=True):
     """A rank of the node wants all ranks to stop after the same iteration.
 
     ``why``: one of `progress.layout.WANTED`. ``rank``: which one is the reason. ``text``: what has
-    happened, for people; "" = that is not said. ``by``: who wants it, "" = the rank.
+    happened, for people; "" = that is not said.
     """
 
     node: str
@@ -233,7 +233,6 @@ class StopWanted(_Message, frozen=True):
     rank: int
     why: str
     text: str = ""
-    by: str = ""
 
     @property
     def said(self) -> str:
@@ -268,6 +267,15 @@ class RestartOrdered(_Message, frozen=True):
 
     ``save``: all ranks stop after the same iteration, and have their time to save.
     """
+
+    node: str
+    round: int
+    by: str
+    save: bool = False
+
+
+class StopOrdered(_Message, frozen=True):
+    """Somebody at ``node`` wants the job to end, whatever it does; see `RestartOrdered`."""
 
     node: str
     round: int
@@ -339,6 +347,7 @@ NodeEvent = (
     | ShutdownRequested
     | ExclusionRequested
     | RestartOrdered
+    | StopOrdered
     | ExclusionOrdered
     | LimitsOrdered
     | StopWanted

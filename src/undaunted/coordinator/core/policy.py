@@ -71,6 +71,7 @@ from undaunted.coordinator.core.messages import (
     Start,
     Stop,
     StopAfter,
+    StopOrdered,
     StopWanted,
     TableAccepted,
     TimerFired,
@@ -300,6 +301,7 @@ class JobPolicy:
         no_quorum: why nothing may be started, nor the job ended; "" = there is a quorum.
         gone: why nodes have left the job since the last round, "" = none has.
         limits: that somebody has ordered, for nodes that join later; None = nobody has.
+        pausing: the next round is put off since there were restarts a moment ago.
     """
 
     config: PolicyConfig
@@ -324,11 +326,11 @@ class JobPolicy:
     no_quorum: str = ""
     gone: str = ""
     limits: NewLimits | None = None
+    pausing: bool = False
     _why: str = ""  # the reason for which the last round was stopped
     _agree: str = ""  # see `messages.Stop`
     _announced: bool = False  # a restart was announced and has not begun
     _counted: bool = False  # the announced restart counts
-    _pausing: bool = False  # before the next round is formed
     _go_ons: Counter[str] = field(default_factory=Counter)  # in this round, by node
     _told: Blamed | None = None  # who is to blame, as it was said last in this round
     _too_slow: Slow | None = None  # the round is being stopped to go on without this rank's node
@@ -463,6 +465,10 @@ class JobPolicy:
                 return self._exclusion_ordered(event)
             case LimitsOrdered():
                 return self._limits_ordered(event)
+            case RestartOrdered():
+                return self._restart_ordered(event)
+            case StopOrdered():
+                return self._stop_ordered(event)
             case TimerFired(name=name, round=number) if name.startswith(FORGET):
                 self.intensity.forget(number)
                 return []
@@ -491,8 +497,6 @@ class JobPolicy:
                 return self._exclusion_requested(event)
             case ShutdownRequested():
                 return self._shutdown_requested(event)
-            case RestartOrdered():
-                return self._restart_ordered(event)
             case StopWanted():
                 return self._stop_wanted(event)
             case RanksAsked():
@@ -779,9 +783,34 @@ class JobPolicy:
 
     def _restart_ordered(self, event: RestartOrdered) -> list[Command]:
         reason = f"{event.by} asked for a restart"
-        if self.state is not PolicyState.RUNNING:
-            return [Say(f"{reason}: the round is being stopped already", refused=True)]
-        return self._another_round(reason, event)
+        if event.round != self.round:
+            return []  # stale
+        match self.state:
+            case PolicyState.RUNNING:
+                return self._another_round(reason, event)
+            case PolicyState.STOPPING:
+                return [Say(f"{reason}: the round is being stopped already", refused=True)]
+            case PolicyState.FORMING if self.pausing:
+                self.pausing = False
+                return [Say(f"{reason}: the pause before it is over"), *self._form()]
+        waits = f"; it waits: {self.formation.describe()}" if self.formation.problem else ""
+        return [Say(f"{reason}: round {self.next_round} is to begin anyway{waits}", refused=True)]
+
+    def _stop_ordered(self, event: StopOrdered) -> list[Command]:
+        """End the job: now, or as soon as nothing runs and there is a quorum."""
+        reason = f"{event.by} asked for a stop"
+        outcome, agree, grace_s = Outcome.NO_RESTART, "", self._grace_s(GRACE_ON_REQUEST_S)
+        if event.save:
+            outcome, agree, grace_s = Outcome.PREEMPTED, "requested", self.config.term_timeout_s
+        ending = Ending(outcome, reason)
+        if self.state is PolicyState.RUNNING:
+            return self._stop_round(reason, ending, grace_s, agree=agree)
+        if self.after is not None:
+            return [Say(f"{reason}: it ends already, since {self.after.reason}")]
+        if self.state is not PolicyState.STOPPING and not self.no_quorum:
+            return self._end(ending)
+        when = "there is a quorum" if self.no_quorum else "its round is stopped"
+        return [*self._instead_of_restart(ending), Say(f"{reason}: it ends once {when}")]
 
     def _another_round(
         self, reason: str, order: RestartOrdered | ExclusionOrdered
@@ -806,7 +835,7 @@ class JobPolicy:
         return self._instead_of_restart(ending)
 
     def _stop_wanted(self, event: StopWanted) -> list[Command]:
-        who = event.by or f"rank {event.rank} (node {self._node_of(event)})"
+        who = f"rank {event.rank} (node {self._node_of(event)})"
         if event.why == "preempted":
             return self._preempted(Preempted(event.node, 15, "SIGTERM"), f"{who} was told to stop")
         if event.why == "suspect" or (
@@ -995,7 +1024,7 @@ class JobPolicy:
                 self.formation.return_over()
                 return self._form()
             case "pause", PolicyState.FORMING:
-                self._pausing = False
+                self.pausing = False
                 return self._form()
             case "say", PolicyState.FORMING:
                 return self.formation.say(event.round)
@@ -1040,7 +1069,7 @@ class JobPolicy:
     def _form(self) -> list[Command]:
         """Prepare the next round, or wait for nodes, or end where waiting is no use."""
         self.state = PolicyState.FORMING
-        if self._pausing:
+        if self.pausing:
             return []
         seats = self.members.seats
         commands = self.formation.attempt(self.next_round, seats, held=self.no_quorum)
@@ -1054,8 +1083,8 @@ class JobPolicy:
     def _pause(self) -> list[Command]:
         """Put the next round off if the job was restarted a moment ago."""
         pause_s = self.intensity.pause_s if self._counted else 0.0
-        self._pausing = pause_s > 0
-        if not self._pausing:
+        self.pausing = pause_s > 0
+        if not self.pausing:
             return []
         why = f"restart {len(self.intensity.recent)} in a short time (--restart-intensity)"
         said = Say(f"waiting {format_duration(pause_s)}: {why}")

@@ -106,6 +106,11 @@ class Leading:
         """Whether others have yet to hear of the end, or who leads when this node has left."""
         return self.leader.state is LeaderState.ENDED or self.leader.ledger.round >= 0
 
+    @property
+    def pause_left_s(self) -> float | None:
+        """How long the timer of the job's pause runs, None = it does not."""
+        return self._timers.left_s("policy pause")
+
     def begin(self) -> None:
         """Serve from now on."""
         self._feed(c.Begin())

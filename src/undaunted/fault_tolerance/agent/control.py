@@ -195,31 +195,31 @@ class Control:
 
     async def _order(self, order: s.Order, by: str) -> s.Decision:
         """Have the job policy decide, and wait for what it says about that."""
-        if isinstance(order, s.Restart | s.Stop) and self._node.state not in LOOKS_BY_HAND:
-            raise ValueError(
-                f"there is no round to stop here: {self._standing}; ask a node whose ranks run, "
-                f"or end this launcher with SIGTERM (pid {os.getpid()})"
-            )
-        waiter = (by, asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        waiter = (by, loop.create_future())
+        late = loop.call_later(DECIDE_S, lambda: _settle(waiter[1], self._nothing_yet(order)))
         self._waiting.append(waiter)
         try:
             self._orders.post(self._event_of(order, by))
-            return await wait_for(waiter[1], DECIDE_S)
-        except asyncio.TimeoutError:
-            line = f"passed on; nothing has come of it within {DECIDE_S:g} s: {self._standing}"
-            return s.Decision(line, done=False)
+            # By itself: where the order ends the job, the answer is sent before the launcher goes.
+            return await waiter[1]
         finally:
+            late.cancel()
             self._waiting.remove(waiter)
 
+    def _nothing_yet(self, order: s.Order) -> s.Decision:
+        line = f"passed on; nothing has come of it within {DECIDE_S:g} s: {self._standing}"
+        alone = f"; SIGTERM ends this launcher alone (pid {os.getpid()})"
+        return s.Decision(line + alone * isinstance(order, s.Stop), done=False)
+
     def _event_of(self, order: s.Order, by: str) -> job.NodeEvent:
-        node, number = self._config.node, self._node.round
+        # Of the job: this node need not have been in its last round.
+        node, number = self._config.node, max(self._node.round, self._orders.status().round)
         match order:
             case s.Restart(save=save):
                 return job.RestartOrdered(node, number, by, save)
-            case s.Stop(save=False):
-                return job.ShutdownRequested(node, number, "", by)
-            case s.Stop():
-                return job.StopWanted(node, number, -1, "requested", by=by)
+            case s.Stop(save=save):
+                return job.StopOrdered(node, number, by, save)
             case s.Exclude(target=target, save=save):
                 return job.ExclusionOrdered(node, number, target, by, save)
             case s.Limits(limits=limits):
@@ -229,9 +229,9 @@ class Control:
         """The job policy has decided something, perhaps because somebody here has asked."""
         text = _line_of(order) if self._waiting else ""
         for by, waiter in self._waiting:
-            if by in text and not waiter.done():
+            if by in text:
                 done = not (isinstance(order, job.Say) and order.refused)
-                waiter.set_result(s.Decision(text, done))
+                _settle(waiter, s.Decision(text, done))
 
     @property
     def _standing(self) -> str:
@@ -240,6 +240,11 @@ class Control:
 
 
 # --- leaves ---------------------------------------------------------------------------------------
+
+
+def _settle(waiter: asyncio.Future[s.Decision], decision: s.Decision) -> None:
+    if not waiter.done():
+        waiter.set_result(decision)
 
 
 def _line_of(order: job.Command) -> str:

@@ -136,7 +136,7 @@ class OwnOrders:
 
     def status(self) -> JobStatus:
         """What the policy knows."""
-        return of_policy(self._policy, self._info.name)
+        return of_policy(self._policy, self._info.name, self._timers.left_s("pause"))
 
     def recent(self) -> dict[str, Recent]:
         """What the policy has done."""

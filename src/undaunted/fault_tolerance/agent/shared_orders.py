@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import errno
 import os
+from collections import deque
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 _HOST_AGAIN_S = 1.0
 _PAST_S = 5.0  # launchers of a job do not start at the same moment
 _LAST_END_S = 2.0
+_MOST_EARLY = 64
 
 
 class SharedOrders:
@@ -102,6 +104,8 @@ class SharedOrders:
         self._wanted_port = int(self._endpoint.rpartition(":")[2] or 0)
         self._address = ""  # where the others reach this launcher
         self._not_listening = ""  # why this host does not serve, and nobody else does
+        # Orders of people, before this node looks for the leader.
+        self._early: deque[job.NodeEvent] = deque(maxlen=_MOST_EARLY)
         self._candidacy: Candidacy | None = None  # where etcd says who leads
         self._over = False
         self._goes_on = False  # the job, under another leader than this node
@@ -118,7 +122,7 @@ class SharedOrders:
         """What the leader knows, if it is here; else what this node has heard."""
         leading, following, now_ns = self._listener.leading, self._listener.following, clock_ns()
         if leading is not None:
-            return of_leader(leading.leader, now_ns)
+            return of_leader(leading.leader, now_ns, leading.pause_left_s)
         if following is not None:
             return of_follower(following.follower, now_ns)
         return JobStatus(role="follower", state="starting")
@@ -171,6 +175,8 @@ class SharedOrders:
             self._leave(job.Outcome.EXCLUDED, f"this node is unhealthy: {event.reason}")
         elif isinstance(event, job.Preempted):
             self._leave(job.Outcome.PREEMPTED, f"the launcher received {event.signal_name}")
+        else:
+            self._early.append(event)
 
     async def close(self) -> None:
         """Release what it holds; a leader first lets the others know how they go on, or end."""
@@ -332,6 +338,8 @@ class SharedOrders:
             follower, self._terms, self._tls.client, self, self._inprocess
         )
         self._listener.following.begin()
+        while self._early:
+            self._listener.following.tell(self._early.popleft())
         self._timers.set("past", _PAST_S, lambda: self._start(self._look_at_past()))
 
     async def _look_at_past(self) -> None:

@@ -39,12 +39,13 @@ class RankNow(NamedTuple):
 # --- the job --------------------------------------------------------------------------------------
 
 
-def of_policy(policy: JobPolicy, node: str) -> s.JobStatus:
-    """What is known where the job has this node only."""
+def of_policy(policy: JobPolicy, node: str, pause_left_s: float | None) -> s.JobStatus:
+    """What is known where the job has this node only; its timer of pauses runs for so long."""
     ranks = [list(range(each.first_rank, each.first_rank + each.slots)) for each in policy.places]
     return s.JobStatus(
         role="alone",
         state=policy.state.name.lower(),
+        pause_left_s=_pause_left_s(policy, pause_left_s),
         leader=node,
         round=policy.round,
         restarts_used=policy.restarts_used,
@@ -54,8 +55,8 @@ def of_policy(policy: JobPolicy, node: str) -> s.JobStatus:
     )
 
 
-def of_leader(leader: Leader, now_ns: int) -> s.JobStatus:
-    """What the leader of a job knows."""
+def of_leader(leader: Leader, now_ns: int, pause_left_s: float | None) -> s.JobStatus:
+    """What the leader of a job knows; see `of_policy`."""
     ledger, policy, lease_s = leader.ledger, leader.policy, leader.config.lease_s
     left = {
         node: round(lease_s - (now_ns - at_ns) / _NS, 3) for node, at_ns in leader.heard().items()
@@ -64,6 +65,7 @@ def of_leader(leader: Leader, now_ns: int) -> s.JobStatus:
     return s.JobStatus(
         role="leader",
         state=f"{leader.state.name.lower()}, {policy.state.name.lower()}",
+        pause_left_s=_pause_left_s(policy, pause_left_s),
         leader=leader.config.node,
         leader_address=leader.config.address,
         epoch=leader.epoch,
@@ -93,6 +95,11 @@ def of_follower(follower: Follower, now_ns: int) -> s.JobStatus:
         members=[] if ledger is None else _members(ledger, {}),
         excluded={} if ledger is None else dict(ledger.excluded),
     )
+
+
+def _pause_left_s(policy: JobPolicy, timer_s: float | None) -> float | None:
+    """The timer runs on where somebody has ended the pause."""
+    return None if timer_s is None or not policy.pausing else round(timer_s, 3)
 
 
 def _members(ledger: Ledger, left: Mapping[str, float]) -> list[s.MemberStatus]:
