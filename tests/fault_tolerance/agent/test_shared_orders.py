@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,6 +25,7 @@ from undaunted.fault_tolerance.agent.shared_orders import last_end
 from undaunted.fault_tolerance.agent.tasks import Turns
 from undaunted.fault_tolerance.nodes_config import Nodes
 from undaunted.fault_tolerance.run_config import RunConfig
+from undaunted.journal.events import RoundStarted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -305,13 +307,22 @@ def test_only_the_leader_of_a_job_that_is_over_erases_its_ledger(party, state, d
     assert close(party) == [done]
 
 
-def ran(tmp_path: Path, node: str, end: job.Outcome | None) -> None:
+def ran(
+    tmp_path: Path,
+    node: str,
+    end: job.Outcome | None,
+    *,
+    alone: bool = False,
+    in_round: bool = False,
+) -> None:
     """Leave the journal of a launcher; no end: it runs, or was killed."""
     config = msgspec.structs.replace(CONFIG, run_dir=str(tmp_path), node=node)
     scribe = OpenScribe(config)
     scribe.job_started()
+    if in_round:
+        scribe.journal.record(RoundStarted(t=time.monotonic_ns(), round=0, world_size=1, ranks=[0]))
     if end is not None:
-        scribe.job_ended(job.End(node, end, f"said {node}"))
+        scribe.job_ended(job.End(node, end, f"said {node}", alone=alone))
     scribe.close()
 
 
@@ -320,6 +331,15 @@ def test_nothing_has_ended(tmp_path: Path) -> None:
     ran(tmp_path, "a", None)
     assert last_end(str(tmp_path)) == ""
     assert last_end(str(tmp_path / "missing")) == ""
+
+
+def test_who_was_refused_knows_no_end_and_a_round_that_goes_on_has_none(tmp_path: Path) -> None:
+    ran(tmp_path, "a", job.Outcome.FINISHED)
+    ran(tmp_path, "w", job.Outcome.FAILED, alone=True)
+    assert "finished with exit code 0: said a" in last_end(str(tmp_path))
+    ran(tmp_path, "b", None, in_round=True)
+    ran(tmp_path, "x", job.Outcome.FAILED, alone=True)
+    assert last_end(str(tmp_path)) == ""
 
 
 def test_the_end_is_said_to_who_comes_late(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ def launch(
     node: str = "n0",
     pid: int = 1,
     wall: float = 0.0,
+    end: dict[str, Any] | None = None,
     **order: Any,
 ) -> list[e.AnyEvent]:
     """A launch of 100 s; rounds are number, begin in seconds, ranks, and stop after 5 s."""
@@ -30,7 +31,7 @@ def launch(
     for number, begin, ranks in rounds:
         told.append((begin, e.RoundStarted, number, {"ranks": ranks, **order}))
         told.append((begin + 5, e.RoundStopped, number, {}))
-    told.append((100, e.JobEnded, -1, {"outcome": "preempted", "exit_code": 75}))
+    told.append((100, e.JobEnded, -1, end or {"outcome": "preempted", "exit_code": 75}))
     return [
         kind(t=round((start_s + after) * S), node=node, wall=wall and wall + start_s + after,
              round=number, **fields)
@@ -87,6 +88,17 @@ def test_who_never_had_a_seat_belongs_to_who_ran_then() -> None:
     spare = launch(9000, node="n9", wall=500.0 + 200 - 9000)
     found = attempts(twice, spare)
     assert [[one.node for one in attempt.launches] for attempt in found] == [["n0"], ["n0", "n9"]]
+
+
+def test_who_was_refused_is_no_node_of_the_job() -> None:
+    refused = {"outcome": "failed", "exit_code": 1, "alone": True}
+    ran, stranger = launch(0, (0, 10, [0, 1])), launch(20, node="w", end=refused)
+    (found,) = attempts(stranger, ran)
+    assert [(one.index, one.node) for one in found.launches] == [(0, "n0")]
+    (found,) = attempts(stranger)
+    assert [one.node for one in found.launches] == ["w"], "nothing else is there to be told of"
+    unhealthy = launch(20, node="w", end=refused | {"outcome": "excluded"})
+    assert [len(each.launches) for each in attempts(ran, unhealthy)] == [2]
 
 
 def test_a_round_whose_beginning_is_lost_is_taken_in() -> None:

@@ -196,7 +196,7 @@ class Control:
     async def _order(self, order: s.Order, by: str) -> s.Decision:
         """Have the job policy decide, and wait for what it says about that."""
         loop = asyncio.get_running_loop()
-        waiter = (by, loop.create_future())
+        waiter: tuple[str, asyncio.Future[s.Decision]] = (by, loop.create_future())
         late = loop.call_later(DECIDE_S, lambda: _settle(waiter[1], self._nothing_yet(order)))
         self._waiting.append(waiter)
         try:

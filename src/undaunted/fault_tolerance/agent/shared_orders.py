@@ -562,7 +562,13 @@ def last_end(run_dir: str) -> str:
 
 def _last_outcome(run_dir: str) -> JobOutcome | None:
     journals = map(read_journal, find_journals(Path(run_dir)))
-    launches = (
-        summarize(LaunchState.of(events)) for journal in journals for events in journal.launches()
-    )
-    return job_outcome(launch for launch in launches if launch.exit_code is not None)
+    states = (LaunchState.of(events) for journal in journals for events in journal.launches())
+    return job_outcome(summarize(state) for state in states if _tells_of_job(state))
+
+
+def _tells_of_job(state: LaunchState) -> bool:
+    """Whether this launcher was in a round, or its job has ended before there was one.
+
+    Who is refused knows nothing of the job.
+    """
+    return bool(state.rounds) or (state.ended is not None and not state.ended.alone)

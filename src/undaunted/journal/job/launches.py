@@ -142,7 +142,11 @@ def newest_job(journals: Sequence[Journal]) -> tuple[list[Journal], list[str]]:
 
 
 def launches_of(journals: Iterable[Journal]) -> list[Launch]:
-    """Return all launches, by journal, oldest first."""
+    """Return all launches, by journal, oldest first.
+
+    Without those of launchers that were refused, or have found no job, unless there are no others:
+    they may have used the run directory of one.
+    """
     launches: list[Launch] = []
     clocks: dict[str, int] = {}
     for journal in journals:
@@ -152,7 +156,17 @@ def launches_of(journals: Iterable[Journal]) -> list[Launch]:
             boot = (state.opened.boot_id if state.opened else "") or f"#{len(launches)}"
             clock = clocks.setdefault(boot, len(clocks))
             launches.append(Launch(len(launches), journal.path, events, state, clock))
-    return launches
+    known = [one for one in launches if not _found_no_job(one.state)] or launches
+    for index, launch in enumerate(known):
+        launch.index = index
+    return known
+
+
+def _found_no_job(state: LaunchState) -> bool:
+    end = state.ended
+    if end is None or not end.alone or state.rounds:
+        return False
+    return end.outcome in {"failed", "preempted"}  # an unhealthy node was to be part of it
 
 
 def attempts_of(launches: Sequence[Launch]) -> tuple[list[Attempt], list[Place]]:
