@@ -399,7 +399,7 @@ def test_metrics_for_prometheus(
     run = make_run(tmp_path / "r")
     assert main([str(run), "--prometheus"]) == 0
     shown = capsys.readouterr().out
-    assert 'undaunted_round{node="n0"} 2.0' in shown
+    assert 'undaunted_round{node="n0",run_id="demo"} 2.0' in shown
     assert "undaunted_job_restarts_total 2.0" in shown
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     assert main([str(run), "--prometheus"]) == 2

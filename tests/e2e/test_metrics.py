@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import os
 import queue
+import re
 import threading
 import urllib.request
 from typing import TYPE_CHECKING
@@ -55,11 +56,13 @@ RANK = """
 
 
 def scrape(url: str) -> dict[str, float]:
-    """Each sample by its name and labels."""
+    """Each sample by its name and labels, but for the run."""
     with urllib.request.urlopen(url, timeout=WAIT_S) as answer:
         lines = answer.read().decode().splitlines()
     samples = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-    return {name: float(value) for name, value in samples}
+    of_run = re.compile(r',run_id="([^"]+)"')
+    assert len({run for line in lines for run in of_run.findall(line)}) == 1
+    return {of_run.sub("", name): float(value) for name, value in samples}
 
 
 def test_a_scrape_of_a_running_job(tmp_path: Path) -> None:

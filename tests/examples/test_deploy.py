@@ -50,7 +50,7 @@ def test_the_dashboard_shows_metrics_that_there_are() -> None:
     board = json.loads(text)
     rows = (DEPLOY.parents[1] / "docs" / "metrics.md").read_text().splitlines()
     known = {
-        name: {"node", *re.findall(r"`(\w+)`", row.split("|")[2])}
+        name: {"node", "run_id", *re.findall(r"`(\w+)`", row.split("|")[2])}
         for row in rows
         if row.startswith("| `undaunted_")
         for name in re.findall(r"`(undaunted_\w+)`", row.split("|")[1])
@@ -61,6 +61,8 @@ def test_the_dashboard_shows_metrics_that_there_are() -> None:
         whole = re.sub("_bucket$", "", name)
         assert whole in known, name
         assert set(re.findall(r"(\w+)=", labels)) <= known[whole], name
+        one_run = "run_id" in labels or f"label_values({name}, run_id)" in text
+        assert one_run, f"{name}: jobs that share a node are mixed"
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
     assert all(panel["datasource"]["uid"] == "${datasource}" for panel in board["panels"])
 

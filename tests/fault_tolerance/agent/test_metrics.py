@@ -98,10 +98,10 @@ def test_events_and_pages(tmp_path: Path) -> None:
         begun(it)
         it.journal.record(e.RoundBlamed(t=2, number=0, node="b", line="gone"))
         body = it.scrape()
-    assert 'undaunted_job_node_failures_total{failed_node="b",node="a"} 1.0' in body
-    assert 'undaunted_world_size{node="a"} 8.0' in body
-    assert 'undaunted_journal_events_total{event="round_started",node="a"} 1.0' in body
-    assert 'undaunted_rank_phase{node="a",phase="empty",rank="7"} 1.0' in body
+    assert 'undaunted_job_node_failures_total{failed_node="b",node="a",run_id=""} 1.0' in body
+    assert 'undaunted_world_size{node="a",run_id=""} 8.0' in body
+    assert 'undaunted_journal_events_total{event="round_started",node="a",run_id=""} 1.0' in body
+    assert 'undaunted_rank_phase{node="a",phase="empty",rank="7",run_id=""} 1.0' in body
     assert 'version="0' in body
 
 

@@ -18,12 +18,14 @@ Values = dict[tuple[str, ...], float]
 def values(
     events: list[e.AnyEvent], now: Now | None = None, max_kept: int = 1000
 ) -> dict[str, Values]:
-    """Each metric's values, by what its labels say besides the node."""
+    """Each metric's values, by what its labels say besides node and run."""
     found: dict[str, Values] = {}
+    has_begun = any(isinstance(event, e.JobStarted) for event in events)
     for family in families(LaunchState.of(events, max_kept), "n0", now):
         for sample in family.samples:
             labels = dict(sample.labels)
             assert labels.pop("node") == "n0"
+            assert labels.pop("run_id") == ("demo" if has_begun else "")
             found.setdefault(family.name, {})[tuple(labels.values())] = sample.value
     return found
 
@@ -48,7 +50,7 @@ def test_lost_steps_are_known_before_the_first_step_of_a_rank_is_noted() -> None
 
 def test_a_whole_run() -> None:
     found = values(RUN)
-    assert found["undaunted_run_info"] == {("demo", ""): 1}
+    assert found["undaunted_run_info"] == {("",): 1}
     assert found["undaunted_run_exit_code"] == {("finished",): 0}
     assert found["undaunted_round"] == {(): 2}
     assert found["undaunted_world_size"] == {(): 2}

@@ -44,13 +44,13 @@ def test_the_job() -> None:
 
 def test_its_nodes() -> None:
     found = samples(journals())
-    assert found["undaunted_round"] == {("n0",): 2, ("n1",): 2}
-    assert found["undaunted_failures_total"]["n1", "hang"] == 1
+    assert found["undaunted_round"] == {("n0", "demo"): 2, ("n1", "demo"): 2}
+    assert found["undaunted_failures_total"]["n1", "hang", "demo"] == 1
 
 
 def test_counts_are_of_the_last_launch() -> None:
     found = samples(journals())
-    assert found["undaunted_journal_events_total"]["n0", "journal_opened"] == 1
+    assert found["undaunted_journal_events_total"]["n0", "journal_opened", "demo"] == 1
 
 
 def test_a_text_that_prometheus_reads() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
 
@@ -66,6 +66,11 @@ class Family:
             self.samples.append(Sample({**about, "le": le}, below, "_bucket"))
         self.samples.append(Sample(about, math.fsum(values), "_sum"))
         self.samples.append(Sample(about, float(len(values)), "_count"))
+        return self
+
+    def labelled(self, **labels: str) -> Family:
+        """Add labels to all samples; return this family."""
+        self.samples = [replace(each, labels={**each.labels, **labels}) for each in self.samples]
         return self
 
 

@@ -78,7 +78,8 @@ def families(
 
     Args:
         launch: what its journal tells.
-        node: name of the node, a label of every sample.
+        node: name of the node, a label of every sample; so is the id of the run, for two jobs
+            that share a node.
         now: what the pages show, and the time; None = the launcher does not run any more.
         run: the summary of the launch, if there is one already.
     """
@@ -91,13 +92,13 @@ def families(
         found += [*_of_ranks(now.ranks, node), _of_slow_ranks(launch, node)]
         if now.leads:
             found.append(_of_blamed_nodes(launch, node))
-    return [family for family in found if family.samples]
+    return [family.labelled(run_id=run.run_id) for family in found if family.samples]
 
 
 def _of_run(run: RunSummary, launch: LaunchState, node: str) -> list[Family]:
     info = Family("undaunted_run_info", "The run this launcher belongs to; always 1.")
     version = launch.opened.version if launch.opened else ""
-    info.add(1, node=node, run_id=run.run_id, version=version)
+    info.add(1, node=node, version=version)
     left = launch.decision.restarts_left if launch.decision else run.max_restarts
     exit_code = Family("undaunted_run_exit_code", "Exit code of the launcher, once it has ended.")
     exit_code.add(run.exit_code, node=node, outcome=run.outcome)
