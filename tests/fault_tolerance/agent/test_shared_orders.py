@@ -139,6 +139,21 @@ def test_a_node_whose_port_for_rank_0_cannot_be_had_takes_no_part(tmp_path: Path
     asyncio.run(run(f"127.0.0.1:{free_ports(1)}"))
 
 
+def test_who_orders_before_the_node_has_joined_is_heard_later(tmp_path: Path) -> None:
+    async def run(endpoint: str) -> None:
+        it = Launcher(tmp_path, endpoint, max_nodes=2, min_nodes=2)
+        it.orders.post(job.StopOrdered("a", -1, "somebody"))
+        async with it.joined():
+            end = await it.order(job.End)
+            assert isinstance(end, job.End)
+            assert (end.outcome, end.reason) == (
+                job.Outcome.NO_RESTART,
+                "somebody asked for a stop",
+            )
+
+    asyncio.run(run(f"127.0.0.1:{free_ports(1)}"))
+
+
 def test_launchers_that_differ_say_so_on_both_nodes(tmp_path: Path) -> None:
     async def run(endpoint: str) -> None:
         one = Launcher(tmp_path, endpoint, max_nodes=2, min_nodes=2)
