@@ -124,7 +124,7 @@ def test_how_much_memory_a_rank_had_and_whether_its_core_is_kept(
     seen.workers.reap()
     seen.workers.adopt([pid])
     (worker,) = seen.workers.all
-    assert (64 << 20) < worker.peak_bytes < (1 << 30)
+    assert (64 << 20) < worker.peak_bytes < (16 << 30)  # at least that of this process as it forks
     assert worker.code == -signal.SIGSEGV
     if not Path("/proc/sys/kernel/core_pattern").read_text().startswith("|"):
         assert not worker.dumped_core, "of no bytes"

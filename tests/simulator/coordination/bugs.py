@@ -131,8 +131,8 @@ def nodes_that_have_not_answered_do_not_count(patch: pytest.MonkeyPatch) -> None
 
 
 def an_ordered_restart_counts(patch: pytest.MonkeyPatch) -> None:
-    def counted(self: JobPolicy, reason: str, *, save: bool) -> list[Any]:
-        return self._restart(reason, 9.0 + save, m.Outcome.FAILED)
+    def counted(self: JobPolicy, reason: str, order: m.RestartOrdered) -> list[Any]:
+        return self._restart(reason, 9.0 + order.save, m.Outcome.FAILED)
 
     patch.setattr(JobPolicy, "_another_round", counted)
 
