@@ -309,8 +309,14 @@ def test_each_of_several_nodes_gets_the_results_of_its_ranks(tmp_path: Path) -> 
     ], seen
 
 
-@pytest.mark.parametrize(("blamed", "rank"), [("node0", 2), ("node1", None)])
-def test_a_victim_is_not_the_first_cause(tmp_path: Path, blamed: str, rank: int | None) -> None:
+@pytest.mark.parametrize(
+    ("blamed", "alone", "rank"),
+    [("node0", False, 2), ("node1", False, None), ("node0", True, None), ("", True, None)],
+)
+def test_a_victim_is_not_the_first_cause(
+    tmp_path: Path, blamed: str, alone: bool, rank: int | None
+) -> None:
+    """Nor where a node has given up alone: a rank had lost its peers, or failed long before."""
     told: dict[str, Any] = {"t": 1, "node": "node0", "round": 0}
     journal: list[Event] = [
         events.JournalOpened(**told, pid=1, boot_id="b"),
@@ -318,8 +324,12 @@ def test_a_victim_is_not_the_first_cause(tmp_path: Path, blamed: str, rank: int 
         events.RoundStarted(**told, world_size=4, ranks=[2, 3]),
         events.Verdict(**told, kind="crash", rank=2, local_rank=0, pid=4, line="rank 2 failed"),
         events.RoundBlamed(**{**told, "node": blamed}, number=0, line="the first cause"),
-        events.JobEnded(**told, outcome="failed", exit_code=1, reason="the first cause"),
+        events.JobEnded(
+            **told, outcome="failed", exit_code=1, reason="the first cause", alone=alone
+        ),
     ]
+    if not blamed:
+        del journal[-2]
     written = b"".join(lines.encode(event) for event in journal)
     (tmp_path / "journal-node0.jsonl").write_bytes(written)
     job = config(

@@ -135,7 +135,7 @@ class elastic_launch:  # noqa: N801 - torch's name
             else:
                 program = _program(self._entrypoint, args)
             how = [*options(self._config, run_id), *settings(self._config, directory)]
-            code = _run([*how, *program], env, directory / _STDERR)
+            code = _run(["run", *how, *program], env, directory / _STDERR)
             launched = _Launched(self._config, run_id)
             if code:
                 said = _last_line(directory / _STDERR)
@@ -145,8 +145,30 @@ class elastic_launch:  # noqa: N801 - torch's name
             return function_call.read_results(directory, launched.ranks)
 
 
+def coordinate(config: LaunchConfig) -> tuple[int, str]:
+    """Be the caller of a coordinator on a host of its own, which trains nothing, until it ends.
+
+    Args:
+        config: as of the launchers, which must not serve the coordinator themselves
+            (``is_host=0`` in ``rdzv_configs``).
+
+    Returns:
+        Its exit code, that of the job where it has seen the end; below 0 = killed by a signal. And
+        what it has said last.
+
+    Raises:
+        OSError: the machine refused a directory or a process.
+    """
+    with tempfile.TemporaryDirectory(prefix="undaunted-call-") as name:
+        directory = Path(name)
+        how = [*options(config, config.run_id), *settings(config, directory)]
+        code = _run(["coordinator", *how], environment(config), directory / _STDERR)
+        return code, _last_line(directory / _STDERR)
+
+
 def _run(arguments: list[str], env: dict[str, str], stderr: Path) -> int:
-    command = code_command(_LAUNCHER, str(os.getpid()), str(stderr), "run", *arguments)
+    """Run a command of undaunted until it ends, or we are told to end."""
+    command = code_command(_LAUNCHER, str(os.getpid()), str(stderr), *arguments)
     # In a session of its own: Ctrl-C in a terminal reaches it once, from us.
     launcher = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
     try:
@@ -194,7 +216,7 @@ def _last_line(path: Path) -> str:
     except OSError:
         return ""
     last = next(filter(None, map(str.strip, reversed(lines))), "")
-    for prefix in ("undaunted run: error: ", "[undaunted] "):
+    for prefix in ("undaunted run: error: ", "undaunted coordinator: error: ", "[undaunted] "):
         last = last.removeprefix(prefix)
     return one_line(last, longest=_LONGEST_REASON)
 
@@ -254,6 +276,8 @@ class _Launched:
         self.ended = next(iter(every(events, JobEnded)), None)
         verdict = next(reversed(every(events, Verdict)), None)
         blamed = next(reversed(every(events, RoundBlamed)), None)
+        if self.ended and self.ended.alone:
+            verdict = None  # this node gave up, whatever had happened here before
         if verdict and blamed and blamed.node != config.node and blamed.number >= verdict.round:
             verdict = None  # what happened here came of something elsewhere
         self.verdict = verdict

@@ -18,7 +18,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from undaunted.base.ids import new_run_id
-from undaunted.fault_tolerance.launch import LaunchError, elastic_launch
+from undaunted.fault_tolerance.launch import LaunchError, coordinate, elastic_launch
 from undaunted.fault_tolerance.launch_config import LaunchConfig
 
 if TYPE_CHECKING:
@@ -34,12 +34,14 @@ _LOG = logging.getLogger("undaunted")
 _END_S = 30.0
 # From the end of the ranks until Ray knows of it.
 _MARGIN_S = 15.0
+# From the end of the last launcher until that of the coordinator.
+_LAST_S = 5.0
 # Until it is said that nodes are waited for.
 _SOON_S = 10.0
 
 
-class _LauncherLostError(LaunchError):
-    """The launcher was killed, and not its job: Ray starts it again."""
+class _LostError(LaunchError):
+    """A launcher, or the coordinator, was killed, and not its job: Ray starts it again."""
 
 
 def run(
@@ -91,11 +93,10 @@ def run(
     )
     resources = dict(resources_per_node or {"CPU": 1})
     with _reserved([resources] * nodes, wait_s) as places:
-        endpoint = ray.get(ray.remote(num_cpus=0)(_free_port).options(**places[0]).remote())
-        config = dataclasses.replace(config, rdzv_endpoint=endpoint)
         token = secrets.token_hex(32)
+        config, coordinator = _meet(ray, config, token)
         # The token stays in the environment of the process that runs it: no other task follows.
-        launch = ray.remote(max_calls=1, retry_exceptions=[_LauncherLostError])(_launch)
+        launch = ray.remote(max_calls=1, retry_exceptions=[_LostError])(_launch)
         request = _request(resources)
         launchers = [
             launch.options(name="undaunted", **request, **place).remote(
@@ -104,18 +105,45 @@ def run(
             for index, place in enumerate(places)
         ]
         try:
-            return _results(ray, launchers, config.min_nodes)
+            return _results(ray, launchers, coordinator, config.min_nodes)
         finally:
-            _stop(ray, launchers, config)
+            _stop(ray, launchers, coordinator, config)
+
+
+def _meet(ray: Any, config: LaunchConfig, token: str) -> tuple[LaunchConfig, list[Any]]:
+    """Start what the launchers meet at, if anything: a coordinator on the driver's node.
+
+    Without the driver the job ends anyway; so it survives the loss of any other node.
+    """
+    if not config.of_several_nodes or config.coordinator_store:
+        return config, []
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    how = {"num_cpus": 0, "scheduling_strategy": here}
+    endpoint = ray.get(ray.remote(_free_port).options(**how).remote())
+    config = dataclasses.replace(
+        config, rdzv_endpoint=endpoint, rdzv_configs={**config.rdzv_configs, "is_host": 0}
+    )
+    serve = ray.remote(max_calls=1, retry_exceptions=[_LostError])(_coordinate)
+    return config, [serve.options(name="undaunted", **how).remote(config, token)]
+
+
+def _coordinate(config: LaunchConfig, token: str) -> dict[int, Any]:
+    """Be the caller of the coordinator, which ends with us and with the job; of no rank."""
+    _prepare(token)
+    code, said = coordinate(config)
+    if code:
+        error = _LostError if code < 0 else LaunchError
+        raise error(code, None, None, None, said)
+    return {}
 
 
 def _launch(
     config: LaunchConfig, token: str, index: int, entrypoint: Entrypoint, args: Sequence[Any]
 ) -> dict[int, Any]:
     """Be the caller of a launcher, which ends with us; in a process of Ray's on its node."""
-    os.environ["UNDAUNTED_TOKEN"] = token
-    # By it Ray cancels a task; in what a shell has started with & it is ignored.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _prepare(token)
     config = dataclasses.replace(
         config, node_name=_node_name(), rdzv_configs={**config.rdzv_configs, "rank": index}
     )
@@ -123,8 +151,15 @@ def _launch(
         return elastic_launch(config, entrypoint)(*args)
     except LaunchError as error:
         if not error.outcome and error.run_dir is not None:  # it began, and has not said its end
-            error.__class__ = _LauncherLostError
+            error.__class__ = _LostError
         raise
+
+
+def _prepare(token: str) -> None:
+    """Make this process of Ray's one that starts something of the job."""
+    os.environ["UNDAUNTED_TOKEN"] = token
+    # By it Ray cancels a task; in what a shell has started with & it is ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _node_name() -> str:
@@ -178,31 +213,36 @@ def _request(resources: Mapping[str, float]) -> dict[str, Any]:
     return {**usual, "memory": rest.pop("memory", None), "resources": rest}
 
 
-def _results(ray: Any, launchers: list[Any], min_nodes: int) -> dict[int, Any]:
+def _results(
+    ray: Any, launchers: list[Any], coordinator: list[Any], min_nodes: int
+) -> dict[int, Any]:
     """Return what the ranks of all nodes returned, once the job has ended."""
     results: dict[int, Any] = {}
     errors: list[Exception] = []
-    waiting, finished = launchers, False
-    while waiting:
-        # Without enough nodes the job ends, but the others may wait long for them to come back.
-        too_few = len(launchers) - len(errors) < min_nodes
-        ended, waiting = ray.wait(waiting, timeout=_END_S if too_few or finished else None)
+    waiting = [*launchers, *coordinator]
+    finished, over, lost = False, False, 0
+    while any(task in launchers for task in waiting):
+        # When it is over the others end soon; without enough nodes they may wait long for more.
+        ended, waiting = ray.wait(waiting, timeout=_END_S if over else None)
         if not ended:
             break
-        for outcome in (_outcome(ray, launcher) for launcher in ended):
+        for task in ended:
+            outcome, launched = _outcome(ray, task), task in launchers
             if isinstance(outcome, Exception):
                 errors.append(outcome)
+                lost += launched
             else:
                 results.update(outcome)
-                finished = True
+                finished |= launched
+            over |= finished or not launched or len(launchers) - lost < min_nodes
     if finished:  # without the nodes that were lost or left out
         return dict(sorted(results.items()))
     raise min(errors, key=_distance) from None
 
 
-def _outcome(ray: Any, launcher: Any) -> dict[int, Any] | Exception:
+def _outcome(ray: Any, task: Any) -> dict[int, Any] | Exception:
     try:
-        found: dict[int, Any] = ray.get(launcher)
+        found: dict[int, Any] = ray.get(task)
     except ray.exceptions.RayTaskError as error:
         cause: Exception = error.cause
         return cause
@@ -219,24 +259,27 @@ def _distance(error: Exception) -> int:
     return 2
 
 
-def _stop(ray: Any, launchers: list[Any], config: LaunchConfig) -> None:
+def _stop(ray: Any, launchers: list[Any], coordinator: list[Any], config: LaunchConfig) -> None:
     """End what still runs: as by Ctrl-C, then by force; nothing where all have ended."""
     term_s = config.shutdown_timeout if config.term_timeout is None else config.term_timeout
     try:
         for launcher in _running(ray, launchers):
             ray.cancel(launcher)
         _running(ray, launchers, (30.0 if term_s is None else term_s) + _MARGIN_S)
+        _running(ray, coordinator, _LAST_S)  # it ends with the last launcher
     finally:
-        for launcher in _running(ray, launchers):
-            ray.cancel(launcher, force=True)
+        for task in _running(ray, [*launchers, *coordinator]):
+            ray.cancel(task, force=True)
 
 
-def _running(ray: Any, launchers: list[Any], within_s: float = 0.0) -> list[Any]:
+def _running(ray: Any, tasks: list[Any], within_s: float = 0.0) -> list[Any]:
     """Return those that have not ended within this time.
 
     Ray aborts the driver when a task is cancelled whose result has just come.
     """
+    if not tasks:
+        return []
     running: list[Any] = ray.wait(
-        launchers, num_returns=len(launchers), timeout=within_s, fetch_local=False
+        tasks, num_returns=len(tasks), timeout=within_s, fetch_local=False
     )[1]
     return running

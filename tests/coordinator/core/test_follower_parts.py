@@ -11,6 +11,7 @@ from undaunted.coordinator.core.follower import (
     KEPT_REPORTS,
     REDIAL_FIRST_S,
     REDIAL_LONGEST_S,
+    SEEK_QUIETLY_S,
     Lease,
     Reports,
     Search,
@@ -128,6 +129,15 @@ def test_pauses_grow_until_a_leader_is_found() -> None:
     assert pauses[-1] == REDIAL_LONGEST_S
     looks.found()
     assert looks.pause_s() == REDIAL_FIRST_S
+
+
+def test_each_reason_is_said_once() -> None:
+    """Addresses take turns, and with them the reasons."""
+    looks = search("x:1")
+    assert looks.to_say("x:1: refused", SEEK_QUIETLY_S - 1) == ""
+    for reason in ("x:1: refused", "it does not lead"):
+        assert reason in looks.to_say(reason, SEEK_QUIETLY_S)
+    assert not any(looks.to_say(why, 99.0) for why in ("x:1: refused", "it does not lead"))
 
 
 def test_members_of_a_table_that_was_prepared_are_asked_as_well() -> None:

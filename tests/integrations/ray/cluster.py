@@ -1,4 +1,6 @@
-"""A Ray cluster of two nodes on this machine: prints its address, and ends with standard input.
+"""A Ray cluster of a head and three nodes on this machine.
+
+It prints its address, and ends with standard input.
 
 Usage: python -m tests.integrations.ray.cluster DIRECTORY     a short path: sockets lie there
 """
@@ -12,16 +14,21 @@ import sys
 # Before it is imported. In /tmp other programs of Ray would find the address of this cluster.
 os.environ["RAY_TMPDIR"] = sys.argv[1]
 
+# Until it is known that a node is lost.
+os.environ["RAY_health_check_period_ms"] = "1000"  # noqa: SIM112 - Ray's name
+
 from ray.cluster_utils import Cluster
 
 
 def main() -> None:
     """Serve it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as one that a shell has started with &
-    node = {"num_cpus": 2, "include_log_monitor": True}
-    cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+    node = {"include_log_monitor": True}
+    head = {**node, "num_cpus": 0, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
-        cluster.add_node(**node)
+        for _ in range(3):
+            cluster.add_node(**node, num_cpus=2)
         cluster.wait_for_nodes(timeout=60)
         print(cluster.address, flush=True)
         sys.stdin.read()

@@ -1,4 +1,4 @@
-"""`run` on a real Ray cluster, of two nodes."""
+"""`run` on a real Ray cluster, of a head, where the driver is, and three nodes."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pytest
 
 from tests.docs.blocks import find_blocks
 from tests.e2e.launcher import wait_until_gone
+from tests.integrations.ray.processes import coordinators
 from undaunted.fault_tolerance.launch import LaunchError
 from undaunted.fault_tolerance.launch_config import LaunchConfig
 from undaunted.integrations import ray as adapter
@@ -49,21 +50,33 @@ while not told.wait(0.05):
 (here / f"saved-{rank}").touch()
 sys.exit("saved")
 """
-# Kills the launcher of rank 1, once.
+# Kills the launcher of a rank, its whole node or the coordinator, once.
 LOST = """
 import os, pathlib, re, signal, sys
 import undaunted
+from tests.integrations.ray.processes import coordinators
+
+what, who = sys.argv[2:]
 
 def parent(pid):
     return int(re.search(r"PPid:\\s*(\\d+)", pathlib.Path(f"/proc/{pid}/status").read_text())[1])
 
 killed = pathlib.Path(sys.argv[1], "killed")
 undaunted.step(0)
-if os.environ["RANK"] == "1" and not killed.exists():
+if os.environ["RANK"] == who and not killed.exists():
     killed.touch()
     agent = os.getppid()
-    os.kill(agent if sys.argv[2] == "agent" else parent(agent), signal.SIGKILL)
-    signal.pause()
+    front = parent(agent)
+    caller = parent(front)  # the process of Ray's
+    if what == "coordinator":
+        os.kill(*coordinators(os.environ["TORCHELASTIC_RUN_ID"]), signal.SIGKILL)
+    else:
+        # Of a node, Ray's processes first, so that none of them starts or tells anything.
+        nodes = [parent(caller), caller, front, agent]
+        for pid in {"agent": [agent], "front": [front], "node": nodes}[what]:
+            os.kill(pid, signal.SIGKILL)
+        signal.pause()
+pathlib.Path(sys.argv[1], "ended-" + os.environ["RANK"]).touch()
 """
 LOST_DRIVER = """
 import ray, sys
@@ -75,7 +88,7 @@ DRIVER = """
 import ray, sys
 from undaunted.integrations.ray import run
 ray.init(runtime_env={"working_dir": "."})
-run("wait.py", sys.argv[1], nodes=2, nproc_per_node=2)
+run("wait.py", sys.argv[1], nodes=2, nproc_per_node=2, run_id=sys.argv[2])
 """
 
 
@@ -166,32 +179,42 @@ def test_a_failed_job_says_what_happened(job: Path, cluster: dict[str, str]) -> 
     assert re.search(r"^failed: rank 2 .* failed: ValueError: bad batch", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize("process", ["agent", "front"])
-def test_a_launcher_that_was_killed_is_started_again(
-    job: Path, tmp_path: Path, cluster: dict[str, str], process: str
+# The last one leaves the cluster with two nodes.
+@pytest.mark.parametrize(
+    ("what", "rank"), [("agent", 1), ("front", 0), ("coordinator", 1), ("node", 0)]
+)
+def test_what_was_lost_is_started_again(
+    job: Path, tmp_path: Path, cluster: dict[str, str], what: str, rank: int
 ) -> None:
+    """With two nodes that train, whichever is lost; the node elsewhere."""
     (job / "lost.py").write_text(LOST)
-    code, text = run(job, cluster, "-c", LOST_DRIVER, str(tmp_path), process)
+    code, text = run(job, cluster, "-c", LOST_DRIVER, str(tmp_path), what, str(rank))
     assert code == 0, text
-    assert "Task _launch failed" in text  # words of Ray's
+    print(text)  # shown where something is wrong
+    begun_again = "it had begun before" if what == "coordinator" else "Task _launch failed"
+    assert begun_again in text
     assert "\n{0: None, 1: None}" in text
+    assert {path.name for path in tmp_path.glob("ended-*")} == {"ended-0", "ended-1"}
     assert (tmp_path / "killed").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_ranks_end_with_the_driver(
+def test_all_ends_with_the_driver(
     job: Path, tmp_path: Path, cluster: dict[str, str], number: signal.Signals
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with start(job, cluster, "driver.py", str(tmp_path)) as driver:
+    run_id = f"job-{os.getpid()}-{number}"
+    with start(job, cluster, "driver.py", str(tmp_path), run_id) as driver:
         try:
             # Held open for writing here, too: no end of file before all have written.
             with (tmp_path / "pipe").open("r+b", buffering=0) as pipe:
                 for _ in range(4):
                     assert pipe.read(1) == b"x"
             ranks = [int((tmp_path / f"pid-{rank}").read_text()) for rank in range(4)]
+            coordinating = coordinators(run_id)
+            assert len(coordinating) == 1
             driver.send_signal(number)
-            assert wait_until_gone(ranks, 60.0) == []
+            assert wait_until_gone([*ranks, *coordinating], 60.0) == []
             driver.communicate(timeout=60)
         finally:
             driver.kill()
@@ -201,13 +224,13 @@ def test_ranks_end_with_the_driver(
 
 def test_nodes_that_are_not_there(job: Path, cluster: dict[str, str]) -> None:
     program = "import ray; from undaunted.integrations import ray as adapter; ray.init(); "
-    call = "adapter.run('wait.py', nodes=3, nproc_per_node=1, wait_s=2)"
+    call = "adapter.run('wait.py', nodes=4, nproc_per_node=1, wait_s=2)"
     code, text = run(job, cluster, "-c", f"{program}adapter._SOON_S = 1; {call}")
     assert code == 1
     assert "waiting up to 2 s" in text
     last = text.strip().splitlines()[-1]
     assert last.startswith("TimeoutError: ")
-    for words in ("3 nodes", "'CPU': 1", "wait_s"):
+    for words in ("4 nodes", "'CPU': 1", "wait_s"):
         assert words in last
 
 
@@ -240,10 +263,15 @@ class Tasks:
 
 def test_only_launchers_that_run_are_cancelled() -> None:
     """Ray aborts the driver when a task is cancelled whose result has just come."""
-    tasks = Tasks("obeys", "hangs")
+    tasks = Tasks("obeys", "hangs", "serves")
     config = LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=1)
-    adapter._stop(tasks, ["ended", "obeys", "hangs"], config)
-    assert tasks.cancelled == [("obeys", False), ("hangs", False), ("hangs", True)]
+    adapter._stop(tasks, ["ended", "obeys", "hangs"], ["serves"], config)
+    assert tasks.cancelled == [
+        ("obeys", False),
+        ("hangs", False),
+        ("hangs", True),
+        ("serves", True),
+    ]
     assert not tasks.running
 
 

@@ -630,7 +630,7 @@ class Search:
     first: list[str] = field(default_factory=list)
     elected: str = ""
     last: str = ""
-    _said: str = ""
+    _said: set[str] = field(default_factory=set)  # reasons; a few for each address
     _ever_found: bool = False
     _tried: int = 0
     _pause_s: float = REDIAL_FIRST_S
@@ -666,10 +666,13 @@ class Search:
         self.first, self._tried, self.last = [self.elected or last], 0, last
 
     def to_say(self, why: str, idle_s: float) -> str:
-        """Return a line about an attempt that has failed, "" = nothing new."""
-        if idle_s < SEEK_QUIETLY_S or self._said == why:
+        """Return a line about an attempt that has failed, "" = nothing new.
+
+        Attempts go to several addresses in turns, which fail for different reasons.
+        """
+        if idle_s < SEEK_QUIETLY_S or why in self._said:
             return ""
-        self._said = why
+        self._said.add(why)
         return f"looking for the coordinator (up to {self.limit_s:g} s): {why}"
 
     def in_vain(self, why: str) -> str:
