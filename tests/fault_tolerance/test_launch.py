@@ -7,6 +7,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -454,3 +455,25 @@ def test_an_error_can_travel_to_another_process() -> None:
     error.rank = 3
     copy = pickle.loads(pickle.dumps(error))
     assert (str(copy), vars(copy)) == (str(error), vars(error))
+
+
+def test_what_a_killed_caller_has_left_is_removed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left, young, other = (
+        tmp_path / f"{name}" for name in ("undaunted-call-a", "undaunted-call-b", "c")
+    )
+    for folder in (left, young, other):
+        folder.mkdir()
+        (folder / "call.json").touch()
+    (tmp_path / "undaunted-call-link").symlink_to(other)
+    with launch._own_directory() as first:
+        for folder in (left, other, first):
+            os.utime(folder, (1, 1))
+        with launch._own_directory() as second:
+            found = {path.name for path in tmp_path.iterdir()}
+    mine = {first.name, second.name}
+    assert found == {*mine, "undaunted-call-b", "c", "undaunted-call-link"}
+    assert not any(folder.exists() for folder in (first, second))
+    assert (other / "call.json").exists()

@@ -26,7 +26,7 @@ from undaunted.coordinator.wire.connection import WireError
 from undaunted.coordinator.wire.credentials import TlsError, TokenError
 from undaunted.coordinator.wire.handshake import Terms
 from undaunted.fault_tolerance import control_socket as s
-from undaunted.fault_tolerance import cycle_info, job_access
+from undaunted.fault_tolerance import cycle_info, job_access, run_lock
 from undaunted.fault_tolerance.agent.status import of_leader
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from undaunted.inprocess.core.commands import Note
     from undaunted.inprocess.guard.host import ControllerHost
 
-_FAILED = 1
+_FAILED, _IN_USE = 1, 2
+_LOCK = ""  # in place of the name of a node, which is never empty
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +66,12 @@ class AloneConfig:
 
 def run(config: AloneConfig) -> int:
     """Serve a job until it has ended or a signal comes; return the exit code."""
+    if run_lock.lock(config.run_dir, _LOCK, job=config.run_id, say=_say) is None:
+        _say(
+            f"{config.run_dir} is in use by the coordinator of another job; give each job its own "
+            "--run-dir, or wait until the other one has ended"
+        )
+        return _IN_USE
     try:
         return asyncio.run(_serve(config))
     except (WireError, TokenError, TlsError, ValueError) as error:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import copyreg
+import fcntl
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +29,8 @@ from undaunted.base.text import one_line
 from undaunted.fault_tolerance.launch_config import environment, options, settings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from undaunted.fault_tolerance.launch_config import LaunchConfig
     from undaunted.journal.events import AnyEvent, JobEnded, Verdict
 
@@ -34,6 +39,8 @@ Entrypoint = Callable[..., Any] | str | Sequence[str]
 _USAGE_ERROR = 2
 _STDERR = "stderr"
 _LONGEST_REASON = 1000
+_DIRECTORY = "undaunted-call-"
+_NEW_S = 60.0  # until then a caller may not have locked its directory yet
 # Never without the caller.
 _LAUNCHER = (
     # It comes from the caller alone; one that a shell has started with & ignores it.
@@ -122,14 +129,13 @@ class elastic_launch:  # noqa: N801 - torch's name
             OSError: the machine refused a directory or a process.
         """
         run_id = self._config.run_id or new_run_id()
-        with tempfile.TemporaryDirectory(prefix="undaunted-call-") as name:
-            directory = Path(name)
+        with _own_directory() as directory:
             env = environment(self._config)
             if callable(self._entrypoint):
                 from undaunted.fault_tolerance import function_call
 
                 function_call.write_call(directory, self._entrypoint, args)
-                env[function_call.DIRECTORY_VARIABLE] = name
+                env[function_call.DIRECTORY_VARIABLE] = str(directory)
                 env.pop("PYTHON_EXEC", None)  # the interpreter that knows the function
                 program = function_call.program(self._entrypoint)
             else:
@@ -159,11 +165,37 @@ def coordinate(config: LaunchConfig) -> tuple[int, str]:
     Raises:
         OSError: the machine refused a directory or a process.
     """
-    with tempfile.TemporaryDirectory(prefix="undaunted-call-") as name:
-        directory = Path(name)
+    with _own_directory() as directory:
         how = [*options(config, config.run_id), *settings(config, directory)]
         code = _run(["coordinator", *how], environment(config), directory / _STDERR)
         return code, _last_line(directory / _STDERR)
+
+
+@contextlib.contextmanager
+def _own_directory() -> Iterator[Path]:
+    """Make a directory for one call; remove those that callers left who were killed."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_DIRECTORY}*"):
+        with contextlib.suppress(OSError):  # in use, or somebody else removes it
+            _remove_if_left(path)
+    with tempfile.TemporaryDirectory(prefix=_DIRECTORY) as name:
+        fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with contextlib.suppress(OSError):  # a file system without locks: nothing is removed
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield Path(name)
+        finally:
+            os.close(fd)
+
+
+def _remove_if_left(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        found = os.fstat(fd)
+        if found.st_uid == os.getuid() and time.time() - found.st_mtime > _NEW_S:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path)
+    finally:
+        os.close(fd)
 
 
 def _run(arguments: list[str], env: dict[str, str], stderr: Path) -> int:

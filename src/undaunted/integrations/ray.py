@@ -15,6 +15,7 @@ import os
 import secrets
 import signal
 import socket
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from undaunted.base.ids import new_run_id
@@ -30,6 +31,9 @@ __all__ = ["run"]
 
 _LOG = logging.getLogger("undaunted")
 
+# What others must say of themselves.
+_FOUND_OUT = ("max_nodes", "rdzv_endpoint", "node_name")
+_NOTHING_STARTED = 2  # exit code of a launcher
 # Launchers of one job end together: the first one that does is not far ahead of the others.
 _END_S = 30.0
 # From the end of the ranks until Ray knows of it.
@@ -74,14 +78,17 @@ def run(
         ImportError: Ray is not installed.
         LaunchError: the job did not finish; the first cause.
         TimeoutError: the nodes were not there in time.
-        TypeError: the function or an argument cannot travel to the ranks.
-        ValueError: a setting makes no sense.
+        TypeError: the function or an argument cannot travel to the ranks; a setting is not known,
+            or none of the caller's.
+        ValueError: an argument or a setting makes no sense.
         ray.exceptions.RayError: Ray could not start the launchers, or lost them.
     """
     try:
         import ray
     except ImportError as error:
         raise ImportError("run needs Ray: pip install undaunted[ray]") from error
+    resources = dict(resources_per_node or {"CPU": 1})
+    _check(nodes, nodes if min_nodes is None else min_nodes, nproc_per_node, resources, settings)
     config = LaunchConfig(
         min_nodes=nodes if min_nodes is None else min_nodes,
         max_nodes=nodes,
@@ -91,7 +98,6 @@ def run(
         node_name=None,
         **settings,
     )
-    resources = dict(resources_per_node or {"CPU": 1})
     with _reserved([resources] * nodes, wait_s) as places:
         token = secrets.token_hex(32)
         config, coordinator = _meet(ray, config, token)
@@ -108,6 +114,30 @@ def run(
             return _results(ray, launchers, coordinator, config.min_nodes)
         finally:
             _stop(ray, launchers, coordinator, config)
+
+
+def _check(
+    nodes: Any,
+    min_nodes: Any,
+    nproc: Any,
+    resources: Mapping[str, Any],
+    settings: Mapping[str, Any],
+) -> None:
+    """Refuse here what a launcher or Ray would refuse under a name that the caller did not use."""
+    if not isinstance(nodes, int) or nodes < 1:
+        raise ValueError(f"nodes {nodes!r}: give a number, 1 or more; min_nodes makes spares")
+    if not isinstance(min_nodes, int) or not 1 <= min_nodes <= nodes:
+        raise ValueError(f"min_nodes {min_nodes!r}: give a number from 1 to nodes, {nodes}")
+    if not (str(nproc) in {"auto", "gpu", "cpu"} or (str(nproc).isdecimal() and int(nproc) > 0)):
+        raise ValueError(
+            f"nproc_per_node {nproc!r}: give a number, 1 or more, or 'auto', 'gpu' or 'cpu'"
+        )
+    for name, amount in resources.items():
+        if not isinstance(amount, (int, float)) or not amount >= 0:
+            raise ValueError(f"resources_per_node {name!r}: {amount!r}: give a number, 0 or more")
+    for name in _FOUND_OUT:
+        if name in settings:
+            raise TypeError(f"{name}: run finds it out from Ray; leave it out")
 
 
 def _meet(ray: Any, config: LaunchConfig, token: str) -> tuple[LaunchConfig, list[Any]]:
@@ -144,8 +174,11 @@ def _launch(
 ) -> dict[int, Any]:
     """Be the caller of a launcher, which ends with us; in a process of Ray's on its node."""
     _prepare(token)
+    node = _node_name()
+    if isinstance(entrypoint, str) and entrypoint.endswith(".py"):
+        _find_script(Path(entrypoint), node)
     config = dataclasses.replace(
-        config, node_name=_node_name(), rdzv_configs={**config.rdzv_configs, "rank": index}
+        config, node_name=node, rdzv_configs={**config.rdzv_configs, "rank": index}
     )
     try:
         return elastic_launch(config, entrypoint)(*args)
@@ -160,6 +193,16 @@ def _prepare(token: str) -> None:
     os.environ["UNDAUNTED_TOKEN"] = token
     # By it Ray cancels a task; in what a shell has started with & it is ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _find_script(path: Path, node: str) -> None:
+    if path.exists():
+        return
+    remedy = "give a path on a file system that all nodes share"
+    if not path.is_absolute():
+        remedy = f"have Ray bring it, ray.init(runtime_env={{'working_dir': '.'}}), or {remedy}"
+    problem = f"{path} is not in {Path.cwd()} of node {node}"
+    raise LaunchError(_NOTHING_STARTED, None, None, None, f"{problem}; {remedy}")
 
 
 def _node_name() -> str:

@@ -234,13 +234,34 @@ def test_nodes_that_are_not_there(job: Path, cluster: dict[str, str]) -> None:
         assert words in last
 
 
-def test_wrong_settings_are_refused_before_ray_is_asked() -> None:
-    with pytest.raises(ValueError, match="min_nodes 3"):
-        adapter.run("train.py", nodes=2, min_nodes=3, nproc_per_node=1)
-    with pytest.raises(TypeError, match="max_restart"):
-        adapter.run("train.py", nodes=2, nproc_per_node=1, max_restart=3)
-    with pytest.raises(TypeError, match="rdzv_endpoint"):
-        adapter.run("train.py", nodes=2, nproc_per_node=1, rdzv_endpoint="here:1")
+@pytest.mark.parametrize(
+    ("given", "error", "named"),
+    [
+        ({"min_nodes": 3}, ValueError, "min_nodes 3"),
+        ({"nodes": 0}, ValueError, "nodes 0"),
+        ({"nodes": "2:3"}, ValueError, "nodes '2:3'"),
+        ({"nproc_per_node": 0}, ValueError, "nproc_per_node 0"),
+        ({"nproc_per_node": "all"}, ValueError, "nproc_per_node 'all'"),
+        ({"resources_per_node": {"CPU": -1}}, ValueError, "resources_per_node 'CPU': -1"),
+        ({"max_restart": 3}, TypeError, "max_restart"),
+        ({"rdzv_endpoint": "here:1"}, TypeError, "rdzv_endpoint: .* leave it out"),
+    ],
+)
+def test_what_is_wrong_is_refused_before_ray_is_asked(
+    given: dict[str, Any], error: type[Exception], named: str
+) -> None:
+    with pytest.raises(error, match=named):
+        adapter.run("train.py", **{"nodes": 2, "nproc_per_node": 1, **given})
+
+
+def test_a_script_that_is_not_on_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(LaunchError, match=r"node n1.*working_dir"):
+        adapter._find_script(Path("train.py"), "n1")
+    with pytest.raises(LaunchError, match="share"):
+        adapter._find_script(tmp_path / "train.py", "n1")
+    (tmp_path / "train.py").touch()
+    adapter._find_script(Path("train.py"), "n1")
 
 
 class Tasks:
