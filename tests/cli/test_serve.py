@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -23,6 +24,7 @@ from undaunted.base.process import module_command
 from undaunted.cli import serve
 from undaunted.cli.serve import SERVE, main
 from undaunted.fault_tolerance.agent.attribution import AttributionClient
+from undaunted.services.server import MOST_WAITING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,6 +70,7 @@ def test_what_cannot_be_served(
 def test_a_missing_package_is_named(
     logs: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
+    monkeypatch.delitem(serve.sys.modules, "undaunted.services.server", raising=False)
     monkeypatch.setitem(serve.sys.modules, "uvicorn", None)
     assert main([f"--allowed-root={logs}"]) == 2
     assert "pip install 'undaunted[services]'" in capsys.readouterr().err
@@ -149,7 +152,7 @@ def running(logs: Path, *words: str, by: int = signal.SIGTERM) -> Iterator[Runni
         assert "listens at" in line, line + process.stderr.read()
         yield Running(process, line)
         process.send_signal(by)
-        assert process.wait(DEADLINE_S) == -by
+        assert process.wait(DEADLINE_S) == (-by if by == signal.SIGKILL else 0)
     finally:
         process.kill()
         process.wait(DEADLINE_S)
@@ -274,6 +277,17 @@ def test_the_token_is_asked_for(logs: Path) -> None:
     with running(logs, "--host=0.0.0.0", "--insecure") as service:
         assert "INSECURE" in service.line
         assert service.request("GET", "/healthz")[0] == 200
+
+
+@pytest.mark.e2e
+def test_clients_that_say_nothing_keep_nobody_out(logs: Path) -> None:
+    with running(logs, by=signal.SIGINT) as service, contextlib.ExitStack() as silent:
+        host, _, port = service.where.removeprefix("http://").partition(":")
+        for _ in range(MOST_WAITING + 50):
+            silent.enter_context(socket.create_connection((host, int(port)), DEADLINE_S))
+        assert service.request("GET", "/healthz")[0] == 200
+        assert service.process.stderr is not None
+        assert "takes the place of the oldest" in service.process.stderr.readline()
 
 
 @pytest.mark.e2e

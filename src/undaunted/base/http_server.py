@@ -12,7 +12,7 @@ import hmac
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from undaunted.base.deadline import wait_for
+from undaunted.base.accepting import Acceptor, Waiting
 
 if TYPE_CHECKING:
     import socket
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 DEADLINE_S = 10.0
 MOST = 8
 _LONGEST_HEAD = 16 << 10  # bytes
-_ACCEPT_AGAIN_S = 1.0
 _TEXT = "text/plain; charset=utf-8"
 
 
@@ -63,59 +62,36 @@ class PageServer:
             tls: of the server; None = plain HTTP.
             deadline_s: longest that one request may take, in seconds.
         """
-        self._listener = listener
         self._page = page
         self._token = token
         self._token_option = token_option
         self._tls = tls
-        self._deadline_s = deadline_s
         self._loop = asyncio.get_running_loop()
-        self._closed = False
         self._served: set[asyncio.Task[None]] = set()
-        self._staying: dict[asyncio.Task[None], None] = {}  # those not let go, the oldest first
-        listener.setblocking(False)
-        self._listen()
+        self._waiting = Waiting(MOST, deadline_s)
+        self._acceptor = Acceptor(listener, self._serve)
 
     async def close(self) -> None:
         """End at once, whoever is being served."""
-        self._closed = True
-        self._loop.remove_reader(self._listener)
-        self._listener.close()
+        self._acceptor.close()
         for task in self._served:
             task.cancel()
         await asyncio.gather(*self._served, return_exceptions=True)
 
-    def _listen(self) -> None:
-        if not self._closed:
-            self._loop.add_reader(self._listener, self._accept)
-
-    def _accept(self) -> None:
-        try:
-            connection, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            return
-        except OSError:  # of descriptors or memory, there are none left
-            self._loop.remove_reader(self._listener)
-            self._loop.call_later(_ACCEPT_AGAIN_S, self._listen)
-            return
-        connection.setblocking(False)
+    def _serve(self, connection: socket.socket) -> None:
         task = self._loop.create_task(self._converse(connection))
         self._served.add(task)
-        self._staying[task] = None
+        self._waiting.add(task, task.cancel)
         task.add_done_callback(partial(self._done, connection))
-        if len(self._staying) > MOST:
-            oldest = next(iter(self._staying))
-            del self._staying[oldest]
-            oldest.cancel()
 
     def _done(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
         connection.close()  # also of a task that was cancelled before it began
         self._served.discard(task)
-        self._staying.pop(task, None)
+        self._waiting.remove(task)
 
     async def _converse(self, connection: socket.socket) -> None:
-        with contextlib.suppress(OSError, EOFError, asyncio.TimeoutError):
-            await wait_for(self._answer(connection), self._deadline_s)
+        with contextlib.suppress(OSError, EOFError):
+            await self._answer(connection)
 
     async def _answer(self, connection: socket.socket) -> None:
         reader = asyncio.StreamReader(_LONGEST_HEAD)

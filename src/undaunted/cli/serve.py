@@ -1,5 +1,6 @@
 """`undaunted serve`: an attribution service, which answers over HTTP what a log tells of."""
 
+import contextlib
 import os
 import socket
 import sys
@@ -20,9 +21,6 @@ from undaunted.cli.messages import UsageError
 from undaunted.cli.serving import bearer_token, listen, server_tls
 
 _BACKLOG = 512
-_MOST_CONNECTIONS = 512
-_STOP_S = 5
-_KEEP_ALIVE_S = 30
 # What NVRx's service has and this one has no use for.
 _NO_EFFECT = (
     "NVRX_ATTRSVC_LLM_BASE_URL",
@@ -152,7 +150,7 @@ def _serve(parsed: Parsed[ServeOptions]) -> int:
     context = server_tls(options.tls_cert, options.tls_key)
     if options.listen_fd:
         die_with_parent(os.getppid())
-    uvicorn, make_app, service_of = _libraries()
+    server, make_app, service_of = _libraries()
     listening, where = _listen(parsed, "https" if context else "http")
     with listening:
         service = service_of(roots, options, state_dir(options, os.environ))
@@ -164,34 +162,16 @@ def _serve(parsed: Parsed[ServeOptions]) -> int:
             analyses=options.rate_limit_analyze,
             previews=options.rate_limit_preview,
         )
-        config = uvicorn.Config(
-            app,
-            loop="asyncio",
-            http="h11",
-            ws="none",
-            lifespan="on",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,  # who asks is who has connected
-            server_header=False,
-            limit_concurrency=_MOST_CONNECTIONS,
-            backlog=_BACKLOG,
-            timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=_STOP_S,
-        )
-        config.load()
-        config.ssl = context
         for line in _first_lines(parsed, roots, where, token) if where else ():
-            print(f"undaunted serve: {line}", file=sys.stderr, flush=True)
-        uvicorn.Server(config).run(sockets=[listening])
+            _say(line)
+        server(app, listening, _say, context).run()
     return 0
 
 
 def _libraries() -> tuple[Any, Any, Any]:
     try:
-        import uvicorn
-
         from undaunted.services.http import make_app
+        from undaunted.services.server import Server
     except ModuleNotFoundError as error:
         raise UsageError(
             f"it needs the package {error.name}: pip install 'undaunted[services]'"
@@ -212,10 +192,16 @@ def _libraries() -> tuple[Any, Any, Any]:
             raise UsageError(f"{error}; --state-dir names another directory") from None
         if ledger.damaged:
             said = "the ledger was damaged in part; what could be read is kept, and the old file is"
-            print(f"undaunted serve: {said} {ledger.damaged}", file=sys.stderr)
+            _say(f"{said} {ledger.damaged}")
         return service
 
-    return uvicorn, make_app, service_of
+    return Server, make_app, service_of
+
+
+def _say(line: str) -> None:
+    """Show a line on standard error; where that is closed, nowhere."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"undaunted serve: {line}", file=sys.stderr, flush=True)
 
 
 def _roots(parsed: Parsed[ServeOptions]) -> Roots:
