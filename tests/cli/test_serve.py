@@ -55,6 +55,9 @@ def logs(tmp_path: Path) -> Path:
         (["--allowed-root=.", "--token-file=t", "--insecure"], "exclude one another"),
         (["--allowed-root=.", "--tls-cert=c"], "--tls-cert and --tls-key are only of use together"),
         (["--allowed-root=.", "--tls-cert=c", "--tls-key=k"], "c: No such file"),
+        (["--allowed-root=.", "--unix=s", "--port=1"], "--port has no effect with --unix"),
+        (["--allowed-root=.", "--unix=s", "--tls-cert=c"], "--tls-cert has no effect with"),
+        (["--allowed-root=.", "--unix=gone/s"], "gone/s: No such file"),
         (["--allowed-root=.", "--rate-limit-analyze=60/hour"], "is not a whole number"),
         (["--allowed-root=.", "--host=192.0.2.1", "--insecure"], "8000 of 192.0.2.1 cannot be"),
     ],
@@ -142,8 +145,8 @@ class Running:
 def running(logs: Path, *words: str, by: int = signal.SIGTERM) -> Iterator[Running]:
     command = module_command(
         "undaunted.cli.main",
-        *("serve", f"--allowed-root={logs}", "--port=0", f"--state-dir={logs.parent / 'state'}"),
-        *words,
+        *("serve", f"--allowed-root={logs}", f"--state-dir={logs.parent / 'state'}"),
+        *(words if any(word.startswith("--unix") for word in words) else ("--port=0", *words)),
     )
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
@@ -324,12 +327,22 @@ def test_the_launchers_client_over_tls_with_a_token(
 
 
 @pytest.mark.e2e
-def test_a_unix_socket_of_this_user(logs: Path) -> None:
+def test_a_unix_socket_of_this_user(logs: Path, capsys: Any) -> None:
     path = logs.parent / "s"
     with running(logs, f"--unix={path}") as service:
         assert service.where == f"unix://{path}"
         assert path.stat().st_mode & 0o777 == 0o600
         assert service.get("/logs", log_path=logs / "a.log")[0] == 200
+        words = [f"--allowed-root={logs}", f"--unix={path}", f"--state-dir={logs.parent / 'other'}"]
+        assert main(words) == 2
+        assert f"another program listens at {path}" in capsys.readouterr().err
+        assert service.get("/healthz")[0] == 200
+    assert not path.exists()
+    with running(logs, f"--unix={path}", by=signal.SIGKILL):
+        pass
+    assert path.is_socket()
+    with running(logs, f"--unix={path}") as service:
+        assert service.get("/healthz")[0] == 200
 
 
 @pytest.mark.e2e

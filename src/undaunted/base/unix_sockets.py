@@ -33,3 +33,32 @@ def listen_at(path: str, kind: socket.SocketKind, waiting: int) -> socket.socket
         listening.close()
         raise
     return listening
+
+
+def is_answered(path: str, kind: socket.SocketKind) -> bool:
+    """Whether somebody listens at a path."""
+    with socket.socket(socket.AF_UNIX, kind) as asking:
+        asking.setblocking(False)
+        try:
+            asking.connect(path)
+        except BlockingIOError:  # so many wait already that it would take a while
+            return True
+        except OSError:
+            return False
+    return True
+
+
+def remove(path: str, listening: os.stat_result) -> None:
+    """Remove the file of a socket, unless somebody else has put another one there.
+
+    Args:
+        path: of the file.
+        listening: what was there when we began to listen.
+
+    Raises:
+        OSError: that is not possible.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        found = os.lstat(path)
+        if (found.st_dev, found.st_ino) == (listening.st_dev, listening.st_ino):
+            Path(path).unlink()

@@ -4,7 +4,7 @@ import contextlib
 import os
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +14,7 @@ from undaunted.base import values
 from undaunted.base.options import Kind, Opt
 from undaunted.base.process import die_with_parent
 from undaunted.base.roots import Roots
-from undaunted.base.unix_sockets import listen_at
+from undaunted.base.unix_sockets import is_answered, listen_at, remove
 from undaunted.base.values import Count, Flag, OptionalDirectory, OptionalFile, Period, Port
 from undaunted.cli.command import Command, Parsed
 from undaunted.cli.messages import UsageError
@@ -146,13 +146,14 @@ def _serve(parsed: Parsed[ServeOptions]) -> int:
     options = parsed.options
     roots = _roots(parsed)
     parsed.refuse_several("token-file", "insecure")
+    _refuse_beside_unix(parsed)
     token = bearer_token(options.token_file)
     context = server_tls(options.tls_cert, options.tls_key)
     if options.listen_fd:
         die_with_parent(os.getppid())
     server, make_app, service_of = _libraries()
     listening, where = _listen(parsed, "https" if context else "http")
-    with listening:
+    with listening, _removed(None if options.listen_fd else options.unix):
         service = service_of(roots, options, state_dir(options, os.environ))
         app = make_app(
             service,
@@ -220,14 +221,50 @@ def _listen(parsed: Parsed[ServeOptions], scheme: str) -> tuple[socket.socket, s
         return socket.socket(fileno=options.listen_fd), ""
     if options.unix is not None:
         path = str(options.unix.absolute())
-        try:
-            return listen_at(path, socket.SOCK_STREAM, _BACKLOG), f"unix://{path}"
-        except OSError as error:
-            raise UsageError(f"cannot listen at {path}: {error.strerror or error}") from None
+        return _listen_at(path), f"unix://{path}"
     is_open = options.token_file is None and not options.insecure
     listening = listen(parsed, is_open=is_open, remedy=", or --insecure if anybody may ask")
     host = f"[{options.host}]" if ":" in options.host else options.host
     return listening, f"{scheme}://{host}:{listening.getsockname()[1]}"
+
+
+def _listen_at(path: str) -> socket.socket:
+    """Listen at a Unix socket, unless another service does."""
+    if is_answered(path, socket.SOCK_STREAM):
+        raise UsageError(f"another program listens at {path}: end it, or give --unix another path")
+    try:
+        return listen_at(path, socket.SOCK_STREAM, _BACKLOG)
+    except OSError as error:
+        raise UsageError(f"cannot listen at {path}: {error.strerror or error}") from None
+
+
+@contextlib.contextmanager
+def _removed(path: Path | None) -> Iterator[None]:
+    """Remove the file of a Unix socket at the end."""
+    if path is None:
+        yield
+        return
+    path = path.absolute()
+    listening = path.lstat()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            remove(str(path), listening)
+
+
+def _refuse_beside_unix(parsed: Parsed[ServeOptions]) -> None:
+    """Refuse what a Unix socket has no use for; variables are for all services of a place."""
+    given = [
+        parsed.source(name)
+        for name in ("host", "port", "tls-cert", "tls-key")
+        if parsed.is_given(name) and parsed.source(name).startswith("-")
+    ]
+    if parsed.options.unix is not None and given:
+        raise UsageError(
+            f"{given[0]} has no effect with --unix, which only this user can connect to: leave out "
+            "one of them"
+        )
 
 
 def state_dir(options: ServeOptions, environ: Mapping[str, str]) -> Path:

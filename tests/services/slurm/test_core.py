@@ -330,6 +330,46 @@ def test_a_service_that_wants_fewer_requests_is_left_alone() -> None:
     assert not run.monitor.problems
 
 
+def test_a_service_that_wants_fewer_requests_for_ever_is_a_problem_said_once() -> None:
+    run = Driven()
+    run.list(listed("FAILED"))
+    for seconds in range(6):
+        assert ("service" in run.monitor.problems) == (seconds >= core.PATIENCE)
+        run.request()
+        run.answer(429, problem=f"429: again in {seconds} s")
+    assert "429" in run.monitor.problems["service"]
+    assert len(run.lines) == 1
+    run.request()
+    run.answer()
+    run.next()
+    assert run.lines[1:] == ["service works again"]
+    assert not run.monitor.problems
+
+
+def test_a_service_that_is_strange_and_then_wants_fewer_requests_does_not_work_again() -> None:
+    run = Driven()
+    run.list(listed("FAILED"))
+    for number in range(2):
+        run.request()
+        run.answer(404, problem=f"the service: 404 <html> request {number}")
+    run.request()
+    run.answer(429, problem="429 too many")
+    run.next()
+    assert [line[:20] for line in run.lines] == ["the service: 404 <ht", "the service has want"]
+    assert "429" in run.monitor.problems["service"]
+
+
+def test_what_is_quoted_may_be_another_each_time() -> None:
+    run = Driven()
+    for text in ("no list: 'a'", "no list: 'b'", 'no list: "it\'s"', "cannot be run"):
+        while not isinstance(run.next(), core.ListJobs):
+            run.wait()
+        run.monitor.not_listed(text, run.now)
+        assert run.monitor.problems == {"squeue": text}
+    run.next()
+    assert run.lines == ["no list: 'a'", "cannot be run"]
+
+
 def test_a_mistake_with_one_log_keeps_no_other_waiting() -> None:
     run = Driven()
     run.list(listed("FAILED"), listed("FAILED", id="8"))

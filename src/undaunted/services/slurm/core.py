@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import heapq
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,8 +36,10 @@ MOST_CLOSED = 10_000  # of these the oldest are forgotten first
 KEPT_S = 14 * 86400.0
 FIRST_WAIT_S = 10.0
 LONGEST_WAIT_S = 180.0
+PATIENCE = 3  # answers in a row without any use, before one that says "slower" is a problem
 SAVE_AGAIN_S = 30.0
 _LINES = 1000
+_QUOTED = re.compile("['\"]")
 UNREACHABLE, NO_ANSWER, SLOWER, BUSY = 0, -1, 429, 503
 # The log is not there yet, or nothing is in it.
 _TOO_EARLY = frozenset({"not_found", "empty_file"})
@@ -194,6 +197,7 @@ class Monitor:
         self.jobs: dict[str, Job] = {}
         self.problems: dict[str, str] = {}
         self.counts: Counter[str] = Counter()
+        self._kinds: dict[str, str] = {}  # of the problems
         self._period_s = period_s
         self._give_up_s = give_up_s
         self._list_at = now
@@ -444,17 +448,28 @@ class Monitor:
     def _leave_alone(self, reply: Reply, now: float) -> None:
         """Come back to the service later."""
         self.counts["service_failures"] += 1
-        self._problem("service", "" if reply.status == SLOWER else reply.problem)
         self._away_times += 1
+        if reply.status != SLOWER:
+            kind = str(reply.status) if reply.status > 0 else ""
+            self._problem("service", reply.problem, kind)
+        elif self._away_times >= PATIENCE:
+            said = "the service has wanted fewer requests for a while (429); it is still asked"
+            self._problem("service", said)
         self._away_until = now + max(_pause(self._away_times), reply.retry_after_s)
 
-    def _problem(self, what: str, problem: str) -> None:
-        before = self.problems.pop(what, "")
+    def _problem(self, what: str, problem: str, kind: str = "") -> None:
+        """Note what does not work, "" = it works; say it, unless it is of the kind that was said.
+
+        Without a kind, problems that differ in what they quote are of one.
+        """
+        self.problems.pop(what, None)
+        before = self._kinds.pop(what, "")
         if problem:
             self.problems[what] = problem
-        if problem and problem != before:
-            self._say(problem)
-        elif before and not problem:
+            self._kinds[what] = kind or _QUOTED.split(problem, maxsplit=1)[0]
+            if self._kinds[what] != before:
+                self._say(problem)
+        elif before:
             self._say(f"{what} works again")
 
     def _say(self, line: str) -> None:

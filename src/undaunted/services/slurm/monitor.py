@@ -36,6 +36,7 @@ _DISK_S = 10.0
 _START_S = 60.0  # for all files to be read
 _SPARE_S = 10.0  # for names to be looked up, and for what sends byte by byte
 _MOST_ON_PAGE = 1000
+_UNAUTHORIZED = 401
 _JSON = "application/json"
 
 
@@ -355,5 +356,7 @@ def read_reply(status: int, content: bytes, retry_after: str) -> core.Reply:
         return core.Reply(core.NO_ANSWER, problem=f"the answer is no JSON object: {content[:80]!r}")
     body = body if isinstance(body, dict) else {}
     problem = f"the service: {status} {error_text(content)}" if status >= 300 else ""
+    if status == _UNAUTHORIZED:
+        problem += " (--attrsvc-token-file names the file with it)"
     wait_s = float(retry_after) if re.fullmatch(r"\d{1,4}", retry_after) else 0.0
     return core.Reply(status, body, problem, wait_s)
