@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
 
 from undaunted.cli.messages import UsageError
 from undaunted.cli.slurm_monitor import SLURM_MONITOR, build_config, main
+from undaunted.services.slurm import monitor
 from undaunted.services.slurm.monitor import Files
 
 if TYPE_CHECKING:
@@ -108,3 +110,17 @@ def test_a_directory_that_cannot_be_made(
     (tmp_path / "file").touch()
     assert main(["--state-dir", os.fspath(tmp_path / "file" / "below")]) == 2
     assert "Not a directory" in capsys.readouterr().err
+
+
+def test_a_signal_right_after_the_start_does_not_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(_: Config) -> int:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        os.kill(os.getpid(), signal.SIGHUP)
+        return 0
+
+    before = signal.getsignal(signal.SIGUSR1)
+    monkeypatch.setattr(monitor, "run", run)
+    assert main(["--state-dir", str(tmp_path)]) == 0
+    assert signal.getsignal(signal.SIGUSR1) is before

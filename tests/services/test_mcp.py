@@ -10,6 +10,7 @@ from mcp import Client
 
 from tests.coordinator.wire.talk import on_loop
 from tests.services.test_tools import Place
+from undaunted import __version__
 from undaunted.services.mcp import make_server
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ NAMES = {
 async def test_tools_say_what_they_are_for_and_that_they_only_read(tmp_path: Path) -> None:
     place = Place(tmp_path)
     async with Client(make_server(place.tools)) as client:
+        assert client.server_info.version == __version__
         found = {tool.name: tool for tool in (await client.list_tools()).tools}
     assert found.keys() == NAMES
     for tool in found.values():

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +19,7 @@ from undaunted.cli.serving import bearer_token, listen, server_tls
 if TYPE_CHECKING:
     from undaunted.services.slurm.monitor import Config
 
+_LOOK = (signal.SIGUSR1, signal.SIGHUP)
 _NAME = re.compile(r"[\w.@-]+")
 
 
@@ -148,6 +150,16 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _follow(parsed: Parsed[MonitorOptions]) -> int:
+    # These have it look at the queue, which it does first of all: they must not end it until then.
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in _LOOK}
+    try:
+        return _run(parsed)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _run(parsed: Parsed[MonitorOptions]) -> int:
     from undaunted.services.slurm.monitor import run
 
     config = build_config(parsed, os.environ)

@@ -11,6 +11,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError as ShownError
 from mcp.types import ToolAnnotations
 
+from undaunted import __version__
 from undaunted.services.tools import ToolError
 
 if TYPE_CHECKING:
@@ -37,7 +38,13 @@ def make_server(tools: Tools) -> MCPServer[Any]:
         finally:
             await tools.close()
 
-    server = MCPServer("undaunted", instructions=_ABOUT, lifespan=lifespan, log_level="ERROR")
+    server = MCPServer(
+        "undaunted",
+        version=__version__,
+        instructions=_ABOUT,
+        lifespan=lifespan,
+        log_level="ERROR",
+    )
     for tool in (
         *(tools.list_runs, tools.explain_failure, tools.advice, tools.timeline, tools.stacks),
         *(tools.log_analyzer, tools.fr_analyzer, tools.log_fr_analyzer),

@@ -299,6 +299,8 @@ def test_files_that_do_not_fit_are_named(of_server: Certificate, of_client: Cert
         server_context(of_server.cert, of_client.key)
     with pytest.raises(TlsError, match=f"{of_server.key}: no certificate"):
         client_context(of_server.key)
+    with pytest.raises(TlsError, match="is not, or not wholly, PEM of its kind"):
+        server_context(of_server.key, of_server.key)
     with pytest.raises(TlsError, match="only of use together"):
         client_context(of_server.cert, cert=of_client.cert)
 

@@ -111,6 +111,18 @@ def test_a_command_that_misbehaves(
     assert len(listed()) == 1
 
 
+def test_much_that_is_no_list_is_shown_in_part() -> None:
+    text = "\0" * (1 << 22)
+    with pytest.raises(SlurmError) as caught:
+        list(commands.read_jobs(text, "=m="))
+    assert len(str(caught.value)) < 200
+    trace = caught.tb
+    while trace is not None:  # an error keeps what was known when it was raised
+        known = trace.tb_frame.f_locals
+        assert trace.tb_frame.f_code.co_name != "read_jobs" or "text" not in known
+        trace = trace.tb_next
+
+
 def test_a_machine_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SlurmError, match="squeue cannot be run: No such file or directory"):

@@ -212,4 +212,6 @@ def _no_password() -> NoReturn:
 
 def _reason(error: Exception) -> str:
     reason = getattr(error, "reason", None) or str(error)
+    if "PEM lib" in reason or "PEM_LIB" in reason:  # openssl does not say more
+        return "one of the files is not, or not wholly, PEM of its kind"
     return str(reason).lower().replace("_", " ")

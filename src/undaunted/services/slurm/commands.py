@@ -52,8 +52,7 @@ async def list_jobs(users: str, partitions: str) -> list[Listed]:
     words = [f"--Format={','.join(f'{field}:{mark}' for field in _FIELDS)}"]
     words += [f"--user={users}"] if users else []
     words += [f"--partition={partitions}"] if partitions else []
-    text = await _run("squeue", "--noheader", "--states=all", *words)
-    return list(read_jobs(text, mark))
+    return list(read_jobs(await _run("squeue", "--noheader", "--states=all", *words), mark))
 
 
 def read_jobs(text: str, mark: str) -> Iterator[Listed]:
@@ -63,8 +62,10 @@ def read_jobs(text: str, mark: str) -> Iterator[Listed]:
         SlurmError: it is something else.
     """
     *values, rest = text.split(mark)
-    if len(values) % len(_FIELDS) or rest.strip():
-        raise SlurmError(f"squeue: this is no list of jobs: {one_line(text, longest=80)!r}")
+    if len(values) % len(_FIELDS) or (rest and not rest.isspace()):
+        beginning = _beginning(text)
+        del text, values, rest  # much, and an error keeps what was known when it was raised
+        raise SlurmError(f"squeue: this is no list of jobs: {beginning!r}")
     for at in range(0, len(values), len(_FIELDS)):
         job = _read_job([value.strip() for value in values[at : at + len(_FIELDS)]])
         if job is not None:
@@ -120,9 +121,14 @@ def read_states(text: str) -> Iterator[tuple[str, str]]:
     for line in text.splitlines():
         id_, bar, state = line.partition("|")
         if not bar:
-            raise SlurmError(f"sacct: this is no state of a job: {one_line(line, longest=80)!r}")
+            raise SlurmError(f"sacct: this is no state of a job: {_beginning(line)!r}")
         if found := _ID.fullmatch(id_):
             yield found[1], state.partition(" ")[0]  # CANCELLED by 1000
+
+
+def _beginning(text: str, longest: int = 80) -> str:
+    """Return the first words of what may be long, and binary, in one line."""
+    return one_line(text[: 4 * longest], longest=longest)
 
 
 async def _run(program: str, *words: str) -> str:
@@ -156,14 +162,14 @@ async def _run(program: str, *words: str) -> str:
     except BaseException:
         await _end(process)
         raise
-    complaint = one_line(complaints.decode(errors="replace"), longest=200)
+    complaint = _beginning(complaints.decode(errors="replace"), longest=200)
     # squeue exits with 0 when a user does not exist, and shows nothing.
     if process.returncode or (complaint and not output):
         raise SlurmError(f"{program}: {complaint or f'exit code {process.returncode}'}")
     return output.decode(errors="replace")
 
 
-async def _outcome(process: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
+async def _outcome(process: asyncio.subprocess.Process) -> tuple[bytearray, bytearray]:
     """Read all that a process writes, until it has ended."""
     assert process.stdout is not None
     assert process.stderr is not None
@@ -177,13 +183,14 @@ async def _outcome(process: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
     return output, complaints
 
 
-async def _read(stream: asyncio.StreamReader) -> bytes:
+async def _read(stream: asyncio.StreamReader) -> bytearray:
     content = bytearray()
     while part := await stream.read(1 << 16):
         content += part
         if len(content) > _MOST_BYTES:
+            content.clear()  # an error keeps what was known when it was raised
             raise SlurmError(f"a command of Slurm prints more than {_MOST_BYTES >> 20} MiB")
-    return bytes(content)
+    return content
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
