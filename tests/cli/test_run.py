@@ -213,6 +213,7 @@ def test_the_port_for_probes(build):
         (["--node-rank=1"], "--node-rank 1: there is one node"),
         (["--ft-segment=4"], "--ft-segment 4: there is one node"),
         (["--preload=a", "--worker-start=fresh"], "--preload .* --worker-start is fresh"),
+        (["--strike-limit=3/7d"], "--strike-limit .* give --strike-file"),
         (["--log-max-bytes=9M"], "--log-max-bytes .* add --redirects 3"),
         (["--log-max-bytes=9M", "--ft-per-cycle-applog-prefix=/a"], "leave one of them out"),
         (["--restart-intensity", "3/10m"], "--restart-intensity is a limit besides .* give both"),

@@ -193,6 +193,11 @@ def _check_contradictions(parsed: RunParsed) -> None:
             f"{parsed.source('log-max-bytes')} is about files of --redirects and --tee, not about "
             f"those of {parsed.source(other)}; leave one of them out"
         )
+    if parsed.is_given("strike-limit") and not options.strike_file:
+        raise UsageError(
+            f"{parsed.source('strike-limit')} is about failed checks that are remembered, and none "
+            "are: give --strike-file FILE as well"
+        )
     if options.restart_intensity is not None and not options.max_restarts:
         raise UsageError(
             f"{parsed.source('restart-intensity')} is a limit besides --max-restarts, which is 0: "

@@ -61,11 +61,23 @@ def test_what_is_left_is_a_file_of_its_own_in_the_end(tmp_path: Path) -> None:
     file.shorten()
     file.close()
     first, rest = path.read_bytes().split(b"\n", 1)
-    assert first == b"[undaunted] %d bytes of older output are gone (--log-max-bytes)" % file.freed
-    assert len(rest) == 100_000 * len(LINE % 0) - file.freed
-    assert rest.endswith(LINE % 99_999)
+    lines = -(-file.freed // len(LINE % 0))  # of the last one of these, a part was left
+    gone = lines * len(LINE % 0)
+    assert gone > file.freed
+    assert first == b"[undaunted] %d bytes of older output are gone (--log-max-bytes)" % gone
+    assert rest == b"".join(LINE % number for number in range(lines, 100_000))
     assert path.stat().st_mode & 0o777 == 0o600
     assert [each.name for each in tmp_path.iterdir() if each.name != "try"] == ["stdout.log"]
+
+
+def test_a_line_that_has_no_end_is_kept_from_where_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "stdout.log"
+    file = BoundedFile(str(path), MOST)
+    path.write_bytes(b"x" * 3 * MOST)
+    file.trim()
+    file.shorten()
+    file.close()
+    assert len(path.read_bytes().split(b"\n", 1)[1]) == 3 * MOST - file.freed
 
 
 def test_a_small_file_stays_as_it_is(tmp_path: Path) -> None:

@@ -79,9 +79,9 @@ class BoundedFile:
         out = os.open(made, flags, 0o600)
         try:
             with os.fdopen(out, "wb") as file:
-                said = f"[undaunted] {self.freed} bytes of older output are gone (--log-max-bytes)"
+                position = self.freed + self._cut_line()
+                said = f"[undaunted] {position} bytes of older output are gone (--log-max-bytes)"
                 file.write(f"{said}\n".encode())
-                position = self.freed
                 while chunk := os.pread(self._fd, _CHUNK, position):
                     position += file.write(chunk)
             os.replace(made, self.path)  # noqa: PTH105 - text paths, as everywhere here
@@ -89,6 +89,10 @@ class BoundedFile:
             with contextlib.suppress(OSError):
                 os.unlink(made)  # noqa: PTH108
             raise
+
+    def _cut_line(self) -> int:
+        """Return how many bytes of a line are left whose beginning is gone."""
+        return os.pread(self._fd, _BLOCK, self.freed).find(b"\n") + 1  # 0 of one that is too long
 
 
 class BoundedFiles:
