@@ -59,7 +59,7 @@ SIMULATOR_ARROWS = {
 # `undaunted/__init__.py` is the public face: it may hand out names of these, and nobody inside
 # imports from it except those who tell the version.
 FACE_OF = {"coordinator", "progress"}
-MAY_IMPORT_FACE = {"checkpointing", "cli", "fault_tolerance", "inprocess"}
+MAY_IMPORT_FACE = {"checkpointing", "cli", "fault_tolerance", "inprocess", "services"}
 
 
 @dataclass(frozen=True)
