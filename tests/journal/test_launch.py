@@ -219,10 +219,12 @@ def test_a_late_verdict_is_not_of_this_round() -> None:
 def test_restarts_that_were_ordered_and_one_that_was_taken_back() -> None:
     about = {"action": "restart", "reason": "", "by": "undaunted ctl (pid 7)"}
     ordered = [at(ms, e.Decision, ms, **about) for ms in (1, 2)]
+    rounds = [event for number in range(1, 4) for event in begin(10 * number, number)]
     failed = at(3, e.Decision, 3, action="restart", reason="")
-    assert after(*ordered, failed).restarts_ordered == 2
+    assert after(*ordered, failed, *rounds).restarts_ordered == 2
+    assert after(*ordered, *rounds[: len(rounds) // 3]).restarts_ordered == 0, "none followed"
     taken_back = at(4, e.Decision, 2, action="end", reason="")
-    assert after(*ordered, taken_back).restarts_ordered == 1
+    assert after(*ordered, taken_back, *rounds).restarts_ordered == 1
 
 
 def test_restarts_inside_of_processes() -> None:

@@ -148,6 +148,8 @@ class There:
         except WireError as error:
             remedy = "; see --token-file and --tls-ca" if error.refused else ""
             raise NoAnswerError(f"{error}{remedy}") from None
+        if isinstance(said, Refused) and not name:
+            said = Refused(reason=f"{said.reason}; with --node NAME a node answers for itself")
         return _answer(said, self._leader)
 
 

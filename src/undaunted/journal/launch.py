@@ -294,7 +294,6 @@ class LaunchState:
         last_wall: of the last one that has a time.
         wall_ahead_ns: by how much wall time is ahead of the clock, None = unknown.
         decision: the last one of the coordinator.
-        restarts_ordered: restarts that somebody has ordered.
         reached: the highest iteration begun.
         limits: to which the ranks are held, seconds; None = to none.
         blamed_ranks: how often each rank was blamed, by rank and kind; ``lost``: others went on
@@ -330,7 +329,7 @@ class LaunchState:
         self.last_wall = 0.0
         self.wall_ahead_ns: int | None = None
         self.decision: e.Decision | None = None
-        self.restarts_ordered = 0
+        self._ordered_after: set[int] = set()
         self.reached = 0
         self.limits: dict[str, float | None] = {}
         self.blamed_ranks: Counter[tuple[int, str]] = Counter()
@@ -567,9 +566,16 @@ class LaunchState:
     def _decided(self, event: e.Decision) -> None:
         before = self.decision
         if before is not None and before.round == event.round:  # it is taken back
-            self.restarts_ordered -= bool(before.by)
+            self._ordered_after.discard(event.round)
         self.decision = event
-        self.restarts_ordered += bool(event.by)
+        if event.by and (self._most is None or len(self._ordered_after) < self._most):
+            self._ordered_after.add(event.round)
+
+    @property
+    def restarts_ordered(self) -> int:
+        """How many restarts somebody has ordered: of rounds that others followed here."""
+        newest = max(self.rounds, default=0)
+        return sum(number < newest for number in self._ordered_after)
 
     def _take_limits(self, limits: Mapping[str, float | None]) -> None:
         for name, limit_s in limits.items():

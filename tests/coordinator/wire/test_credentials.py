@@ -336,7 +336,7 @@ async def test_both_sides_say_that_the_client_does_not_trust_the_server(
 async def test_tls_on_one_side_only_is_named(of_server: Certificate) -> None:
     remarks = Remarks()
     async with serving(Recorder(), tls=server_context(*of_server), say=remarks) as server:
-        with pytest.raises(WireError, match="it may use TLS, and this node does not"):
+        with pytest.raises(WireError, match="it may use TLS, which is not used here"):
             await connect(f"127.0.0.1:{server.port}", Recorder(), terms(), timeout_s=0.3)
         await remarks.until("or not use TLS")
     async with serving(Recorder(), say=remarks) as server:

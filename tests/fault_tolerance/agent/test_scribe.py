@@ -108,12 +108,13 @@ def test_a_restart_that_was_ordered_is_said_at_once_and_is_none_of_the_budget(
         it.round_started(a_round(number))
         it.decided(job.Decided(number, "restart", f"{by} asked for a restart", 1, by))
     it.decided(job.Decided(1, "end", "all nodes have left", 1))
+    it.decided(job.Decided(1, "restart", f"{by} asked to go on without node a", 1, by))
     it.job_ended(job.End("a", job.Outcome.NO_RESTART, "all nodes have left"))
     it.close()
     lines = capfd.readouterr().err.splitlines()
     assert sum("asked for a restart: round 0 is stopped" in line for line in lines) == 1
     assert "no restart, 1 restart asked for by undaunted ctl: all nodes" in lines[-1]
-    assert [event.get("by") for event in events(tmp_path, "decision")] == [by, by, None]
+    assert [event.get("by") for event in events(tmp_path, "decision")] == [by, by, None, by]
 
 
 def begun(first_line_ns: int) -> Any:

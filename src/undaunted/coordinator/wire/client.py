@@ -126,7 +126,7 @@ class _Attempt:
     def perhaps_tls(self) -> str:
         """A hint where a connected server says nothing: a server with TLS waits for it."""
         silent = self._tls is None and self._handshake is not None and not self._handshake.heard
-        return "; it may use TLS, and this node does not" if silent else ""
+        return "; it may use TLS, which is not used here, or be no undaunted" if silent else ""
 
     def give_up(self) -> None:
         """Nobody wants the connection any more."""

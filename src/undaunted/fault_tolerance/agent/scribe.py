@@ -122,7 +122,8 @@ class Scribe:
         if outcome.exit_code and self._last_traceback:
             self.say("the first cause in full:", level=ERROR)
             self.say(self._last_traceback.rstrip("\n"), level=ERROR, prefix=False)
-        used, asked = self._restarts - len(self._ordered), len(self._ordered)
+        asked = self._restarts_ordered()
+        used = self._restarts - asked
         again = f", {count(used, 'restart')}" if used else ""
         again += f", {count(asked, 'restart')} asked for by undaunted ctl" if asked else ""
         label = outcome.value.replace("_", " ")
@@ -130,6 +131,10 @@ class Scribe:
             label = "interrupted"
         text = f"{label}{again}: {self._without_said(end.reason)}"
         self.say(text, level=ERROR if outcome.exit_code else INFO)
+
+    def _restarts_ordered(self) -> int:
+        """How many rounds that others have followed were stopped since somebody wanted it."""
+        return sum(number < self._restarts for number in self._ordered)
 
     def decided(self, decided: job.Decided) -> None:
         """The job policy decided to restart or to end."""
@@ -330,7 +335,7 @@ class Scribe:
         self._restarting_since_ns = None
         imports = " as new interpreters: their imports come after that" if self._fresh else ""
         here = "" if self._config.nodes is None else " of this node"
-        number = self._restarts - len(self._ordered)
+        number = self._restarts - self._restarts_ordered()
         self.say(
             f"restart {number} of {current.start.max_restarts}: "
             f"{count(running, 'rank')}{here} running again {took} after the failure was noticed, "
