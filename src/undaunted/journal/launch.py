@@ -574,8 +574,7 @@ class LaunchState:
     @property
     def restarts_ordered(self) -> int:
         """How many restarts somebody has ordered: of rounds that others followed here."""
-        newest = max(self.rounds, default=0)
-        return sum(number < newest for number in self._ordered_after)
+        return sum(number < self.number for number in self._ordered_after)
 
     def _take_limits(self, limits: Mapping[str, float | None]) -> None:
         for name, limit_s in limits.items():
