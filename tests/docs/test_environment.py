@@ -16,7 +16,7 @@ LOOKED_UP = re.compile(r"\benv(?:iron)?(?:\.(?:get|pop|setdefault)\(|\[)\s*\"([A
 # Names in code; a word of the help; flags and settings of the system; kinds of interruptions.
 NO_VARIABLES = {
     *("TYPE_CHECKING", "NO_LEDGER", "RUN_DIR", "MEM_FORMAT_ENCODING"),
-    "WRONG_VERSION_NUMBER",
+    *("WRONG_VERSION_NUMBER", "PEM_LIB"),
     *("OUTPUT_FILE", "WORK_DIR", "SC_AVPHYS_PAGES", "SC_PAGE_SIZE", "SC_CLK_TCK"),
     *("EXIT_CODE_RESUME_TO_DISAMBIGUATE", "EXIT_CODE_FAILED_ON_RESULT_VALIDATION"),
     "LOCAL_CKPT_OPTS_KEY",

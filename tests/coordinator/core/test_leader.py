@@ -154,7 +154,7 @@ class Harness:
         for node in nodes:
             self.hello(node)
         self.pass_time(3, alive=nodes)
-        self.prepared("abc")
+        self.prepared(nodes[:3])
         assert self.leader.ledger.running
         return self
 
@@ -264,6 +264,18 @@ def test_one_that_lost_a_leader_which_stood_still_keeps_its_place():
     assert not harness.leader.ledger.pending, "a spare is there, and waits"
     harness.hello("c", round=0, promised=1)
     assert {seat.node for seat in harness.leader.ledger.pending} == {"a", "b", "c"}
+
+
+def test_who_missed_a_leader_that_stood_still_hears_that_the_job_has_ended():
+    harness = Harness(min_nodes=2, max_nodes=2, max_restarts=0).running("ab")
+    harness.now += 15 * S
+    harness.pass_time(0)
+    assert harness.leader.state is LeaderState.ENDED
+    assert not harness.links
+    assert c.Done() not in harness.out
+    for node in "ab":
+        harness.hello(node, round=0, running=True, promised=EPOCH)
+    assert all(harness.heard(node, m.Stop) for node in "ab")
 
 
 def test_one_that_is_lost_long_after_the_leader_stood_still_is_replaced():

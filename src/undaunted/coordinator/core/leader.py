@@ -783,4 +783,6 @@ class Leader:
         since_ns = now - round(LINGER_LEASES * self.config.lease_s * _NS)
         if self._record.inherited and self._began_ns > since_ns:
             return True  # followers of the leader before
+        if self._sessions.stood_still(self.config.lease_s, now):
+            return True  # what they have said meanwhile was not heard
         return any(each.may_return(since_ns) for each in self._sessions)
