@@ -163,9 +163,8 @@ def _serve(parsed: Parsed[ServeOptions]) -> int:
             analyses=options.rate_limit_analyze,
             previews=options.rate_limit_preview,
         )
-        for line in _first_lines(parsed, roots, where, token) if where else ():
-            _say(line)
-        server(app, listening, _say, context).run()
+        first = _first_lines(parsed, roots, where, token) if where else []
+        server(app, listening, _say, context, first).run()
     return 0
 
 

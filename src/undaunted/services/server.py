@@ -21,7 +21,7 @@ from undaunted.base.accepting import Acceptor, Waiting
 if TYPE_CHECKING:
     import socket
     import ssl
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import FrameType
 
     from starlette.types import ASGIApp
@@ -170,6 +170,7 @@ class Server(uvicorn.Server):
         listener: socket.socket,
         say: Callable[[str], None],
         tls: ssl.SSLContext | None = None,
+        first: Sequence[str] = (),
     ) -> None:
         """Say what is to be served; `run` does.
 
@@ -178,12 +179,14 @@ class Server(uvicorn.Server):
             listener: bound; closed in the end.
             say: shows a line.
             tls: of the server; None = plain HTTP.
+            first: lines to be shown once it serves, and a signal ends it in order.
         """
         self._room = _descriptors()
         super().__init__(configure(app, min(MOST_CONNECTIONS, self._room // 2)))
         self._listener = listener
         self._say = say
         self._tls = tls
+        self._first = first
         self._clients: Clients | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -197,6 +200,8 @@ class Server(uvicorn.Server):
             tls=self._tls,
             most=min(MOST_WAITING, self._room // 4),
         )
+        for line in self._first:
+            self._say(line)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the connections, and the application."""
