@@ -71,19 +71,18 @@ class Waiting:
     """
 
     def __init__(
-        self, most: int, limit_s: float, crowded: Callable[[], None] = lambda: None
+        self, most: int | None, limit_s: float, crowded: Callable[[], None] = lambda: None
     ) -> None:
         """Nobody waits yet.
 
         Args:
-            most: how many may wait.
+            most: how many may wait; None = any number.
             limit_s: how long each of them may, in seconds.
             crowded: called when one has to go because there are too many.
         """
         self._most = most
         self._limit_s = limit_s
         self._crowded = crowded
-        self._loop = asyncio.get_running_loop()
         # The oldest first.
         self._waiting: dict[object, tuple[Callable[[], object], asyncio.TimerHandle]] = {}
 
@@ -96,9 +95,10 @@ class Waiting:
         """
         if connection in self._waiting:
             return
-        timer = self._loop.call_later(self._limit_s, self._drop, connection)
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(self._limit_s, self._drop, connection)
         self._waiting[connection] = drop, timer
-        if len(self._waiting) > self._most:
+        if self._most is not None and len(self._waiting) > self._most:
             self._crowded()
             self.drop_oldest()
 

@@ -270,7 +270,7 @@ class Listener:
 
     def received(self, connection: Connection, message: Any) -> None:
         """Pass a message on: what members ask to the follower, most others to the leader."""
-        self._first.over(connection)
+        self._first.remove(connection)
         if isinstance(message, p.Miss | p.Claim):
             self._asked(connection, message)
         elif isinstance(message, p.Question) and self.questions and self._answers(message.node):
@@ -283,7 +283,7 @@ class Listener:
 
     def closed(self, connection: Connection, reason: str) -> None:
         """Tell the leader."""
-        self._first.over(connection)
+        self._first.remove(connection)
         if self.questions is not None:
             self.questions.closed(connection, reason)
         if self.leading is not None:

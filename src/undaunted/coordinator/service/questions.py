@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from undaunted.base.accepting import Waiting
 from undaunted.base.text import one_line
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.wire.address import UNIX
@@ -20,22 +22,16 @@ MOST_AT_ONCE = 8
 _LONGEST_BY = 100  # characters
 
 
-class FirstMessages:
-    """Drops connections over which nothing is said at the beginning."""
+class FirstMessages(Waiting):
+    """Connections over which nothing has been said yet: dropped if it takes too long."""
 
     def __init__(self) -> None:
-        self._awaited: dict[Connection, asyncio.TimerHandle] = {}
+        super().__init__(None, FIRST_MESSAGE_S)
 
     def expect(self, connection: Connection) -> None:
         """Wait for the first message, not for ever."""
         late = f"it has not said what it wants within {FIRST_MESSAGE_S:g} s"
-        loop = asyncio.get_running_loop()
-        self._awaited[connection] = loop.call_later(FIRST_MESSAGE_S, connection.drop, late)
-
-    def over(self, connection: Connection) -> None:
-        """It has come, or the connection has ended."""
-        if (timer := self._awaited.pop(connection, None)) is not None:
-            timer.cancel()
+        self.add(connection, partial(connection.drop, late))
 
 
 class Questions:
@@ -64,7 +60,7 @@ class Questions:
 
     def received(self, connection: Connection, message: Any) -> None:
         """Begin to answer a question, unless too many others are being answered."""
-        self._first.over(connection)
+        self._first.remove(connection)
         if not isinstance(message, p.Question) or connection in self._asking:
             connection.drop("it does not ask one question")
         elif len(self._asking) >= MOST_AT_ONCE:
@@ -79,7 +75,7 @@ class Questions:
     def closed(self, connection: Connection, reason: str) -> None:
         """Who has asked is gone."""
         del reason
-        self._first.over(connection)
+        self._first.remove(connection)
         if (asking := self._asking.get(connection)) is not None:
             asking.cancel()
 
