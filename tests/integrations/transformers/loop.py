@@ -76,7 +76,7 @@ def batches(start):
 
 
 with Session(save=save) as session:
-    start = load()
+    start, pace = load(), 0.0
     print(f"rank {RANK} goes on from {start}", flush=True)
     for step, (batch,) in enumerate(batches(start), start):
         with session.step(step):
@@ -88,6 +88,8 @@ with Session(save=save) as session:
                 time.sleep(3600)
             if disturbed("signal", step):
                 os.kill(os.getpid(), signal.SIGTERM)
+                pace = 0.25  # the stop comes back from the launcher before the last step
+            time.sleep(pace)
             optimizer.step()
             optimizer.zero_grad()
         if step % SAVES == SAVES - 1:
