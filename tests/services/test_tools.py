@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import os
@@ -198,6 +199,16 @@ async def test_logs_and_dumps_are_analysed_and_kept(place: Place) -> None:
     status = await place.tools.status()
     assert [one["result_id"] for one in status["results"]] == ["1", "2", "3"]
     assert json.loads(json.dumps(both))["fr"] == both["fr"]
+
+
+@over
+async def test_questions_that_come_together_get_each_its_own_answer(place: Place) -> None:
+    logs = [place.root / f"{number}.log" for number in range(6)]
+    for log in logs:
+        log.write_text(f"0: RuntimeError: of {log.name}\n")
+    answers = await asyncio.gather(*(place.tools.log_analyzer(str(log)) for log in logs))
+    quotes = [answer["findings"][0]["quote"] for answer in answers]
+    assert quotes == [f"0: RuntimeError: of {log.name}" for log in logs]
 
 
 @over
