@@ -380,6 +380,32 @@ def test_a_mistake_with_one_log_keeps_no_other_waiting() -> None:
     assert run.request() == ("terminal", "7")
 
 
+def test_a_service_that_only_has_errors_is_a_problem() -> None:
+    run = Driven()
+    run.list(listed("FAILED"), listed("FAILED", id="8"))
+    for number in range(6):
+        assert ("service" in run.monitor.problems) == (number >= core.PATIENCE)
+        run.request()
+        run.answer(500, problem=f"the service: 500 disk is full, {number}")
+    run.request()
+    assert run.lines == ["the service: 500 disk is full, 2"]
+    run.answer()
+    run.next()
+    assert run.lines[1:] == ["service works again"]
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_nothing_is_given_up_while_the_service_is_away_behind_a_proxy(status: int) -> None:
+    run = Driven()
+    run.list(listed("FAILED"))
+    run.answer()
+    while run.now < NOW + 2 * 3600.0:
+        assert run.job.stage is Stage.ASKED
+        run.request()
+        run.answer(status, problem=f"the service: {status}")
+    assert run.lines == [f"the service: {status}"]
+
+
 @pytest.mark.parametrize(
     ("status", "code"), [(401, "unauthorized"), (403, "wrong_host"), (422, ""), (404, "")]
 )
