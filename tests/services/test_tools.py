@@ -134,6 +134,15 @@ async def test_nothing_outside_is_read(place: Place) -> None:
 
 
 @over
+async def test_what_is_no_path_is_refused_in_words(place: Place) -> None:
+    tools = place.tools
+    for path in (f"{place.run}\0", f"{place.root}/{'a' * 5000}", f"{place.root}/\udcff"):
+        for tool in (tools.list_runs, tools.explain_failure, tools.stacks, tools.log_analyzer):
+            with pytest.raises(ToolError):
+                await tool(path)
+
+
+@over
 async def test_a_run_in_which_something_leads_outside_is_not_read(place: Place) -> None:
     link = place.run / "attempt_0"
     link.symlink_to(place.outside)

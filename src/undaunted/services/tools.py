@@ -211,11 +211,12 @@ class Tools:
         return answer
 
     def _folder(self, path: str) -> Path:
-        real = os.path.realpath(path)
-        if not path.startswith("/") or not self._roots.has(real):
+        is_path = path.startswith("/") and "\0" not in path
+        real = os.path.realpath(path) if is_path else ""
+        if not is_path or not self._roots.has(real):
             below = ", ".join(self._roots.folders)
             raise ToolError(f"{one_line(path)} is not below {below}; name an absolute path there")
-        if not Path(real).is_dir():
+        if not _is_folder(real):
             raise ToolError(f"{one_line(path)} is no folder")
         return Path(real)
 
@@ -225,7 +226,7 @@ class Tools:
         Raises:
             ToolError: it is outside, or something in it leads there.
         """
-        if not Path(path).is_dir():
+        if not _is_folder(path):
             opened = self._open(path)
             os.close(opened.fd)
             return Path(opened.path)
@@ -280,6 +281,13 @@ class Tools:
             raise ToolError(f"{folder} has no {name}: stacks are kept when a limit is passed")
         with os.fdopen(self._open(str(files[-1])).fd, "rb") as file:
             return file.read(_LONGEST_STACKS).decode(errors="replace")
+
+
+def _is_folder(path: str) -> bool:
+    try:
+        return Path(path).is_dir()
+    except (OSError, ValueError):  # a name that is too long, or none
+        return False
 
 
 def _entries(folder: Path) -> Iterator[Path]:
