@@ -361,11 +361,11 @@ def test_a_service_that_is_strange_and_then_wants_fewer_requests_does_not_work_a
 
 def test_what_is_quoted_may_be_another_each_time() -> None:
     run = Driven()
-    for text in ("no list: 'a'", "no list: 'b'", 'no list: "it\'s"', "cannot be run"):
+    for text in ("no list: 'a'", "no list: 'b'", 'no list: "it\'s"', "cannot be run\n"):
         while not isinstance(run.next(), core.ListJobs):
             run.wait()
         run.monitor.not_listed(text, run.now)
-        assert run.monitor.problems == {"squeue": text}
+        assert run.monitor.problems == {"squeue": text.strip()}
     run.next()
     assert run.lines == ["no list: 'a'", "cannot be run"]
 

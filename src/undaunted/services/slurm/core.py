@@ -471,7 +471,7 @@ class Monitor:
         """
         self.problems.pop(what, None)
         before = self._kinds.pop(what, "")
-        if problem:
+        if problem := one_line(problem):
             self.problems[what] = problem
             self._kinds[what] = kind or _QUOTED.split(problem, maxsplit=1)[0]
             if self._kinds[what] != before:
