@@ -6,6 +6,7 @@ import asyncio
 import functools
 import json
 import os
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -251,6 +252,25 @@ def test_answers_are_bounded(
             await place.tools.explain_failure(str(place.run))
 
     test(tmp_path)
+
+
+def test_a_disk_that_hangs_holds_up_no_other_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs = threading.Event()
+
+    @over
+    async def test(place: Place) -> None:
+        monkeypatch.setattr(module, "_LOOK_S", 0.05)
+        monkeypatch.setattr(place.tools, "_folder", lambda _: hangs.wait(60.0))
+        for tool in (place.tools.list_runs, place.tools.stacks, place.tools.timeline):
+            with pytest.raises(ToolError, match="does not answer"):
+                await tool(str(place.run))
+
+    try:
+        test(tmp_path)
+    finally:
+        hangs.set()
 
 
 def test_folders_with_too_much_in_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
