@@ -398,6 +398,9 @@ def test_a_launcher_that_says_nothing(
         (["RUN", "--nothing", "status"], "unknown option --nothing"),
         (["RUN", "limits", "--heartbeat", "0"], "--heartbeat"),
         (["RUN", "status", "more"], "unexpected 'more'"),
+        (["status", "RUN"], "RUN comes before the action: undaunted ctl RUN status"),
+        (["stacks", "--rank", "1", "h:1"], "undaunted ctl h:1 stacks"),
+        (["exclude", "RUN", "b"], "unexpected 'b'"),
     ],
 )
 def test_wrong_words(
@@ -405,7 +408,7 @@ def test_wrong_words(
 ) -> None:
     words = [str(tmp_path) if word == "RUN" else word for word in words]
     assert main(words) == 2
-    assert text in capsys.readouterr().err
+    assert text.replace("RUN status", f"{tmp_path} status") in capsys.readouterr().err
 
 
 def test_a_run_that_is_not_there(

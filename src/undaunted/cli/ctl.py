@@ -131,7 +131,7 @@ ACTIONS: dict[str, Command[Any]] = {
         _OPTIONS.get(name, CtlOptions),
         "[OPTIONS] NODE" if name == "exclude" else "[OPTIONS]",
         f"{about[0].upper()}{about[1:]}.\n",
-        operand="NODE" if name == "exclude" else "",
+        operand="NODE" if name == "exclude" else "RUN",  # which is refused below
     )
     for name, about in _ABOUT.items()
 }
@@ -186,6 +186,9 @@ def _act(words: Words) -> int:
 
 
 def _answered(action: str, run: str, parsed: Parsed[Any]) -> int:
+    if parsed.target and action != "exclude":
+        right = f"undaunted ctl {run or parsed.target} {action}"
+        raise UsageError(f"unexpected {parsed.target!r}: RUN comes before the action: {right}")
     try:
         return _BODIES[action](_launchers(run, parsed), parsed)
     except NoAnswerError as error:
