@@ -200,6 +200,15 @@ def test_stacks_of_one_rank(serve: Any, run: Any) -> None:
     assert run("stacks", "--rank", "1").count("--- rank") == 1
 
 
+def test_a_rank_is_all_that_is_shown_of_several_nodes(serve: Any, run: Any) -> None:
+    for number, node in enumerate("ab"):
+        seen = [s.RankStacks(number, 0, 71, "sleeping")]
+        serve(seen, seen, [], node=node)
+    assert "node" not in run("stacks", "--rank", "1")
+    assert "there is no rank 7 here, but ranks 0-1" in run("stacks", "--rank", "7", code=1)
+    assert "there is no rank 0 here, but none" in run("stacks", "--rank", "0", code=1)
+
+
 def test_recordings(serve: Any, run: Any) -> None:
     recordings = [Recording(rank, (Group("0"),), world_size=3) for rank in range(2)]
     said = [s.RankRecording(rank, 70 + rank, one) for rank, one in enumerate(recordings)]
@@ -269,11 +278,25 @@ def test_all_nodes_answer_through_the_leader(serve: Any, ask: Any) -> None:
     )
 
 
-def test_a_coordinator_alone_has_no_ranks_of_its_own(serve: Any, ask: Any) -> None:
-    status = ("", job_of("", "b"))
-    server = serve(status, ("b", []), status, status, ("b", STATUS), port=True)
-    assert list(json.loads(ask(server, "stacks", "--json"))) == ["b"]
-    assert "node      none, this is the coordinator: pid 70" in ask(server, "status")
+def test_nodes_without_ranks_are_named_in_one_line(serve: Any, ask: Any) -> None:
+    status = (s.COORDINATOR, job_of(s.COORDINATOR, "a", spares=["c"]))
+    idle = msgspec.structs.replace(STATUS, limits=[])
+    nothing = "no ranks run on (coordinator), c"
+    for action, empty, full in (
+        ("stacks", [], [s.RankStacks(0, 0, 71, "sleeping")]),
+        ("flight", [], [s.RankRecording(0, 71)]),
+        ("limits", idle, STATUS),
+    ):
+        server = serve(status, (s.COORDINATOR, empty), ("a", full), ("c", empty), port=True)
+        *others, last = ask(server, action).splitlines()
+        assert last == nothing
+        assert [line for line in others if "===" in line] in ([], ["=== node a ==="])
+
+
+def test_a_coordinator_alone_is_asked_by_the_name_that_it_has(serve: Any, ask: Any) -> None:
+    server = serve((s.COORDINATOR, STATUS), port=True)
+    ask(server, "status", "--node", s.COORDINATOR)
+    assert server.asked == [(s.COORDINATOR, s.Status())]
 
 
 def test_an_order_goes_to_the_leader_and_one_that_is_none_says_who_leads(

@@ -322,6 +322,7 @@ def test_with_tls(tmp_path: Path) -> None:
 
 
 def test_a_coordinator_on_a_host_of_its_own(tmp_path: Path) -> None:
+    apart_name = control_socket.COORDINATOR
     with (
         nodes_of_a_job(tmp_path, STEPS, "--nnodes", "2") as start,
         contextlib.ExitStack() as opened,
@@ -340,16 +341,29 @@ def test_a_coordinator_on_a_host_of_its_own(tmp_path: Path) -> None:
         job = Job(tmp_path, one, two)
         for address in (endpoint, job.follower):
             status = json.loads(job.ctl(address, "status", "--json"))
-            assert sorted(status) == ["(coordinator)", "one", "two"]
+            assert sorted(status) == [apart_name, "one", "two"]
         known = status["(coordinator)"]["job"]
-        assert (known["role"], known["leader"]) == ("leader", "")
+        assert known["role"] == "leader"
+        leaders = {
+            (node["job"]["leader"], node["job"]["leader_address"]) for node in status.values()
+        }
+        assert leaders == {(apart_name, endpoint)}, status
         assert {each["lease_left_s"] is not None for each in known["members"]} == {True}
-        assert sorted(json.loads(job.ctl(endpoint, "stacks", "--json"))) == ["one", "two"]
-        assert "leader" in job.ctl(endpoint, "dump")
+        stacks = json.loads(job.ctl(endpoint, "stacks", "--json"))
+        assert {node: len(ranks) for node, ranks in stacks.items()} == {
+            apart_name: 0,
+            "one": 1,
+            "two": 1,
+        }
+        assert "leader" in job.ctl(job.follower, "dump", "--node", apart_name)
         assert "another round follows" in job.ctl(endpoint, "restart")
+        apart.wait_for(r"another round follows .*: undaunted ctl \(127.0.0.1:\d+\) asked for a res")
         one.wait_for("rank . of 2 in round 1")
-        assert "the job ends" in job.ctl(endpoint, "stop")
+        assert list(json.loads(ctl(apart, "status", "--json"))) == [apart_name]
+        assert "the job ends" in ctl(apart, "stop")
+        apart.wait_for(r"the job ends .*: undaunted ctl \(pid \d+\) asked for a stop")
         assert (one.finish(), two.finish(), apart.finish()) == (93, 93, 93)
+        assert not list(apart.run_dir.glob("ctl-*")), "the socket is gone"
 
 
 def test_two_hundred_clients_from_another_machine(tmp_path: Path) -> None:
@@ -529,5 +543,5 @@ def test_where_no_socket_can_be_the_run_goes_on(tmp_path: Path) -> None:
     (tmp_path / "run" / "ctl-a.sock").write_text("not ours")
     (tmp_path / "finish").touch()
     with launched(tmp_path, STEPS, "--node-name", "a") as job:
-        job.wait_for("undaunted ctl cannot reach this launcher")
+        job.wait_for("undaunted ctl cannot ask here")
         assert job.finish() == 0

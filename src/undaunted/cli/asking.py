@@ -132,9 +132,7 @@ class There:
         answer = await self.ask("", s.Status())
         job = body_of(answer, s.NodeStatus).job
         nodes = [*(each.node for each in job.members), *(job.spares or [])]
-        looks = isinstance(question, s.Stacks | s.Flight)
-        leader = [] if looks and not answer.node else [""]
-        return [*leader, *(each for each in nodes if each != answer.node)]
+        return ["", *(each for each in nodes if each != answer.node)]
 
     async def ask(self, name: str, question: s.Question) -> s.Answer:
         """Have a node answer, or the leader."""
@@ -167,7 +165,7 @@ def _answer(said: Message, who: str) -> s.Answer:
     except msgspec.MsgspecError as error:
         raise NoAnswerError(f"{who}: what it answers makes no sense: {error}") from None
     if answer.error:
-        raise NoAnswerError(f"{f'node {answer.node}' if answer.node else who}: {answer.error}")
+        raise NoAnswerError(f"node {answer.node}: {answer.error}")
     return answer
 
 

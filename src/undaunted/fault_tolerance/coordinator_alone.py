@@ -28,6 +28,7 @@ from undaunted.coordinator.wire.handshake import Terms
 from undaunted.fault_tolerance import control_socket as s
 from undaunted.fault_tolerance import cycle_info, job_access, run_lock
 from undaunted.fault_tolerance.agent.status import of_leader
+from undaunted.fault_tolerance.control_server import ControlServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,7 +98,9 @@ async def _serve(config: AloneConfig) -> int:
     leader = _leader(config, known)
     kept = ledger_file.LedgerFile(config.run_dir, endpoint)
     listener = Listener()
-    listener.let_ask("", partial(_answer, config, listener))
+    answer = partial(_answer, config, listener)
+    listener.let_ask(s.COORDINATOR, answer)
+    here = ControlServer(config.run_dir, config.run_id, s.COORDINATOR, __version__, answer, _say)
     files = cycle_info.of(config.cycle_info, _say)
     listener.leading = Leading(
         leader,
@@ -119,8 +122,10 @@ async def _serve(config: AloneConfig) -> int:
         listener.leading.begin()
         if logs is not None:
             logs.begin()
+        await here.open()
         why = await over
     finally:
+        await here.close()
         await listener.leading.close()
         await server.close("the coordinator ends")
         kept.close(remove=leader.policy.ended)
@@ -145,16 +150,18 @@ async def _answer(config: AloneConfig, listener: Listener, data: bytes, by: str)
                 kept = {name: one.copy() for name, one in machines.items()}
                 return await asyncio.to_thread(all_lines, kept, s.MOST_ANSWERED // 2)
             case s.Stacks() | s.Flight():
-                raise ValueError("no ranks run here; ask a node (--node), status shows them")
+                return b"[]"  # no ranks run here
         return await _order(leading, question, by)
 
-    return await s.answered("", data, reply)
+    return await s.answered(s.COORDINATOR, data, reply)
 
 
 def _status(config: AloneConfig, leading: Leading) -> s.NodeStatus:
     state = leading.leader.state.name.lower()
     job = of_leader(leading.leader, lease_clock_ns(), leading.pause_left_s)
-    return s.NodeStatus("", os.getpid(), __version__, config.run_id, state, job.round, job)
+    job = msgspec.structs.replace(job, leader_address=config.nodes.endpoints[0])
+    who = (s.COORDINATOR, os.getpid(), __version__, config.run_id)
+    return s.NodeStatus(*who, state, job.round, job)
 
 
 async def _order(leading: Leading, order: s.Order, by: str) -> bytes:
@@ -174,6 +181,7 @@ async def _order(leading: Leading, order: s.Order, by: str) -> bytes:
     else:
         answer = msgspec.json.decode(said.data, type=s.Answer)
         if not answer.error:
+            _say(msgspec.json.decode(answer.body, type=s.Decision).line)
             return bytes(answer.body)
         problem = f"node {node}: {answer.error}"
     raise ValueError(problem)

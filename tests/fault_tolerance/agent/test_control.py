@@ -153,7 +153,10 @@ async def test_stacks_and_recordings(tmp_path: Path) -> None:
 async def test_where_no_ranks_run_nothing_is_looked_at(tmp_path: Path) -> None:
     async with serving(tmp_path) as launcher:
         launcher.node.state = m.State.IDLE
-        assert "node a is idle, round 0" in await launcher.error(s.Stacks())
+        assert await launcher.body(s.Stacks(), list[s.RankStacks]) == []
+        assert await launcher.body(s.Flight(), list[s.RankRecording]) == []
+        launcher.node.state = m.State.SPAWNING
+        assert "node a is spawning, round 0" in await launcher.error(s.Stacks())
         assert (launcher.events, launcher.posted) == ([], [])
 
 
@@ -309,7 +312,7 @@ async def test_where_it_cannot_listen_that_is_said(tmp_path: Path) -> None:
     (tmp_path / "ctl-a.sock").write_text("something else")
     async with serving(tmp_path) as launcher:
         (said,) = launcher.said
-        assert "undaunted ctl cannot reach this launcher" in said
+        assert "undaunted ctl cannot ask here" in said
     assert (tmp_path / "ctl-a.sock").read_text() == "something else"
 
 
