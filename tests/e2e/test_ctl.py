@@ -300,7 +300,7 @@ def test_who_has_no_token_or_another_one_is_refused(tmp_path: Path) -> None:
             assert "another token" in job.ctl(address, "stop", code=1, token="other")
         (tmp_path / "other").chmod(0o644)
         assert "others may use it" in job.ctl(job.leader, "stop", code=2, token="other")
-        job.one.wait_for("connection from 127.0.0.1:.* closed: a node has another token")
+        job.one.wait_for("connection from 127.0.0.1:.* closed: who asks has another token")
         status = json.loads(job.ctl(job.leader, "status", "--json"))
         assert {node["round"] for node in status.values()} == {0}
 

@@ -144,7 +144,8 @@ class There:
                     break
                 self._leader = said.leader
         except WireError as error:
-            remedy = "; see --token-file and --tls-ca" if error.refused else ""
+            remedy = "; --token-file takes the token of its launchers, --tls-ca is for their TLS"
+            remedy = remedy if error.refused else ""
             raise NoAnswerError(f"{error}{remedy}") from None
         if isinstance(said, Refused) and not name:
             said = Refused(reason=f"{said.reason}; with --node NAME a node answers for itself")
