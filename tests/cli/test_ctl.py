@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -168,6 +169,12 @@ def test_status_says_until_when_a_job_pauses(serve: Any, run: Any) -> None:
     assert "(7.2 s more" in run("status").partition("pauses until ")[2]
 
 
+def test_status_says_since_when_the_leader_is_silent(serve: Any, run: Any) -> None:
+    away = msgspec.structs.replace(STATUS.job, role="follower", lease_left_s=-7.25)
+    serve(msgspec.structs.replace(STATUS, job=away))
+    assert "lease     over: the leader was last heard of 12.2 s ago" in run("status")
+
+
 def test_status_of_several_launchers(serve: Any, run: Any) -> None:
     serve(STATUS)
     serve(msgspec.structs.replace(STATUS, node="b"), node="b")
@@ -309,6 +316,29 @@ def test_an_order_goes_to_the_leader_and_one_that_is_none_says_who_leads(
     assert follower.asked == leader.asked == [s.Stop()]
 
 
+def test_a_leader_that_is_silent_is_named_by_who_does_not_lead(
+    serve: Any, ask: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "ANSWER_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        leader = f"127.0.0.1:{silent.getsockname()[1]}"
+        said = p.Refused(reason="this is node b; the job is led by node a", leader=leader)
+        follower = serve(said, said, port=True)
+        told = ask(follower, "status", code=1)
+        for words in ("is led by node a", f"{leader}: no answer within 0.2 s; ask again", "--node"):
+            assert words in told
+        assert "is not carried out" not in told
+        assert "is not carried out" in ask(follower, "restart", code=1)
+        told = ask(SimpleNamespace(port=silent.getsockname()[1]), "stop", code=1)
+        assert "its launcher may be stopped" in told
+        assert "is not carried out" in told
+
+
+def test_where_nobody_leads_that_is_said(serve: Any, ask: Any) -> None:
+    follower = serve(p.Refused(reason="the job is led by node a"), port=True)
+    assert "led by node a; ask again" in ask(follower, "status", code=1)
+
+
 def test_leaders_that_name_each_other_are_not_asked_for_ever(serve: Any, ask: Any) -> None:
     one = serve(*[p.Refused(reason="not me")] * 9, port=True)
     (first,) = {id(each) for each in one.bodies}
@@ -402,8 +432,9 @@ def test_a_launcher_that_says_nothing(
     tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking, "ANSWER_S", 0.1)
-    with listen_at(str(tmp_path / "ctl-a.sock"), socket.SOCK_STREAM, 1):
+    with listen_at(str(tmp_path / "ctl-a.sock"), socket.SOCK_STREAM, 8):
         assert f"its launcher (pid {os.getpid()}) does not answer" in run("status", code=1)
+        assert "is not carried out" in run("stop", code=1)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ T = TypeVar("T")
 
 ANSWER_S = 15.0  # for an answer; a launcher needs 5 s itself, and the coordinator 10 s for another
 _AT_ONCE = 4  # launchers that are asked; each of them answers 8 clients
+_ASK_AGAIN = "ask again, as another node may lead soon, or a node for itself: --node NAME"
 _MOST_LEADERS = 5  # one after the other, as one sends us to the next
 
 
@@ -81,8 +82,16 @@ class Here:
                 asked = Question(data=msgspec.json.encode(question))
                 said = await _said(address, asked, Terms("", __version__), None)
         except (OSError, WireError) as error:
-            raise NoAnswerError(f"node {name}: {_why(place, error)}") from None
+            why = f"{_why(place, error)}{_void(question, error)}"
+            raise NoAnswerError(f"node {name}: {why}") from None
         return _answer(said, f"node {name}")
+
+
+def _void(question: s.Question, error: Exception) -> str:
+    """Who asks is gone when an order is read at last; see `Questions`."""
+    late = isinstance(error, WireError) and error.number == errno.ETIMEDOUT
+    void = "; an order that it has not read yet is not carried out any more"
+    return void if late and isinstance(question, s.Order) else ""
 
 
 def _why(place: Path, error: Exception) -> str:
@@ -137,18 +146,29 @@ class There:
     async def ask(self, name: str, question: s.Question) -> s.Answer:
         """Have a node answer, or the leader."""
         asked = Question(data=msgspec.json.encode(question), node=name)
+        sent_on = ""
         try:
             for _ in range(_MOST_LEADERS):
                 said = await _said(self._leader, asked, self._terms, self._tls)
                 if not isinstance(said, Refused) or not said.leader:
                     break
+                sent_on = f"{self._leader}: {said.reason}; "
                 self._leader = said.leader
         except WireError as error:
-            remedy = "; --token-file takes the token of its launchers, --tls-ca is for their TLS"
-            remedy = remedy if error.refused else ""
-            raise NoAnswerError(f"{error}{remedy}") from None
+            why, remedy = str(error), ""
+            if error.refused:
+                remedy = (
+                    "; --token-file takes the token of its launchers, --tls-ca is for their TLS"
+                )
+            elif sent_on:
+                late = f"{self._leader}: no answer within {ANSWER_S:g} s"
+                why = late if error.number == errno.ETIMEDOUT else why
+                remedy = f"; {_ASK_AGAIN}"
+            elif error.number == errno.ETIMEDOUT:
+                remedy = "; its launcher may be stopped: ask that of another node"
+            raise NoAnswerError(f"{sent_on}{why}{remedy}{_void(question, error)}") from None
         if isinstance(said, Refused) and not name:
-            said = Refused(reason=f"{said.reason}; with --node NAME a node answers for itself")
+            said = Refused(reason=f"{said.reason}; {_ASK_AGAIN}")
         return _answer(said, self._leader)
 
 

@@ -381,8 +381,10 @@ def _status_lines(status: s.NodeStatus) -> Iterator[str]:
         yield f"leader    {job.leader or 'not known'}{at}, epoch {job.epoch}"
     for member in job.members:
         yield f"member    {member.node}: {_ranks(member.ranks)}{_standing(member)}"
-    if job.lease_left_s is not None:
-        yield f"lease     {job.lease_left_s:.1f} s left of {job.lease_s:g} s"
+    if job.lease_left_s is not None and job.heard_s is not None:
+        left = f"{job.lease_left_s:.1f} s left of {job.lease_s:g} s"
+        over = f"over: the leader was last heard of {format_duration(job.heard_s)} ago"
+        yield f"lease     {left if job.lease_left_s > 0 else over}"
     if job.role != "alone":
         spares = "only the leader knows" if job.spares is None else ", ".join(job.spares) or "none"
         yield f"spares    {spares}"

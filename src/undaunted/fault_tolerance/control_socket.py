@@ -217,7 +217,8 @@ class JobStatus(msgspec.Struct, frozen=True):
         pause_left_s: until the next round may begin, after restarts a moment ago; None = it need
             not wait for that, or only the leader knows.
         restarts_used, restarts_left: None = only the leader knows.
-        lease_s, lease_left_s: of this node at its leader; None = it has none.
+        lease_s, lease_left_s: of this node at its leader; None = it has none. Less than 0 while
+            the leader is silent or gone.
         members: nodes of the round.
         spares: nodes that wait; None = only the leader knows.
         excluded: node to reason.
@@ -237,6 +238,13 @@ class JobStatus(msgspec.Struct, frozen=True):
     members: list[MemberStatus] = []
     spares: list[str] | None = None
     excluded: dict[str, str] = {}
+
+    @property
+    def heard_s(self) -> float | None:
+        """How long ago the leader answered what this node had sent, None = it has none."""
+        if self.lease_s is None or self.lease_left_s is None:
+            return None
+        return self.lease_s - self.lease_left_s
 
 
 class NodeStatus(msgspec.Struct, frozen=True):

@@ -161,7 +161,11 @@ def listener_of(node: str, leader: str = "") -> Listener:
     listener = Listener()
     if node:
         follower: Any = SimpleNamespace(
-            config=SimpleNamespace(node=node), leader=leader, knows=SimpleNamespace(ledger=None)
+            config=SimpleNamespace(node=node),
+            leader=leader,
+            lease_s=5.0,
+            lease_left_s=lambda _: -7.0 if leader else None,
+            knows=SimpleNamespace(ledger=p.Ledger(run_id="job7", leader="a")),
         )
         following: Any = SimpleNamespace(follower=follower)
         listener.following = following
@@ -189,6 +193,8 @@ async def test_one_that_does_not_lead_says_who_does() -> None:
             said = await asked(server.port, p.Question(data=b"why", node=node))
             assert isinstance(said, p.Refused)
             assert said.leader == "there:29400"
+            for words in ("this is node b", "led by node a", "last heard of 12.0 s ago"):
+                assert words in said.reason
         said = await asked(server.port, p.Question(data=b"why", node="b"))
         assert said == p.Answer(data=b"why"), "it was asked by its name"
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from undaunted.base.recent import Recent
+from undaunted.base.text import format_duration
 from undaunted.base.timers import Timers, lease_clock_ns
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import leader_messages as c
@@ -278,7 +279,8 @@ class Listener:
         elif self.leading is not None and not isinstance(message, p.Question):
             self.leading.received(connection, message)
         else:
-            connection.send(p.Refused(reason=_NOT_LEADING, leader=self._leader()))
+            refused = p.Refused(reason=_NOT_LEADING, leader=self._leader())
+            connection.send(self._referral() if isinstance(message, p.Question) else refused)
             connection.close(_NOT_LEADING)
 
     def closed(self, connection: Connection, reason: str) -> None:
@@ -296,7 +298,7 @@ class Listener:
 
     async def _pass_on(self, question: p.Question, by: str) -> p.Answer | p.Refused:
         if self.leading is None:
-            return p.Refused(reason=_NOT_LEADING, leader=self._leader())
+            return self._referral()
         return await self.leading.pass_on(question, by)
 
     def _asked(self, connection: Connection, question: p.Miss | p.Claim) -> None:
@@ -304,6 +306,17 @@ class Listener:
             self.following.asked(connection, question)
         else:
             connection.close("there is nobody to ask here")
+
+    def _referral(self) -> p.Refused:
+        """Tell a person who is to be asked, and whether there is hope."""
+        follower = None if self.following is None else self.following.follower
+        left_s = None if follower is None else follower.lease_left_s(lease_clock_ns())
+        if follower is None or left_s is None:
+            return p.Refused(reason=f"{_NOT_LEADING}, and does not know who does")
+        ledger, heard_s = follower.knows.ledger, format_duration(follower.lease_s - left_s)
+        leader = f"node {ledger.leader}" if ledger and ledger.leader else "the coordinator"
+        who = f"this is node {follower.config.node}; the job is led by {leader}"
+        return p.Refused(reason=f"{who}, last heard of {heard_s} ago", leader=follower.leader)
 
     def _leader(self) -> str:
         return "" if self.following is None else self.following.follower.leader
