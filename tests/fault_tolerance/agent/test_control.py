@@ -169,8 +169,25 @@ async def test_orders_are_passed_on_where_no_ranks_run(
         launcher.node = launcher.control._node = m.Node()
         launcher.job = s.JobStatus("follower", "seeking", round=4)
         assert "SIGTERM" not in (await launcher.body(s.Restart(), s.Decision)).line
-        assert "SIGTERM" in (await launcher.body(s.Stop(), s.Decision)).line
+        stop = (await launcher.body(s.Stop(), s.Decision)).line
+        assert "SIGTERM" in stop
+        assert "no leader has been found yet" in stop
         assert [(each.node, each.round) for each in launcher.posted] == [("a", 4)] * 2
+
+
+@on_loop
+async def test_who_orders_is_told_of_a_silent_leader_and_that_the_order_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "DECIDE_S", 0.01)
+    async with serving(tmp_path) as launcher:
+        launcher.job = s.JobStatus("follower", "away", "b", lease_s=5.0, lease_left_s=-2.0)
+        for order in (s.Stop(), s.Restart()):
+            decision = await launcher.body(order, s.Decision)
+            assert not decision.done
+            assert "the leader, b, was last heard of 7.0 s ago" in decision.line
+            assert "is kept" in decision.line
+            assert ("no other round" in decision.line) == isinstance(order, s.Restart)
 
 
 @on_loop

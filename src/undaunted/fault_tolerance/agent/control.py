@@ -16,6 +16,7 @@ import msgspec
 
 from undaunted.base.deadline import wait_for
 from undaunted.base.recent import all_lines
+from undaunted.base.text import format_duration
 from undaunted.coordinator.core import messages as job
 from undaunted.fault_tolerance import control_socket as s
 from undaunted.fault_tolerance.agent import node as m
@@ -165,7 +166,12 @@ class Control:
             self._waiting.remove(waiter)
 
     def _nothing_yet(self, order: s.Order) -> s.Decision:
+        asked = self._orders.status()
         line = f"passed on; nothing has come of it within {DECIDE_S:g} s: {self._standing}"
+        if asked.role == "follower":
+            only = " if no other round has begun" if isinstance(order, s.Restart) else ""
+            line += f"; {_leader_of(asked)}. The order is kept: the leader, this one or the next, "
+            line += f"carries it out when it can{only}, and all launchers say so"
         alone = f"; SIGTERM ends this launcher alone (pid {os.getpid()})"
         return s.Decision(line + alone * isinstance(order, s.Stop), done=False)
 
@@ -202,6 +208,12 @@ class Control:
 def _settle(waiter: asyncio.Future[s.Decision], decision: s.Decision) -> None:
     if not waiter.done():
         waiter.set_result(decision)
+
+
+def _leader_of(known: s.JobStatus) -> str:
+    if known.heard_s is None:
+        return "no leader has been found yet"
+    return f"the leader, {known.leader}, was last heard of {format_duration(known.heard_s)} ago"
 
 
 def _line_of(order: job.Command) -> str:
