@@ -424,8 +424,9 @@ def test_a_refusal_is_shown(serve: Any, run: Any) -> None:
     ],
 )
 def test_a_launcher_that_makes_no_sense(serve: Any, run: Any, answer: Any, text: str) -> None:
-    serve(answer)
+    serve(answer, answer)
     assert text in run("status", code=1)
+    assert ("is not known" in run("stop", code=1)) == (answer is CLOSES)
 
 
 def test_a_launcher_that_says_nothing(

@@ -205,6 +205,20 @@ def test_two_launchers_in_one_directory(tmp_path: Path) -> None:
         assert one.finish() == 93
 
 
+def test_an_order_to_end_outlives_the_leader_that_took_it(tmp_path: Path) -> None:
+    stubborn = "import os, signal, time\nsignal.signal(signal.SIGTERM, lambda *_: print('no'))\n"
+    script = f"{stubborn}print('is there', flush=True)\nwhile True: time.sleep(0.1)\n"
+    with nodes_of_a_job(tmp_path, script, "--nnodes", "3", "--max-restarts", "3") as start:
+        one, *others = (
+            start(name, f"is_host={name == 'one':d}") for name in ("one", "two", "three")
+        )
+        for job in (one, *others):
+            job.wait_for("is there")
+        assert "the job ends" in ctl(one, "stop", "--node", "one")
+        os.kill(one.agent_pid, signal.SIGKILL)  # the ranks have 15 s to stop, from now on
+        assert [job.finish() for job in others] == [93, 93]
+
+
 def replayed(dump: Path) -> set[str]:
     """Have the simulator repeat a dump; return which machines it has repeated."""
     command = [sys.executable, "-m", "simulator", "--replay", str(dump)]

@@ -82,16 +82,19 @@ class Here:
                 asked = Question(data=msgspec.json.encode(question))
                 said = await _said(address, asked, Terms("", __version__), None)
         except (OSError, WireError) as error:
-            why = f"{_why(place, error)}{_void(question, error)}"
+            why = f"{_why(place, error)}{_fate(question, error)}"
             raise NoAnswerError(f"node {name}: {why}") from None
         return _answer(said, f"node {name}")
 
 
-def _void(question: s.Question, error: Exception) -> str:
-    """Who asks is gone when an order is read at last; see `Questions`."""
-    late = isinstance(error, WireError) and error.number == errno.ETIMEDOUT
-    void = "; an order that it has not read yet is not carried out any more"
-    return void if late and isinstance(question, s.Order) else ""
+def _fate(question: s.Question, error: Exception) -> str:
+    """What is known of an order where no answer has come; who reads it later finds nobody."""
+    if isinstance(question, s.Order) and isinstance(error, WireError) and not error.refused:
+        if error.number == errno.ETIMEDOUT:
+            return "; an order that it has not read yet is not carried out any more"
+        if not error.number:
+            return "; whether it has passed an order on is not known: see status"
+    return ""
 
 
 def _why(place: Path, error: Exception) -> str:
@@ -166,7 +169,7 @@ class There:
                 remedy = f"; {_ASK_AGAIN}"
             elif error.number == errno.ETIMEDOUT:
                 remedy = "; its launcher may be stopped: ask that of another node"
-            raise NoAnswerError(f"{sent_on}{why}{remedy}{_void(question, error)}") from None
+            raise NoAnswerError(f"{sent_on}{why}{remedy}{_fate(question, error)}") from None
         if isinstance(said, Refused) and not name:
             said = Refused(reason=f"{said.reason}; {_ASK_AGAIN}")
         return _answer(said, self._leader)

@@ -18,7 +18,7 @@ from undaunted.base.timers import lease_clock_ns
 from undaunted.coordinator.core import election
 from undaunted.coordinator.core.leader import Leader
 from undaunted.coordinator.core.leader_messages import LeaderConfig
-from undaunted.coordinator.protocol import Question, Refused
+from undaunted.coordinator.protocol import Refused
 from undaunted.coordinator.service import ledger_file
 from undaunted.coordinator.service.asking import left_behind
 from undaunted.coordinator.service.leading import Leading, Listener, job_server
@@ -165,17 +165,12 @@ def _status(config: AloneConfig, leading: Leading) -> s.NodeStatus:
 
 
 async def _order(leading: Leading, order: s.Order, by: str) -> bytes:
-    """Have a node pass an order on, and return what comes of it.
+    """Have a node report an order, and return what comes of it.
 
     Raises:
         ValueError: none can.
     """
-    here = leading.leader.heard()
-    nodes = [node for node, address in leading.leader.addresses().items() if address]
-    node = next((each for each in nodes if each in here), "")
-    if not node:
-        raise ValueError("no node is here that takes connections (takeover=0: none does)")
-    said = await leading.pass_on(Question(data=msgspec.json.encode(order), node=node), by)
+    said = await leading.pass_on_order(msgspec.json.encode(order), by)
     if isinstance(said, Refused):
         problem = said.reason
     else:
@@ -183,7 +178,7 @@ async def _order(leading: Leading, order: s.Order, by: str) -> bytes:
         if not answer.error:
             _say(msgspec.json.decode(answer.body, type=s.Decision).line)
             return bytes(answer.body)
-        problem = f"node {node}: {answer.error}"
+        problem = f"node {answer.node}: {answer.error}"
     raise ValueError(problem)
 
 

@@ -45,6 +45,8 @@ class Launcher:
         self.posted: list[Any] = []
         self.events: list[m.Event] = []
         self.looks = True
+        self.others = False
+        self.passed_on: list[tuple[bytes, str]] = []
         self.job = s.JobStatus("alone", "running")
         self.asked_elsewhere: Callable[[bytes, str], Awaitable[bytes]] | None = None
         self.decide = decide
@@ -57,6 +59,7 @@ class Launcher:
             status=lambda: self.job,
             recent=lambda: {"policy": Recent({})},
             let_ask=self._let_ask,
+            pass_on=self._pass_on,
         )
         ranks: Any = SimpleNamespace(next_look=self._next_look, now=list)
         self.control = Control(
@@ -69,6 +72,10 @@ class Launcher:
             self.events.append,
             self.said.append,
         )
+
+    async def _pass_on(self, order: bytes, by: str) -> bool:
+        self.passed_on.append((order, by))
+        return self.others
 
     def _let_ask(self, answer: Callable[[bytes, str], Awaitable[bytes]]) -> None:
         self.asked_elsewhere = answer
@@ -250,6 +257,27 @@ async def test_who_ends_the_job_is_answered_before_the_launcher_goes(tmp_path: P
         await gone
         await launcher.control.close()
         assert (await asking).done
+
+
+@on_loop
+async def test_the_leader_has_another_node_report_an_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "DECIDE_S", 0.01)
+    async with serving(tmp_path) as launcher:
+        launcher.others = True
+        assert not (await launcher.body(s.Stop(), s.Decision)).done
+        assert launcher.posted == []
+        ((data, _),) = launcher.passed_on
+        assert s.question_of(data) == s.Stop()
+
+        async def heard(order: bytes, by: str) -> bool:
+            launcher.control.heard(job.Say(f"{by}: yes"))
+            return False
+
+        monkeypatch.setattr(launcher.control._orders, "pass_on", heard)
+        assert (await launcher.body(s.Stop(), s.Decision)).done, "that node was heard, if no more"
+        assert launcher.posted == []
 
 
 @on_loop

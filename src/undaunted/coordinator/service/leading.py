@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 # A node needs 5 s for its answer, at most.
 PASS_ON_S = 10.0
+# The same for an order: the leader itself needs 5 s where the node does not answer.
+ORDER_S = 7.0
 _NOT_LEADING = "this node does not lead the job"
 
 
@@ -149,7 +151,20 @@ class Leading:
         """Somebody else may lead from now on; followers are told."""
         self._feed(c.Deposed(reason))
 
-    async def pass_on(self, question: p.Question, by: str) -> p.Answer | p.Refused:
+    async def pass_on_order(self, data: bytes, by: str) -> p.Answer | p.Refused:
+        """Have another node report what is ordered: it tells the next leader as well."""
+        heard, addresses = self.leader.heard(), self.leader.addresses()
+        others = [node for node in heard if addresses[node] and node != self.leader.config.node]
+        if not others:
+            return p.Refused(
+                reason="no node is here that takes connections (takeover=0: none does)"
+            )
+        node = max(others, key=lambda each: heard[each])
+        return await self.pass_on(p.Question(data=data, node=node), by, ORDER_S)
+
+    async def pass_on(
+        self, question: p.Question, by: str, within_s: float | None = None
+    ) -> p.Answer | p.Refused:
         """Have the node that is asked answer."""
         node, addresses = question.node, self.leader.addresses()
         if not addresses.get(node):
@@ -163,7 +178,7 @@ class Leading:
                 msgspec.structs.replace(question, by=by),
                 self._terms,
                 self._tls,
-                timeout_s=PASS_ON_S,
+                timeout_s=within_s or PASS_ON_S,
                 longest=p.MAX_ANSWER_BYTES,
             )
         except WireError as error:

@@ -154,16 +154,25 @@ class Control:
     async def _order(self, order: s.Order, by: str) -> s.Decision:
         """Have the job policy decide, and wait for what it says about that."""
         loop = asyncio.get_running_loop()
-        waiter: tuple[str, asyncio.Future[s.Decision]] = (by, loop.create_future())
-        late = loop.call_later(DECIDE_S, lambda: _settle(waiter[1], self._nothing_yet(order)))
-        self._waiting.append(waiter)
+        decided: asyncio.Future[s.Decision] = loop.create_future()
+        self._waiting.append((by, decided))
+        reporting = loop.create_task(self._report(order, by, decided))
         try:
-            self._orders.post(self._event_of(order, by))
             # By itself: where the order ends the job, the answer is sent before the launcher goes.
-            return await waiter[1]
+            return await decided
         finally:
-            late.cancel()
-            self._waiting.remove(waiter)
+            reporting.cancel()
+            self._waiting.remove((by, decided))
+
+    async def _report(self, order: s.Order, by: str, decided: asyncio.Future[s.Decision]) -> None:
+        """Tell the leader, from another node if this one leads; it has 5 s then."""
+        try:
+            passed_on = await self._orders.pass_on(msgspec.json.encode(order), by)
+            if not passed_on and not decided.done():
+                self._orders.post(self._event_of(order, by))
+            await asyncio.wait([decided], timeout=DECIDE_S)
+        finally:
+            _settle(decided, self._nothing_yet(order))
 
     def _nothing_yet(self, order: s.Order) -> s.Decision:
         asked = self._orders.status()
