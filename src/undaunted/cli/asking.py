@@ -43,18 +43,10 @@ class Launchers(Protocol):
     """Those of a job that can be asked, by names that only `ask` understands."""
 
     async def names(self, question: s.Question) -> list[str]:
-        """Return those of all that can answer a question.
-
-        Raises:
-            NoAnswerError: there is none.
-        """
+        """Return whom a question is for; raises NoAnswerError where there is nobody."""
 
     async def ask(self, name: str, question: s.Question) -> s.Answer:
-        """Return what one of them answers.
-
-        Raises:
-            NoAnswerError: nothing.
-        """
+        """Return what one of them answers; raises NoAnswerError if it does not."""
 
 
 class Here:
@@ -207,54 +199,36 @@ def body_of(answer: s.Answer, kind: type[T]) -> T:
         ) from None
 
 
-def ask_one(launchers: Launchers, name: str, question: s.Question) -> s.Answer:
-    """Return the answer of one launcher: that of a name, else the first that gives one.
+def ask(launchers: Launchers, name: str, question: s.Question) -> list[s.Answer]:
+    """Return the answers of all launchers, or that of a name; of an order the first that there is.
 
-    Raises:
-        NoAnswerError: there is none.
-    """
-
-    async def ask() -> s.Answer:
-        problems: list[str] = []
-        for each in [name] if name else await launchers.names(question):
-            reply = await _attempt(launchers, each, question)
-            if isinstance(reply, s.Answer):
-                return reply
-            problems.append(reply)
-        raise NoAnswerError("; ".join(problems))
-
-    return asyncio.run(ask())
-
-
-def ask_all(launchers: Launchers, name: str, question: s.Question) -> list[s.Answer]:
-    """Return the answers of all launchers, or that of a name; says who has not answered.
+    Says who has not answered a question.
 
     Raises:
         NoAnswerError: nobody has.
     """
-    slots = asyncio.Semaphore(_AT_ONCE)
+    is_order = isinstance(question, s.Order)
+    slots = asyncio.Semaphore(1 if is_order else _AT_ONCE)
+    answers: list[s.Answer] = []
 
-    async def ask(each: str) -> s.Answer | str:
+    async def attempt(each: str) -> s.Answer | str | None:
         async with slots:
-            return await _attempt(launchers, each, question)
+            if answers and is_order:
+                return None
+            try:
+                answers.append(await launchers.ask(each, question))
+            except NoAnswerError as error:
+                return str(error)
+            return answers[-1]
 
-    async def ask_them() -> list[s.Answer | str]:
+    async def ask_them() -> list[s.Answer | str | None]:
         names = [name] if name else await launchers.names(question)
-        return await asyncio.gather(*map(ask, names))
+        return await asyncio.gather(*map(attempt, names))
 
     replies = asyncio.run(ask_them())
-    answers = [each for each in replies if isinstance(each, s.Answer)]
     problems = [each for each in replies if isinstance(each, str)]
     if not answers:
         raise NoAnswerError("; ".join(problems))
-    for problem in problems:
+    for problem in problems if not is_order else ():
         print(f"undaunted ctl: {printable(problem)}", file=sys.stderr)
-    return answers
-
-
-async def _attempt(launchers: Launchers, name: str, question: s.Question) -> s.Answer | str:
-    """Return an answer, or why there is none."""
-    try:
-        return await launchers.ask(name, question)
-    except NoAnswerError as error:
-        return str(error)
+    return [each for each in replies if isinstance(each, s.Answer)]

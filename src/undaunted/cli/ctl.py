@@ -5,6 +5,7 @@ import ssl
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -15,15 +16,7 @@ from undaunted.base.options import Kind, Opt
 from undaunted.base.streams import take_any_text
 from undaunted.base.text import count, format_duration, format_ranks, printable
 from undaunted.base.values import Flag, Limit, OptionalFile
-from undaunted.cli.asking import (
-    Here,
-    Launchers,
-    NoAnswerError,
-    There,
-    ask_all,
-    ask_one,
-    body_of,
-)
+from undaunted.cli.asking import Here, Launchers, NoAnswerError, There, ask, body_of
 from undaunted.cli.command import Command, Parsed, Words
 from undaunted.cli.messages import UsageError, json_text, printing
 from undaunted.coordinator.wire.address import Address, parse_address
@@ -308,14 +301,6 @@ def _limits(launchers: Launchers, parsed: Parsed[Any]) -> int:
     return _order(launchers, parsed, s.Limits(limits=given))
 
 
-def _restart(launchers: Launchers, parsed: Parsed[Any]) -> int:
-    return _order(launchers, parsed, s.Restart(save=parsed.options.after_checkpoint))
-
-
-def _stop(launchers: Launchers, parsed: Parsed[Any]) -> int:
-    return _order(launchers, parsed, s.Stop(save=parsed.options.after_checkpoint))
-
-
 def _exclude(launchers: Launchers, parsed: Parsed[Any]) -> int:
     if not parsed.target:
         raise UsageError("name the node: undaunted ctl RUN exclude NODE; status shows them")
@@ -327,8 +312,10 @@ _BODIES: dict[str, Callable[[Launchers, Parsed[Any]], int]] = {
     "status": _status,
     "stacks": _stacks,
     "flight": _flight,
-    "restart": _restart,
-    "stop": _stop,
+    "restart": lambda to, parsed: _order(
+        to, parsed, s.Restart(save=parsed.options.after_checkpoint)
+    ),
+    "stop": lambda to, parsed: _order(to, parsed, s.Stop(save=parsed.options.after_checkpoint)),
     "exclude": _exclude,
     "limits": _limits,
     "dump": _dump,
@@ -339,7 +326,7 @@ def _asked(
     launchers: Launchers, parsed: Parsed[Any], question: s.Question, kind: type[T]
 ) -> dict[str, T]:
     """Ask every launcher, or that of --node; return what they answer, by node."""
-    answers = ask_all(launchers, parsed.options.node, question)
+    answers = ask(launchers, parsed.options.node, question)
     return {answer.node: body_of(answer, kind) for answer in answers}
 
 
@@ -348,9 +335,10 @@ def _show(parsed: Parsed[Any], bodies: dict[str, T], lines: Callable[[T], Iterab
         _print_json(bodies)
         return 0
     texts = {node: list(lines(body)) for node, body in bodies.items()}
-    heads = {node: [f"=== node {node} ==="] if len(texts) > 1 else [] for node in texts}
-    said = [line for node, text in texts.items() if text for line in [*heads[node], *text]]
-    _print([*said, *_idle(texts)])
+    for node, text in texts.items():
+        if text and len(texts) > 1:
+            text.insert(0, f"=== node {node} ===")
+    _print([*chain.from_iterable(texts.values()), *_idle(texts)])
     return 0
 
 
@@ -361,7 +349,7 @@ def _idle(answers: Mapping[str, Sized]) -> list[str]:
 
 def _order(launchers: Launchers, parsed: Parsed[Any], order: s.Order) -> int:
     """Tell one launcher, which tells the leader of the job."""
-    answer = ask_one(launchers, parsed.options.node, order)
+    (answer,) = ask(launchers, parsed.options.node, order)
     decision = body_of(answer, s.Decision)
     if parsed.options.json:
         _print_json({"node": answer.node, **msgspec.to_builtins(decision)})
