@@ -322,7 +322,7 @@ def test_a_leader_that_is_silent_is_named_by_who_does_not_lead(
     monkeypatch.setattr(asking, "ANSWER_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         leader = f"127.0.0.1:{silent.getsockname()[1]}"
-        said = p.Refused(reason="this is node b; the job is led by node a", leader=leader)
+        said = p.Refused(reason="--node b asks this; the job is led by node a", leader=leader)
         follower = serve(said, said, port=True)
         told = ask(follower, "status", code=1)
         for words in ("is led by node a", f"{leader}: no answer within 0.2 s; ask again", "--node"):
@@ -336,7 +336,7 @@ def test_a_leader_that_is_silent_is_named_by_who_does_not_lead(
 
 def test_where_nobody_leads_that_is_said(serve: Any, ask: Any) -> None:
     follower = serve(p.Refused(reason="the job is led by node a"), port=True)
-    assert "led by node a; ask again" in ask(follower, "status", code=1)
+    assert "led by node a" in ask(follower, "status", code=1)
 
 
 def test_leaders_that_name_each_other_are_not_asked_for_ever(serve: Any, ask: Any) -> None:

@@ -31,7 +31,6 @@ T = TypeVar("T")
 
 ANSWER_S = 15.0  # for an answer; a launcher needs 5 s itself, and the coordinator 10 s for another
 _AT_ONCE = 4  # launchers that are asked; each of them answers 8 clients
-_ASK_AGAIN = "ask again, as another node may lead soon, or a node for itself: --node NAME"
 _MOST_LEADERS = 5  # one after the other, as one sends us to the next
 
 
@@ -158,12 +157,10 @@ class There:
             elif sent_on:
                 late = f"{self._leader}: no answer within {ANSWER_S:g} s"
                 why = late if error.number == errno.ETIMEDOUT else why
-                remedy = f"; {_ASK_AGAIN}"
+                remedy = "; ask again: another node may lead soon"
             elif error.number == errno.ETIMEDOUT:
                 remedy = "; its launcher may be stopped: ask that of another node"
             raise NoAnswerError(f"{sent_on}{why}{remedy}{_fate(question, error)}") from None
-        if isinstance(said, Refused) and not name:
-            said = Refused(reason=f"{said.reason}; {_ASK_AGAIN}")
         return _answer(said, self._leader)
 
 

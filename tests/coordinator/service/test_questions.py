@@ -195,7 +195,7 @@ async def test_one_that_does_not_lead_says_who_does() -> None:
             said = await asked(server.port, p.Question(data=b"why", node=node))
             assert isinstance(said, p.Refused)
             assert said.leader == "there:29400"
-            for words in ("this is node b", "led by node a", "last heard of 12.0 s ago"):
+            for words in ("--node b asks this node", "led by node a", "last heard of 12.0 s ago"):
                 assert words in said.reason
         said = await asked(server.port, p.Question(data=b"why", node="b"))
         assert said == p.Answer(data=b"why"), "it was asked by its name"

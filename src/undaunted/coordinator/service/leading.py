@@ -330,7 +330,8 @@ class Listener:
             return p.Refused(reason=f"{_NOT_LEADING}, and does not know who does")
         ledger, heard_s = follower.knows.ledger, format_duration(follower.lease_s - left_s)
         leader = f"node {ledger.leader}" if ledger and ledger.leader else "the coordinator"
-        who = f"this is node {follower.config.node}; the job is led by {leader}"
+        node = follower.config.node
+        who = f"--node {node} asks this node for itself; the job is led by {leader}"
         return p.Refused(reason=f"{who}, last heard of {heard_s} ago", leader=follower.leader)
 
     def _leader(self) -> str:
