@@ -140,9 +140,12 @@ class Follower:
         return self._lease.seconds
 
     def lease_left_s(self, now: int) -> float | None:
-        """How much is left of the lease, in seconds; None = no leader is followed."""
-        follows = self.state is FollowerState.FOLLOWING
-        return self._lease.left_s(self._lease.sent_ns, now) if follows else None
+        """How much is left of the lease, in seconds; less than none while the leader is gone.
+
+        None = there was no leader yet.
+        """
+        seeks = self.state is FollowerState.SEEKING
+        return None if seeks else self._lease.left_s(self._lease.sent_ns, now)
 
     def _look_at_clock(self, now: int) -> None:
         """Notice that this process stood still: a lease is renewed every third of it."""

@@ -66,7 +66,7 @@ def of_leader(leader: Leader, now_ns: int, pause_left_s: float | None) -> s.JobS
         role="leader",
         state=f"{leader.state.name.lower()}, {policy.state.name.lower()}",
         pause_left_s=_pause_left_s(policy, pause_left_s),
-        leader=leader.config.node,
+        leader=leader.config.node or s.COORDINATOR,
         leader_address=leader.config.address,
         epoch=leader.epoch,
         round=policy.round,
@@ -85,7 +85,7 @@ def of_follower(follower: Follower, now_ns: int) -> s.JobStatus:
     return s.JobStatus(
         role="follower",
         state=follower.state.name.lower(),
-        leader="" if ledger is None else ledger.leader,
+        leader="" if ledger is None else ledger.leader or s.COORDINATOR,
         leader_address=follower.leader,
         epoch=follower.knows.epoch,
         round=-1 if ledger is None else ledger.round,
