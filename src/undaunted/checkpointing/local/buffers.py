@@ -7,12 +7,9 @@ import logging
 import mmap
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 _log = logging.getLogger("undaunted")
 _PAGE = 4096
@@ -65,17 +62,6 @@ class Lease:
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.give_back(self.buffer)
-
-    def __enter__(self) -> Lease:  # noqa: PYI034
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.release()
 
     def __del__(self) -> None:
         self.release()
