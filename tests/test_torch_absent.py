@@ -50,7 +50,6 @@ WORKER_SIDE = frozenset(
         "undaunted.checkpointing.local.replication.retrieval",
         "undaunted.checkpointing.local.replication.states",
         "undaunted.checkpointing.local.replication.strategies",
-        "undaunted.checkpointing.local.replication.transfer",
         "undaunted.checkpointing.local.values",
         "undaunted.checkpointing.random_state",
         "undaunted.checkpointing.restoring",

@@ -141,11 +141,3 @@ def test_what_the_user_has_decided_stays() -> None:
         Planned("early", "slow", 0, 0, 1, 0.5),
         Planned("late", "kill", 1, 90, 1),
     )
-
-
-def test_random_faults_are_for_ranks_that_take_steps() -> None:
-    wanted = [Wanted(f"a{number}", "kill", number) for number in range(1, 30)]
-
-    made = settle(wanted, seed=0, world_size=4, first=0, last=99, ranks=[0, 2])
-
-    assert {fault.rank for fault in made.faults} == {0, 2}

@@ -13,7 +13,6 @@ from undaunted.chaos.places import (
     PlaceError,
     check_checkpoint_dir,
     keep_checkpoints,
-    last_lines,
     size_of,
 )
 from undaunted.chaos.plan import Planned
@@ -101,11 +100,3 @@ def test_size_is_that_of_all_files(tmp_path: Path) -> None:
 
     assert size_of(tmp_path) == 1024
     assert size_of(tmp_path / "missing") == 0
-
-
-def test_last_lines(tmp_path: Path) -> None:
-    (tmp_path / "out").write_bytes(b"x" * 100 + b"\none\n\xfftwo\n")
-
-    assert last_lines(tmp_path / "out", 2) == ["one", "\ufffdtwo"]
-    assert last_lines(tmp_path / "out", 9, most_bytes=8) == ["ne", "\ufffdtwo"]
-    assert last_lines(tmp_path / "missing", 2) == []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from undaunted.base.cgroups import own_groups
+
 _ROOT = Path("/")
 _COUNT = re.compile(r"^oom_kill (\d{1,18})$", re.MULTILINE)
 _MAX_CHARACTERS = 1 << 20
@@ -19,23 +21,20 @@ def read(root: Path = _ROOT) -> int | None:
     Args:
         root: where /proc and /sys are.
     """
-    groups = _read(root / "proc/self/cgroup")
-    for path in (*_counters(root, groups), root / "proc/vmstat"):
+    for path in (*_counters(root), root / "proc/vmstat"):
         if found := _COUNT.search(_read(path)):
             return int(found[1])
     return None
 
 
-def _counters(root: Path, groups: str) -> list[Path]:
+def _counters(root: Path) -> list[Path]:
     mounted = root / "sys/fs/cgroup"
     paths = []
-    for line in groups.splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
+    for controller, path in own_groups(root).items():
         inside = path.lstrip("/")
-        if (number, controllers) == ("0", ""):
+        if not controller:
             paths += [mounted / inside / "memory.events", mounted / "memory.events"]
-        elif "memory" in controllers.split(","):
+        elif controller == "memory":
             # In a container the path is the host's, but the group is mounted at the top.
             paths += [mounted / "memory" / inside / "memory.oom_control"]
             paths += [mounted / "memory" / "memory.oom_control"]

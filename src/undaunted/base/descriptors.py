@@ -1,4 +1,4 @@
-"""Descriptors that come over a Unix socket."""
+"""Descriptors over a Unix socket."""
 
 from __future__ import annotations
 
@@ -8,6 +8,24 @@ from typing import NamedTuple
 
 _INT_BYTES = struct.calcsize("i")
 _CUT = socket.MSG_TRUNC | socket.MSG_CTRUNC
+
+
+def send(sock: socket.socket, data: bytes | memoryview, fd: int = -1) -> int:
+    """Send bytes, and a descriptor with them; return how many bytes have gone.
+
+    ``socket.send_fds`` ignores its flags in some versions of Python, so that SIGPIPE would end a
+    program that does not handle it.
+
+    Args:
+        sock: a Unix socket.
+        data: not empty.
+        fd: stays the caller's; -1 = none.
+
+    Raises:
+        OSError: the connection has broken; BlockingIOError when there is no room.
+    """
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", fd))] if fd >= 0 else []
+    return sock.sendmsg([data], rights, socket.MSG_NOSIGNAL)
 
 
 class Received(NamedTuple):

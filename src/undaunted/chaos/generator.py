@@ -88,7 +88,6 @@ def settle(
     world_size: int,
     first: int,
     last: int,
-    ranks: Sequence[int] = (),
 ) -> Plan:
     """Decide what is open.
 
@@ -98,7 +97,6 @@ def settle(
         world_size: number of ranks, at least 1.
         first: iteration with which the undisturbed run began.
         last: its last iteration.
-        ranks: those that random faults are for; empty = all.
 
     Raises:
         PlanError: a rank or an iteration that the program does not have, or more faults than a run
@@ -110,7 +108,7 @@ def settle(
         runs.setdefault(fault.run, []).append(fault)
     faults: list[Planned] = []
     for _, in_run in sorted(runs.items()):
-        faults += _settle_run(_spread(in_run, seed, first, last), seed, ranks or range(world_size))
+        faults += _settle_run(_spread(in_run, seed, first, last), seed, world_size)
     return Plan(seed, tuple(faults))
 
 
@@ -145,12 +143,12 @@ def _spread(faults: list[Wanted], seed: int, first: int, last: int) -> list[Want
     return [spread.get(fault.id, fault) for fault in faults]
 
 
-def _settle_run(faults: list[Wanted], seed: int, ranks: Sequence[int]) -> list[Planned]:
+def _settle_run(faults: list[Wanted], seed: int, world_size: int) -> list[Planned]:
     settled = [
         Planned(
             id=fault.id,
             kind=fault.kind,
-            rank=_chosen(ranks, seed, fault) if fault.rank is None else fault.rank,
+            rank=_hash(seed, fault.id, "rank") % world_size if fault.rank is None else fault.rank,
             iteration=fault.iteration or 0,
             run=fault.run,
             seconds=fault.seconds,
@@ -158,10 +156,6 @@ def _settle_run(faults: list[Wanted], seed: int, ranks: Sequence[int]) -> list[P
         for fault in faults
     ]
     return sorted(settled, key=lambda fault: fault.iteration)
-
-
-def _chosen(ranks: Sequence[int], seed: int, fault: Wanted) -> int:
-    return ranks[_hash(seed, fault.id, "rank") % len(ranks)]
 
 
 def _hash(seed: int, name: str, what: str) -> int:

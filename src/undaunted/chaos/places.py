@@ -162,14 +162,3 @@ def size_of(directory: Path) -> int:
             with contextlib.suppress(OSError):  # removed meanwhile
                 total += Path(place, name).lstat().st_size
     return total
-
-
-def last_lines(path: Path, count: int, most_bytes: int = 1 << 16) -> list[str]:
-    """Return the last lines of a file of output, fewer or none if it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - most_bytes))
-            return file.read().decode(errors="replace").splitlines()[-count:]
-    except OSError:
-        return []

@@ -10,8 +10,9 @@ from undaunted.chaos import bounds
 from undaunted.chaos.checker.lives import Start, lives, reference_lines
 from undaunted.chaos.history import RUN_DIR
 from undaunted.chaos.nemesis.conduct import OUTPUT_FILE, WORK_DIR
-from undaunted.chaos.places import last_lines, size_of
+from undaunted.chaos.places import size_of
 from undaunted.fault_tolerance.agent import limit_keeper
+from undaunted.fault_tolerance.output.destinations import last_lines
 from undaunted.journal.events import RoundProgress, RoundStarted
 from undaunted.journal.query import every, first
 
@@ -98,7 +99,7 @@ def measure(directory: Path, history: History) -> Reference:
 def end_of_output(directory: Path) -> str:
     """Return the last lines of what a run has printed, for messages."""
     output = directory / OUTPUT_FILE
-    tail = "\n".join(f"  {printable(line)}" for line in last_lines(output, _TAIL))
+    tail = "\n".join(f"  {printable(line)}" for line in last_lines(str(output), _TAIL))
     return f"The end of {output}:\n{tail}"
 
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import gc
 import logging
 import sys
 import time
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from undaunted.checkpointing.dcp.garbage import collection_paused
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+
+# Its name in NVIDIA Resiliency Extension.
+disable_gc = collection_paused
 
 _default_logger = logging.getLogger("undaunted")
 _stack: ContextVar[tuple[tuple[str, logging.Logger], ...]] = ContextVar("stack", default=())
@@ -91,18 +95,6 @@ def wrap_for_async(fn: Callable[..., Any]) -> Callable[..., Any]:
             return fn(*args, **kwargs)
 
     return wrapped
-
-
-@contextlib.contextmanager
-def disable_gc() -> Generator[None, None, None]:
-    """Switch the garbage collector off in the block, unless it is off already."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,6 +10,7 @@ from undaunted.base.text import format_duration, printable
 from undaunted.doctor.checks.all import CHECKS, absent
 from undaunted.doctor.checks.sizes import size
 from undaunted.doctor.finding import WORST_FIRST, Finding
+from undaunted.journal.render import wrap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,8 +98,7 @@ def _head(report: Report, columns: int) -> Iterator[Line]:
     if facts.gpus.count is not None:
         known.append(f"{facts.gpus.count} GPUs")
     yield [("undaunted doctor", "bold"), (f" on node {printable(facts.node)}", "")]
-    for line in _wrapped(", ".join(known), columns + _INDENT):
-        yield [(line, "dim")]
+    yield from _labelled("", "", ", ".join(known), columns, "dim")
     if report.nodes:
         others = len(report.nodes) - 1
         met = (
@@ -107,8 +106,7 @@ def _head(report: Report, columns: int) -> Iterator[Line]:
             if others
             else "met no other node"
         )
-        for line in _wrapped(met, columns + _INDENT):
-            yield [(line, "dim")]
+        yield from _labelled("", "", met, columns, "dim")
 
 
 def _some(nodes: list[str]) -> str:
@@ -120,10 +118,8 @@ def _some(nodes: list[str]) -> str:
 def _full(finding: Finding, columns: int) -> Iterator[Line]:
     doubt = " (concluded; no source says exactly this)" if finding.unconfirmed else ""
     head = f"{finding.id}  {finding.subject}: {finding.found}"
-    first, *rest = _wrapped(head, columns)
-    yield [(f"{_LABELS[finding.severity]}  ", _STYLES[finding.severity]), (first, "bold")]
-    for line in rest:
-        yield [(" " * _INDENT + line, "bold")]
+    label, style = f"{_LABELS[finding.severity]}  ", _STYLES[finding.severity]
+    yield from _labelled(label, style, head, columns, "bold")
     for name, text in (
         ("wanted", finding.wanted),
         ("why", finding.why + doubt),
@@ -131,27 +127,21 @@ def _full(finding: Finding, columns: int) -> Iterator[Line]:
         ("see", "; ".join(source for source in finding.sources if source != "proposal")),
     ):
         if text:
-            yield from _labelled(name, text, columns, "dim" if name == "see" else "")
+            yield from _named(name, text, columns, "dim" if name == "see" else "")
 
 
 def _short(finding: Finding, columns: int) -> Iterator[Line]:
     text = f"{finding.id}  {finding.found}"
     if finding.why and finding.id not in _SAY_ENOUGH:
         text += f": {finding.why}"
-    first, *rest = _wrapped(text, columns)
-    yield [(f"{_LABELS[finding.severity]}  ", _STYLES[finding.severity]), (first, "")]
-    for line in rest:
-        yield [(" " * _INDENT + line, "")]
+    label, style = f"{_LABELS[finding.severity]}  ", _STYLES[finding.severity]
+    yield from _labelled(label, style, text, columns)
     if finding.remedy and finding.id not in _SAY_ENOUGH:
-        yield from _labelled("do", finding.remedy, columns)
+        yield from _named("do", finding.remedy, columns)
 
 
-def _labelled(name: str, text: str, columns: int, style: str = "") -> Iterator[Line]:
-    label = f"{name:<8}"
-    first, *rest = _wrapped(text, columns - len(label))
-    yield [(" " * _INDENT + label, "dim"), (first, style)]
-    for line in rest:
-        yield [(" " * (_INDENT + len(label)) + line, style)]
+def _named(name: str, text: str, columns: int, style: str = "") -> Iterator[Line]:
+    return _labelled(" " * _INDENT + f"{name:<8}", "dim", text, columns, style)
 
 
 def _fine(report: Report, columns: int) -> Iterator[Line]:
@@ -160,16 +150,14 @@ def _fine(report: Report, columns: int) -> Iterator[Line]:
     named.update(absent(report.facts))
     fine = [one.SUBJECT for one in CHECKS if one.SUBJECT not in named]
     if fine:
-        for position, line in enumerate(_wrapped(", ".join(fine), columns)):
-            yield [("fine  " if not position else " " * _INDENT, "green"), (line, "")]
+        yield from _labelled("fine  ", "green", ", ".join(fine), columns)
 
 
 def _self_test(test: SelfTest, columns: int) -> Iterator[Line]:
     yield [(f"self-test, {format_duration(test.seconds)}:", "bold")]
     for step in test.steps:
         mark, style = ("ok    ", "green") if step.ok else ("FAIL  ", "bold red")
-        for position, line in enumerate(_wrapped(f"{step.name}: {step.text}", columns)):
-            yield [(mark if not position else " " * _INDENT, style), (line, "")]
+        yield from _labelled(mark, style, f"{step.name}: {step.text}", columns)
     for line in test.output.splitlines():
         yield [(f"      | {printable(line)}", "dim")]
     if test.directory:
@@ -190,7 +178,9 @@ def _counted(count: int, name: str) -> str:
     return f"{count or 'no'} {name}{'' if count == 1 else 's'}"
 
 
-def _wrapped(text: str, columns: int) -> list[str]:
-    width = max(20, columns - _INDENT)
-    lines = textwrap.wrap(printable(text), width, break_long_words=False, break_on_hyphens=False)
-    return lines or [""]
+def _labelled(
+    label: str, label_style: str, text: str, columns: int, style: str = ""
+) -> Iterator[Line]:
+    """Yield a text after its label, further lines below its beginning."""
+    for number, line in enumerate(wrap(printable(text), columns, len(label)) or [""]):
+        yield [(" " * len(label) if number else label, label_style), (line, style)]

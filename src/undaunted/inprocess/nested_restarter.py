@@ -62,6 +62,9 @@ class NestedRestarterCallback:
     Derive from this class first, then from `Initialize`, `Abort`, `Completion` or `Terminate`.
     """
 
+    state = ""
+    stage = ""
+
     def __init__(
         self,
         special_rank: int = 0,
@@ -74,13 +77,13 @@ class NestedRestarterCallback:
 
         Args:
             special_rank: the initial rank that writes.
-            state: in the line.
-            stage: in the line, "" = none.
+            state: in the line; "" = that of the class.
+            stage: in the line, likewise; it need not have one.
             logger: writes the line; None = `NestedRestarterLogger()`.
         """
         self.special_rank = special_rank
-        self.state = state
-        self.stage = stage
+        self.state = state or self.state
+        self.stage = stage or self.stage
         self.logger = logger or NestedRestarterLogger()
 
     def __call__(self, state: FrozenState) -> FrozenState:
@@ -93,11 +96,7 @@ class NestedRestarterCallback:
 class NestedRestarterHandlingCompleted(NestedRestarterCallback, Initialize):
     """Writes ``initialize`` at first, and later that a restart is completed."""
 
-    def __init__(
-        self, special_rank: int = 0, *, logger: NestedRestarterLogger | None = None
-    ) -> None:
-        """See `NestedRestarterCallback`."""
-        super().__init__(special_rank, state="initialize", logger=logger)
+    state = "initialize"
 
     def __call__(self, state: FrozenState) -> FrozenState:
         """See `Initialize`."""
@@ -109,28 +108,16 @@ class NestedRestarterHandlingCompleted(NestedRestarterCallback, Initialize):
 class NestedRestarterHandlingStarting(NestedRestarterCallback, Abort):
     """Writes that a restart begins."""
 
-    def __init__(
-        self, special_rank: int = 0, *, logger: NestedRestarterLogger | None = None
-    ) -> None:
-        """See `NestedRestarterCallback`."""
-        super().__init__(special_rank, state="handling", stage="starting", logger=logger)
+    state, stage = "handling", "starting"
 
 
 class NestedRestarterFinalized(NestedRestarterCallback, Completion):
     """Writes that all ranks have completed the function."""
 
-    def __init__(
-        self, special_rank: int = 0, *, logger: NestedRestarterLogger | None = None
-    ) -> None:
-        """See `NestedRestarterCallback`."""
-        super().__init__(special_rank, state="finalized", logger=logger)
+    state = "finalized"
 
 
 class NestedRestarterAborted(NestedRestarterCallback, Terminate):
     """Writes that the rank takes no part any more."""
 
-    def __init__(
-        self, special_rank: int = 0, *, logger: NestedRestarterLogger | None = None
-    ) -> None:
-        """See `NestedRestarterCallback`."""
-        super().__init__(special_rank, state="aborted", logger=logger)
+    state = "aborted"

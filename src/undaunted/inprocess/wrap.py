@@ -23,7 +23,6 @@ from undaunted.inprocess.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from undaunted.inprocess.abort import Abort
     from undaunted.inprocess.completion import Completion
@@ -235,12 +234,7 @@ class CallWrapper:
     def __enter__(self) -> CallWrapper:  # noqa: PYI034 - Self is newer than Python 3.10
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.shutdown()
 
     def shutdown(self) -> None:
@@ -355,12 +349,7 @@ class Section:
     def __enter__(self) -> None:
         self._enter()
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, exc: BaseException | None, *__: object) -> None:
         self._leave()
         if exc is None or isinstance(exc, Exception):
             self._after()

@@ -94,8 +94,8 @@ def read_journal(path: str | os.PathLike[str]) -> Journal:
             if _take_all(journal, block):
                 number += block.count(b"\n")
                 continue
-            for line in _lines(io.BytesIO(block)):
-                if line is None:
+            for line in io.BytesIO(block):
+                if len(line) > MAX_LINE:
                     _note(journal, number, f"longer than {MAX_LINE} bytes")
                 elif line.strip():
                     take_line(journal, number, line)
@@ -123,17 +123,6 @@ def _take_all(journal: Journal, block: bytes) -> bool:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return True
-
-
-def _lines(file: BinaryIO) -> Iterator[bytes | None]:
-    """Yield each line, None for one that is too long to be ours."""
-    while line := file.readline(MAX_LINE + 1):
-        if len(line) <= MAX_LINE:
-            yield line
-            continue
-        while line and not line.endswith(b"\n"):
-            line = file.readline(MAX_LINE)
-        yield None
 
 
 def take_line(journal: Journal, number: int, line: bytes) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from undaunted.base.text import count, format_duration, format_ranks, one_line, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from undaunted.journal.checkpoints import Checkpoints
     from undaunted.journal.events import RankExited, RoundAdvised
@@ -126,9 +126,10 @@ def time_table(run: RunSummary, width: int | None) -> Iterator[Line]:
     yield from _table("where the time went", "round", shown, rows, width)
 
 
-def phase_cells(phases: Phases) -> list[tuple[Column, str]]:
-    """Return each column of the restarts with its cell."""
-    return [(column, _milliseconds(getattr(phases, column.field))) for column in PHASES]
+def _phase_cells(phases: Phases) -> Iterator[tuple[Column, str]]:
+    for column in PHASES:
+        took = _milliseconds(getattr(phases, column.field))
+        yield column, took if took == "-" else f"{took} ms"
 
 
 def class_cells(times: Times) -> list[tuple[Column, str]]:
@@ -263,8 +264,8 @@ def render_round(run: RunSummary, number: int, *, width: int | None = None) -> l
         lines.extend(_details(one))
         lines.extend(_inprocess(one, width, most=len(one.inprocess)))
         if one.phases is not None:
-            lines.extend(_phase_list(one.phases))
-        lines.extend(_class_list(one.times))
+            lines.extend(_list("the restart", _phase_cells(one.phases)))
+        lines.extend(_list("where its time went", class_cells(one.times)))
     return lines
 
 
@@ -414,20 +415,9 @@ def _exit(exited: RankExited) -> str:
     return f"rank {exited.rank} (pid {exited.pid}): {how}{told}"
 
 
-def _phase_list(phases: Phases) -> Iterator[Line]:
-    yield [(f"{INDENT}the restart:", "dim")]
-    for column, cell in phase_cells(phases):
-        took = cell if cell == "-" else f"{cell} ms"
-        yield [
-            (f"{INDENT}  {column.title:<11}", "dim"),
-            (f"{took:<8} ", ""),
-            (column.meaning, "dim"),
-        ]
-
-
-def _class_list(times: Times) -> Iterator[Line]:
-    yield [(f"{INDENT}where its time went:", "dim")]
-    for column, cell in class_cells(times):
+def _list(heading: str, cells: Iterable[tuple[Column, str]]) -> Iterator[Line]:
+    yield [(f"{INDENT}{heading}:", "dim")]
+    for column, cell in cells:
         yield [
             (f"{INDENT}  {column.title:<11}", "dim"),
             (f"{cell:<8} ", ""),

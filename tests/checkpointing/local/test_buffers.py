@@ -13,16 +13,19 @@ pytestmark = pytest.mark.torch
 
 def test_memory_is_used_again_and_grows() -> None:
     buffers = Buffers(1)
-    with buffers.take(5000, 1) as lease:
-        first = lease.buffer
-        assert first.size == 8192
-        first.tensor[0] = 7
-        assert first.memory[0] == 7
-        assert first.tensor.data_ptr() % 4096 == 0
-    with buffers.take(1, 1) as lease:
-        assert lease.buffer is first
-    with buffers.take(9000, 1) as lease:
-        assert lease.buffer.size == 12288
+    lease = buffers.take(5000, 1)
+    first = lease.buffer
+    assert first.size == 8192
+    first.tensor[0] = 7
+    assert first.memory[0] == 7
+    assert first.tensor.data_ptr() % 4096 == 0
+    lease.release()
+    lease = buffers.take(1, 1)
+    assert lease.buffer is first
+    lease.release()
+    lease = buffers.take(9000, 1)
+    assert lease.buffer.size == 12288
+    lease.release()
     buffers.close()
 
 

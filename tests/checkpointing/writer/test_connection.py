@@ -34,13 +34,13 @@ def ends():
 def test_messages_with_descriptors_in_order(ends) -> None:
     trainer, writer = ends
     pipes = [os.pipe() for _ in range(2)]
-    trainer.send(Cancel(1))
+    trainer.send(Cancel())
     trainer.send(Arena(0, 5), pipes[0][0])
     trainer.send(Arena(1, 6), pipes[1][0])
     found = []
     while messages := writer.receive():
         found += messages
-    assert found == [Cancel(1), Arena(0, 5), Arena(1, 6)]
+    assert found == [Cancel(), Arena(0, 5), Arena(1, 6)]
     for ours, theirs in pipes:
         os.write(theirs, b"x")
         fd = writer.fds.popleft()
@@ -69,11 +69,11 @@ def test_what_does_not_fit_is_sent_later(ends) -> None:
 
 def test_the_other_end_is_gone(ends) -> None:
     trainer, writer = ends
-    writer.send(Failed(1, "last"))
+    writer.send(Failed("last"))
     writer.close()
     with pytest.raises(BrokenPipeError):
-        trainer.send(Cancel(1))
-    assert trainer.receive() == [Failed(1, "last")]
+        trainer.send(Cancel())
+    assert trainer.receive() == [Failed("last")]
     assert trainer.receive() is None
 
 

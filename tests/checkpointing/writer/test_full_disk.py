@@ -28,11 +28,11 @@ handle = WriterProcess(folder)
 handle.share(0, fd, 2 << 20)
 files = [Image("small", 0, 300_000), Image("large", 0, 2 << 20)]
 try:
-    handle.write(folder + "/a", 0, files).wait(60)
+    handle.write(folder + "/a", 0, files, 60)
 except SaveError as error:
     print(error.errno, error)
 print(os.listdir(folder + "/a"))
-print(handle.write(folder + "/b", 0, files[:1]).wait(60).bytes)
+print(handle.write(folder + "/b", 0, files[:1], 60).bytes)
 handle.close(60)
 """
 

@@ -10,8 +10,8 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,7 +30,6 @@ from undaunted.base import process
 from undaunted.checkpointing.errors import SaveError, WriterError
 from undaunted.checkpointing.format.image import Image
 from undaunted.checkpointing.writer.handle import WriterProcess
-from undaunted.checkpointing.writer.messages import Written
 from undaunted.checkpointing.writer.options import WriterOptions
 
 if TYPE_CHECKING:
@@ -46,11 +45,8 @@ def test_files_are_written_and_their_checksums_told(tmp_path: Path) -> None:
     with shared() as memory, writer(tmp_path) as handle:
         handle.share(0, memory.fd, memory.size)
         files = [Image("a", 0, 3 * BLOCK + 5), Image("b", BLOCK, 10), Image("empty", 0, 0)]
-        job = handle.write(str(target), 0, files, BLOCK)
-        written = job.wait(LONG_S)
-        assert job.done()
-        assert job.bytes_written() == written.bytes == 3 * BLOCK + 15
-        assert job.wait(0) == written
+        written = handle.write(str(target), 0, files, LONG_S, BLOCK)
+        assert handle.bytes_written() == written.bytes == 3 * BLOCK + 15
     content = memory.content[: 3 * BLOCK + 5]
     assert (target / "a").read_bytes() == content
     assert (target / "b").read_bytes() == memory.content[BLOCK : BLOCK + 10]
@@ -62,17 +58,14 @@ def test_files_are_written_and_their_checksums_told(tmp_path: Path) -> None:
     assert {path.stat().st_mode & 0o777 for path in (target, target.parent)} == {0o700}
 
 
-def test_several_jobs_and_slots_are_done_in_order(tmp_path: Path) -> None:
+def test_arenas_are_replaced(tmp_path: Path) -> None:
     with shared() as one, shared() as two, writer(tmp_path) as handle:
         handle.share(0, one.fd, one.size)
-        first = handle.write(str(tmp_path / "a"), 0, whole(one))
         handle.share(1, two.fd, two.size)
-        second = handle.write(str(tmp_path / "b"), 1, whole(two))
-        handle.share(0, two.fd, two.size)  # the first job keeps what it began with
-        third = handle.write(str(tmp_path / "c"), 0, whole(two))
-        third.wait(LONG_S)
-        assert first.done()
-        assert second.done()
+        handle.write(str(tmp_path / "a"), 0, whole(one), LONG_S)
+        handle.write(str(tmp_path / "b"), 1, whole(two), LONG_S)
+        handle.share(0, two.fd, two.size)
+        handle.write(str(tmp_path / "c"), 0, whole(two), LONG_S)
     for folder, memory in (("a", one), ("b", two), ("c", two)):
         assert (tmp_path / folder / "file").read_bytes() == memory.content
 
@@ -82,70 +75,25 @@ def test_many_files_at_once_do_not_block_who_hands_them_over(tmp_path: Path) -> 
         os.kill(handle.pid, signal.SIGSTOP)
         handle.share(0, memory.fd, memory.size)
         files = [Image("x" * 50_000 + str(n), 0, 0) for n in range(20)]
-        job = handle.write(str(tmp_path / "a"), 0, files)  # more than the socket takes
-        assert not job.done()
+        with pytest.raises(SaveError, match=r"not written within 0\.01 s"):
+            handle.write(str(tmp_path / "a"), 0, files, 0.01)  # more than the socket takes
         os.kill(handle.pid, signal.SIGCONT)
         with pytest.raises(SaveError, match="File name too long") as caught:
-            job.wait(LONG_S)
+            handle.write(str(tmp_path / "a"), 0, files, LONG_S)
         assert caught.value.errno == errno.ENAMETOOLONG
-
-
-def test_the_queue_has_a_bound(tmp_path: Path) -> None:
-    with writer(tmp_path) as handle:
-        os.kill(handle.pid, signal.SIGSTOP)
-        jobs = [handle.write(str(tmp_path / "a"), 0, []) for _ in range(65)]
-        assert [job.done() for job in jobs] == [False] * 64 + [True]
-        with pytest.raises(SaveError, match="/a: 64 jobs wait for the writer") as caught:
-            jobs[-1].wait(0)
-        assert caught.value.errno == errno.EAGAIN
-
-
-def test_threads_may_wait_for_different_jobs(tmp_path: Path) -> None:
-    with shared() as memory, writer(tmp_path) as handle:
-        handle.share(0, memory.fd, memory.size)
-        jobs = [handle.write(str(tmp_path / str(n)), 0, whole(memory)) for n in range(6)]
-        results: list[int] = []
-        threads = [
-            threading.Thread(target=lambda job=job: results.append(job.wait(LONG_S).job))
-            for job in reversed(jobs)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(LONG_S)
-        assert sorted(results) == [job.number for job in jobs]
-
-
-def test_an_answer_that_another_thread_has_taken_in(tmp_path: Path) -> None:
-    with writer(tmp_path) as handle:
-        os.kill(handle.pid, signal.SIGSTOP)
-        job = handle.write(str(tmp_path), 0, [])
-        found: list[Written] = []
-        entered = threading.Event()
-        poll = handle._poll
-        handle._poll = lambda: (entered.set(), poll())[1]  # type: ignore[method-assign]
-        thread = threading.Thread(target=lambda: found.append(job.wait(LONG_S)))
-        with takes_at_most(LONG_S / 2):
-            thread.start()
-            assert entered.wait(LONG_S)
-            with handle._changed:  # given away: the thread listens
-                handle._answered(Written(job.number, {}, 0.0, 5))
-            thread.join(LONG_S)
-        assert found[0].bytes == 5
 
 
 def test_an_error_of_the_system_says_path_errno_and_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with shared() as memory, writer(tmp_path) as handle:
         handle.share(0, memory.fd, memory.size)
-        job = handle.write(str(tmp_path / "file" / "below"), 0, whole(memory))
         with pytest.raises(
             SaveError, match=r"/below: Not a directory \[ENOTDIR\]; a file"
         ) as caught:
-            job.wait(LONG_S)
+            handle.write(str(tmp_path / "file" / "below"), 0, whole(memory), LONG_S)
         assert caught.value.errno == errno.ENOTDIR
         assert not isinstance(caught.value, WriterError)
-        handle.write(str(tmp_path / "good"), 0, whole(memory)).wait(LONG_S)
+        handle.write(str(tmp_path / "good"), 0, whole(memory), LONG_S)
 
 
 def test_missing_space_leaves_nothing_and_the_next_save_works(tmp_path: Path) -> None:
@@ -154,12 +102,11 @@ def test_missing_space_leaves_nothing_and_the_next_save_works(tmp_path: Path) ->
         limit = 4 * BLOCK
         before = resource.prlimit(handle.pid, resource.RLIMIT_FSIZE, (limit, limit))
         files = [Image("small", 0, BLOCK), Image("large", 0, memory.size)]
-        job = handle.write(str(tmp_path / "a"), 0, files)
         with pytest.raises(SaveError, match=rf"File too large \({memory.size} bytes are needed\)"):
-            job.wait(LONG_S)
+            handle.write(str(tmp_path / "a"), 0, files, LONG_S)
         assert list((tmp_path / "a").iterdir()) == []
         assert before
-        handle.write(str(tmp_path / "b"), 0, files[:1]).wait(LONG_S)
+        handle.write(str(tmp_path / "b"), 0, files[:1], LONG_S)
 
 
 @pytest.mark.parametrize(
@@ -175,9 +122,9 @@ def test_what_cannot_be_written(tmp_path: Path, image: Image, words: str) -> Non
     with shared() as memory, writer(tmp_path) as handle:
         handle.share(0, memory.fd, memory.size)
         with pytest.raises(SaveError, match=words):
-            handle.write(str(tmp_path / "a"), 0, [image]).wait(LONG_S)
+            handle.write(str(tmp_path / "a"), 0, [image], LONG_S)
         with pytest.raises(SaveError, match="no arena in slot 1"):
-            handle.write(str(tmp_path / "a"), 1, [image]).wait(LONG_S)
+            handle.write(str(tmp_path / "a"), 1, [image], LONG_S)
 
 
 @pytest.mark.parametrize("times", [0, 2])
@@ -185,35 +132,17 @@ def test_an_arena_of_another_size_than_it_is_said_to_be(tmp_path: Path, times: i
     with shared() as memory, writer(tmp_path) as handle:
         handle.share(0, memory.fd, times * memory.size)
         with pytest.raises(SaveError, match="does not lie in its arena of 0 bytes"):
-            handle.write(str(tmp_path / "a"), 0, whole(memory)).wait(LONG_S)
-
-
-def test_a_job_is_cancelled_between_two_blocks(tmp_path: Path) -> None:
-    with shared() as memory, writer(tmp_path, bandwidth=SLOW) as handle:
-        handle.share(0, memory.fd, memory.size)
-        watch = Watch(tmp_path / "a")
-        job = handle.write(str(tmp_path / "a"), 0, whole(memory), BLOCK)
-        later = handle.write(str(tmp_path / "b"), 0, whole(memory), BLOCK)
-        watch.wait()
-        later.cancel()
-        job.cancel()
-        for each in (job, later):
-            with pytest.raises(SaveError, match="cancelled"):
-                each.wait(LONG_S)
-        assert list((tmp_path / "a").iterdir()) == []
-        assert not (tmp_path / "b").exists()
-        job.cancel()
+            handle.write(str(tmp_path / "a"), 0, whole(memory), LONG_S)
 
 
 def test_a_deadline_cancels_the_job_and_the_writer_goes_on(tmp_path: Path) -> None:
     with shared() as memory, writer(tmp_path, bandwidth=SLOW) as handle:
         handle.share(0, memory.fd, memory.size)
-        job = handle.write(str(tmp_path / "a"), 0, whole(memory), BLOCK)
         with pytest.raises(SaveError, match=r"/a: not written within 0\.01 s") as caught:
-            job.wait(0.01)
+            handle.write(str(tmp_path / "a"), 0, whole(memory), 0.01, BLOCK)
         assert caught.value.errno == errno.ETIMEDOUT
-        handle.write(str(tmp_path / "b"), 0, [Image("f", 0, BLOCK)], BLOCK).wait(LONG_S)
-        assert job.done()
+        handle.write(str(tmp_path / "b"), 0, [Image("f", 0, BLOCK)], LONG_S, BLOCK)
+        assert not list(tmp_path.glob("a/*"))
 
 
 # --- it dies --------------------------------------------------------------------------------------
@@ -223,44 +152,44 @@ def test_killed_at_its_start(tmp_path: Path) -> None:
     with shared() as memory, writer(tmp_path) as handle:
         os.kill(handle.pid, signal.SIGKILL)
         handle.share(0, memory.fd, memory.size)
-        job = handle.write(str(tmp_path / "a"), 0, whole(memory))
         expected = rf"/a: the writer process \(pid {handle.pid}\) was killed \(SIGKILL\); see dmesg"
         with takes_at_most(LONG_S / 2), pytest.raises(WriterError, match=expected):
-            job.wait(LONG_S)
-        assert not handle.alive
+            handle.write(str(tmp_path / "a"), 0, whole(memory), LONG_S)
         with pytest.raises(WriterError, match="was killed"):
-            handle.write(str(tmp_path / "b"), 0, whole(memory)).wait(LONG_S)
+            handle.write(str(tmp_path / "b"), 0, whole(memory), LONG_S)
 
 
 def test_killed_in_mid_write(tmp_path: Path) -> None:
-    with shared() as memory, writer(tmp_path, bandwidth=SLOW) as handle:
+    with (
+        shared() as memory,
+        writer(tmp_path, bandwidth=SLOW) as handle,
+        ThreadPoolExecutor(1) as thread,
+    ):
         handle.share(0, memory.fd, memory.size)
         watch = Watch(tmp_path / "a")
-        job = handle.write(str(tmp_path / "a"), 0, whole(memory), BLOCK)
+        job = thread.submit(handle.write, str(tmp_path / "a"), 0, whole(memory), LONG_S, BLOCK)
         watch.wait()
         os.kill(handle.pid, signal.SIGSEGV)
         with takes_at_most(LONG_S / 2), pytest.raises(WriterError, match="was ended by SIGSEGV"):
-            job.wait(LONG_S)
+            job.result()
 
 
-def test_killed_after_the_answer(tmp_path: Path) -> None:
+def test_what_it_said_before_it_died_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with shared() as memory, writer(tmp_path) as handle:
-        handle.share(0, memory.fd, memory.size)
-        handle.write(str(tmp_path / "a"), 0, whole(memory)).wait(LONG_S)
-        os.kill(handle.pid, signal.SIGKILL)
-        pidfd = handle._child.pidfd
-        assert process.wait_pidfd(pidfd, LONG_S)
-        assert not handle.alive
+        listen = handle._listen
 
+        def too_late(timeout_s: float) -> None:
+            assert process.wait_readable(handle._connection.fileno(), LONG_S)
+            os.kill(handle.pid, signal.SIGKILL)
+            assert process.wait_pidfd(handle._child.pidfd, LONG_S)
+            listen(timeout_s)
 
-def test_what_it_said_before_it_died_counts(tmp_path: Path) -> None:
-    with shared() as memory, writer(tmp_path) as handle:
+        monkeypatch.setattr(handle, "_listen", too_late)
         handle.share(0, memory.fd, memory.size)
-        job = handle.write(str(tmp_path / "a"), 0, whole(memory))
-        assert process.wait_readable(handle._connection.fileno(), LONG_S)
-        os.kill(handle.pid, signal.SIGKILL)
-        assert process.wait_pidfd(handle._child.pidfd, LONG_S)
-        assert job.wait(LONG_S).bytes == memory.size
+        written = handle.write(str(tmp_path / "a"), 0, whole(memory), LONG_S)
+        assert written.bytes == memory.size
 
 
 def test_a_writer_that_talks_nonsense(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,7 +201,7 @@ def test_a_writer_that_talks_nonsense(tmp_path: Path, monkeypatch: pytest.Monkey
         theirs.send(b"\0\0\0\1\xc1")
         os.kill(handle.pid, signal.SIGSTOP)
         with pytest.raises(WriterError, match=r"the writer process \(pid"):
-            handle.write(str(tmp_path / "a"), 0, []).wait(LONG_S)
+            handle.write(str(tmp_path / "a"), 0, [], LONG_S)
     theirs.close()
 
 
@@ -285,15 +214,16 @@ def test_stopped(tmp_path: Path, when: str) -> None:
     with (
         shared() as memory,
         writer(tmp_path, nice=0, bandwidth=slow, stall_timeout_s=3.0) as handle,
+        ThreadPoolExecutor(1) as thread,
     ):
         if when == "at its start":
             os.kill(handle.pid, signal.SIGSTOP)
         handle.share(0, memory.fd, memory.size)
         if when == "before the next job":
-            handle.write(str(tmp_path / "a"), 0, whole(memory)).wait(LONG_S)
+            handle.write(str(tmp_path / "a"), 0, whole(memory), LONG_S)
             os.kill(handle.pid, signal.SIGSTOP)
         watch = Watch(tmp_path / "b")
-        job = handle.write(str(tmp_path / "b"), 0, whole(memory), BLOCK)
+        job = thread.submit(handle.write, str(tmp_path / "b"), 0, whole(memory), LONG_S, BLOCK)
         if when == "in mid-write":
             watch.wait()
             os.kill(handle.pid, signal.SIGSTOP)
@@ -301,7 +231,7 @@ def test_stopped(tmp_path: Path, when: str) -> None:
             watch.inotify.close()
         expected = r"has made no progress for \d+ s .*was killed; it is stopped \(SIGSTOP\)"
         with takes_at_most(LONG_S / 2), pytest.raises(WriterError, match=expected):
-            job.wait(LONG_S)
+            job.result()
 
 
 def test_a_file_system_that_hangs(tmp_path: Path) -> None:
@@ -310,14 +240,14 @@ def test_a_file_system_that_hangs(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "hangs" / "file")
     with shared() as memory, writer(tmp_path, nice=0, stall_timeout_s=3.0) as handle:
         handle.share(0, memory.fd, memory.size)
-        handle.write(str(tmp_path / "before"), 0, whole(memory)).wait(LONG_S)
-        job = handle.write(str(tmp_path / "hangs"), 0, whole(memory))
+        handle.write(str(tmp_path / "before"), 0, whole(memory), LONG_S)
         with pytest.raises(SaveError, match=r"not written within 0\.5 s") as caught:
-            job.wait(0.5)  # more than it takes to begin
+            # More than it takes to begin.
+            handle.write(str(tmp_path / "hangs"), 0, whole(memory), 0.5)
         assert not isinstance(caught.value, WriterError)
         expected = r"has made no progress .*; see whether the file system hangs"
         with takes_at_most(LONG_S / 2), pytest.raises(WriterError, match=expected):
-            handle.write(str(tmp_path / "next"), 0, whole(memory)).wait(LONG_S)
+            handle.write(str(tmp_path / "next"), 0, whole(memory), LONG_S)
 
 
 def test_who_waits_for_the_rate_limit_does_not_stand_still(tmp_path: Path) -> None:
@@ -326,56 +256,52 @@ def test_who_waits_for_the_rate_limit_does_not_stand_still(tmp_path: Path) -> No
         writer(tmp_path, nice=0, bandwidth=BLOCK / 3, stall_timeout_s=2.0, threads=1) as handle,
     ):
         handle.share(0, memory.fd, memory.size)
-        job = handle.write(str(tmp_path / "a"), 0, whole(memory), BLOCK)
-        assert job.wait(LONG_S).seconds > 5.0
+        written = handle.write(str(tmp_path / "a"), 0, whole(memory), LONG_S, BLOCK)
+        assert written.seconds > 5.0
 
 
 # --- it is ended ----------------------------------------------------------------------------------
 
 
-def test_close_waits_for_the_jobs(tmp_path: Path) -> None:
-    with shared() as memory:
-        handle = WriterProcess(str(tmp_path))
+def test_close_waits_for_the_job(tmp_path: Path) -> None:
+    with shared() as memory, writer(tmp_path) as handle, ThreadPoolExecutor(1) as thread:
         handle.share(0, memory.fd, memory.size)
-        job = handle.write(str(tmp_path / "a"), 0, whole(memory))
+        watch = Watch(tmp_path / "a")
+        job = thread.submit(handle.write, str(tmp_path / "a"), 0, whole(memory), LONG_S)
+        watch.wait()
         handle.close(LONG_S)
-        assert job.wait(0).bytes == memory.size
+        assert job.result().bytes == memory.size
         handle.close(LONG_S)
         handle.abort()
         with pytest.raises(WriterError, match="was closed"):
-            handle.write(str(tmp_path / "b"), 0, whole(memory)).wait(LONG_S)
+            handle.write(str(tmp_path / "b"), 0, whole(memory), LONG_S)
 
 
 def test_close_of_a_stopped_writer(tmp_path: Path) -> None:
     handle = WriterProcess(str(tmp_path))
     os.kill(handle.pid, signal.SIGSTOP)
-    job = handle.write(str(tmp_path / "a"), 0, [])
-    with takes_at_most(LONG_S / 2):
-        handle.close(0.2)
-    with pytest.raises(WriterError, match="was closed"):
-        job.wait(0)
+    with ThreadPoolExecutor(1) as thread:
+        job = thread.submit(handle.write, str(tmp_path / "a"), 0, [], LONG_S)
+        with takes_at_most(LONG_S / 2):
+            handle.close(0.2)
+        with pytest.raises(WriterError, match="was closed"):
+            job.result()
 
 
 def test_abort_wakes_who_waits(tmp_path: Path) -> None:
-    with shared() as memory, writer(tmp_path, bandwidth=SLOW) as handle:
+    with (
+        shared() as memory,
+        writer(tmp_path, bandwidth=SLOW) as handle,
+        ThreadPoolExecutor(1) as thread,
+    ):
         handle.share(0, memory.fd, memory.size)
-        job = handle.write(str(tmp_path / "a"), 0, whole(memory), BLOCK)
-        errors: list[BaseException] = []
-
-        def wait() -> None:
-            try:
-                job.wait(LONG_S)
-            except WriterError as error:
-                errors.append(error)
-
-        threads = [threading.Thread(target=wait) for _ in range(2)]
-        for thread in threads:
-            thread.start()
+        watch = Watch(tmp_path / "a")
+        job = thread.submit(handle.write, str(tmp_path / "a"), 0, whole(memory), LONG_S, BLOCK)
+        watch.wait()
         handle.abort()
-        for thread in threads:
-            thread.join(LONG_S)
-        assert [str(error).partition("was ")[2] for error in errors] == ["aborted", "aborted"]
-        assert job.bytes_written() == 0
+        with takes_at_most(LONG_S / 2), pytest.raises(WriterError, match="was aborted"):
+            job.result()
+        assert handle.bytes_written() == 0
 
 
 def test_a_handle_that_nobody_keeps_ends_its_process(tmp_path: Path) -> None:
@@ -398,7 +324,7 @@ def test_a_fork_of_the_trainer_leaves_the_writer_alone(tmp_path: Path) -> None:
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         handle.share(0, memory.fd, memory.size)
-        handle.write(str(tmp_path / "a"), 0, whole(memory)).wait(LONG_S)
+        handle.write(str(tmp_path / "a"), 0, whole(memory), LONG_S)
 
 
 def test_it_cannot_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -410,7 +336,7 @@ def test_it_cannot_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_it_ends_at_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with writer(tmp_path) as handle, pytest.raises(WriterError, match="ended with exit code 1"):
-        handle.write(str(tmp_path / "a"), 0, []).wait(LONG_S)
+        handle.write(str(tmp_path / "a"), 0, [], LONG_S)
 
 
 def test_options_that_make_no_sense(tmp_path: Path) -> None:
@@ -425,15 +351,21 @@ def test_the_hand_over_does_not_wait_for_the_process(
     never.write_text("#!/bin/sh\nexec sleep 600\n")
     never.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(never))
-    with writer(tmp_path) as handle:
-        assert not handle.write(str(tmp_path / "a"), 0, []).done()
+    with (
+        writer(tmp_path) as handle,
+        takes_at_most(LONG_S / 2),
+        pytest.raises(SaveError, match="not written within"),
+    ):
+        handle.write(str(tmp_path / "a"), 0, [], 0.01)
 
 
 FORGETFUL = """
-import sys
+import contextlib, sys
+from undaunted.checkpointing.errors import SaveError
 from undaunted.checkpointing.writer.handle import WriterProcess
 kept = WriterProcess(sys.argv[1])
-job = kept.write(sys.argv[1] + "/a", 0, [])
+with contextlib.suppress(SaveError):  # there is no arena
+    kept.write(sys.argv[1] + "/a", 0, [], 60)
 """
 
 
@@ -451,5 +383,5 @@ def test_nothing_is_left_after_many_deaths(tmp_path: Path) -> None:
             if number % 2:
                 os.kill(handle.pid, signal.SIGKILL)
             with pytest.raises(SaveError):
-                handle.write(str(tmp_path / "a"), 0, []).wait(LONG_S)
+                handle.write(str(tmp_path / "a"), 0, [], LONG_S)
     assert count_fds() <= before, "what earlier tests have left may have gone meanwhile"

@@ -35,8 +35,9 @@ handles = []
 def start():
     handle = WriterProcess(folder, WriterOptions(bandwidth=1.0))
     handle.share(0, fd, 1 << 20)
-    handle.write(folder + "/empty", 0, []).wait(60)
-    handle.write(folder + "/a", 0, [Image("file", 0, 1 << 20)], 65536)
+    handle.write(folder + "/empty", 0, [], 60)
+    job = (folder + "/a", 0, [Image("file", 0, 1 << 20)], 60, 65536)
+    threading.Thread(target=handle.write, args=job, daemon=True).start()
     handles.append(handle)
 
 if how == "thread":

@@ -60,7 +60,6 @@ def answer(trainer: Connection, what: Work) -> Written | Failed:
     trainer.works.put(what)
     (found,) = trainer.receive() or ()
     assert isinstance(found, Written | Failed)
-    assert what.done
     assert what.memory is None
     return found
 
@@ -69,7 +68,7 @@ def test_written(trainer: Connection, page: Page, tmp_path: Path) -> None:
     before = time.monotonic()
     found = answer(trainer, work(tmp_path / "a", Image("x", 0, 3 * BLOCK), Image("y", 4096, 5)))
     assert isinstance(found, Written)
-    assert (found.job, found.bytes, list(found.crc32)) == (7, 3 * BLOCK + 5, ["x", "y"])
+    assert (found.bytes, list(found.crc32)) == (3 * BLOCK + 5, ["x", "y"])
     assert (tmp_path / "a" / "y").read_bytes() == bytes(MEMORY[4096:4101])
     progress = page.look()
     assert (progress.job, progress.bytes) == (7, 3 * BLOCK + 5)
@@ -80,7 +79,6 @@ def test_what_was_begun_is_removed(trainer: Connection, tmp_path: Path) -> None:
     (tmp_path / "a" / "y").mkdir(parents=True)
     found = answer(trainer, work(tmp_path / "a", Image("x", 0, 5), Image("y", 0, 5)))
     assert isinstance(found, Failed)
-    assert found.path == f"{tmp_path}/a/y"
     assert found.message.startswith(f"{tmp_path}/a/y: Is a directory [EISDIR]")
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["y"]
 
@@ -88,15 +86,13 @@ def test_what_was_begun_is_removed(trainer: Connection, tmp_path: Path) -> None:
 def test_cancelled_before_it_began(trainer: Connection, tmp_path: Path) -> None:
     given_up = work(tmp_path / "a", Image("x", 0, 5))
     given_up.cancelled.set()
-    assert answer(trainer, given_up) == Failed(7, f"{tmp_path}/a: cancelled")
+    assert answer(trainer, given_up) == Failed(f"{tmp_path}/a: cancelled")
     assert not (tmp_path / "a").exists()
 
 
 def test_what_makes_no_sense(trainer: Connection, tmp_path: Path) -> None:
     found = answer(trainer, work(tmp_path / "a", memory=None))
-    assert found == Failed(
-        7, f"{tmp_path}/a: ValueError: there is no arena in slot 0", f"{tmp_path}/a"
-    )
+    assert found == Failed(f"{tmp_path}/a: ValueError: there is no arena in slot 0")
 
 
 def test_objects_go_through_their_storage(

@@ -6,7 +6,7 @@ import pytest
 
 from tests.doctor.probe.tree import write_tree
 from undaunted.doctor.facts import Cgroup
-from undaunted.doctor.probe.cgroup import of_cgroup, parse_cgroups
+from undaunted.doctor.probe.cgroup import of_cgroup
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,11 +68,3 @@ def test_garbage(tmp_path: Path, text: str) -> None:
 
 def test_nothing_at_all(tmp_path: Path) -> None:
     assert of_cgroup(tmp_path) == Cgroup()
-
-
-def test_controllers() -> None:
-    assert parse_cgroups("3:cpu,cpuacct:/a:b\n0::/\n") == {
-        "cpu": "/a:b",
-        "cpuacct": "/a:b",
-        "": "/",
-    }

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from undaunted.inprocess.communication import gloo, sockets
-from undaunted.inprocess.communication.sockets import Descriptor, describe
+from undaunted.base import open_sockets
+from undaunted.base.open_sockets import Descriptor, describe
+from undaunted.inprocess.communication import gloo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,8 +45,8 @@ def test_the_loop_of_a_group_is_found(
     if how == "busy":
         monkeypatch.setattr(gloo, "waits", no_waits)
     (loop,) = gloo.find_loops()
-    assert [address[0] for one in loop if (address := sockets.listening_address(one))]
-    assert all(sockets.is_tcp_or_pipe(one) for one in loop)
+    assert [address[0] for one in loop if (address := open_sockets.listening_address(one))]
+    assert all(open_sockets.is_tcp_or_pipe(one) for one in loop)
     assert not caplog.text
 
 
@@ -62,7 +63,7 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[socket.socket]
         ends: list[socket.socket] = []
         for _ in range(3):
             ends += [socket.create_connection(server.getsockname()), server.accept()[0]]
-    loop = [sockets.describe(one.fileno()) for one in ends[::2]]
+    loop = [open_sockets.describe(one.fileno()) for one in ends[::2]]
     monkeypatch.setattr(gloo, "find_loops", lambda: [loop])
     yield ends
     gloo.release()
@@ -87,14 +88,14 @@ def test_peers_see_no_end_before_the_release(connections: list[socket.socket]) -
 def test_with_too_few_descriptors_all_connections_are_ended(
     connections: list[socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    end_reading = sockets.end_reading
+    end_reading = open_sockets.end_reading
 
-    def fails_at_two(descriptor: sockets.Descriptor) -> socket.socket | None:
+    def fails_at_two(descriptor: open_sockets.Descriptor) -> socket.socket | None:
         if len(gloo._kept) == 2:
             raise OSError(errno.EMFILE, "too many")
         return end_reading(descriptor)
 
-    monkeypatch.setattr(sockets, "end_reading", fails_at_two)
+    monkeypatch.setattr(open_sockets, "end_reading", fails_at_two)
     gloo.abort()
     assert [near.recv(1) for near in connections[::2]] == [b""] * 3
 
@@ -108,7 +109,7 @@ def test_without_groups_there_is_nothing() -> None:
 @pytest.mark.usefixtures("group")
 def test_visitors_have_the_numbers_of_all_peers(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        descriptor = sockets.describe(server.fileno())
+        descriptor = open_sockets.describe(server.fileno())
         monkeypatch.setattr(gloo, "find_loops", lambda: [[descriptor]])
         gloo.visit(3)
         said = []

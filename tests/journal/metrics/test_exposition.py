@@ -9,7 +9,7 @@ pytest.importorskip("prometheus_client")
 
 def sample_families() -> list[Family]:
     return [
-        Family("undaunted_failures_total", "Rounds.", "counter").add(2, node='a"\n', kind="hang"),
+        Family("undaunted_failures_total", "Rounds.").add(2, node='a"\n', kind="hang"),
         Family("undaunted_round", "Number.").add(3, node="a"),
     ]
 
@@ -28,7 +28,7 @@ def test_the_plain_format() -> None:
 
 
 def test_a_histogram_counts_what_is_below_each_bound() -> None:
-    family = Family("undaunted_x_seconds", "Times.", "histogram")
+    family = Family("undaunted_x_seconds", "Times.")
     text, _ = exposition([family.observe([0.1, 0.5, 3.0], (0.5, 1), node="a")])
     assert text.decode().splitlines()[1:] == [
         "# TYPE undaunted_x_seconds histogram",
@@ -38,7 +38,7 @@ def test_a_histogram_counts_what_is_below_each_bound() -> None:
         'undaunted_x_seconds_sum{node="a"} 3.6',
         'undaunted_x_seconds_count{node="a"} 3.0',
     ]
-    assert not Family("undaunted_x_seconds", "Times.", "histogram").observe([], (1,)).samples
+    assert not Family("undaunted_x_seconds", "Times.").observe([], (1,)).samples
 
 
 def test_openmetrics_for_who_asks_for_it() -> None:

@@ -65,9 +65,9 @@ def collecting() -> Iterator[Collector]:
 
 def some() -> list[Family]:
     return [
-        Family("undaunted_failures_total", "Rounds.", "counter").add(2, node="n0", kind="hang"),
+        Family("undaunted_failures_total", "Rounds.").add(2, node="n0", kind="hang"),
         Family("undaunted_run_duration_seconds", "Time.").add(3.5, node="n0"),
-        Family("undaunted_x_seconds", "Times.", "histogram").observe([1, 3], (2.0,), node="n0"),
+        Family("undaunted_x_seconds", "Times.").observe([1, 3], (2.0,), node="n0"),
     ]
 
 

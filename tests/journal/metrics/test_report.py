@@ -45,12 +45,12 @@ def test_the_job() -> None:
 def test_its_nodes() -> None:
     found = samples(journals())
     assert found["undaunted_round"] == {("n0", "demo"): 2, ("n1", "demo"): 2}
-    assert found["undaunted_failures_total"]["n1", "hang", "demo"] == 1
+    assert found["undaunted_failures_total"]["hang", "n1", "demo"] == 1
 
 
 def test_counts_are_of_the_last_launch() -> None:
     found = samples(journals())
-    assert found["undaunted_journal_events_total"]["n0", "journal_opened", "demo"] == 1
+    assert found["undaunted_journal_events_total"]["journal_opened", "n0", "demo"] == 1
 
 
 def test_a_text_that_prometheus_reads() -> None:

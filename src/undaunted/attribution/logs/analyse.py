@@ -85,7 +85,6 @@ def read_logs(
     *,
     names: bool = True,
     advance: Callable[[int], object] | None = None,
-    opener: Callable[[str, int], int] | None = None,
 ) -> Reading:
     """Like `analyse`, with what the findings rest on.
 
@@ -95,10 +94,9 @@ def read_logs(
         world_size: number of ranks; None: as the logs say.
         names: whether ranks are taken from names of files where lines do not say them.
         advance: called with how many bytes more were read, for people who wait.
-        opener: opens the files instead, as that of the built-in ``open``.
     """
-    known = [_scanned(file, advance, opener, compared=True) for file in previous or ()]
-    scans = [_scanned(file, advance, opener, compared=bool(known)) for file in files]
+    known = [_scanned(file, advance, compared=True) for file in previous or ()]
+    scans = [_scanned(file, advance, compared=bool(known)) for file in files]
     if names:
         _name_ranks(scans, world_size)
     return judge(scans, known, world_size)
@@ -110,17 +108,17 @@ def read_part(path: str, part: Part, opener: Callable[[str, int], int]) -> Readi
     Args:
         path: of the log.
         part: of it, such as a round.
-        opener: see `read_logs`.
+        opener: opens the file, as that of the built-in ``open``.
     """
-    scan = _scanned(path, None, opener, compared=False, part=part)
+    scan = _scanned(path, opener=opener, compared=False, part=part)
     _name_ranks([scan], None)
     return judge([scan])
 
 
 def _scanned(
     file: str | PathLike[str],
-    advance: Callable[[int], object] | None,
-    opener: Callable[[str, int], int] | None,
+    advance: Callable[[int], object] | None = None,
+    opener: Callable[[str, int], int] | None = None,
     *,
     compared: bool,
     part: Part | None = None,

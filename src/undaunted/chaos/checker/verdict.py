@@ -149,34 +149,30 @@ class _Case:
             why = f"the run did not get over {self.cuts[-1].fault.id} and ended before"
         if why:
             return Verdict(fault=fault, colour="skipped", skipped=why)
-        if self.end is not None:
-            finding = self.end
-        elif self.lines and fault.rank not in self.lines:
-            finding = Finding(
-                "did-not-happen",
-                "yellow",
-                f"The fault did not happen: rank {fault.rank} took no step in the undisturbed run "
-                "either. It is a reserve, or does other work.",
-                "Plan it on another rank.",
-            )
-        elif any(record.counted for records in self.history.records.values() for record in records):
-            finding = Finding(
-                "did-not-happen",
-                "yellow",
-                f"The fault did not happen: no process of rank {fault.rank} counted "
-                f"{fault.iteration} steps. The script does not tell its steps, so that they are "
-                "counted from 0 in every process.",
-                "Call undaunted.step(step) at the beginning of each step.",
-            )
-        else:
-            finding = Finding(
-                "did-not-happen",
-                "yellow",
-                f"The fault did not happen: rank {fault.rank} did not come to step "
-                f"{fault.iteration} after the faults before it, or the launcher's journal has "
-                "lost that it did.",
-            )
+        finding = self.end or self._not_come(fault)
         return Verdict(fault=fault, colour=_colour([finding]), findings=(finding,))
+
+    def _not_come(self, fault: Planned) -> Finding:
+        """Say why nothing happened in a run that ended well."""
+        remedy = ""
+        if self.lines and fault.rank not in self.lines:
+            text = (
+                f"rank {fault.rank} took no step in the undisturbed run either. It is a reserve, "
+                "or does other work."
+            )
+            remedy = "Plan it on another rank."
+        elif any(record.counted for records in self.history.records.values() for record in records):
+            text = (
+                f"no process of rank {fault.rank} counted {fault.iteration} steps. The script does "
+                "not tell its steps, so that they are counted from 0 in every process."
+            )
+            remedy = "Call undaunted.step(step) at the beginning of each step."
+        else:
+            text = (
+                f"rank {fault.rank} did not come to step {fault.iteration} after the faults before "
+                "it, or the launcher's journal has lost that it did."
+            )
+        return Finding("did-not-happen", "yellow", f"The fault did not happen: {text}", remedy)
 
     def _recovered(self, cut: Cut, following: Cut | None) -> tuple[bool | None, list[Finding]]:
         """Whether the run got over a fault: it ended well, or came to another fault."""

@@ -101,13 +101,7 @@ def conduct(trial: Trial) -> Outcome:
         OSError: the directory of the run cannot be written, or nothing can be started.
         NotPossibleError: the machine does not allow what the faults need.
     """
-    around = Surroundings(
-        trial.place,
-        small_disk_bytes=trial.small_disk_bytes,
-        slow_network=trial.slow_network,
-        slow_disk_bytes_per_s=trial.slow_disk_bytes_per_s,
-    )
-    with contextlib.closing(around):
+    with contextlib.closing(Surroundings(trial)) as around:
         outcome = asyncio.run(_Conductor(trial, around).run())
         if around.disk is not None:
             around.disk.copy_to(trial.directory / WORK_DIR)
@@ -382,21 +376,8 @@ class Surroundings:
         slow: what can be made slow, by the kind of fault.
     """
 
-    def __init__(
-        self,
-        place: Path,
-        *,
-        small_disk_bytes: int = 0,
-        slow_network: bool = False,
-        slow_disk_bytes_per_s: int = 0,
-    ) -> None:
-        """Make them.
-
-        Args:
-            place: where the checkpoints are.
-            small_disk_bytes: size of the small disk; 0 = none.
-            slow_network: whether there is a network of its own.
-            slow_disk_bytes_per_s: what a slow disk lets through; 0 = the disk is never slow.
+    def __init__(self, trial: Trial) -> None:
+        """Make what the run needs.
 
         Raises:
             NotPossibleError: the machine does not allow it.
@@ -406,17 +387,17 @@ class Surroundings:
         self.group: Path | None = None
         self.slow: dict[str, CanBeSlow] = {}
         with contextlib.ExitStack() as opened:
-            if small_disk_bytes:
-                self.disk = SmallDisk(place, small_disk_bytes)
+            if trial.small_disk_bytes:
+                self.disk = SmallDisk(trial.place, trial.small_disk_bytes)
                 opened.callback(self.disk.close)
                 self.namespaces = self.disk.namespaces
-            if slow_network:
+            if trial.slow_network:
                 network = SlowNetwork(self.namespaces)
                 opened.callback(network.close)
                 self.namespaces = network.namespaces
                 self.slow["slow-network"] = network
-            if slow_disk_bytes_per_s:
-                limited = SlowDisk(place, slow_disk_bytes_per_s)
+            if trial.slow_disk_bytes_per_s:
+                limited = SlowDisk(trial.place, trial.slow_disk_bytes_per_s)
                 opened.callback(limited.close)
                 self.group = limited.group
                 self.slow["slow-disk"] = limited

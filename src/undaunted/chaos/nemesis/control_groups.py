@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from undaunted.base.cgroups import own_groups
 from undaunted.chaos.nemesis.helper import NotPossibleError
 
 if TYPE_CHECKING:
@@ -137,8 +138,7 @@ def find_parent(controllers: Iterable[str], root: Path = Path("/")) -> Path:
             f"{top / 'cgroup.controllers'} lacks {_words(missing)}: the kernel does not have "
             "it, or version 1 of control groups has it, or this container may not use it"
         )
-    own = root / "proc/self/cgroup"
-    for path in _upwards(own_path(_read(own)), inside):
+    for path in _upwards(own_groups(root).get("", "/"), inside):
         candidate = top / path
         if wanted <= set(_read(candidate / _ENABLED).split()):
             return candidate
@@ -161,7 +161,7 @@ def find_parent_of_version_1(controller: str, root: Path = Path("/")) -> Path | 
     if mounted is None:
         return None
     inside, place = mounted
-    own = own_path(_read(root / "proc/self/cgroup"), controller)
+    own = own_groups(root).get(controller, "/")
     return root / place.lstrip("/") / next(_upwards(own, inside))
 
 
@@ -183,21 +183,6 @@ def mount_of_version_2(mountinfo: str) -> tuple[str, str] | None:
         if kind.startswith("cgroup2 ") and len(words) > 4:
             return words[3], words[4]
     return None
-
-
-def own_path(text: str, controller: str = "") -> str:
-    """Return our group out of ``/proc/self/cgroup``, "/" if it is not there.
-
-    Args:
-        text: of that file.
-        controller: one of version 1; "" = version 2.
-    """
-    for line in text.splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if controller in controllers.split(",") and path.startswith("/"):
-            return path
-    return "/"
 
 
 def _upwards(own: str, inside: str) -> Iterator[str]:

@@ -59,7 +59,7 @@ class SlowNetwork:
                 self._own = entered
                 self._dev = os.open(f"/proc/{pid}/net/dev", os.O_RDONLY | os.O_CLOEXEC)
             except OSError as error:
-                self._close_own()
+                self.close()
                 raise NotPossibleError(f"its namespace cannot be entered: {error}") from None
         self.namespaces += entered
         self._own += (self._dev,)
@@ -93,9 +93,6 @@ class SlowNetwork:
 
     def close(self) -> None:
         """Let go of it: the kernel removes it once no process uses it."""
-        self._close_own()
-
-    def _close_own(self) -> None:
         for fd in self._own:
             os.close(fd)
         self._own = ()

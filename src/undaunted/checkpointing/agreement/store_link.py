@@ -7,13 +7,12 @@ that ends the wait. Shutting the connection down does.
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import threading
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from undaunted.base import name_server
+from undaunted.base import name_server, open_sockets
 from undaunted.checkpointing.agreement.bounded import (
     ABORTED,
     AbortedError,
@@ -24,18 +23,12 @@ from undaunted.checkpointing.agreement.bounded import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from undaunted.base.open_sockets import Descriptor
+
 # Whoever connects looks which connection is new.
 _connecting = threading.Lock()
-_TCP = (socket.AF_INET, socket.AF_INET6)
 _LOOPBACK = "127.0.0.1"
 _BACKLOG = 4096
-
-
-class _Connection(NamedTuple):
-    """A descriptor; the inode tells it from a later one with the same number."""
-
-    fd: int
-    inode: int
 
 
 def _never() -> bool:
@@ -53,7 +46,7 @@ class StoreLink:
         """Args: where the store is served."""
         self.port = port
         self.host = host
-        self._connections: set[_Connection] = set()
+        self._connections: set[Descriptor] = set()
         self._reopening: Bounded | None = None
 
     @classmethod
@@ -90,12 +83,11 @@ class StoreLink:
             SaveError: the server does not answer in time, or this was interrupted.
             RuntimeError: nobody serves there; torch says why.
         """
-        before: set[_Connection] | None = None
+        before: set[Descriptor] | None = None
 
         def end() -> None:
             if before is not None:
-                for connection in _to_port(self.port) - before:
-                    _shut_down(connection)
+                _shut_down(_to_port(self.port) - before)
 
         self._reopening = bounded = Bounded(end)
         if given_up():  # from now on `interrupt` ends this
@@ -113,8 +105,7 @@ class StoreLink:
 
     def interrupt(self) -> None:
         """See `agreement.Link`."""
-        for connection in self._connections:
-            _shut_down(connection)
+        _shut_down(self._connections)
         if (bounded := self._reopening) is not None:
             bounded.abort()
 
@@ -147,37 +138,13 @@ def _store(host: str, port: int, timeout_s: float, listening: int | None = None)
     )
 
 
-def _to_port(port: int) -> set[_Connection]:
+def _to_port(port: int) -> set[Descriptor]:
     """Return the connections of this process to that port of any host."""
-    found = set()
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # closed meanwhile
-            kind, _, inode = os.readlink(f"/proc/self/fd/{name}").partition(":[")
-            if kind == "socket" and _peer_port(int(name)) == port:
-                found.add(_Connection(int(name), int(inode[:-1])))
-    return found
+    peers = ((one, open_sockets.peer(one)) for one in open_sockets.all_sockets())
+    return {one for one, at in peers if at is not None and at[1] == port}
 
 
-def _peer_port(fd: int) -> int:
-    """Return the port at the other end; -1 = it is no connection."""
-    with _copy(fd) as sock:
-        try:
-            return int(sock.getpeername()[1]) if sock.family in _TCP else -1
-        except OSError:
-            return -1
-
-
-def _shut_down(connection: _Connection) -> None:
-    with contextlib.suppress(OSError), _copy(connection.fd) as sock:
-        if os.fstat(sock.fileno()).st_ino == connection.inode:
-            sock.shutdown(socket.SHUT_RDWR)
-
-
-def _copy(fd: int) -> socket.socket:
-    """The descriptor may be closed, and its number be used again, at any time."""
-    copy = os.dup(fd)
-    try:
-        return socket.socket(fileno=copy)
-    except OSError:
-        os.close(copy)
-        raise
+def _shut_down(connections: set[Descriptor]) -> None:
+    for connection in connections:
+        with contextlib.suppress(OSError):  # there is no descriptor left to do it by
+            open_sockets.shut_down(connection)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import os
-import threading
 import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from undaunted.checkpointing.files.direct import ALIGNMENT, FILES, NOT_OFFERED, Files
+from undaunted.checkpointing.files.sharing import share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from undaunted.checkpointing.format.image import Image
 
@@ -103,15 +102,13 @@ class _Writing:
         self._size = image.size
         self._block_bytes = block_bytes
         self._count = -(-image.size // block_bytes)
-        self._threads = min(options.threads, self._count)
+        self._threads = options.threads
         self._padded = -(-image.size // ALIGNMENT) * ALIGNMENT
         fits = block_bytes % ALIGNMENT == 0 and image.offset + self._padded <= len(memory)
         self._direct = options.direct and fits and image.size > 0
         room = self._padded if self._direct else image.size
         self._content = memory[image.offset : image.offset + room]
         self._checksums = [0] * self._count
-        self._next = itertools.count()
-        self._error: BaseException | None = None
 
     def run(self, wrote: Callable[[int], None]) -> str:
         try:
@@ -119,7 +116,12 @@ class _Writing:
         except OSError as error:
             self.failed = error
             raise
-        self._write_blocks(wrote)
+
+        def write(blocks: Iterator[int]) -> None:
+            for block in blocks:
+                wrote(self._write_block(block))
+
+        share(self._count, self._threads, "undaunted-write", write)
         try:
             self._files.cut(self._fd, self._size)
             self._files.sync(self._fd)
@@ -142,27 +144,6 @@ class _Writing:
             except OSError as error:
                 if error.errno not in NOT_OFFERED:
                     raise
-
-    def _write_blocks(self, wrote: Callable[[int], None]) -> None:
-        others = [
-            threading.Thread(target=self._work, args=(wrote,), name="undaunted-write", daemon=True)
-            for _ in range(self._threads - 1)
-        ]
-        for thread in others:
-            thread.start()
-        self._work(wrote)
-        for thread in others:
-            thread.join()
-        if self._error is not None:
-            raise self._error
-
-    def _work(self, wrote: Callable[[int], None]) -> None:
-        """Write blocks until there are none left, or one has failed."""
-        try:
-            while self._error is None and (block := next(self._next)) < self._count:
-                wrote(self._write_block(block))
-        except BaseException as error:  # noqa: BLE001 - raised by _write_blocks
-            self._error = self._error or error
 
     def _write_block(self, block: int) -> int:
         start = block * self._block_bytes

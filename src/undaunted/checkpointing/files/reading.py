@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import itertools
 import mmap
-import threading
 import zlib
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from undaunted.checkpointing.files.direct import DirectReader
+from undaunted.checkpointing.files.sharing import share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -99,7 +98,7 @@ def read_verified(
     parts = _by_block(pieces, file.size, block_bytes)
     checksums = _checksums(file, block_bytes)
     reading = _Reading(open_file, file.size, block_bytes, checksums, parts, read)
-    reading.run(min(threads, len(parts)))
+    share(len(parts), threads, "undaunted-read", reading.run)
 
 
 class _Part(NamedTuple):
@@ -154,32 +153,13 @@ class _Reading:
         self._parts = parts
         self._read = read
         self._blocks = sorted(parts)
-        self._next = itertools.count()
-        self._error: BaseException | None = None
 
-    def run(self, threads: int) -> None:
-        others = [
-            threading.Thread(target=self._work, name="undaunted-read", daemon=True)
-            for _ in range(threads - 1)
-        ]
-        for thread in others:
-            thread.start()
-        if self._blocks:
-            self._work()
-        for thread in others:
-            thread.join()
-        if self._error is not None:
-            raise self._error
-
-    def _work(self) -> None:
-        """Read blocks until there are none left, or one has failed."""
-        try:
-            scratch = memoryview(mmap.mmap(-1, self._block_bytes))  # begins at a page
-            with contextlib.closing(self._open_file()) as reader:
-                while self._error is None and (at := next(self._next)) < len(self._blocks):
-                    self._read(self._read_block(self._blocks[at], reader, scratch))
-        except BaseException as error:  # noqa: BLE001 - raised by run
-            self._error = self._error or error
+    def run(self, blocks: Iterator[int]) -> None:
+        """Read these of the blocks that are wanted."""
+        scratch = memoryview(mmap.mmap(-1, self._block_bytes))  # begins at a page
+        with contextlib.closing(self._open_file()) as reader:
+            for at in blocks:
+                self._read(self._read_block(self._blocks[at], reader, scratch))
 
     def _read_block(self, block: int, reader: FileReader, scratch: memoryview) -> int:
         offset = block * self._block_bytes

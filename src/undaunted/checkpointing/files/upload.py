@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import threading
 import zlib
 from typing import TYPE_CHECKING, Any
 
 from undaunted.checkpointing.files.remote import naming
+from undaunted.checkpointing.files.sharing import share
 from undaunted.checkpointing.format.checksums import of_blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from undaunted.checkpointing.files.remote import Remote
 
@@ -98,25 +98,14 @@ def _write_through(
 def _upload_parts(
     target: _S3Upload, data: memoryview, part: int, wrote: Callable[[int], None], threads: int
 ) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
-    stop = threading.Event()
-
-    def send(number: int) -> None:
-        if stop.is_set():
-            return
-        piece = data[number * part : (number + 1) * part]
-        try:
+    def send(numbers: Iterator[int]) -> None:
+        for number in numbers:
+            piece = data[number * part : (number + 1) * part]
             target.send(number, piece)
             wrote(len(piece))
-        except BaseException:
-            stop.set()
-            raise
 
     try:
-        with ThreadPoolExecutor(threads, "undaunted-upload") as pool:
-            for _ in pool.map(send, range(-(-len(data) // part))):
-                pass
+        share(-(-len(data) // part), threads, "undaunted-upload", send)
         target.complete()
     except BaseException:
         with contextlib.suppress(Exception):

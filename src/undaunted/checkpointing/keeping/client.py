@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import array
 import os
 import socket
 from dataclasses import dataclass
 
 import msgspec
 
-from undaunted.base.descriptors import receive
+from undaunted.base.descriptors import receive, send
 from undaunted.checkpointing.keeping.messages import (
     MAX_FDS,
     MAX_PACKET_BYTES,
@@ -95,11 +94,8 @@ class ShelfClient:
         """End the connection; what is kept stays kept."""
         self._sock.close()
 
-    def _ask(self, request: Request, fd: int | None = None) -> list[Left]:
-        ancillary = (
-            [] if fd is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
-        )
-        self._sock.sendmsg([msgspec.msgpack.encode(request)], ancillary, socket.MSG_NOSIGNAL)
+    def _ask(self, request: Request, fd: int = -1) -> list[Left]:
+        send(self._sock, msgspec.msgpack.encode(request), fd)
         left: list[Left] = []
         try:
             while (answer := self._answer(left)) is None:

@@ -7,17 +7,16 @@ node, and the size of a packet.
 
 from __future__ import annotations
 
-import array
 import asyncio
 import os
 import socket
-import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from undaunted.base.descriptors import receive
+from undaunted.base.accepting import Acceptor
+from undaunted.base.descriptors import receive, send
 from undaunted.checkpointing.keeping.messages import (
     MAX_FDS,
     MAX_PACKET_BYTES,
@@ -29,6 +28,7 @@ from undaunted.checkpointing.keeping.messages import (
     List,
     Request,
 )
+from undaunted.coordinator.wire import sockets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +37,6 @@ _BACKLOG = 128
 _MAX_CONNECTIONS = 256
 _MAX_ARENAS = 512
 _PACKETS_IN_A_ROW = 64
-_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _decoder = msgspec.msgpack.Decoder(Request)
 
 
@@ -72,25 +71,23 @@ class Shelf:
         self._say = say
         self._items: dict[Key, Item] = {}
         self._peers: set[socket.socket] = set()
-        self._listener: socket.socket | None = None
+        self._acceptor: Acceptor | None = None
         self.name = f"undaunted-{os.urandom(16).hex()}"  # abstract: nothing is left of it
 
     def open(self) -> None:
         """Listen under the name; where that cannot be done, nothing is kept, and that is said."""
         try:
-            self._listener = self._listen()
+            listener = self._listen()
         except OSError as error:
             self._say(f"copies of checkpoints are not kept over a restart: {error}")
             return
-        asyncio.get_running_loop().add_reader(self._listener, self._accept)
+        self._acceptor = Acceptor(listener, self._take)
 
     def close(self) -> None:
         """Release everything; arenas that nobody else holds are gone."""
-        loop = asyncio.get_running_loop()
-        if self._listener is not None:
-            loop.remove_reader(self._listener)
-            self._listener.close()
-            self._listener = None
+        if self._acceptor is not None:
+            self._acceptor.close()
+            self._acceptor = None
         for peer in list(self._peers):
             self._leave(peer)
         for item in self._items.values():
@@ -111,20 +108,12 @@ class Shelf:
             raise
         return listener
 
-    def _accept(self) -> None:
-        assert self._listener is not None
-        try:
-            peer, _ = self._listener.accept()
-        except OSError:
-            return  # gone already, or no descriptor is left: the rank goes on without a shelf
-        uid = _CREDENTIALS.unpack(
-            peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        )[1]
-        if uid != os.getuid() or len(self._peers) >= _MAX_CONNECTIONS:
-            self._say(f"a process of user {uid} was not let at the arenas of this node")
+    def _take(self, peer: socket.socket) -> None:
+        user = sockets.peer(peer).user
+        if user != os.getuid() or len(self._peers) >= _MAX_CONNECTIONS:
+            self._say(f"a process of user {user} was not let at the arenas of this node")
             peer.close()
             return
-        peer.setblocking(False)
         self._peers.add(peer)
         asyncio.get_running_loop().add_reader(peer, self._serve, peer)
 
@@ -218,11 +207,8 @@ def _receive(peer: socket.socket) -> tuple[bytes, list[int]]:
     return packet, fds
 
 
-def _send(peer: socket.socket, answer: Answer, fd: int | None = None) -> None:
-    ancillary = (
-        [] if fd is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
-    )
-    peer.sendmsg([msgspec.msgpack.encode(answer)], ancillary, socket.MSG_NOSIGNAL)
+def _send(peer: socket.socket, answer: Answer, fd: int = -1) -> None:
+    send(peer, msgspec.msgpack.encode(answer), fd)
 
 
 def _close(fds: list[int]) -> None:

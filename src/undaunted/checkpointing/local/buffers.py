@@ -7,17 +7,14 @@ import logging
 import mmap
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from types import TracebackType
+from undaunted.checkpointing.local.pages import map_at_once
 
 _log = logging.getLogger("undaunted")
 _PAGE = 4096
-_HUGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", 14)
-_TOUCH_PAGES = getattr(mmap, "MADV_POPULATE_WRITE", 23)
 
 
 class Buffer:
@@ -35,10 +32,8 @@ class Buffer:
         """
         self.size = max(-(-size // _PAGE), 1) * _PAGE
         self._map = mmap.mmap(-1, self.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        for advice in (_HUGE_PAGES, _TOUCH_PAGES):
-            with contextlib.suppress(OSError, ValueError):  # older kernels: as it is then
-                self._map.madvise(advice)
         self.tensor: Any = torch.frombuffer(self._map, dtype=torch.uint8)
+        map_at_once(self.tensor.data_ptr(), self.size)
         self.memory = memoryview(self._map)
         self._registered = _register(self.tensor)
 
@@ -65,17 +60,6 @@ class Lease:
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.give_back(self.buffer)
-
-    def __enter__(self) -> Lease:  # noqa: PYI034
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.release()
 
     def __del__(self) -> None:
         self.release()

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from undaunted.checkpointing.dcp.torch_private import copy_each
 from undaunted.checkpointing.errors import DamagedCheckpointError
 from undaunted.checkpointing.format.plain import PlainError
 from undaunted.checkpointing.local import shard
 from undaunted.checkpointing.local.pages import map_at_once
 from undaunted.checkpointing.local.values import decode_state, dtype_name, dtype_of, encode_state
+from undaunted.checkpointing.staging import copy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,19 +94,12 @@ def copy_into(prepared: Prepared, flat: torch.Tensor) -> None:
     """
     encoded = torch.frombuffer(bytearray(prepared.encoded), dtype=torch.uint8)
     flat[: len(encoded)] = encoded
-    pairs = [
-        (flat[offset : offset + tensor.nbytes].view(tensor.dtype).view(tensor.shape), tensor)
-        for tensor, offset in prepared.tensors
-        if tensor.nbytes
+    tensors = [(tensor, offset) for tensor, offset in prepared.tensors if tensor.nbytes]
+    places = [
+        flat[offset : offset + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+        for tensor, offset in tensors
     ]
-    for place, tensor in pairs:
-        if not tensor.is_cpu:
-            place.copy_(tensor, non_blocking=True)
-    here = [pair for pair in pairs if pair[1].is_cpu]  # while the devices copy
-    if here:
-        copy_each([place for place, _ in here], [tensor for _, tensor in here])
-    for device in {tensor.device for _, tensor in pairs if not tensor.is_cpu}:
-        torch.get_device_module(device).current_stream(device).synchronize()
+    copy.copy_into(places, [tensor for tensor, _ in tensors])
 
 
 def new_tensors(head: Head, path: str) -> list[torch.Tensor]:

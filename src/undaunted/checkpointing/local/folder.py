@@ -20,6 +20,7 @@ from undaunted.base.machine import boot_id
 from undaunted.checkpointing.errors import DamagedCheckpointError
 from undaunted.checkpointing.files.blocks import DEFAULTS, WriteOptions, write_image
 from undaunted.checkpointing.files.direct import DirectReader
+from undaunted.checkpointing.files.durable import sync_folder
 from undaunted.checkpointing.files.reading import DamagedBlock, Piece, read_verified
 from undaunted.checkpointing.format.image import Image
 from undaunted.checkpointing.format.manifest import File
@@ -130,7 +131,7 @@ class ShardFolder:
                 temporary.unlink()
             raise
         for folder in (self.own, self.session, self.session.parent):
-            _sync_folder(folder)
+            sync_folder(str(folder))
         return crc32
 
     def _append(self, path: Path, content: bytes) -> None:
@@ -324,11 +325,3 @@ def _removed(path: Path) -> bool:
         _log.warning("What is not needed any more stays: %s", error)
         return False
     return True
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

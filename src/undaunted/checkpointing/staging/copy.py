@@ -1,4 +1,4 @@
-"""Copying the state into the arena: what training waits for."""
+"""Copying the state into memory of the host: what training waits for."""
 
 from __future__ import annotations
 
@@ -33,12 +33,14 @@ def view_of(arena: Arena, offset: int, dtype: torch.dtype, shape: Sequence[int])
 
 
 def copy_into(
-    destinations: Sequence[torch.Tensor], sources: Sequence[torch.Tensor], arena: Arena
+    destinations: Sequence[torch.Tensor],
+    sources: Sequence[torch.Tensor],
+    arena: Arena | None = None,
 ) -> None:
-    """Copy every source to its destination in the arena; all is there when this returns.
+    """Copy every source to its destination in memory of the host; all is there when this returns.
 
     Args:
-        destinations: views of the arena.
+        destinations: views of an arena, or of other memory.
         sources: of the same shapes, on any device, contiguous or not, with or without gradients.
         arena: whose memory is pinned when something comes from a CUDA device.
     """
@@ -47,7 +49,8 @@ def copy_into(
         if not any(there):
             copy_each(destinations, sources)
             return
-        pin(arena, next(source.device for source in sources if not source.is_cpu))
+        if arena is not None:
+            pin(arena, next(source.device for source in sources if not source.is_cpu))
         pairs = list(zip(destinations, sources, there, strict=True))
         for destination, source, elsewhere in pairs:
             if elsewhere:

@@ -5,28 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import struct
 from collections import deque
 from typing import Any
 
 import msgspec
 
-from undaunted.base.descriptors import receive
+from undaunted.base.descriptors import receive, send
 from undaunted.checkpointing.writer.messages import MAX_MESSAGE_BYTES
 from undaunted.coordinator.wire.frames import FrameDecoder, FrameError, encode
 
 _READ_BYTES = 256 * 1024
 _MOST_FDS = 16  # that one read may bring
 
-# It would end a program that does not handle the signal. `socket.send_fds` ignores the flags it is
-# given in some versions of Python.
-_NO_SIGPIPE = socket.MSG_NOSIGNAL
-
 _ENCODER = msgspec.msgpack.Encoder()
-
-
-def _rights(fd: int) -> list[tuple[int, int, bytes]]:
-    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", fd))] if fd >= 0 else []
 
 
 class Connection:
@@ -88,7 +79,7 @@ class Connection:
         while self._outbox:
             data, fd = self._outbox[0]
             try:
-                count = self._sock.sendmsg([data], _rights(fd), _NO_SIGPIPE)
+                count = send(self._sock, data, fd)
             except BlockingIOError:
                 return
             if fd >= 0:

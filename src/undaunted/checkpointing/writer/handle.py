@@ -1,7 +1,7 @@
 """What the trainer has of its writer process.
 
-No thread reads here: whoever waits for a job listens for all of them. Handing a job over never
-blocks, whatever state the writer is in.
+No thread reads here: who has files written listens until they are. Handing a job over never blocks,
+whatever state the writer is in.
 """
 
 from __future__ import annotations
@@ -41,70 +41,12 @@ if TYPE_CHECKING:
 
 # What is killed ends within milliseconds, unless it waits for a disk. Seconds.
 _DYING_S = 1.0
-# That may wait for their turn, also those that were given up but not answered yet.
-_MOST_JOBS = 64
 
 DEFAULTS = WriterOptions()
 
 
-class Job:
-    """Files that are being written.
-
-    Attributes:
-        number: of the job.
-        target: folder or URL they go to.
-    """
-
-    def __init__(self, writer: WriterProcess, number: int, target: str) -> None:
-        """See `WriterProcess.write`."""
-        self.number = number
-        self.target = target
-        self._writer = writer
-        self._answer: Written | SaveError | None = None
-
-    def wait(self, timeout_s: float) -> Written:
-        """Wait until all files are written and synced.
-
-        Args:
-            timeout_s: when to give the job up: it is cancelled then.
-
-        Raises:
-            WriterError: the writer process has died or stopped; nothing can be written with it.
-            SaveError: an error of the operating system, with its errno; ETIMEDOUT after
-                ``timeout_s``. The writer can be used again.
-        """
-        self._writer._serve_until(self, time.monotonic() + timeout_s)  # noqa: SLF001 - one unit
-        if self._answer is None:
-            self.cancel()
-            raise SaveError(
-                f"{self.target}: not written within {timeout_s:g} s; allow more time, or find out "
-                "what slows the file system down",
-                errno=errno.ETIMEDOUT,
-            )
-        if isinstance(self._answer, SaveError):
-            raise self._answer
-        return self._answer
-
-    def done(self) -> bool:
-        """Return whether :meth:`wait` would return, or raise, at once. Does not block."""
-        if self._answer is None:
-            self._writer._look()  # noqa: SLF001 - one unit
-        return self._answer is not None
-
-    def cancel(self) -> None:
-        """Give the job up between two blocks; :meth:`wait` then raises SaveError."""
-        if self._answer is None:
-            self._writer._send(Cancel(self.number))  # noqa: SLF001 - one unit
-
-    def bytes_written(self) -> int:
-        """Return how many bytes are written so far, for those who watch; 0 when not known."""
-        if isinstance(self._answer, Written):
-            return self._answer.bytes
-        return self._writer._bytes_of(self.number)  # noqa: SLF001 - one unit
-
-
 class WriterProcess:
-    """A writer process. All methods may be called by any thread.
+    """A writer process. One thread has files written; any thread may look on, or end it.
 
     Attributes:
         pid: of the process.
@@ -127,11 +69,12 @@ class WriterProcess:
         options.check()
         self._options = options
         self._owner = os.getpid()
-        self._changed = threading.Condition()
-        self._jobs: dict[int, Job] = {}  # not answered yet
-        self._numbers = 0
+        self._turn = threading.Lock()  # who has files written
+        self._lock = threading.RLock()
+        self._job = 0  # number of the latest one
+        self._answer: Written | Failed | None = None
+        self._at_work = False  # the latest job is not answered yet
         self._standstill = Standstill(options.stall_timeout_s)
-        self._listening = False  # a thread listens for all
         self._users = 0  # threads that use descriptors without the lock
         self._reason = ""  # why nothing can be written any more
         self._released = True
@@ -149,8 +92,6 @@ class WriterProcess:
                 undo.callback(self._child.release)
                 undo.callback(self._child.kill)
                 ours.setblocking(False)
-                self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-                undo.callback(os.close, self._wake)
                 shown = page.create()
                 self._connection = Connection(ours, FromWriter)
                 self._send(Begin(url, options), shown)
@@ -163,109 +104,112 @@ class WriterProcess:
         self._released = False
         self.pid = self._child.pid
 
-    @property
-    def alive(self) -> bool:
-        """Whether jobs can be given to it, as far as is known. Does not block."""
-        self._look()
-        return not self._reason
-
     def share(self, slot: int, fd: int, size: int) -> None:
-        """Give it the memory of a slot, in place of the former; jobs keep what they began with.
+        """Give it the memory of a slot, in place of the former. Does not block.
 
         Args:
             slot: number of the arena.
             fd: of shared memory; it stays the caller's.
             size: bytes.
         """
-        self._send(Arena(slot, size), fd)
+        with self._lock:
+            self._send(Arena(slot, size), fd)
 
     def write(
-        self, target: str, slot: int, files: Sequence[Image], block_bytes: int = BLOCK_BYTES
-    ) -> Job:
-        """Have files written; several jobs are done one after the other. Does not block.
+        self,
+        target: str,
+        slot: int,
+        files: Sequence[Image],
+        timeout_s: float,
+        block_bytes: int = BLOCK_BYTES,
+    ) -> Written:
+        """Have files written and synced, and wait for it.
 
         Args:
             target: folder, made (0700) when missing, or URL of the attempt.
-            slot: arena in which they lie; nothing may be changed there until the job is over.
+            slot: arena in which they lie.
             files: where in the arena.
+            timeout_s: when to give them up: the writer stops between two blocks then.
             block_bytes: for the checksums.
+
+        Raises:
+            WriterError: the writer process has died or stopped; nothing can be written with it.
+            SaveError: an error of the operating system, with its errno; ETIMEDOUT after
+                ``timeout_s``. The writer can be used again.
         """
-        with self._changed:
-            self._numbers += 1
-            job = Job(self, self._numbers, target)
-            if len(self._jobs) >= _MOST_JOBS:
-                text = (
-                    f"{target}: {_MOST_JOBS} jobs wait for the writer: wait for one of them first"
-                )
-                job._answer = SaveError(text, errno=errno.EAGAIN)  # noqa: SLF001 - one unit
-                return job
-            self._send(Write(job.number, slot, target, list(files), block_bytes))
-            if not self._jobs:
-                self._standstill.begin(time.monotonic())
-            self._jobs[job.number] = job
-            if self._reason:
-                self._settle()
-        return job
-
-    def close(self, timeout_s: float) -> None:
-        """Wait until all jobs are done, and end the process; after ``timeout_s`` kill it."""
-        if os.getpid() != self._owner:
-            return
         deadline = time.monotonic() + timeout_s
-        with self._changed:
-            jobs = list(self._jobs.values())
-        for job in jobs:
-            self._serve_until(job, deadline)
-        self._finish("was closed", max(0.0, deadline - time.monotonic()))
-
-    def abort(self) -> None:
-        """Kill the process and release everything; jobs fail. Takes a second at most."""
-        if os.getpid() == self._owner:
-            self._finish("was aborted", 0.0)
-
-    # --- for jobs -------------------------------------------------------------------------------
-
-    def _send(self, message: msgspec.Struct, fd: int = -1) -> None:
-        with self._changed:
+        with self._turn, self._lock:
+            self._listen_until(deadline)  # what was given up before comes to its end first
+            if not self._at_work:
+                self._job += 1
+                self._at_work = True
+                self._standstill.begin(time.monotonic())
+                self._send(Write(self._job, slot, target, list(files), block_bytes))
+                self._listen_until(deadline)
+            if not self._at_work:
+                answer = self._answer
+                if isinstance(answer, Written):
+                    return answer
+                assert answer is not None
+                raise SaveError(answer.message, errno=answer.errno)
             if self._reason:
-                return
-            # That it is gone is told when what it said before has been read.
-            with contextlib.suppress(OSError):
-                self._connection.send(message, fd)
-            if self._connection.waits_to_send:
-                os.eventfd_write(self._wake, 1)
+                raise WriterError(f"{target}: {self._reason}")
+            self._send(Cancel())
+            raise SaveError(
+                f"{target}: not written within {timeout_s:g} s; allow more time, or find out "
+                "what slows the file system down",
+                errno=errno.ETIMEDOUT,
+            )
 
-    def _bytes_of(self, number: int) -> int:
-        with self._changed:
+    def bytes_written(self) -> int:
+        """Return how much of the latest job is done, for those who watch; 0 when not known."""
+        with self._lock:
             if self._released:
                 return 0
             progress = self._page.look()
-        return progress.bytes if progress.job == number else 0
+        return progress.bytes if progress.job == self._job else 0
 
-    def _look(self) -> None:
-        with self._changed:
-            if not self._reason:
-                self._take_in()
+    def close(self, timeout_s: float) -> None:
+        """Wait until nothing is written, and end the process; after ``timeout_s`` kill it."""
+        if os.getpid() != self._owner:
+            return
+        deadline = time.monotonic() + timeout_s
+        if self._turn.acquire(timeout=timeout_s):
+            try:
+                with self._lock:
+                    self._listen_until(deadline)
+            finally:
+                self._turn.release()
+        self._finish("was closed", max(0.0, deadline - time.monotonic()))
 
-    def _serve_until(self, job: Job, deadline: float) -> None:
-        """Listen, or wait for another thread that does, until the job is answered."""
-        with self._changed:
-            while job.number in self._jobs and (left_s := deadline - time.monotonic()) > 0:
-                if self._listening:
-                    self._changed.wait(left_s)
-                    continue
-                self._listening = True
-                try:
-                    self._listen(left_s)
-                finally:
-                    self._listening = False
-                    self._changed.notify_all()
+    def abort(self) -> None:
+        """Kill the process and release everything; who waits is told. Takes a second at most."""
+        if os.getpid() == self._owner:
+            self._finish("was aborted", 0.0)
 
     # --- with the lock held ---------------------------------------------------------------------
 
+    def _send(self, message: msgspec.Struct, fd: int = -1) -> None:
+        if self._reason:
+            return
+        # That it is gone is told when what it said before has been read.
+        with contextlib.suppress(OSError):
+            self._connection.send(message, fd)
+
+    def _listen_until(self, deadline: float) -> None:
+        """Take in what it says until it has nothing to do, or nothing can be expected of it."""
+        while self._at_work and not self._reason:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return
+            self._listen(left_s)
+
     def _listen(self, timeout_s: float) -> None:
         """Take in what comes next, or see whether it stands still."""
-        poll = self._poll()
+        poll = select.poll()
+        sending = select.POLLOUT if self._connection.waits_to_send else 0
+        poll.register(self._connection.fileno(), select.POLLIN | sending)
+        poll.register(self._child.pidfd, select.POLLIN)
         judge_s = self._standstill.patience_s(time.monotonic(), self._page.look().at_s)
         with self._unlocked():
             poll.poll(min(timeout_s, judge_s) * 1000)
@@ -276,25 +220,15 @@ class WriterProcess:
     def _unlocked(self) -> Iterator[None]:
         """Give the lock away, and keep the descriptors meanwhile."""
         self._users += 1
-        self._changed.release()
+        self._lock.release()
         try:
             yield
         finally:
-            self._changed.acquire()
+            self._lock.acquire()
             self._users -= 1
             self._release_if_over()
 
-    def _poll(self) -> select.poll:
-        poll = select.poll()
-        sending = select.POLLOUT if self._connection.waits_to_send else 0
-        poll.register(self._connection.fileno(), select.POLLIN | sending)
-        poll.register(self._child.pidfd, select.POLLIN)
-        poll.register(self._wake, select.POLLIN)
-        return poll
-
     def _take_in(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._wake)
         ended = self._child.ended()  # asked first: what it said before it ended counts
         problem = self._receive()
         if ended:
@@ -305,7 +239,7 @@ class WriterProcess:
             if self._child.ended(_DYING_S):
                 problem = self._child.how_it_ended()
             self._die(f"the writer process (pid {self.pid}) {problem}")
-        elif self._jobs:
+        elif self._at_work:
             self._judge(time.monotonic())
 
     def _receive(self) -> str:
@@ -318,23 +252,13 @@ class WriterProcess:
                 if not messages:
                     self._connection.flush()
                     return ""
-                for message in messages:
-                    self._answered(message)
+                self._answer = messages[-1]
+                self._at_work = False
+                self._standstill.answered()
         except OSError as error:
             return f"cannot be reached: {error}"
         except ValueError as error:
             return f"has said what is no message: {error}"
-
-    def _answered(self, message: Written | Failed) -> None:
-        job = self._jobs.pop(message.job, None)
-        self._standstill.answered()
-        if job is not None:
-            job._answer = (  # noqa: SLF001 - one unit
-                message
-                if isinstance(message, Written)
-                else SaveError(message.message, errno=message.errno)
-            )
-            self._tell_all()
 
     def _judge(self, now_s: float) -> None:
         silent_s = self._standstill.judge(now_s, self._page.look().at_s)
@@ -348,39 +272,24 @@ class WriterProcess:
 
     def _die(self, reason: str) -> None:
         self._reason = reason
-        self._settle()
         self._release_if_over()
-
-    def _settle(self) -> None:
-        for job in self._jobs.values():
-            job._answer = WriterError(f"{job.target}: {self._reason}")  # noqa: SLF001 - one unit
-        self._jobs.clear()
-        self._tell_all()
-
-    def _tell_all(self) -> None:
-        """Answers are there: for who waits, and for who listens, as it may be another's call."""
-        self._changed.notify_all()
-        if self._listening:
-            os.eventfd_write(self._wake, 1)
 
     def _release_if_over(self) -> None:
         if self._reason and not self._users and not self._released:
             self._released = True
             self._connection.close()
             self._child.release()
-            os.close(self._wake)
             self._page.close()
 
     # --- its end --------------------------------------------------------------------------------
 
     def _finish(self, how: str, patience_s: float) -> None:
         """End it: kindly for so long, then not."""
-        with self._changed:
+        with self._lock:
             if self._reason:
                 return
             self._reason = f"the writer process (pid {self.pid}) {how}"
-            self._settle()
-            self._connection.shut_down()
+            self._connection.shut_down()  # who listens sees it
             with self._unlocked():
                 if not (patience_s and self._child.ended(patience_s)):
                     self._child.kill()
@@ -394,5 +303,4 @@ class WriterProcess:
             else:
                 self._child.forget()
                 self._connection.close()
-                os.close(self._wake)
                 self._page.close()

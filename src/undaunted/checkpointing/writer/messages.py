@@ -42,7 +42,7 @@ class Write(msgspec.Struct, tag=True, frozen=True):
     """To the writer: write these files, all or none.
 
     Attributes:
-        job: number, given back in the answer.
+        job: number, for the page.
         slot: which arena.
         target: folder (created when missing, 0700) or URL that ends with the attempt's name.
         files: what to write.
@@ -57,15 +57,12 @@ class Write(msgspec.Struct, tag=True, frozen=True):
 
 
 class Cancel(msgspec.Struct, tag=True, frozen=True):
-    """To the writer: give this job up as soon as possible; it answers ``Failed``."""
-
-    job: int
+    """To the writer: give the job up as soon as possible; it answers ``Failed``."""
 
 
 class Written(msgspec.Struct, tag=True, frozen=True):
     """To the trainer: all files are written and synced (their folder is not)."""
 
-    job: int
     crc32: dict[str, str]  # by file name, as in manifest.File
     seconds: float
     bytes: int
@@ -74,9 +71,7 @@ class Written(msgspec.Struct, tag=True, frozen=True):
 class Failed(msgspec.Struct, tag=True, frozen=True):
     """To the trainer: the job was not done; what was written of it stays for the sweep."""
 
-    job: int
     message: str
-    path: str = ""
     errno: int | None = None
 
 

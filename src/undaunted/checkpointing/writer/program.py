@@ -76,7 +76,7 @@ class _Service:
         self._connection = Connection(sock, ToWriter)
         self._arenas: dict[int, memoryview] = {}
         self._works: queue.SimpleQueue[Work] = queue.SimpleQueue()
-        self._by_number: dict[int, Work] = {}
+        self._latest: Work | None = None
 
     def run(self) -> None:
         while True:
@@ -101,14 +101,12 @@ class _Service:
                 ).start()
             case Arena(slot=slot, size=size):
                 self._arenas[slot] = _map(self._connection.fds.popleft(), size)
-            case Write(job=job, slot=slot):
-                work = Work(message, self._arenas.get(slot))
-                self._by_number = {n: w for n, w in self._by_number.items() if not w.done}
-                self._by_number[job] = work
-                self._works.put(work)
-            case Cancel(job=job):
-                if (found := self._by_number.get(job)) is not None:
-                    found.cancelled.set()
+            case Write(slot=slot):
+                self._latest = Work(message, self._arenas.get(slot))
+                self._works.put(self._latest)
+            case Cancel():
+                if self._latest is not None:
+                    self._latest.cancelled.set()
 
 
 def _map(fd: int, size: int) -> memoryview:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from undaunted.checkpointing.format.image import Image
     from undaunted.checkpointing.slots import Slot
     from undaunted.checkpointing.staging.arena import Arena
-    from undaunted.checkpointing.writer.handle import Job
     from undaunted.checkpointing.writer.messages import Written
     from undaunted.checkpointing.writer.options import WriterOptions
 
@@ -31,7 +30,6 @@ class WriterSeat:
         self._options = options
         self._shared: dict[int, Arena] = {}
         self._process: WriterProcess | None = WriterProcess(url, options)
-        self._job: Job | None = None
         self._over = False
         self._changing = threading.Lock()
 
@@ -44,15 +42,15 @@ class WriterSeat:
         process = self._present()
         try:
             self._share(process, slot)
-            job = self._job = process.write(target, slot.index, list(files))
-            return job.wait(timeout_s)
+            return process.write(target, slot.index, files, timeout_s)
         except WriterError:
             self._leave(process)
             raise
 
     def bytes_written(self) -> int:
         """Return how much of the latest write is done, in bytes."""
-        return 0 if self._job is None else self._job.bytes_written()
+        process = self._process
+        return 0 if process is None else process.bytes_written()
 
     def _present(self) -> WriterProcess:
         with self._changing:

@@ -40,14 +40,12 @@ class Work:
         write: what to do.
         memory: the arena as it is when the job comes, None: there is none.
         cancelled: set when the trainer gives it up.
-        done: it was answered.
     """
 
     def __init__(self, write: Write, memory: memoryview | None) -> None:
         self.write = write
         self.memory = memory
         self.cancelled = threading.Event()
-        self.done = False
 
 
 class Worker:
@@ -73,7 +71,6 @@ class Worker:
         while True:
             work = works.get()
             answer = self._do(work)
-            work.done = True
             work.memory = None
             try:
                 self._answers.send(answer)
@@ -82,20 +79,17 @@ class Worker:
 
     def _do(self, work: Work) -> Written | Failed:
         pace = _Pace(work, self._options.bandwidth, self._page)
-        job = work.write.job
         began = time.monotonic()
         try:
             pace.wrote(0)
             crc32 = self._write(work, pace)
         except CancelledError:
-            return Failed(job, f"{work.write.target}: cancelled")
+            return Failed(f"{work.write.target}: cancelled")
         except OSError as error:
-            path = error.filename if isinstance(error.filename, str) else ""
-            return Failed(job, explain(error), path, error.errno)
+            return Failed(explain(error), error.errno)
         except Exception as error:  # noqa: BLE001 - whatever it is, the trainer is told
-            text = f"{work.write.target}: {type(error).__name__}: {error}"
-            return Failed(job, text, work.write.target)
-        return Written(job, crc32, time.monotonic() - began, pace.total)
+            return Failed(f"{work.write.target}: {type(error).__name__}: {error}")
+        return Written(crc32, time.monotonic() - began, pace.total)
 
     def _write(self, work: Work, pace: _Pace) -> dict[str, str]:
         write, memory = work.write, work.memory

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
 from typing import TYPE_CHECKING
 
 from undaunted.base.text import one_line
+from undaunted.coordinator.wire.address import is_loopback
 from undaunted.doctor.checks.sizes import whole
 
 if TYPE_CHECKING:
@@ -42,14 +42,14 @@ def _own_name(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
     if not names.addresses:
         return []
     shown = f"own name {one_line(names.host)} leads to {', '.join(names.addresses)}"
-    if all(_is_loopback(address) for address in names.addresses):
+    if all(is_loopback(address) for address in names.addresses):
         return [issue.finding(SUBJECT, shown, severity, wanted=issue.wanted)]
     foreign = [
         address
         for address in names.addresses
-        if not _is_loopback(address) and names.local and address not in names.local
+        if not is_loopback(address) and names.local and address not in names.local
     ]
-    if foreign and len(foreign) == sum(not _is_loopback(one) for one in names.addresses):
+    if foreign and len(foreign) == sum(not is_loopback(one) for one in names.addresses):
         found = f"{shown}, which is not this host"
         return [issue.finding(SUBJECT, found, "warn", wanted=issue.wanted)]
     return []
@@ -144,10 +144,3 @@ def _store(name: str, facts: Facts, issues: KnownIssues) -> list[Finding]:
         found = f"{where}: somebody listens at port {store.port} already"
         return [issue.finding(SUBJECT, found, "warn", wanted=issue.wanted)]
     return []
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-    except ValueError:
-        return False

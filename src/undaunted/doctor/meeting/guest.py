@@ -7,6 +7,7 @@ import random
 import time
 from typing import TYPE_CHECKING, Any
 
+from undaunted.base.accepting import Acceptor
 from undaunted.base.text import format_duration
 from undaunted.coordinator.wire.address import Address
 from undaunted.coordinator.wire.client import connect
@@ -26,8 +27,6 @@ from undaunted.doctor.meeting.messages import (
 )
 
 if TYPE_CHECKING:
-    import socket
-
     from undaunted.coordinator.wire.handshake import Terms
     from undaunted.doctor.facts import Facts
 
@@ -58,7 +57,8 @@ async def attend(
     loop = asyncio.get_running_loop()
     deadline = loop.time() + join_s
     listeners = listen(await resolve(Address("", 0), _NAME_S, passive=True))
-    answering = [_Answering(listener) for listener in listeners]
+    # Who tries to reach this node is let in and out again: that it comes is all.
+    answering = [Acceptor(listener, lambda peer: peer.close()) for listener in listeners]
     try:
         inbox = _Inbox()
         connection = await _connected(endpoint, inbox, terms, deadline)
@@ -132,25 +132,6 @@ async def _try_peer(place: int, peer: Peer) -> list[Unreached]:
     else:
         writer.close()
     return found
-
-
-class _Answering:
-    """Accepts connections of peers and closes them: that they come is all."""
-
-    def __init__(self, listener: socket.socket) -> None:
-        self._listener = listener
-        asyncio.get_running_loop().add_reader(listener, self._accept)
-
-    def _accept(self) -> None:
-        try:
-            sock, _ = self._listener.accept()
-        except OSError:
-            return
-        sock.close()
-
-    def close(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._listener)
-        self._listener.close()
 
 
 class _Inbox:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from undaunted.base.cgroups import own_groups
 from undaunted.doctor.facts import Cgroup
 from undaunted.doctor.probe.kernel import ROOT, read_text
 
@@ -31,7 +32,7 @@ _V2 = _Names("memory.max", "memory.current", "inactive_file", "memory.events")
 
 def of_cgroup(root: Path = ROOT) -> Cgroup:
     """Return the limits, None for what is not limited or cannot be read."""
-    paths = parse_cgroups(read_text(root / "proc/self/cgroup") or "")
+    paths = own_groups(root)
     mounts = root / "sys/fs/cgroup"
     unified = mounts / "unified" if (mounts / "unified").is_dir() else mounts
     found: dict[str, int | None] = {}
@@ -45,17 +46,6 @@ def of_cgroup(root: Path = ROOT) -> Cgroup:
         if controller in paths:
             found |= _pids(_upwards(mount, paths[controller]))
     return Cgroup(**found)
-
-
-def parse_cgroups(text: str) -> dict[str, str]:
-    """Return the path by controller of ``/proc/self/cgroup``; version 2 has the controller ""."""
-    paths = {}
-    for line in text.splitlines():
-        parts = line.split(":", 2)
-        if len(parts) == 3 and parts[2].startswith("/"):
-            for controller in parts[1].split(","):
-                paths[controller] = parts[2]
-    return paths
 
 
 def _upwards(mount: Path, path: str) -> list[Path]:

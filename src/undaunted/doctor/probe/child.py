@@ -13,7 +13,6 @@ from undaunted.base.text import format_duration, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from types import TracebackType
 
 _KILL_S = 2.0  # a process inside of a driver may not even die
 _MOST_BYTES = 1024 * 1024
@@ -44,12 +43,7 @@ class Children:
     def __enter__(self) -> Children:  # noqa: PYI034 - Self is of Python 3.11
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def ask(

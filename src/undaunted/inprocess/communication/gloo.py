@@ -25,8 +25,8 @@ import struct
 import time
 from typing import TYPE_CHECKING
 
-from undaunted.inprocess.communication import sockets
-from undaunted.inprocess.communication.sockets import Descriptor
+from undaunted.base import open_sockets
+from undaunted.base.open_sockets import Descriptor
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -49,7 +49,7 @@ def abort() -> None:
 
     Peers notice nothing until `release`; each of them has to abort by itself.
     """
-    ended: set[sockets.Descriptor] = set()
+    ended: set[open_sockets.Descriptor] = set()
     for _ in range(_MAX_SWEEPS):  # a connection may have been made meanwhile
         fresh = {one for loop in find_loops() for one in loop if one not in ended}
         shut = {one for one in fresh if _end(one)}
@@ -64,11 +64,11 @@ def release() -> None:
         _kept.pop().close()
 
 
-def _end(descriptor: sockets.Descriptor) -> bool:
+def _end(descriptor: open_sockets.Descriptor) -> bool:
     """Shut down a connection and keep a duplicate; False = it is no connection."""
     while True:
         try:
-            kept = sockets.end_reading(descriptor)
+            kept = open_sockets.end_reading(descriptor)
         except OSError:  # too many descriptors
             if not _kept:
                 raise
@@ -98,12 +98,12 @@ def visit(group_size: int, timeout_s: float = _VISIT_TIMEOUT_S) -> None:
     deadline = time.monotonic() + timeout_s
     for loop in find_loops():
         for descriptor in loop:
-            address = sockets.listening_address(descriptor)
+            address = open_sockets.listening_address(descriptor)
             if address is not None:
                 _visit(address, min(group_size, _MAX_VISITS), deadline)
 
 
-def find_loops() -> list[list[sockets.Descriptor]]:
+def find_loops() -> list[list[open_sockets.Descriptor]]:
     """Return the descriptors that each event loop of gloo watches.
 
     A loop's wait in the kernel has its epoll descriptor. A loop that does not wait at the moment,
@@ -128,16 +128,16 @@ def find_loops() -> list[list[sockets.Descriptor]]:
     return loops
 
 
-def _find_by_looks(known: Collection[int]) -> list[list[sockets.Descriptor]]:
+def _find_by_looks(known: Collection[int]) -> list[list[open_sockets.Descriptor]]:
     """Return the loops of epoll descriptors that are not known yet and look like those of gloo."""
     loops = (watched(fd) for fd in epoll_descriptors() if fd not in known)
     return [loop for loop in loops if _is_of_gloo(loop)]
 
 
-def _is_of_gloo(loop: list[sockets.Descriptor]) -> bool:
+def _is_of_gloo(loop: list[open_sockets.Descriptor]) -> bool:
     """Return whether a loop watches the same as gloo's: one listening socket, TCP, a pipe."""
-    listening = [one for one in loop if sockets.listening_address(one) is not None]
-    return len(listening) == 1 and all(sockets.is_tcp_or_pipe(one) for one in loop)
+    listening = [one for one in loop if open_sockets.listening_address(one) is not None]
+    return len(listening) == 1 and all(open_sockets.is_tcp_or_pipe(one) for one in loop)
 
 
 def _visit(address: tuple[str, int], peers: int, deadline: float) -> None:

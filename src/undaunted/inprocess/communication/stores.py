@@ -24,10 +24,9 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from undaunted.base import name_server
+from undaunted.base import name_server, open_sockets
 from undaunted.coordinator.wire.address import is_loopback
 from undaunted.inprocess import threads
-from undaunted.inprocess.communication import sockets
 from undaunted.inprocess.exception import InternalError
 
 if TYPE_CHECKING:
@@ -62,12 +61,12 @@ def interrupted(client: Any, temporary: Collection[int] = ()) -> Iterator[None]:
         client: the TCPStore.
         temporary: ports of servers whose clients need no new connection.
     """
-    broken = connection(client, sockets.all_sockets())
+    broken = connection(client, open_sockets.all_sockets())
     if broken is None:
         _log.warning("The connection to the store at %s:%d is unknown", client.host, client.port)
         yield
         return
-    sockets.shut_down(broken)
+    open_sockets.shut_down(broken)
     try:
         yield
     finally:
@@ -84,25 +83,25 @@ def is_served(host: str, port: int) -> bool:
     return True
 
 
-def _renew(client: Any, broken: sockets.Descriptor) -> None:
+def _renew(client: Any, broken: open_sockets.Descriptor) -> None:
     """Put a new connection in the place of one, if there is a server."""
-    before = sockets.all_sockets()
+    before = open_sockets.all_sockets()
     with contextlib.suppress(RuntimeError):  # there is no server
         helper = type(client)(client.host, client.port, is_master=False, timeout=_CONNECT_TIMEOUT)
-        new = connection(helper, sockets.all_sockets() - before)
-        if new is not None and sockets.describe(broken.fd) == broken:
+        new = connection(helper, open_sockets.all_sockets() - before)
+        if new is not None and open_sockets.describe(broken.fd) == broken:
             os.dup2(new.fd, broken.fd, inheritable=False)
 
 
-def connection(client: Any, among: set[sockets.Descriptor]) -> sockets.Descriptor | None:
+def connection(client: Any, among: set[open_sockets.Descriptor]) -> open_sockets.Descriptor | None:
     """Return the connection of a client to its server, one of ``among``; None = not known."""
-    peers = {one: sockets.peer(one) for one in among}
+    peers = {one: open_sockets.peer(one) for one in among}
     found = [one for one, peer in peers.items() if peer is not None and peer[1] == client.port]
     if len(found) == 1:
         return found[0]
     # The client's repr has its descriptor, but looks up names, which may take seconds.
     match = _FD.search(repr(client))
-    return sockets.describe(int(match[1])) if match else None
+    return open_sockets.describe(int(match[1])) if match else None
 
 
 _LOOPBACK = "127.0.0.1"
@@ -147,10 +146,10 @@ class StoreClient:
         """Make `connect` raise, and end the connection of its attempt, so that its thread ends."""
         self._given_up = True
         self._done.set()
-        for one in sockets.all_sockets():
-            peer = sockets.peer(one)
+        for one in open_sockets.all_sockets():
+            peer = open_sockets.peer(one)
             if peer is not None and peer[1] == self._server.port and self._may_be_at(peer[0]):
-                sockets.shut_down(one)
+                open_sockets.shut_down(one)
 
     def _may_be_at(self, number: str) -> bool:
         """Whether a numeric address may be the server's; looks up no names."""
@@ -224,13 +223,13 @@ class StoreConnection:
         Raises:
             RuntimeError: the server cannot be reached.
         """
-        before = sockets.all_sockets()
+        before = open_sockets.all_sockets()
         self.client = connect()
-        self._socket = connection(self.client, sockets.all_sockets() - before)
+        self._socket = connection(self.client, open_sockets.all_sockets() - before)
 
     def is_whole(self) -> bool:
         """Return whether the connection is up, as far as is known here."""
-        return self._socket is not None and sockets.is_established(self._socket)
+        return self._socket is not None and open_sockets.is_established(self._socket)
 
     def is_free(self) -> bool:
         """Return whether no thread waits in it: a request is answered soon."""
@@ -246,7 +245,7 @@ class StoreConnection:
     def end(self) -> None:
         """End it: waiting in it raises an error, now and later."""
         if self._socket is not None:
-            sockets.shut_down(self._socket)
+            open_sockets.shut_down(self._socket)
 
     def forget(self, prefix: str) -> None:
         """Delete the keys that begin with ``prefix``, in a thread of its own.

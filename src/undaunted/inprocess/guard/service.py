@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from undaunted.base import process
+from undaunted.base.accepting import Acceptor
 from undaunted.base.descriptors import receive
 from undaunted.base.text import one_line
 from undaunted.base.timers import Timers
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
     from undaunted.coordinator.protocol import Aside
     from undaunted.inprocess.core.messages import FromGuard, ToRank
     from undaunted.inprocess.core.reading import Reading
-
-_ACCEPTS_IN_A_ROW = 64  # then other callbacks on the loop have their turn
-_PAUSE_S = 0.5  # before accepting is tried again when descriptors have run out
 
 
 class GuardService:
@@ -56,14 +54,12 @@ class GuardService:
         self._send: Callable[[Any], object] | None = None  # to the controller
         self._ranks: dict[int, ServedRank] = {}
         self._nameless: set[ServedRank] = set()  # connected, but without a job rank yet
-        self._listener: socket.socket | None = None
-        self._resumption: asyncio.TimerHandle | None = None
+        self._acceptor: Acceptor | None = None
         self._idle = asyncio.Event()
 
     def listen(self, listener: socket.socket) -> None:
         """Serve ranks of this user that connect to ``listener``, which is ours from now on."""
-        self._listener = listener
-        asyncio.get_running_loop().add_reader(listener, self._accept)
+        self._acceptor = Acceptor(listener, self._take, self._short)
 
     def serve(self, sock: socket.socket) -> None:
         """Serve a rank that is connected; ``sock`` is ours from now on."""
@@ -82,11 +78,8 @@ class GuardService:
 
     def close(self) -> None:
         """Release everything, without a message to ranks or controller."""
-        if self._resumption is not None:
-            self._resumption.cancel()
-        if self._listener is not None:
-            asyncio.get_running_loop().remove_reader(self._listener)
-            self._listener.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
         for rank in (*self._ranks.values(), *self._nameless):
             rank.close()
 
@@ -170,31 +163,15 @@ class GuardService:
 
     # --- accepting ------------------------------------------------------------------------------
 
-    def _accept(self) -> None:
-        assert self._listener is not None
-        for _ in range(_ACCEPTS_IN_A_ROW):
-            try:
-                sock, _ = self._listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                self._say(f"no rank can be served for {_PAUSE_S} s: {error}")
-                self._pause(self._listener)
-                return
-            if peer(sock).user == os.geteuid():
-                self.serve(sock)
-            else:
-                self._say(f"user {peer(sock).user} has tried to be served")
-                sock.close()
+    def _take(self, sock: socket.socket) -> None:
+        if peer(sock).user == os.geteuid():
+            self.serve(sock)
+        else:
+            self._say(f"user {peer(sock).user} has tried to be served")
+            sock.close()
 
-    def _pause(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(listener)
-        self._resumption = loop.call_later(_PAUSE_S, self._resume)
-
-    def _resume(self) -> None:
-        assert self._listener is not None
-        asyncio.get_running_loop().add_reader(self._listener, self._accept)
+    def _short(self) -> None:
+        self._say("no rank can be served for a second: there is no descriptor or memory left")
 
 
 # A process that ends closes its connections a moment before the kernel says that it has ended;

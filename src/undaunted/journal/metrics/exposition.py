@@ -32,16 +32,22 @@ class Family:
     """All samples of one metric; all have the same labels.
 
     Attributes:
-        name: in the field's form, with its unit; a counter's ends in ``_total``.
+        name: in the field's form, with its unit; a counter's ends in ``_total``: it never falls as
+            long as the launcher lives.
         help: one sentence.
-        kind: ``gauge``, ``counter`` (never falls as long as the launcher lives) or ``histogram``.
         samples: none means that nothing is known.
     """
 
     name: str
     help: str
-    kind: Literal["gauge", "counter", "histogram"] = "gauge"
     samples: list[Sample] = field(default_factory=list)
+
+    @property
+    def kind(self) -> Literal["gauge", "counter", "histogram"]:
+        """What Prometheus takes it for."""
+        if self.name.endswith("_total"):
+            return "counter"
+        return "histogram" if any(sample.suffix for sample in self.samples) else "gauge"
 
     def add(self, value: float | None, **labels: object) -> Family:
         """Add a sample, unless its value is None; return this family."""

@@ -85,86 +85,77 @@ def families(
     """
     if run is None:
         run = summarize(launch if now is None else launch.at(now.t, now.steps))
-    found = [*_of_run(run, launch, node), *_of_launch(launch, node, now)]
+    found = [*_of_run(run, launch), *_of_launch(launch, now)]
     if launch.complete:
-        found += [*_of_rounds(run, node), *_of_times(run, node)]
+        found += [*_of_rounds(run), *_of_times(run)]
     if now is not None:
-        found += [*_of_ranks(now.ranks, node), _of_slow_ranks(launch, node)]
+        found += [*_of_ranks(now.ranks), _of_slow_ranks(launch)]
         if now.leads:
-            found.append(_of_blamed_nodes(launch, node))
-    return [family.labelled(run_id=run.run_id) for family in found if family.samples]
+            found.append(_of_blamed_nodes(launch))
+    return [family.labelled(node=node, run_id=run.run_id) for family in found if family.samples]
 
 
-def _of_run(run: RunSummary, launch: LaunchState, node: str) -> list[Family]:
+def _of_run(run: RunSummary, launch: LaunchState) -> list[Family]:
     info = Family("undaunted_run_info", "The run this launcher belongs to; always 1.")
     version = launch.opened.version if launch.opened else ""
-    info.add(1, node=node, version=version)
+    info.add(1, version=version)
     left = launch.decision.restarts_left if launch.decision else run.max_restarts
     exit_code = Family("undaunted_run_exit_code", "Exit code of the launcher, once it has ended.")
-    exit_code.add(run.exit_code, node=node, outcome=run.outcome)
+    exit_code.add(run.exit_code, outcome=run.outcome)
     last = launch.current.first(e.RoundStarted)
     return [
         info,
         exit_code,
         Family("undaunted_run_start_time_seconds", "When the launcher began, Unix time.").add(
-            run.started_wall or None, node=node
+            run.started_wall or None
         ),
         Family("undaunted_round", "Number of the last round that has begun, from 0.").add(
-            last.round if last else None, node=node
+            last.round if last else None
         ),
         Family("undaunted_ranks", "Ranks of this node in the last round.").add(
-            len(last.ranks) if last else None, node=node
+            len(last.ranks) if last else None
         ),
         Family("undaunted_world_size", "Ranks of the job in the last round.").add(
-            last.world_size if last else None, node=node
+            last.world_size if last else None
         ),
-        Family("undaunted_restarts_left", "Restarts that the job may still use.").add(
-            left, node=node
-        ),
+        Family("undaunted_restarts_left", "Restarts that the job may still use.").add(left),
     ]
 
 
-def _of_rounds(run: RunSummary, node: str) -> list[Family]:
+def _of_rounds(run: RunSummary) -> list[Family]:
     rounds = run.rounds
-    failures = Family("undaunted_failures_total", "Rounds in which this node failed.", "counter")
+    failures = Family("undaunted_failures_total", "Rounds in which this node failed.")
     for kind in _KINDS:
-        failures.add(sum(one.outcome == kind for one in rounds), node=node, kind=kind)
+        failures.add(sum(one.outcome == kind for one in rounds), kind=kind)
     blamed = Family(
-        "undaunted_rank_failures_total",
-        "Failures of the node that a rank was blamed for.",
-        "counter",
+        "undaunted_rank_failures_total", "Failures of the node that a rank was blamed for."
     )
     verdicts = [(one.verdict.rank, one.verdict.kind) for one in rounds if one.verdict is not None]
     for rank, kind in sorted(set(verdicts)):
-        blamed.add(verdicts.count((rank, kind)), node=node, rank=rank, kind=kind)
+        blamed.add(verdicts.count((rank, kind)), rank=rank, kind=kind)
     phases = [one.phases for one in rounds[:-1] if one.phases is not None]
     took = [each.total_ns / _NS for each in phases if each.total_ns]
+    begun = [one.last_iteration for one in rounds if one.last_iteration is not None]
     return [
         failures,
         blamed,
-        Family("undaunted_restarts_total", "Rounds that another one came after.", "counter").add(
-            run.restarts, node=node
-        ),
+        Family("undaunted_restarts_total", "Rounds that another one came after.").add(run.restarts),
         Family(
             "undaunted_restart_seconds_total",
             "From failures of this node until the program ran on all of its ranks again.",
-            "counter",
-        ).add(sum(took), node=node),
+        ).add(sum(took)),
         Family(
             "undaunted_restart_duration_seconds",
             "How long each of these took: how many took no longer than a bound.",
-            "histogram",
-        ).observe(took, _RESTART_BUCKETS_S, node=node),
-        Family(
-            "undaunted_iteration", "Highest iteration that a rank of this node has begun."
-        ).add(max((one.last_iteration for one in rounds if one.last_iteration is not None),
-                  default=None), node=node),
+        ).observe(took, _RESTART_BUCKETS_S),
+        Family("undaunted_iteration", "Highest iteration that a rank of this node has begun.").add(
+            max(begun, default=None)
+        ),
         Family(
             "undaunted_lost_steps_total",
             "Iterations that were completed before a failure and had to be done again.",
-            "counter",
-        ).add(_lost_steps(rounds), node=node),
-    ]  # fmt: skip
+        ).add(_lost_steps(rounds)),
+    ]
 
 
 def _lost_steps(rounds: Sequence[RoundSummary]) -> int:
@@ -176,45 +167,40 @@ def _lost_steps(rounds: Sequence[RoundSummary]) -> int:
     return lost
 
 
-def _of_times(run: RunSummary, node: str) -> list[Family]:
+def _of_times(run: RunSummary) -> list[Family]:
     times = Family(
         "undaunted_time_seconds",
         "Where the time of this launcher went; all classes together are the time that passed.",
     )
     for name in run.times.__struct_fields__:
         label = name.removesuffix("_ns")
-        times.add(getattr(run.times, name) / _NS, **{"node": node, "class": label})
+        times.add(getattr(run.times, name) / _NS, **{"class": label})
     failed = sum(one.outcome in _KINDS for one in run.rounds)
     total_s = run.times.total_ns / _NS
     return [
         times,
-        Family("undaunted_goodput_ratio", "Productive part of the time, 0 to 1.").add(
-            run.goodput, node=node
-        ),
+        Family("undaunted_goodput_ratio", "Productive part of the time, 0 to 1.").add(run.goodput),
         Family(
             "undaunted_mean_time_to_failure_seconds",
             "Time of this launcher by the number of rounds in which this node failed.",
-        ).add(total_s / failed if failed else None, node=node),
-        Family("undaunted_run_duration_seconds", "How long this launcher has run.").add(
-            total_s, node=node
-        ),
+        ).add(total_s / failed if failed else None),
+        Family("undaunted_run_duration_seconds", "How long this launcher has run.").add(total_s),
     ]
 
 
-def _of_launch(launch: LaunchState, node: str, now: Now | None) -> list[Family]:
+def _of_launch(launch: LaunchState, now: Now | None) -> list[Family]:
     limits = Family("undaunted_limit_seconds", "Limits of silence that ranks are held to.")
     for watch, limit_s in sorted(launch.limits.items()):
-        limits.add(limit_s, node=node, watch=watch)
-    by_kind = Family("undaunted_journal_events_total", "Events of the journal.", "counter")
+        limits.add(limit_s, watch=watch)
+    by_kind = Family("undaunted_journal_events_total", "Events of the journal.")
     for kind, count in sorted(launch.kinds.items()):
-        by_kind.add(count, node=node, event=kind)
+        by_kind.add(count, event=kind)
     too_fast = Family(
         "undaunted_rank_events_lost_total",
         "Events of a rank that came faster than the launcher reads them.",
-        "counter",
     )
     for rank, count in sorted(launch.rank_events_lost.items()):
-        too_fast.add(count, node=node, rank=rank)
+        too_fast.add(count, rank=rank)
     return [
         limits,
         by_kind,
@@ -222,38 +208,36 @@ def _of_launch(launch: LaunchState, node: str, now: Now | None) -> list[Family]:
         Family(
             "undaunted_journal_events_lost_total",
             "Events that could not be written into the journal.",
-            "counter",
-        ).add(launch.lost if now is None else now.events_lost, node=node),
+        ).add(launch.lost if now is None else now.events_lost),
         Family(
             "undaunted_launcher_paused_seconds_total",
             "Time in which the launcher itself did not run.",
-            "counter",
-        ).add(launch.paused_s, node=node),
+        ).add(launch.paused_s),
         Family("undaunted_node_healthy", "1 if the last check found nothing wrong, else 0.").add(
-            launch.healthy, node=node
+            launch.healthy
         ),
-        Family(
-            "undaunted_inprocess_restarts_total", "Restarts inside of the processes.", "counter"
-        ).add(launch.inprocess_restarts, node=node),
-        *_of_checkpoints(launch, node),
+        Family("undaunted_inprocess_restarts_total", "Restarts inside of the processes.").add(
+            launch.inprocess_restarts
+        ),
+        *_of_checkpoints(launch),
     ]
 
 
-def _of_slow_ranks(launch: LaunchState, node: str) -> Family:
+def _of_slow_ranks(launch: LaunchState) -> Family:
     slower = Family(
         "undaunted_rank_slower_ratio",
         "By which share a rank takes longer than its peers in its own work, while it is slow.",
     )
     for rank, share in sorted(launch.slow.items()):
-        slower.add(share, node=node, rank=rank)
+        slower.add(share, rank=rank)
     return slower
 
 
-def _of_checkpoints(launch: LaunchState, node: str) -> list[Family]:
+def _of_checkpoints(launch: LaunchState) -> list[Family]:
     if not launch.checkpoints:
         return []
     return [
-        Family(f"undaunted_checkpoint_{name}_total", text, "counter").add(value, node=node)
+        Family(f"undaunted_checkpoint_{name}_total", text).add(value)
         for name, text, value in (
             ("saves", "Checkpoints saved, one for each rank.", launch.checkpoints["saved"]),
             ("save_failures", "Saves that failed, of each rank.", launch.checkpoints["failed"]),
@@ -265,18 +249,17 @@ def _of_checkpoints(launch: LaunchState, node: str) -> list[Family]:
     ]
 
 
-def _of_blamed_nodes(launch: LaunchState, node: str) -> Family:
+def _of_blamed_nodes(launch: LaunchState) -> Family:
     failures = Family(
         "undaunted_job_node_failures_total",
         "Rounds of the job that a failure of the named node ended; told by the node that leads.",
-        "counter",
     )
     for failed_node, count in Counter(launch.blamed_nodes.values()).items():
-        failures.add(count, node=node, failed_node=failed_node)
+        failures.add(count, failed_node=failed_node)
     return failures
 
 
-def _of_ranks(ranks: Sequence[RankNow], node: str) -> list[Family]:
+def _of_ranks(ranks: Sequence[RankNow]) -> list[Family]:
     phase = Family("undaunted_rank_phase", "What the rank is doing; 1 for the present phase.")
     iteration = Family("undaunted_rank_iteration", "Iteration that is under way.")
     step = Family("undaunted_rank_step_seconds", "Duration of a step, the mean of this round.")
@@ -286,7 +269,7 @@ def _of_ranks(ranks: Sequence[RankNow], node: str) -> list[Family]:
     )
     sections = Family("undaunted_rank_section_open_seconds", "Since when a section is open.")
     for one in ranks:
-        about = {"node": node, "rank": one.rank}
+        about = {"rank": one.rank}
         phase.add(1 if one.phase else None, **about, phase=one.phase)
         iteration.add(one.iteration, **about)
         step.add(one.step_s, **about)
@@ -330,7 +313,7 @@ def job_families(job: JobSummary) -> list[Family]:
     """Return the metrics of a job as a whole."""
     info = Family("undaunted_job_info", "The job; always 1.")
     info.add(1, run_id=job.run_id, outcome=job.outcome)
-    failures = Family("undaunted_job_failures_total", "Rounds that a failure ended.", "counter")
+    failures = Family("undaunted_job_failures_total", "Rounds that a failure ended.")
     for kind in sorted({"crash", "hang", "spawn", "lost", *job.failures.by_kind}):
         failures.add(job.failures.by_kind.get(kind, 0), kind=kind)
     mttf_ns = job.failures.mttf_ns
@@ -355,8 +338,7 @@ def job_families(job: JobSummary) -> list[Family]:
 
 
 def _one(name: str, text: str, value: float | None) -> Family:
-    kind = "counter" if name.endswith("_total") else "gauge"
-    return Family(f"undaunted_job_{name}", text, kind).add(value)  # type: ignore[arg-type]
+    return Family(f"undaunted_job_{name}", text).add(value)
 
 
 def _of_rank_time(job: JobSummary) -> Sequence[Family]:

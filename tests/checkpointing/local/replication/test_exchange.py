@@ -12,7 +12,7 @@ import torch.distributed as dist  # noqa: E402
 
 from undaunted.checkpointing.errors import DamagedCheckpointError  # noqa: E402
 from undaunted.checkpointing.local import flat, shard  # noqa: E402
-from undaunted.checkpointing.local.replication import transfer  # noqa: E402
+from undaunted.checkpointing.local.replication import retrieval  # noqa: E402
 from undaunted.checkpointing.local.replication.exchange import Header, exchange  # noqa: E402
 from undaunted.checkpointing.local.replication.group_utils import (  # noqa: E402
     GroupWrapper,
@@ -142,11 +142,11 @@ def test_a_shard_is_sent_when_it_is_loaded() -> None:
     def move(group: Group) -> Any:
         if group.me == 0:
             for sent, checksums in [(image, crc32), (None, ""), (image, "0" * 8)]:
-                transfer.send(group, 1, sent, checksums, "s")
+                retrieval.send(group, 1, sent, checksums, "s")
             return None
-        got = [transfer.receive(group, 0, "s"), transfer.receive(group, 0, "s")]
+        got = [retrieval.receive(group, 0, "s"), retrieval.receive(group, 0, "s")]
         with pytest.raises(DamagedCheckpointError, match="the bytes arrived changed"):
-            transfer.receive(group, 0, "s")
+            retrieval.receive(group, 0, "s")
         return got
 
     (_, (whole, nothing)) = on_ranks([0, 1], move)
