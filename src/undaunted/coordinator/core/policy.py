@@ -19,7 +19,6 @@ node that joins is told the outcome; nothing else is heard.
 from __future__ import annotations
 
 import enum
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -33,18 +32,14 @@ from undaunted.coordinator.core.blame import Blame, Cause
 from undaunted.coordinator.core.examination import EVIDENCE_S, Case, Examination
 from undaunted.coordinator.core.formation import Formation, name_some
 from undaunted.coordinator.core.intensity import FORGET, Intensity
+from undaunted.coordinator.core.members import Members
 from undaunted.coordinator.core.placement import Placement
-from undaunted.coordinator.core.progress import (
-    NO_ITERATIONS,
-    Iterations,
-    ProgressTracker,
-    together,
-)
+from undaunted.coordinator.core.progress import ProgressTracker, together
 from undaunted.coordinator.core.slowness import MOST_EXCLUDED, Slowness
 from undaunted.coordinator.core.stopping import Stopping
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, KeysView, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from undaunted.coordinator.core.config import Pace, PolicyConfig
     from undaunted.coordinator.core.examination import Ruling
@@ -88,146 +83,6 @@ class Ending:
     outcome: m.Outcome
     reason: str
     budget: str = ""
-
-
-@dataclass(slots=True)
-class Member:
-    """A node's part in the round.
-
-    Attributes:
-        place: which ranks it has.
-        finished: every rank exited with 0.
-        lost: nobody hears of it any more; later reports only say who is to blame.
-        all_ok: when it stopped, every rank had exited with 0.
-        iterations, misuse: known once it has stopped, see `messages.NodeStopped`.
-        signals: with which its ranks were told to stop.
-    """
-
-    place: m.Place
-    finished: bool = False
-    lost: bool = False
-    all_ok: bool = False
-    iterations: Iterations = NO_ITERATIONS
-    misuse: bool | None = None
-    signals: set[int] = field(default_factory=set)
-
-
-class Members:
-    """The nodes of one round, and how far each of them is. Every change takes constant time.
-
-    Attributes:
-        seats: group ranks by node.
-        lost_ranks: how many nodes that have finished went on without.
-    """
-
-    def __init__(self, places: Iterable[m.Place] = ()) -> None:
-        self._all = {place.node: Member(place) for place in places}
-        self.seats = {node: member.place.group_rank for node, member in self._all.items()}
-        self._running = dict.fromkeys(self._all)  # neither finished nor failed, stopped or lost
-        self._whole = dict.fromkeys(self._all)  # running, with all their ranks
-        self._unstopped = dict.fromkeys(self._all)  # processes may be left, and it will report
-        self._finished = 0
-        self.lost_ranks = 0
-
-    def __len__(self) -> int:
-        return len(self._all)
-
-    @property
-    def all(self) -> Iterable[Member]:
-        """In the order of group ranks."""
-        return self._all.values()
-
-    @property
-    def unstopped(self) -> KeysView[str]:
-        """Nodes that have not reported that they stopped, and are there."""
-        return self._unstopped.keys()
-
-    @property
-    def working(self) -> KeysView[str]:
-        """Nodes whose ranks run, as far as is known."""
-        return self._running.keys()
-
-    @property
-    def finished(self) -> int:
-        """How many nodes have finished."""
-        return self._finished
-
-    @property
-    def healthy(self) -> int:
-        """How many nodes have finished, or work with all their ranks."""
-        return self._finished + len(self._whole)
-
-    def works(self, node: str) -> bool:
-        """Whether ranks of the node run, as far as is known."""
-        return node in self._running
-
-    def has_finished(self, node: str) -> bool:
-        """Whether every rank of the node has exited with 0."""
-        return self._all[node].finished
-
-    def is_there(self, node: str) -> bool:
-        """Whether the node is a member and has not been lost."""
-        return node in self._all and not self._all[node].lost
-
-    def finish(self, node: str, lost_ranks: int = 0) -> None:
-        """Every rank of the node exited with 0, but for some that others went on without."""
-        member = self._all[node]
-        if node in self._running:
-            self.fail(node)
-            member.finished = member.all_ok = True
-            self._finished += 1
-            self.lost_ranks += lost_ranks
-
-    def lose_rank(self, node: str) -> None:
-        """The node goes on without one of its ranks."""
-        self._whole.pop(node, None)
-
-    def fail(self, node: str) -> None:
-        """The node's ranks do not work any more."""
-        self._running.pop(node, None)
-        self._whole.pop(node, None)
-
-    def stop(
-        self, node: str, *, all_ok: bool, iterations: Iterations, misuse: bool | None = None
-    ) -> None:
-        """No process is left on the node."""
-        if all_ok:
-            self.finish(node)
-        member = self._all[node]
-        member.all_ok, member.iterations, member.misuse = all_ok, iterations, misuse
-        self._unstopped.pop(node, None)
-        self.fail(node)
-
-    def lose(self, node: str) -> None:
-        """The node does not answer any more."""
-        self.fail(node)
-        self._all[node].lost = True
-        self._unstopped.pop(node, None)
-
-    def stops(
-        self,
-        nodes: Iterable[str],
-        number: int,
-        reason: str,
-        grace_s: float,
-        signal: int,
-        *,
-        agree: str = "",
-        failed: bool = False,
-    ) -> list[m.Stop]:
-        """Orders to stop round ``number`` on ``nodes``, for those that have not stopped.
-
-        Nobody gets the same signal once more: it would interrupt what a handler does about the
-        first.
-        """
-        told = [
-            node
-            for node in nodes
-            if node in self._unstopped and signal not in self._all[node].signals
-        ]
-        for node in told:
-            self._all[node].signals.add(signal)
-        return [m.Stop(node, number, reason, grace_s, signal, agree, failed) for node in told]
 
 
 @dataclass(slots=True)
@@ -285,10 +140,8 @@ class JobPolicy:
     limits: m.NewLimits | None = None
     pausing: bool = False
     _why: str = ""  # the reason for which the last round was stopped
-    _agree: str = ""  # see `messages.Stop`
     _announced: bool = False  # a restart was announced and has not begun
     _counted: bool = False  # the announced restart counts
-    _go_ons: Counter[str] = field(default_factory=Counter)  # in this round, by node
     _told: m.Blamed | None = None  # who is to blame, as it was said last in this round
     _too_slow: m.Slow | None = None  # the round is being stopped to go on without this rank's node
     _suspect: m.StopWanted | None = None  # its rank is to be somewhere else in the next round
@@ -356,7 +209,7 @@ class JobPolicy:
     @property
     def places(self) -> tuple[m.Place, ...]:
         """Places of the last round that was started."""
-        return tuple(member.place for member in self.members.all)
+        return tuple(member.place for member in self.members.all.values())
 
     @property
     def excluded(self) -> dict[str, str]:
@@ -396,7 +249,7 @@ class JobPolicy:
         if self.examination is not None and self.examination.complete(self.members.working):
             commands += self._rule(self.examination)
         if self.stopping is not None and self.stopping.decide(self.members.working):
-            commands += self._decided_to_stop()
+            commands += self._decided_to_stop(self.stopping)
         return commands
 
     def _take(self, event: m.Event) -> list[m.Command]:  # noqa: C901, PLR0912 - a case each
@@ -439,7 +292,7 @@ class JobPolicy:
             case m.HangSuspected():
                 return self._suspected(event)
             case m.NodeEvidence(node=node, evidence=evidence):
-                if self.examination is not None and self.members.works(node):
+                if self.examination is not None and node in self.members.working:
                     self.examination.answered(node, evidence)
                 return []
             case m.NodeTimes():
@@ -486,12 +339,13 @@ class JobPolicy:
             return self._form()
         if not self.in_round or node not in self.members.unstopped:
             return []  # it took no part, or had stopped
-        worked, finished = self.members.works(node), self.members.has_finished(node)
+        worked, finished = node in self.members.working, self.members.all[node].finished
         self.members.lose(node)
         if not finished:
             self.blame.lost(node, event.reason)
         if self.state is PolicyState.STOPPING:
-            short = self._cut_short(event.reason) if worked and self.stopping is not None else []
+            stopping = self.stopping if worked else None
+            short = [] if stopping is None else self._cut_short(event.reason, stopping.agree)
             return [*short, *self._over_if_stopped()]
         return self._nodes_down([node], event.reason) if worked else self._finish_if_done()
 
@@ -508,7 +362,9 @@ class JobPolicy:
         if self.state is PolicyState.RUNNING:
             agree = "restart" if self._fits() else "preempted"
             return self._stop_round(reason, None, grace_s, signal=event.signal, agree=agree)
-        return [*self._stops(reason, grace_s, event.signal, agree=self._agree)]
+        agree = "" if self.stopping is None else self.stopping.agree
+        stop = m.Stop("", self.round, reason, grace_s, event.signal, agree)
+        return [*self.members.stops(self.members.seats, stop)]
 
     def _unhealthy(self, event: m.NodeUnhealthy) -> list[m.Command]:
         node, reason = event.node, f"node {event.node} is unhealthy: {event.reason}"
@@ -523,7 +379,8 @@ class JobPolicy:
     def _takes_part(self, node: str) -> bool:
         """Whether the round must be over before the node can be dismissed."""
         if self.state is PolicyState.STOPPING and node in self.roster.here:
-            return self.members.is_there(node)
+            member = self.members.all.get(node)
+            return member is not None and not member.lost
         return self.state is PolicyState.RUNNING and node in self.members.unstopped
 
     def _go_on_without(self, node: str, outcome: m.Outcome, reason: str) -> list[m.Command]:
@@ -544,12 +401,13 @@ class JobPolicy:
 
     def _failed(self, event: m.NodeFailed) -> list[m.Command]:
         node = event.node
-        if event.hang and event.gone_on < self._go_ons[node]:
+        if event.hang and event.gone_on < self.members.all[node].gone_on:
             return []  # it had not heard yet that it goes on
         self.blame.failed(node, event.detail, victim=event.victim)
         if self.state is PolicyState.STOPPING and self.stopping is not None:
-            return self._cut_short(self._cause_text(Cause(node, event.detail)))
-        if self.state is not PolicyState.RUNNING or not self.members.works(node):
+            why = self._cause_text(Cause(node, event.detail))
+            return self._cut_short(why, self.stopping.agree)
+        if self.state is not PolicyState.RUNNING or node not in self.members.working:
             return []  # the round, or this node's part of it, is being stopped already
         if self.examination is not None and node in self.examination.suspects:
             self.examination.failed[node] = None
@@ -562,7 +420,7 @@ class JobPolicy:
         working = self.members.working
         if self.state is not PolicyState.RUNNING or event.node not in working:
             return []
-        if self.config.rule is None or event.gone_on < self._go_ons[event.node]:
+        if self.config.rule is None or event.gone_on < self.members.all[event.node].gone_on:
             return []
         known = self.examination
         suspects = {} if known is None else known.suspects
@@ -579,7 +437,7 @@ class JobPolicy:
         self.examination = None
         failed, rule = tuple(examination.failed), self.config.rule
         assert rule is not None, "nothing is examined otherwise"
-        blame, known = self.blame, self.members.working | examination.evidence.keys()
+        blame, known = self.blame, self.members.working.keys() | examination.evidence.keys()
         places = tuple(place for place in self.places if place.node in known)
         ruling = rule(Case(self.round, places, examination.evidence))
         self.blame.ruled(ruling)
@@ -607,7 +465,8 @@ class JobPolicy:
             return commands
         if ruling.line:
             self.blame.gone_on(down)
-        self._go_ons.update(victims)
+        for node in victims:
+            self.members.all[node].gone_on += 1
         return [*commands, *(m.GoOn(node, self.round) for node in victims)]
 
     def _timed(self, event: m.NodeTimes) -> list[m.Command]:
@@ -628,7 +487,7 @@ class JobPolicy:
         if self.slowness.note(news):
             return [m.SetTimer("slow", self.round, self.config.slow_ranks_after_s)]
         slow, members = self.slowness.worst, self.members
-        if slow is None or slow not in news or not members.works(slow.node):
+        if slow is None or slow not in news or slow.node not in members.working:
             return []
         if members.finished or self.examination is not None:
             return []
@@ -676,7 +535,7 @@ class JobPolicy:
         return [blamed]
 
     def _rank_lost(self, event: m.RankLost) -> list[m.Command]:
-        if self.state is not PolicyState.RUNNING or not self.members.works(event.node):
+        if self.state is not PolicyState.RUNNING or event.node not in self.members.working:
             return []
         self.members.lose_rank(event.node)
         why = self._cause_text(Cause(event.node, event.detail))
@@ -696,10 +555,8 @@ class JobPolicy:
         self.blame.judged(node, event.verdict, victim=event.victim, finding=event.finding)
         if node not in self.members.unstopped:
             return []
-        worked = self.members.works(node) and not event.all_ok
-        self.members.stop(
-            node, all_ok=event.all_ok, iterations=event.iterations, misuse=event.misuse
-        )
+        worked = node in self.members.working and not event.all_ok
+        self.members.stop(event)
         if self.state is PolicyState.STOPPING:
             return self._over_if_stopped()
         if worked:
@@ -856,29 +713,27 @@ class JobPolicy:
         return ending
 
     def _ranks_asked(self, event: m.RanksAsked) -> list[m.Command]:
-        if self.stopping is None or not self.members.works(event.node):
+        if self.stopping is None or event.node not in self.members.working:
             return []
         self.stopping.take(event)
-        return [] if self.stopping.after is None else [self._stop_after(event.node)]
+        return self._stops_after([event.node])
 
-    def _cut_short(self, why: str) -> list[m.Command]:
+    def _cut_short(self, why: str, agree: str) -> list[m.Command]:
         """Something has failed while all were to stop: the others need not be able to."""
-        about = (self.round, f"{why}, while all ranks were to stop")
         grace_s = self._grace_s(GRACE_ON_REQUEST_S)
-        return [m.Stop(node, *about, grace_s, agree=self._agree) for node in self.members.unstopped]
+        return self._hurry(f"{why}, while all ranks were to stop", grace_s, agree)
 
-    def _decided_to_stop(self) -> list[m.Command]:
+    def _decided_to_stop(self, stopping: Stopping) -> list[m.Command]:
         """It is known after which iteration; where no rank asks, all get the signal."""
-        assert self.stopping is not None
-        if self.stopping.after == -1 and self._agree == "restart" and not self.roster.leaving:
-            return [*self._hurry(self._why, self._grace_s(GRACE_ON_REQUEST_S))]
+        if stopping.after == -1 and stopping.agree == "restart" and not self.roster.leaving:
+            return self._hurry(self._why, self._grace_s(GRACE_ON_REQUEST_S))
         # Who failed before has been told to stop at once, and may have passed that iteration.
-        return [self._stop_after(node) for node in self.members.working]
+        return self._stops_after(self.members.working)
 
-    def _stop_after(self, node: str) -> m.StopAfter:
-        assert self.stopping is not None
-        assert self.stopping.after is not None, "known, before anybody is told"
-        return m.StopAfter(node, self.round, self.stopping.after)
+    def _stops_after(self, nodes: Iterable[str]) -> list[m.Command]:
+        """Tell nodes the iteration, once it is known."""
+        after = None if self.stopping is None else self.stopping.after
+        return [] if after is None else [m.StopAfter(node, self.round, after) for node in nodes]
 
     def _bar_member(self, node: str, reason: str, grace_s: float) -> list[m.Command]:
         """A node of this round was barred: the round stops, goes on without it, or ends the job."""
@@ -886,7 +741,7 @@ class JobPolicy:
         ending = self._hopeless(reason)
         if self.state is PolicyState.STOPPING:
             return [] if ending is None else self._instead_of_restart(ending)
-        if not self.members.works(node):
+        if node not in self.members.working:
             return []
         self.members.fail(node)
         if ending is not None and not self._enough_healthy():
@@ -907,7 +762,7 @@ class JobPolicy:
             grace_s = self._grace_s(GRACE_AFTER_FAILURE_S)
         if not self._enough_healthy():
             return self._restart(why, grace_s, outcome)
-        stops = self.members.stops(nodes, self.round, why, grace_s, 15)
+        stops = self.members.stops(nodes, m.Stop("", self.round, why, grace_s))
         text = f"{why}; {self._healthy} go on"
         return [*stops, m.Say(text), *self._finish_if_done()]
 
@@ -959,7 +814,7 @@ class JobPolicy:
         if self.state is PolicyState.PREPARING:
             return self._form()
         if self.state is PolicyState.STOPPING:
-            return [*self._hurry(self.no_quorum, GRACE_AFTER_FAILURE_S)]
+            return self._hurry(self.no_quorum, GRACE_AFTER_FAILURE_S)
         if self.state is not PolicyState.RUNNING:
             return []
         self.blame.lost("", self.no_quorum)
@@ -1114,7 +969,7 @@ class JobPolicy:
         self.blame, self.examination, self.stopping = Blame(), None, None
         self.pace, self.slowness, self._too_slow, self._suspect = None, Slowness(), None, None
         self.after, self.gone, self._why = None, "", ""
-        self._go_ons, self._told = Counter(), None
+        self._told = None
         self._announced = self._counted = False
         world_size = sum(place.slots for place in places)
         limits: list[m.Command] = [] if self.limits is None else [self.limits]
@@ -1162,28 +1017,22 @@ class JobPolicy:
             failed: see there.
             by: see `messages.Decided`.
         """
-        self.stopping, self._agree = Stopping() if agree else None, agree
         self.state, self.examination = PolicyState.STOPPING, None
+        self.stopping = Stopping(agree) if agree else None
         self.after, self._why, self._counted = after, reason, counted
         self._announced = after is None and (not self.roster.leaving or self._fits())
         action = "restart" if self._announced else "end"
         why = reason if after is None else after.reason
         commands: list[m.Command] = [m.Decided(self.round, action, why, self.restarts_left, by)]
-        about = (self.round, reason, grace_s, signal)
-        commands += self.members.stops(self.members.seats, *about, agree=agree, failed=failed)
+        stop = m.Stop("", self.round, reason, grace_s, signal, agree, failed)
+        commands += self.members.stops(self.members.seats, stop)
         commands.append(m.SetTimer("stop", self.round, grace_s + STOP_MARGIN_S))
         return commands + self._over_if_stopped()
 
-    def _stops(
-        self, reason: str, grace_s: float, signal: int = 15, *, agree: str = ""
-    ) -> list[m.Stop]:
-        """Orders for all nodes that have not stopped."""
-        about = (self.round, reason, grace_s, signal)
-        return self.members.stops(self.members.seats, *about, agree=agree)
-
-    def _hurry(self, reason: str, grace_s: float) -> list[m.Stop]:
-        """Orders that leave less time to all nodes that have not stopped."""
-        return [m.Stop(node, self.round, reason, grace_s) for node in self.members.unstopped]
+    def _hurry(self, reason: str, grace_s: float, agree: str = "") -> list[m.Command]:
+        """Leave less time to all nodes that have not stopped."""
+        order = m.Stop("", self.round, reason, grace_s, agree=agree)
+        return [replace(order, node=node) for node in self.members.unstopped]
 
     def _stop_timed_out(self) -> list[m.Command]:
         """Go on without nodes that do not report that they have stopped."""
@@ -1200,7 +1049,7 @@ class JobPolicy:
         if self.members.unstopped:
             return []
         preempted = self.after is not None and self.after.outcome is m.Outcome.PREEMPTED
-        if preempted and all(member.all_ok for member in self.members.all):
+        if preempted and self.members.all_ok:
             self.after = Ending(m.Outcome.FINISHED, f"{self._why}, and every rank exited with 0")
         finished = self.after is not None and self.after.outcome is m.Outcome.FINISHED
         commands = [] if finished else self._blamed()
@@ -1240,7 +1089,7 @@ class JobPolicy:
         if not self._announced:  # for nodes that leave, and of which some may be lost by now
             leaving = leaving or self._why
         if leaving:
-            if all(member.all_ok for member in self.members.all):
+            if self.members.all_ok:
                 done = f"{leaving}, and every rank exited with 0"
                 return Ending(m.Outcome.FINISHED, done)
             # Nodes that are back by now change nothing: ranks were told that the job ends.
@@ -1248,11 +1097,8 @@ class JobPolicy:
                 return Ending(m.Outcome.PREEMPTED, leaving)
         if self._counted and self._is_misuse:
             return Ending(m.Outcome.FAILED, f"{self._why}; {_MISUSE}", _MISUSE)
-        if self._counted:
-            seen = [member.iterations for member in self.members.all]
-            if stuck := self.tracker.round_over(self.round, seen):
-                return Ending(m.Outcome.NO_RESTART, stuck)
-        return None
+        stuck = self._counted and self.tracker.round_over(self.round, self.members.iterations)
+        return Ending(m.Outcome.NO_RESTART, stuck) if stuck else None
 
     def _advise(self) -> list[m.Command]:
         """Add the round to the history; if it failed, say what is best done, and perhaps do so."""
@@ -1264,7 +1110,7 @@ class JobPolicy:
             round=self.round,
             nodes=tuple(self.members.seats),
             spare=len(self.roster.candidates()) - self.config.min_nodes,
-            iteration=together(member.iterations for member in self.members.all).last,
+            iteration=together(self.members.iterations).last,
             blamed=blamed,
             lost=blamed is not None and blamed.node in self.blame.losses,
             findings=self.blame.findings,
@@ -1298,8 +1144,8 @@ class JobPolicy:
     @property
     def _is_misuse(self) -> bool:
         """Whether the program cannot be meant to run as it was called; a restart is of no use."""
-        ends = {member.misuse for member in self.members.all}
-        begun = any(member.iterations.last is not None for member in self.members.all)
+        ends = {member.misuse for member in self.members.all.values()}
+        begun = together(self.members.iterations).last is not None
         return self.round == 0 and True in ends and False not in ends and not begun
 
     def _with_first_cause(self, ending: Ending) -> Ending:
@@ -1327,8 +1173,7 @@ class JobPolicy:
         for node in [node for node in self.members.seats if self.roster.barred(node)]:
             if node in self.roster.here:
                 commands += self._dismiss(node, m.Outcome.EXCLUDED, self.roster.barred(node))
-        seen = [member.iterations for member in self.members.all]
-        if self._counted and (text := self.tracker.to_say(seen)):
+        if self._counted and (text := self.tracker.to_say(self.members.iterations)):
             commands.append(m.Say(text))
         return commands
 
