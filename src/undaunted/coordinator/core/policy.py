@@ -53,8 +53,9 @@ GRACE_ON_REQUEST_S = 15.0
 # How much longer than the grace a node may take to report that it has stopped: processes that
 # cannot be killed, health checks and the wait for device memory are part of that.
 STOP_MARGIN_S = 180.0
-# How the job ends when a rank wants it to, and why.
+# How the job ends when a rank wants it to, or is not to go on where it is, and why.
 _WISHES = {
+    "suspect": (m.Outcome.SUSPECT, "{} has a result that may be wrong"),
     "requested": (m.Outcome.PREEMPTED, "{} asked for a stop"),
     "deadline": (m.Outcome.PREEMPTED, "the time that the job has is over, says {}"),
     "invalid": (m.Outcome.INVALID, "{} has a result that is not to be used"),
@@ -83,6 +84,24 @@ class Ending:
     outcome: m.Outcome
     reason: str
     budget: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unwanted:
+    """A rank whose work is done somewhere else from the next round on, if that is possible.
+
+    Attributes:
+        rank, node: which one it is, and where.
+        why: for people.
+        otherwise: how the job ends if there is no other place for it; None = it stays there.
+        lost: the share of the time that it costs, if that is all that is wrong with it.
+    """
+
+    rank: int
+    node: str
+    why: str
+    otherwise: m.Outcome | None = None
+    lost: float = 1.0
 
 
 @dataclass(slots=True)
@@ -143,8 +162,9 @@ class JobPolicy:
     _announced: bool = False  # a restart was announced and has not begun
     _counted: bool = False  # the announced restart counts
     _told: m.Blamed | None = None  # who is to blame, as it was said last in this round
-    _too_slow: m.Slow | None = None  # the round is being stopped to go on without this rank's node
-    _suspect: m.StopWanted | None = None  # its rank is to be somewhere else in the next round
+    _unwanted: list[Unwanted] = field(
+        default_factory=list
+    )  # one is slow, or one has been suspected
 
     def __post_init__(self) -> None:
         """Begin with nothing known."""
@@ -491,40 +511,59 @@ class JobPolicy:
             return []
         if members.finished or self.examination is not None:
             return []
-        node = slow.node
-        why = f"rank {slow.rank} (node {node}) has been slow for "
-        why += f"{format_duration(self.config.slow_ranks_after_s)}, {slow.lost:.0%} of the time "
-        why += "is lost"
-        grace_s = self._grace_s(GRACE_ON_REQUEST_S)
+        node, long = slow.node, format_duration(self.config.slow_ranks_after_s)
+        why = f"rank {slow.rank} (node {node}) has been slow for {long}, "
+        why += f"{slow.lost:.0%} of the time is lost"
         if self.config.slow_ranks == "stop":
-            return self._stop_round(why, Ending(m.Outcome.NO_RESTART, why), grace_s)
-        if kept := self._kept_though(slow):
+            ending = Ending(m.Outcome.NO_RESTART, why)
+            return self._stop_round(why, ending, self._grace_s(GRACE_ON_REQUEST_S))
+        reason = f"rank {slow.rank} was slow for long"
+        unwanted = Unwanted(slow.rank, node, reason, lost=slow.lost)
+        if kept := self._kept_though(unwanted):
             said, self.slowness.said = self.slowness.said, True
             return [] if said else [m.Say(f"{why}; node {node} is kept: {kept}")]
-        self._too_slow = slow
+        self._unwanted.append(unwanted)
         why += ": the job goes on without the node"
         return self._stop_round(why, None, self.config.term_timeout_s, agree="restart")
 
-    def _kept_though(self, slow: m.Slow) -> str:
-        """Why a node takes part though it has a slow rank, "" = it need not."""
-        if slow.rank in self.slow_before:
+    def _kept_though(self, unwanted: Unwanted) -> str:
+        """Why the node of such a rank takes part, "" = it need not."""
+        if unwanted.otherwise is None and unwanted.rank in self.slow_before:
             return "this rank was slow on another node as well, so its work is slow, not the node"
         if len(self.roster.excluded) >= MOST_EXCLUDED:
             return f"{len(self.roster.excluded)} nodes are excluded already"
-        others = self.formation.choose(self.members.seats, without=[slow.node])
+        others = self.formation.choose(self.members.seats, without=[unwanted.node])
         if not isinstance(others, Placement):
             return "the job needs it, start a spare one"
         ranks = sum(place.slots for place in self.places)
         fewer = 1 - sum(place.slots for place in others.places) / ranks
-        if fewer >= slow.lost:
+        if fewer >= unwanted.lost:
             return f"without it there would be {fewer:.0%} fewer ranks, start a spare one"
         return ""
 
-    def _without_slow(self, slow: m.Slow) -> None:
-        """The round is over: leave the node out, unless the job needs it by now."""
-        reason = f"rank {slow.rank} was slow for long"
-        if not self._kept_though(slow) and self._leave_out([slow.node], reason):
-            self.slow_before = tuple(sorted({*self.slow_before, slow.rank}))
+    def _nowhere_else(self, unwanted: Unwanted) -> Ending | None:
+        """How the job ends if there is no other place for a rank, None = it goes on."""
+        outcome = unwanted.otherwise
+        turns = outcome is m.Outcome.SUSPECT and self._can_turn
+        if outcome is None or turns or not self._kept_though(unwanted):
+            return None
+        return Ending(outcome, f"{unwanted.why}, and there is no other place for it")
+
+    @property
+    def _can_turn(self) -> bool:
+        """Whether a rank has not yet been on all slots of its node."""
+        return self.turned + 1 < max((place.slots for place in self.places), default=0)
+
+    def _move(self, unwanted: Unwanted) -> Ending | None:
+        """The round is over: have the rank somewhere else in the next one, or end the job."""
+        if self._kept_though(unwanted):
+            ending = self._nowhere_else(unwanted)
+            self.turned += unwanted.otherwise is not None and ending is None
+            return ending
+        self._leave_out([unwanted.node], unwanted.why)
+        if unwanted.otherwise is None:
+            self.slow_before = tuple(sorted({*self.slow_before, unwanted.rank}))
+        return None
 
     def _blamed(self) -> list[m.Command]:
         """Tell everybody who is to blame, unless that was said before in this round."""
@@ -651,66 +690,25 @@ class JobPolicy:
         return self._instead_of_restart(ending)
 
     def _stop_wanted(self, event: m.StopWanted) -> list[m.Command]:
-        who = f"rank {event.rank} (node {self._node_of(event)})"
-        if event.why == "preempted":
+        of_rank = [place.node for place in self.places if place.has_any((event.rank,))]
+        node, why = of_rank[0] if of_rank else event.node, event.why
+        who = f"rank {event.rank} (node {node})"
+        if why == "preempted":
             return self._preempted(
                 m.Preempted(event.node, 15, "SIGTERM"), f"{who} was told to stop"
             )
-        if event.why == "suspect" or (
-            event.why == "straggler" and self.config.slow_ranks == "exclude"
-        ):
-            return self._suspicious(event)
-        outcome, reason = _WISHES[event.why]
-        ending = Ending(outcome, reason.format(who) + event.said)
+        outcome, text = _WISHES[why]
+        reason = text.format(who) + event.said
+        ending: Ending | None = Ending(outcome, reason)
+        moves = why == "suspect" or (why == "straggler" and self.config.slow_ranks == "exclude")
+        if moves:
+            unwanted = Unwanted(event.rank, node, reason, outcome)
+            ending = self._nowhere_else(unwanted)
+            if all(each.otherwise is None for each in self._unwanted):
+                self._unwanted.append(unwanted)
         if self.state is PolicyState.RUNNING:
-            return self._stop_round(
-                ending.reason, ending, self.config.term_timeout_s, agree=event.why
-            )
-        return self._instead_of_restart(ending)
-
-    def _suspicious(self, event: m.StopWanted) -> list[m.Command]:
-        """Do the work of a rank somewhere else from now on, if that is possible."""
-        if self._suspect is None:
-            self._suspect = event
-        if self.state is not PolicyState.RUNNING:
-            return []
-        ending = self._nowhere_else(event)
-        grace_s = self.config.term_timeout_s
-        return self._stop_round(self._suspicion(event), ending, grace_s, agree=event.why)
-
-    def _suspicion(self, event: m.StopWanted) -> str:
-        what = "has a result that may be wrong" if event.why == "suspect" else "is slow"
-        return f"rank {event.rank} (node {self._node_of(event)}) {what}{event.said}"
-
-    def _node_of(self, event: m.StopWanted) -> str:
-        """The node of the rank that is the reason of a wish."""
-        of_rank = [place.node for place in self.places if place.has_any((event.rank,))]
-        return of_rank[0] if of_rank else event.node
-
-    def _nowhere_else(self, event: m.StopWanted) -> Ending | None:
-        """How the job ends if a rank can be nowhere else, None = it can be."""
-        node = self._node_of(event)
-        if self._can_spare(node) or (event.why == "suspect" and self._can_turn):
-            return None
-        outcome = m.Outcome.SUSPECT if event.why == "suspect" else m.Outcome.STRAGGLER
-        return Ending(outcome, f"{self._suspicion(event)}, and there is no other place for it")
-
-    def _can_spare(self, node: str) -> bool:
-        return len(self.roster.excluded) < MOST_EXCLUDED and self._fits(without=[node])
-
-    @property
-    def _can_turn(self) -> bool:
-        """Whether a rank has not yet been on all slots of its node."""
-        return self.turned + 1 < max((place.slots for place in self.places), default=0)
-
-    def _move(self, event: m.StopWanted) -> Ending | None:
-        """The round is over: have the rank somewhere else in the next one, or end the job."""
-        node = self._node_of(event)
-        if self._can_spare(node) and self._leave_out([node], self._suspicion(event)):
-            return None
-        ending = self._nowhere_else(event)
-        self.turned += ending is None
-        return ending
+            return self._stop_round(reason, ending, self.config.term_timeout_s, agree=why)
+        return [] if moves else self._instead_of_restart(Ending(outcome, reason))
 
     def _ranks_asked(self, event: m.RanksAsked) -> list[m.Command]:
         if self.stopping is None or event.node not in self.members.working:
@@ -967,7 +965,7 @@ class JobPolicy:
         self.state = PolicyState.RUNNING
         self.members = Members(places)
         self.blame, self.examination, self.stopping = Blame(), None, None
-        self.pace, self.slowness, self._too_slow, self._suspect = None, Slowness(), None, None
+        self.pace, self.slowness, self._unwanted = None, Slowness(), []
         self.after, self.gone, self._why = None, "", ""
         self._told = None
         self._announced = self._counted = False
@@ -1057,10 +1055,9 @@ class JobPolicy:
             self.after = self._no_next_round()
         if not finished:
             commands += self._advise()
-        if self.after is None and self._too_slow is not None and not self.no_quorum:
-            self._without_slow(self._too_slow)
-        if self.after is None and self._suspect is not None and not self.no_quorum:
-            self.after = self._move(self._suspect)
+        for unwanted in self._unwanted:
+            if self.after is None and not self.no_quorum:
+                self.after = self._move(unwanted)
         if self.after is None:
             return [*commands, *self._let_go(), *self._pause(), *self._form()]
         self.after = self._with_first_cause(self.after)
