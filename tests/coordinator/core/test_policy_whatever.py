@@ -360,7 +360,7 @@ class AnyJob(RuleBasedStateMachine):
         """Another leader goes on with what survives the old one."""
         old, agents = self.policy, self.world.agents
         here = old.roster.here
-        reached, stalled = old.progress
+        reached, stalled = old.tracker.known
         self.policy = JobPolicy.restored(
             self.world.config,
             round=old.round,

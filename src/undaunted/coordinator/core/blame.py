@@ -57,6 +57,7 @@ class Blame:
     _gone_on: bool = False  # after the ruling
     _without: set[str] = field(default_factory=set)  # nodes that have failed before that
     _lost_before: int = 0  # of ``_lost``
+    _told: Blamed | None = None
 
     def ruled(self, ruling: Ruling) -> None:
         """All nodes were looked at.
@@ -128,6 +129,14 @@ class Blame:
         victims = [node for node, report in self._reports.items() if report.victim]
         others = tuple(node for node in victims if node != cause.node)
         return Blamed(round_number, cause.node, cause.text, others)
+
+    def news(self, round_number: int) -> list[Blamed]:
+        """The verdict, unless it is what was said before."""
+        verdict = self.verdict(round_number)
+        if verdict is None or verdict == self._told:
+            return []
+        self._told = verdict
+        return [verdict]
 
 
 def _together(lost: list[Cause]) -> Cause:

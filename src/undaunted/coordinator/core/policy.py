@@ -161,10 +161,7 @@ class JobPolicy:
     _why: str = ""  # the reason for which the last round was stopped
     _announced: bool = False  # a restart was announced and has not begun
     _counted: bool = False  # the announced restart counts
-    _told: m.Blamed | None = None  # who is to blame, as it was said last in this round
-    _unwanted: list[Unwanted] = field(
-        default_factory=list
-    )  # one is slow, or one has been suspected
+    _unwanted: list[Unwanted] = field(default_factory=list)  # in this round: a slow one, a suspect
 
     def __post_init__(self) -> None:
         """Begin with nothing known."""
@@ -197,8 +194,8 @@ class JobPolicy:
                 node may have begun that round.
             restarts_used: of the budget.
             excluded: see the property.
-            reached: see `progress`.
-            stalled: see `progress`.
+            reached: see `ProgressTracker.known`.
+            stalled: see `ProgressTracker.known`.
         """
         policy = cls(config, round=round, restarts_used=restarts_used, prepared=prepared)
         known = list(nodes)
@@ -237,11 +234,6 @@ class JobPolicy:
         return self.roster.excluded
 
     @property
-    def progress(self) -> tuple[int | None, tuple[str, ...]]:
-        """The highest iteration reached, and one text per round in a row without progress."""
-        return self.tracker.known
-
-    @property
     def next_round(self) -> int:
         """Number of the next round."""
         return max(self.round, self.prepared) + 1
@@ -252,19 +244,15 @@ class JobPolicy:
         return self.formation.roster
 
     @property
-    def in_round(self) -> bool:
-        """Whether reports about the round matter."""
-        return self.state in {PolicyState.RUNNING, PolicyState.STOPPING}
-
-    @property
     def restarts_left(self) -> int:
         """Restarts the job may still take."""
         return max(0, self.config.max_restarts - self.restarts_used)
 
     def handle(self, event: m.Event) -> list[m.Command]:
         """Take one event; return the commands it causes, in order."""
-        if self.ending is not None:
-            return self._too_late(event, self.ending)
+        if (ending := self.ending) is not None:
+            late = [event.info.name] if isinstance(event, m.NodeJoined) else []
+            return [m.End(node, ending.outcome, ending.reason) for node in late]
         commands = self._take(event)
         if self.examination is not None and self.examination.complete(self.members.working):
             commands += self._rule(self.examination)
@@ -282,9 +270,10 @@ class JobPolicy:
                 self.roster.returning.add(node)
                 return []
             case m.TableAccepted():
-                return self._accepted(event)
-            case m.Preempted():
-                return self._preempted(event)
+                due = self.preparing and event.round == self.next_round
+                return self._start(event) if due else []
+            case m.Preempted(node=node, signal=signal, signal_name=name):
+                return self._leaves(node, signal, f"the launcher on node {node} received {name}")
             case m.NodeUnhealthy():
                 return self._unhealthy(event)
             case m.QuorumLost():
@@ -304,23 +293,26 @@ class JobPolicy:
                 return []
             case m.TimerFired():
                 return self._timer(event)
-        if not self.in_round or event.round != self.round or event.node not in self.members.seats:
-            return []  # stale, or from a stranger
+        stopping, working = self.state is PolicyState.STOPPING, event.node in self.members.working
+        if not (self.running or stopping) or event.round != self.round:
+            return []  # stale
+        if event.node not in self.members.seats:
+            return []  # from a stranger
         match event:
             case m.NodeFailed():
                 return self._failed(event)
-            case m.HangSuspected():
-                return self._suspected(event)
             case m.NodeEvidence(node=node, evidence=evidence):
-                if self.examination is not None and node in self.members.working:
+                if self.examination is not None and working:
                     self.examination.answered(node, evidence)
-                return []
-            case m.NodeTimes():
+            case m.HangSuspected() if self.running and working:
+                return self._suspected(event)
+            case m.NodeTimes() if self.running:
                 return self._timed(event)
-            case m.RankLost():
+            case m.RankLost() if self.running and working:
                 return self._rank_lost(event)
-            case m.NodeFinished():
-                return self._finished(event)
+            case m.NodeFinished() if self.running:
+                self.members.finish(event.node, event.lost)
+                return self._finish_if_done()
             case m.NodeStopped():
                 return self._stopped(event)
             case m.ExclusionRequested():
@@ -329,15 +321,12 @@ class JobPolicy:
                 return self._shutdown_requested(event)
             case m.StopWanted():
                 return self._stop_wanted(event)
-            case m.RanksAsked():
-                return self._ranks_asked(event)
+            case m.RanksAsked() if self.stopping is not None and working:
+                self.stopping.take(event)
+                return self._stops_after([event.node])
+        return []
 
     # --- nodes come and go ----------------------------------------------------------------------
-
-    def _too_late(self, event: m.Event, ending: Ending) -> list[m.Command]:
-        if not isinstance(event, m.NodeJoined):
-            return []
-        return [m.End(event.info.name, ending.outcome, ending.reason)]
 
     def _joined(self, info: m.NodeInfo) -> list[m.Command]:
         if info.name in self.roster.here:
@@ -357,33 +346,30 @@ class JobPolicy:
         self.roster.lose(node, returns=event.returns)
         if self.state is PolicyState.FORMING or node in self.formation.chosen:
             return self._form()
-        if not self.in_round or node not in self.members.unstopped:
+        if self.state is PolicyState.PREPARING or node not in self.members.unstopped:
             return []  # it took no part, or had stopped
         worked, finished = node in self.members.working, self.members.all[node].finished
         self.members.lose(node)
         if not finished:
             self.blame.lost(node, event.reason)
         if self.state is PolicyState.STOPPING:
-            stopping = self.stopping if worked else None
-            short = [] if stopping is None else self._cut_short(event.reason, stopping.agree)
+            short = self._cut_short(event.reason) if worked else []
             return [*short, *self._over_if_stopped()]
         return self._nodes_down([node], event.reason) if worked else self._finish_if_done()
 
-    def _preempted(self, event: m.Preempted, reason: str = "") -> list[m.Command]:
-        node = event.node
-        reason = reason or f"the launcher on node {node} received {event.signal_name}"
+    def _leaves(self, node: str, signal: int, reason: str) -> list[m.Command]:
+        """A node goes in order: with the others if they cannot go on without it."""
         if not self._takes_part(node):
             alone = not (self.roster.here.keys() - {node})
             if self.state is not PolicyState.RUNNING and (alone or self.round >= 0):
                 self.gone = reason
             return self._go_on_without(node, m.Outcome.PREEMPTED, reason)
         self.roster.leaving[node] = reason
-        grace_s = self.config.term_timeout_s
         if self.state is PolicyState.RUNNING:
             agree = "restart" if self._fits() else "preempted"
-            return self._stop_round(reason, None, grace_s, signal=event.signal, agree=agree)
+            return self._stop_round(reason, None, signal=signal, agree=agree)
         agree = "" if self.stopping is None else self.stopping.agree
-        stop = m.Stop("", self.round, reason, grace_s, event.signal, agree)
+        stop = m.Stop("", self.round, reason, self.config.term_timeout_s, signal, agree)
         return [*self.members.stops(self.members.seats, stop)]
 
     def _unhealthy(self, event: m.NodeUnhealthy) -> list[m.Command]:
@@ -412,34 +398,23 @@ class JobPolicy:
 
     # --- what happens in a round ----------------------------------------------------------------
 
-    def _accepted(self, event: m.TableAccepted) -> list[m.Command]:
-        if self.state is not PolicyState.PREPARING or event.round != self.next_round:
-            return []
-        joined = m.SetTimer("joined", self.next_round, self.config.last_call_s)
-        more = len(self.roster.here) > len(self.formation.chosen)
-        return [*self._start(event), *([joined] if more else [])]
-
     def _failed(self, event: m.NodeFailed) -> list[m.Command]:
         node = event.node
         if event.hang and event.gone_on < self.members.all[node].gone_on:
             return []  # it had not heard yet that it goes on
         self.blame.failed(node, event.detail, victim=event.victim)
-        if self.state is PolicyState.STOPPING and self.stopping is not None:
-            why = self._cause_text(Cause(node, event.detail))
-            return self._cut_short(why, self.stopping.agree)
+        if self.state is PolicyState.STOPPING:
+            return self._cut_short(self._named(node, event.detail))
         if self.state is not PolicyState.RUNNING or node not in self.members.working:
             return []  # the round, or this node's part of it, is being stopped already
         if self.examination is not None and node in self.examination.suspects:
             self.examination.failed[node] = None
             return []  # until all nodes have been looked at
         self.members.fail(node)
-        return self._nodes_down([node], self._cause_text(Cause(node, event.detail)))
+        return self._nodes_down([node], self._named(node, event.detail))
 
     def _suspected(self, event: m.HangSuspected) -> list[m.Command]:
         """A limit was passed: have all nodes looked at."""
-        working = self.members.working
-        if self.state is not PolicyState.RUNNING or event.node not in working:
-            return []
         if self.config.rule is None or event.gone_on < self.members.all[event.node].gone_on:
             return []
         known = self.examination
@@ -447,8 +422,8 @@ class JobPolicy:
         suspects[event.node] = None
         if known is not None and not known.over:
             return []
-        self.examination = Examination(tuple(working), suspects)
-        others = [node for node in working if node not in suspects]
+        self.examination = Examination(tuple(self.members.working), suspects)
+        others = [node for node in self.members.working if node not in suspects]
         timer = m.SetTimer("evidence", self.round, EVIDENCE_S)
         return [*(m.Gather(node, self.round) for node in others), timer]
 
@@ -462,10 +437,11 @@ class JobPolicy:
         ruling = rule(Case(self.round, places, examination.evidence))
         self.blame.ruled(ruling)
         line = ruling.line or blame.reports[failed[0]]
-        why = self._cause_text(Cause(ruling.node if ruling.line else failed[0], line))
+        why = self._named(ruling.node if ruling.line else failed[0], line)
         told: list[m.Command] = []
         if ruling.line:
-            told += self._blamed() or [m.Say(ruling.line)]  # it changes nothing, but is the reason
+            # What was said before is said again: it changes nothing, but is the reason.
+            told += self.blame.news(self.round) or [m.Say(ruling.line)]
         if ruling.problem:
             told.append(m.Say(f"who hangs is not known, since judging it failed: {ruling.problem}"))
         return [*told, *self._hung(failed, ruling, why)]
@@ -491,10 +467,10 @@ class JobPolicy:
 
     def _timed(self, event: m.NodeTimes) -> list[m.Command]:
         """A node has told how long its ranks have worked in the last steps."""
-        if self.state is not PolicyState.RUNNING or self.config.pace is None:
-            return []
-        if self.pace is None:
+        if self.pace is None and self.config.pace is not None:
             self.pace = self.config.pace(self.round, self.places)
+        if self.pace is None:
+            return []
         news = list(self.pace(event.node, event.times))
         slow = [each for each in news if isinstance(each, m.Slow)]
         told = [each for each in news if not isinstance(each, m.Slow) or each.line]
@@ -515,8 +491,7 @@ class JobPolicy:
         why = f"rank {slow.rank} (node {node}) has been slow for {long}, "
         why += f"{slow.lost:.0%} of the time is lost"
         if self.config.slow_ranks == "stop":
-            ending = Ending(m.Outcome.NO_RESTART, why)
-            return self._stop_round(why, ending, self._grace_s(GRACE_ON_REQUEST_S))
+            return self._stop_round(why, Ending(m.Outcome.NO_RESTART, why))
         reason = f"rank {slow.rank} was slow for long"
         unwanted = Unwanted(slow.rank, node, reason, lost=slow.lost)
         if kept := self._kept_though(unwanted):
@@ -524,7 +499,7 @@ class JobPolicy:
             return [] if said else [m.Say(f"{why}; node {node} is kept: {kept}")]
         self._unwanted.append(unwanted)
         why += ": the job goes on without the node"
-        return self._stop_round(why, None, self.config.term_timeout_s, agree="restart")
+        return self._stop_round(why, None, agree="restart")
 
     def _kept_though(self, unwanted: Unwanted) -> str:
         """Why the node of such a rank takes part, "" = it need not."""
@@ -565,29 +540,13 @@ class JobPolicy:
             self.slow_before = tuple(sorted({*self.slow_before, unwanted.rank}))
         return None
 
-    def _blamed(self) -> list[m.Command]:
-        """Tell everybody who is to blame, unless that was said before in this round."""
-        blamed = self.blame.verdict(self.round)
-        if blamed is None or blamed == self._told:
-            return []
-        self._told = blamed
-        return [blamed]
-
     def _rank_lost(self, event: m.RankLost) -> list[m.Command]:
-        if self.state is not PolicyState.RUNNING or event.node not in self.members.working:
-            return []
         self.members.lose_rank(event.node)
-        why = self._cause_text(Cause(event.node, event.detail))
+        why = self._named(event.node, event.detail)
         if self._enough_healthy():
             return [m.Say(f"{why}; {self._healthy} are left with all their ranks")]
         self.blame.failed(event.node, event.detail)
         return self._restart(why, self._grace_s(GRACE_AFTER_FAILURE_S), m.Outcome.FAILED)
-
-    def _finished(self, event: m.NodeFinished) -> list[m.Command]:
-        if self.state is not PolicyState.RUNNING:
-            return []
-        self.members.finish(event.node, event.lost)
-        return self._finish_if_done()
 
     def _stopped(self, event: m.NodeStopped) -> list[m.Command]:
         node = event.node
@@ -601,7 +560,7 @@ class JobPolicy:
         if worked:
             detail = event.verdict or "its ranks were stopped"
             self.blame.failed(node, detail, victim=event.victim)
-            return self._nodes_down([node], self._cause_text(Cause(node, detail)))
+            return self._nodes_down([node], self._named(node, detail))
         if reason := self.roster.barred(node):
             return self._dismiss(node, m.Outcome.EXCLUDED, reason)
         return self._finish_if_done()
@@ -654,12 +613,9 @@ class JobPolicy:
     def _stop_ordered(self, event: m.StopOrdered) -> list[m.Command]:
         """End the job: now, or as soon as nothing runs and there is a quorum."""
         reason = f"{event.by} asked for a stop"
-        outcome, agree, grace_s = m.Outcome.NO_RESTART, "", self._grace_s(GRACE_ON_REQUEST_S)
-        if event.save:
-            outcome, agree, grace_s = m.Outcome.PREEMPTED, "requested", self.config.term_timeout_s
-        ending = Ending(outcome, reason)
+        ending = Ending(m.Outcome.PREEMPTED if event.save else m.Outcome.NO_RESTART, reason)
         if self.state is PolicyState.RUNNING:
-            return self._stop_round(reason, ending, grace_s, agree=agree)
+            return self._stop_round(reason, ending, agree="requested" if event.save else "")
         if self.after is not None:
             return [m.Say(f"{reason}: it ends already, since {self.after.reason}")]
         if self.state is not PolicyState.STOPPING and not self.no_quorum:
@@ -671,10 +627,7 @@ class JobPolicy:
         self, reason: str, order: m.RestartOrdered | m.ExclusionOrdered
     ) -> list[m.Command]:
         """Nothing has failed, so this costs no restart."""
-        grace_s, agree = self._grace_s(GRACE_ON_REQUEST_S), ""
-        if order.save:
-            grace_s, agree = self.config.term_timeout_s, "restart"
-        return self._stop_round(reason, None, grace_s, agree=agree, by=order.by)
+        return self._stop_round(reason, None, agree="restart" if order.save else "", by=order.by)
 
     def _limits_ordered(self, event: m.LimitsOrdered) -> list[m.Command]:
         known = {} if self.limits is None else self.limits.limits
@@ -686,7 +639,7 @@ class JobPolicy:
         reason = f"{event.by} on node {event.node} asked for a shutdown{said}"
         ending = Ending(m.Outcome.NO_RESTART, reason)
         if self.state is PolicyState.RUNNING:
-            return self._stop_round(reason, ending, self._grace_s(GRACE_ON_REQUEST_S))
+            return self._stop_round(reason, ending)
         return self._instead_of_restart(ending)
 
     def _stop_wanted(self, event: m.StopWanted) -> list[m.Command]:
@@ -694,9 +647,7 @@ class JobPolicy:
         node, why = of_rank[0] if of_rank else event.node, event.why
         who = f"rank {event.rank} (node {node})"
         if why == "preempted":
-            return self._preempted(
-                m.Preempted(event.node, 15, "SIGTERM"), f"{who} was told to stop"
-            )
+            return self._leaves(event.node, 15, f"{who} was told to stop")
         outcome, text = _WISHES[why]
         reason = text.format(who) + event.said
         ending: Ending | None = Ending(outcome, reason)
@@ -707,19 +658,15 @@ class JobPolicy:
             if all(each.otherwise is None for each in self._unwanted):
                 self._unwanted.append(unwanted)
         if self.state is PolicyState.RUNNING:
-            return self._stop_round(reason, ending, self.config.term_timeout_s, agree=why)
+            return self._stop_round(reason, ending, agree=why)
         return [] if moves else self._instead_of_restart(Ending(outcome, reason))
 
-    def _ranks_asked(self, event: m.RanksAsked) -> list[m.Command]:
-        if self.stopping is None or event.node not in self.members.working:
+    def _cut_short(self, why: str) -> list[m.Command]:
+        """Something has failed; if all were to stop together, the others need not be able to."""
+        if self.stopping is None:
             return []
-        self.stopping.take(event)
-        return self._stops_after([event.node])
-
-    def _cut_short(self, why: str, agree: str) -> list[m.Command]:
-        """Something has failed while all were to stop: the others need not be able to."""
         grace_s = self._grace_s(GRACE_ON_REQUEST_S)
-        return self._hurry(f"{why}, while all ranks were to stop", grace_s, agree)
+        return self._hurry(f"{why}, while all ranks were to stop", grace_s, self.stopping.agree)
 
     def _decided_to_stop(self, stopping: Stopping) -> list[m.Command]:
         """It is known after which iteration; where no rank asks, all get the signal."""
@@ -847,19 +794,15 @@ class JobPolicy:
             case "prepare", PolicyState.PREPARING:
                 return self._prepare_timed_out(event.silent)
             case "joined", PolicyState.RUNNING:
-                return self._grow() or self._name_spares()
+                spares = [node for node in self.roster.here if node not in self.members.seats]
+                said = m.Say(f"spare nodes: {name_some(spares)}")
+                return self._grow() or ([said] if spares else [])
             case "slow", PolicyState.RUNNING:
                 self.slowness.lasted = True  # the next times say whether the rank still steps
-            case "evidence", PolicyState.RUNNING:
-                return self._evidence_late()
+            case "evidence", PolicyState.RUNNING if self.examination is not None:
+                self.examination.over = True  # if no suspect has failed, nothing need happen
             case "stop", PolicyState.STOPPING:
                 return self._stop_timed_out()
-        return []
-
-    def _evidence_late(self) -> list[m.Command]:
-        """Do without what has not come. If no suspect has failed by now, nothing need happen."""
-        if self.examination is not None:
-            self.examination.over = True
         return []
 
     def _grow(self) -> list[m.Command]:
@@ -872,11 +815,7 @@ class JobPolicy:
         if then <= now:
             return []
         reason = f"nodes have joined: the job grows from {now} to {then} nodes"
-        return self._stop_round(reason, None, self.config.term_timeout_s, agree="restart")
-
-    def _name_spares(self) -> list[m.Command]:
-        spares = [node for node in self.roster.here if node not in self.members.seats]
-        return [m.Say(f"spare nodes: {name_some(spares)}")] if spares else []
+        return self._stop_round(reason, None, agree="restart")
 
     # --- towards the next round -----------------------------------------------------------------
 
@@ -967,7 +906,6 @@ class JobPolicy:
         self.blame, self.examination, self.stopping = Blame(), None, None
         self.pace, self.slowness, self._unwanted = None, Slowness(), []
         self.after, self.gone, self._why = None, "", ""
-        self._told = None
         self._announced = self._counted = False
         world_size = sum(place.slots for place in places)
         limits: list[m.Command] = [] if self.limits is None else [self.limits]
@@ -987,7 +925,9 @@ class JobPolicy:
             )
             for place in places
         ]
-        return [*starts, *limits]
+        more = len(self.roster.here) > len(places)
+        joined = m.SetTimer("joined", self.round, self.config.last_call_s)
+        return [*starts, *limits, *([joined] if more else [])]
 
     # --- the end of a round ---------------------------------------------------------------------
 
@@ -995,7 +935,7 @@ class JobPolicy:
         self,
         reason: str,
         after: Ending | None,
-        grace_s: float,
+        grace_s: float | None = None,
         *,
         signal: int = 15,
         counted: bool = False,
@@ -1008,13 +948,16 @@ class JobPolicy:
         Args:
             reason: why.
             after: what follows, None = another round; nodes that leave must leave enough for it.
-            grace_s: between signal and SIGKILL.
+            grace_s: between signal and SIGKILL; None = as healthy ranks need.
             signal: for the ranks.
             counted: the restart uses the budget; it has been taken off already.
             agree: see `messages.Stop`.
             failed: see there.
             by: see `messages.Decided`.
         """
+        if grace_s is None:
+            agreed_s = self.config.term_timeout_s
+            grace_s = agreed_s if agree else self._grace_s(GRACE_ON_REQUEST_S)
         self.state, self.examination = PolicyState.STOPPING, None
         self.stopping = Stopping(agree) if agree else None
         self.after, self._why, self._counted = after, reason, counted
@@ -1050,7 +993,7 @@ class JobPolicy:
         if preempted and self.members.all_ok:
             self.after = Ending(m.Outcome.FINISHED, f"{self._why}, and every rank exited with 0")
         finished = self.after is not None and self.after.outcome is m.Outcome.FINISHED
-        commands = [] if finished else self._blamed()
+        commands: list[m.Command] = [] if finished else [*self.blame.news(self.round)]
         if self.after is None:
             self.after = self._no_next_round()
         if not finished:
@@ -1148,18 +1091,17 @@ class JobPolicy:
     def _with_first_cause(self, ending: Ending) -> Ending:
         """Name the first cause: the first report need not be about what happened first."""
         cause = self.blame.first_cause
-        if cause is None:
+        if cause is None or (self.stopping is None and not ending.budget):
             return ending
-        if self.stopping is not None:
-            said = f"{ending.reason}; {self._cause_text(cause)}, while all ranks were to stop"
-            return Ending(ending.outcome, f"{said}: not all of them need have saved")
-        if not ending.budget:
-            return ending
-        return Ending(ending.outcome, f"{self._cause_text(cause)}; {ending.budget}")
+        why = self._named(cause.node, cause.line)
+        if self.stopping is None:
+            return Ending(ending.outcome, f"{why}; {ending.budget}")
+        said = f"{ending.reason}; {why}, while all ranks were to stop"
+        return Ending(ending.outcome, f"{said}: not all of them need have saved")
 
-    def _cause_text(self, cause: Cause) -> str:
-        """The line of a cause, with its node where there are several."""
-        return cause.line if len(self.members) == 1 else cause.text
+    def _named(self, node: str, line: str) -> str:
+        """What has happened, with the node where there are several."""
+        return line if len(self.members) == 1 else Cause(node, line).text
 
     def _let_go(self) -> list[m.Command]:
         """Between two rounds: dismiss nodes that take part no more, say what users should know."""

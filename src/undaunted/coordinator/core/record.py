@@ -146,7 +146,7 @@ class Record:
     def catch_up(self, policy: JobPolicy) -> list[c.Command]:
         """Write down what the policy has changed by itself."""
         ledger = self.ledger
-        reached, stalled = policy.progress
+        reached, stalled = policy.tracker.known
         changed = {
             "restarts_used": policy.restarts_used,
             "excluded": dict(policy.excluded),
