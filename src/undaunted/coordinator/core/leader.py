@@ -72,6 +72,7 @@ class Leader:
         made: what it was made of.
         lost: node of the leader that was replaced, "" = this is not a take-over.
         state: see the module's documentation.
+        policy: the job's; another one once this leader has recovered.
         linger_s: how long it stays after the end of the job, or after its node has left, at most.
         recent: events and commands of the policy.
     """
@@ -104,21 +105,20 @@ class Leader:
         }
         self.lost = lost
         self.linger_s = LINGER_S
-        self._began_ns = 0
         self._sessions = Sessions()
         self._record = Record(config, self.made["ledger"], epoch)
         self._preparation = Preparation(config, self._record, self._sessions, lost)
-        self._policy = JobPolicy(config.policy)
+        self.policy = JobPolicy(config.policy)
         self.recent = Recent({"config": config.policy})
         self._has_quorum = True  # as far as the policy has been told
-        self._dismissed: set[str] = set()  # nodes for which the job is over
+        self._dismissed = False  # the job is over for its own node
         self.state = LeaderState.RECOVERING if self._record.inherited else LeaderState.LEADING
         # while it recovers
         self._not_awaited = {lost, *silent}
         self._early: list[tuple[Session, p.Report]] = []  # reports for the policy of the job
         # other leaders
         self._asked = 0  # members that are not here, one after the other
-        self._leaves = False  # its node has been dismissed
+        self._leaves = False  # so it waits for a round that runs without it
         self._successor: Session | None = None  # the next leader, which has been told
 
     @property
@@ -139,11 +139,6 @@ class Leader:
     def epoch(self) -> int:
         """The epoch it leads under."""
         return self._record.epoch
-
-    @property
-    def policy(self) -> JobPolicy:
-        """The job's; another one once this leader has recovered."""
-        return self._policy
 
     def handle(self, event: c.Event, now: int) -> list[c.Command]:
         """Take one event at ``now`` (monotonic, ns); return the commands it causes, in order."""
@@ -173,8 +168,7 @@ class Leader:
         return []
 
     def _begin(self, now: int) -> list[c.Command]:
-        self._began_ns = now
-        self._preparation.leads_from(now)
+        self._preparation.began_ns = now
         recover: list[c.Command] = []
         if self.state is LeaderState.RECOVERING:
             recover = [*self._keep_epoch(), self._recovery_timer()]
@@ -186,7 +180,7 @@ class Leader:
     def _feed(self, event: m.Event, now: int) -> list[c.Command]:
         """Tell the policy what has happened; end, or leave, if that is what it decides."""
         commands = self._decide(event, now)
-        if self._policy.ended and self.state is LeaderState.LEADING:
+        if self.policy.ended and self.state is LeaderState.LEADING:
             self.state = LeaderState.ENDED
             more = self._more_may_come(now)
             self.linger_s = LINGER_LEASES * self.config.lease_s if more else LINGER_S
@@ -200,13 +194,13 @@ class Leader:
     def _decide(self, event: m.Event, now: int) -> list[c.Command]:
         """Tell the policy what has happened; carry out what it makes of that."""
         commands: list[c.Command] = []
-        decided = self._policy.handle(event)
+        decided = self.policy.handle(event)
         self.recent.note(now, event, decided)
         for command in decided:
             commands += self._obey(command, now)
         if self._more_than_needed:
-            self._record.spare_is_here()
-        if not self._policy.preparing:
+            self._record.replaceable = True
+        if not self.policy.preparing:
             self._preparation.call_off()
         if not self._preparation.under_way:
             commands += self._note_down()
@@ -216,10 +210,9 @@ class Leader:
     def _note_down(self) -> list[c.Command]:
         """Write down what the policy has changed; whoever leads next is to know who is excluded."""
         excluded = self.ledger.excluded
-        commands: list[c.Command] = [*self._record.catch_up(self._policy)]
+        commands: list[c.Command] = [*self._record.catch_up(self.policy)]
         if self.ledger.excluded != excluded:
-            learn = self._record.learn()
-            commands += [send for each in self._sessions.connected() for send in each.send(learn)]
+            commands += self._sessions.send(self._record.learn())
         return commands
 
     def _start_if_ready(self, now: int) -> list[c.Command]:
@@ -231,31 +224,28 @@ class Leader:
             return [each for line in preparation.say(now) for each in self._tell_all(line)]
         accepted = preparation.start(replaceable=self._more_than_needed)
         commands: list[c.Command] = [self._record.persist(), *self._decide(accepted, now)]
-        learn = self._record.learn()
-        table = {seat.node for seat in self._record.ledger.table}
-        for session in self._sessions.connected():  # spares, who get no order
-            if session.node not in table:
-                commands += session.send(learn)
-        return commands
+        table = {seat.node for seat in self.ledger.table}
+        # Spares get no order.
+        return commands + self._sessions.send(self._record.learn(), but=table)
 
     @property
     def _more_than_needed(self) -> bool:
         """Whether the job can go on without one of the nodes that are there."""
-        return len(self._policy.roster.here) > self._policy.config.min_nodes
+        return len(self.policy.roster.here) > self.policy.config.min_nodes
 
     def _obey(self, command: m.Command, now: int) -> list[c.Command]:
         match command:
             case m.Prepare():  # the next leader is to know all that this one does
-                noted = self._record.catch_up(self._policy)
+                noted = self._record.catch_up(self.policy)
                 return [*noted, *self._preparation.begin(command, now)]
             case m.SetTimer(name=name, round=number, delay_s=delay_s):
                 return [c.SetTimer(f"policy {name}", number, delay_s)]
             case m.Decided() | m.Blamed() | m.Advised() | m.Slow() | m.Say() | m.NewLimits():
                 return self._tell_all(command)
             case m.Stop():
-                self._record.stop(self._policy)
-            case m.End():
-                self._dismissed.add(command.node)
+                self._record.stop(self.policy)
+            case m.End(node=node):
+                self._dismissed = self._dismissed or node == self.config.node
         session = self._sessions.get(command.node)
         if session is None:
             return []  # it may never have come back
@@ -328,11 +318,11 @@ class Leader:
         """Go on from a ledger: the job that was taken for a new one had begun before."""
         self._record.adopt(ledger)
         self._preparation.call_off()
-        self._policy, self._has_quorum = JobPolicy(self.config.policy), True
+        self.policy, self._has_quorum = JobPolicy(self.config.policy), True
         self.recent = Recent({"config": self.config.policy})
         self.state = LeaderState.RECOVERING if self._record.inherited else LeaderState.LEADING
-        learn = self._record.learn()  # also for followers of what had been adopted before
-        told = [send for each in self._sessions.connected() for send in each.send(learn)]
+        # Also for followers of what had been adopted before.
+        told = self._sessions.send(self._record.learn())
         older = [order for each in self._sessions for order in self._drain_older(each)]
         return [*self._keep_epoch(), *told, *older, self._recovery_timer()]
 
@@ -454,7 +444,7 @@ class Leader:
         if self.state is not LeaderState.RECOVERING:
             return []
         self.state = LeaderState.LEADING
-        self._policy = self._restored_policy()
+        self.policy = self._restored_policy()
         commands: list[c.Command] = [self._record.persist()]
         for lost in self._losses():
             commands += self._feed(lost, now)
@@ -547,7 +537,7 @@ class Leader:
             case p.Renew():
                 return self._renewed(session, message, now)
             case p.Miss():
-                return self._missed(session, now)
+                return self._give_up(session, "it has heard nothing of its coordinator", now)
             case p.Prepared(epoch=epoch) if epoch == self.epoch:
                 self._preparation.acknowledged(session, message)
                 return self._look_at_start(now)
@@ -567,15 +557,6 @@ class Leader:
         for each in self._sessions.connected():
             told += each.beat(record, renew.sent if each is session else 0)
         return [*agreed, *told, *self._look_at_quorum(now)]
-
-    def _missed(self, session: Session, now: int) -> list[c.Command]:
-        """Close the connection of a follower that has heard nothing for a lease."""
-        assert session.link is not None
-        close = c.Close(session.link)
-        return [
-            close,
-            *self._lose(session, "it has heard nothing of its coordinator", now, silent=True),
-        ]
 
     def _reported(self, session: Session, report: p.Report, now: int) -> list[c.Command]:
         event = report.event
@@ -618,11 +599,14 @@ class Leader:
         """Lose the followers whose lease is over."""
         commands: list[c.Command] = []
         for session in self._sessions.silent(self.config.lease_s, now):
-            assert session.link is not None
-            commands.append(c.Close(session.link))
             reason = f"nothing was heard of it for {self.config.lease_s:g} s"
-            commands += self._lose(session, reason, now, silent=True)
+            commands += self._give_up(session, reason, now)
         return commands
+
+    def _give_up(self, session: Session, reason: str, now: int) -> list[c.Command]:
+        """Close the connection of a follower that may live; it need not be heard again."""
+        assert session.link is not None
+        return [c.Close(session.link), *self._lose(session, reason, now, silent=True)]
 
     def _probe(self, now: int) -> list[c.Command]:
         """While a start is held up: time may have made it possible."""
@@ -675,7 +659,7 @@ class Leader:
         """
         if not self.config.takeover or not self.config.node or self.ledger.round >= 0:
             return 0.0
-        return self.config.lease_s / 3 + ANSWER_S - (now - self._began_ns) / _NS
+        return self.config.lease_s / 3 + ANSWER_S - (now - self._preparation.began_ns) / _NS
 
     @property
     def _is_confirmed(self) -> bool:
@@ -722,14 +706,14 @@ class Leader:
 
     def _leave_if_dismissed(self) -> list[c.Command]:
         """Go once a round runs without this node, whose launcher waits for that."""
-        if self.state is not LeaderState.LEADING or self.config.node not in self._dismissed:
+        if self.state is not LeaderState.LEADING or not self._dismissed:
             return []
-        if self._policy.round < 0:
+        if self.policy.round < 0:
             return self._stand_down(LEFT, "")
         self.linger_s = STAY_S + self.config.lease_s
         commands: list[c.Command] = [] if self._leaves else [c.SetTimer("leave", 0, STAY_S)]
         self._leaves = True
-        if not self._policy.running or not self._has_quorum:
+        if not self.policy.running or not self._has_quorum:
             return commands
         if not self.config.takeover:
             return commands + self._stand_down(LEFT, "")
@@ -781,7 +765,7 @@ class Leader:
     def _more_may_come(self, now: int) -> bool:
         """Whether somebody who has not heard of the end may be looking for this leader."""
         since_ns = now - round(LINGER_LEASES * self.config.lease_s * _NS)
-        if self._record.inherited and self._began_ns > since_ns:
+        if self._record.inherited and self._preparation.began_ns > since_ns:
             return True  # followers of the leader before
         if self._sessions.stood_still(self.config.lease_s, now):
             return True  # what they have said meanwhile was not heard

@@ -36,13 +36,16 @@ class Preparation:
         record: the ledger.
         sessions: the followers.
         lost: node of the leader before, which members have lost; "" = there was none.
+
+    Attributes:
+        began_ns: when the leader began to lead.
     """
 
     def __init__(
         self, config: c.LeaderConfig, record: Record, sessions: Sessions, lost: str
     ) -> None:
         self._wanted: m.Prepare | None = None  # by the policy
-        self._leads_from_ns = 0
+        self.began_ns = 0
         self._config = config
         self._record = record
         self._sessions = sessions
@@ -50,10 +53,6 @@ class Preparation:
         self._awaited: set[election.Voter] = set()  # nodes of the table that have not acknowledged
         self._persisted = 0  # version of the ledger that is known to be written down
         self._waiting_said = False
-
-    def leads_from(self, now: int) -> None:
-        """Note when the leader began to lead."""
-        self._leads_from_ns = now
 
     @property
     def under_way(self) -> bool:
@@ -69,12 +68,11 @@ class Preparation:
         places = sorted(prepare.places, key=lambda place: place.group_rank)
         seats = tuple(self._seat(place) for place in places)
         self._record.prepare(prepare.round, seats)
-        learn, sessions = self._record.learn(), self._sessions.connected()
         commands: list[c.Command] = [self._record.persist(), self.probe(now)]
-        commands += [command for each in sessions for command in each.send(learn)]
+        commands += self._sessions.send(self._record.learn())
         self._awaited = {election.voter(seat) for seat in seats}
         ranks = {place.node: place.group_rank for place in places}
-        for session in sessions:
+        for session in self._sessions.connected():
             if not session.draining:
                 session.forget_round()
                 commands += self._tell(session, ranks.get(session.node, -1))
@@ -228,7 +226,7 @@ class Preparation:
             return 0  # members that have lost it have waited for that
         else:  # it has stopped with the leader before, or has lost that, and stops by itself
             stops_s = self._config.lease_s
-        return stops_s - (now - self._leads_from_ns) / _NS
+        return stops_s - (now - self.began_ns) / _NS
 
     def _stops_after_s(self, *, soon: bool) -> float:
         """From the last word of an agent until its ranks are gone."""

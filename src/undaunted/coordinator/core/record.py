@@ -26,7 +26,7 @@ class Record:
         inherited: the ledger is of a job that had begun before.
         doubtful: seats that the leader before has prepared, and perhaps started.
         started: version of the ledger whose table was started.
-        replaceable: the job can go on without one of the nodes of the round.
+        replaceable: the job can go on without one of the nodes of the round; it may become true.
     """
 
     def __init__(self, config: c.LeaderConfig, ledger: p.Ledger, epoch: int) -> None:
@@ -98,10 +98,6 @@ class Record:
         casting_vote = self._config.node if self._config.takeover else ""
         self.ledger = p.started(known, known.version + 1, casting_vote)
         self._unconfirmed = {election.voter(seat) for seat in self.ledger.table}
-
-    def spare_is_here(self) -> None:
-        """The job can go on without one of the nodes of the round, from now on."""
-        self.replaceable = True
 
     def confirmed(self, who: election.Voter, number: int) -> bool:
         """Note that ``who`` knows of the start of round ``number``; return whether all members do.

@@ -12,7 +12,7 @@ from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core import messages as m
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from undaunted.coordinator.core import election
     from undaunted.coordinator.core.record import Record
@@ -147,6 +147,11 @@ class Sessions:
     def connected(self) -> list[Session]:
         """Sessions that are connected."""
         return list(self._by_link.values())
+
+    def send(self, message: p.Message, but: Collection[str] = ()) -> list[c.Command]:
+        """Send a message to all that are connected, ``but`` to these nodes."""
+        told = [each for each in self.connected() if each.node not in but]
+        return [command for each in told for command in each.send(message)]
 
     def add(self, session: Session) -> None:
         """Add a new agent, perhaps in place of an earlier one of its node."""
