@@ -108,7 +108,7 @@ class Absence:
 
     def asked(self, miss: p.Miss, now: int) -> bool:
         """A member asks, so it has lost the leader as well; return whether a quorum has."""
-        table = self.knows.table
+        table = self.knows.ledger.table
         if len(table) > ASK_ALL and self._missing.asks(miss, table, now):
             self._silent.pop(miss.node, None)
             self._asked_ns[miss.node] = now
@@ -116,7 +116,7 @@ class Absence:
 
     def _whom_to_ask(self, now: int) -> list[p.Seat]:
         """In a small table everybody asks all; in a large one the first do, the others ask them."""
-        me, seats = self.knows.me, election.electorate(self.knows.table).seats
+        me, seats = self.knows.me, election.electorate(self.knows.ledger.table).seats
         others = [seat for who, seat in seats.items() if who != me]
         if len(seats) <= ASK_ALL:
             return others
@@ -141,21 +141,19 @@ class Absence:
     def counts_quorum(self, now: int) -> bool:
         """Whether enough members have told this one that they have lost the leader."""
         ledger = self.knows.ledger
-        if ledger is None:
-            return False
         missing = self._missing.members(ledger.table, now)
         enough = election.is_enough(missing, len(ledger.table), ledger.casting_vote)
         return enough and self.knows.votes
 
     def answered(self, node: str, answer: p.Message | None, now: int) -> list[f.Command]:
         """Take in what another member says, or that it says nothing."""
-        seats = election.electorate(self.knows.table).seats
+        seats = election.electorate(self.knows.ledger.table).seats
         if isinstance(answer, _Answer) and (answer.node, answer.incarnation) in seats:
             self._silent.pop(node, None)
         else:  # nobody, or another agent of that node, which has no vote and asks nobody
             self._silent[node] = self._silent.get(node, 0) + 1
         if isinstance(answer, p.MissAnswer):
-            self._missing.hear(answer, self.knows.table, now)
+            self._missing.hear(answer, self.knows.ledger.table, now)
             if answer.lost and now < self._due_ns:
                 return []  # one more does not bring it forward
             return self._set_claim(now)
@@ -168,7 +166,6 @@ class Absence:
             return []
         if not self._tried and (left_s := self._turn_left_s(now)) > TURN_S / 2:
             return [self._claim_in(left_s, now)]  # members heard of since then come first
-        assert knows.ledger is not None
         self._tried = True
         knows.promised = self._claim = knows.later_epoch()
         self._claimed_ns = now
@@ -201,7 +198,7 @@ class Absence:
         return granted_ns is not None and now - granted_ns < round(OTHER_SUCCEEDS_S * _NS)
 
     def _turn_s(self, now: int) -> float:
-        table = self.knows.table
+        table = self.knows.ledger.table
         return TURN_S * election.turn(self.knows.me, self._missing.members(table, now), table)
 
     def _turn_left_s(self, now: int) -> float:

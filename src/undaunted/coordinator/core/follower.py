@@ -155,7 +155,7 @@ class Follower:
     def _dial(self) -> list[f.Command]:
         self._link += 1
         self._open = False
-        self._address = self.search.address(self.knows.table, self.knows.pending)
+        self._address = self.search.address(self.knows.ledger.table, self.knows.ledger.pending)
         return [f.Dial(self._link, self._address)] if self._address else []
 
     def _leader_at(self, event: f.LeaderAt) -> list[f.Command]:
@@ -173,7 +173,22 @@ class Follower:
 
     def _opened(self, now: int) -> list[f.Command]:
         self._open, self._lease.opened_ns = True, now
-        hello = self.knows.hello(self.config, self.round, self.running, self._last_order)
+        config, knows = self.config, self.knows
+        hello = p.Hello(
+            node=config.node,
+            incarnation=config.incarnation,
+            slots=config.slots,
+            address=config.address,
+            infra_rank=config.infra_rank,
+            domain=config.domain,
+            group=config.group,
+            round=self.round,
+            running=self.running,
+            last_order=self._last_order,
+            ledger=knows.told,
+            promised=knows.promised,
+            settings=config.settings,
+        )
         return [f.Send(self._link, hello), f.SetTimer("welcome", self._lease.seconds)]
 
     def _closed(self, event: f.Closed, now: int) -> list[f.Command]:
@@ -284,14 +299,14 @@ class Follower:
 
     def _prepare(self, order: p.PrepareOrder) -> list[f.Command]:
         ledger = self.knows.ledger
-        if ledger is None or (ledger.epoch, ledger.version) != (order.epoch, order.version):
+        if (ledger.epoch, ledger.version) != (order.epoch, order.version):
             return []  # it has been replaced by another one, which is prepared next
         if self.knows.is_mine(ledger.pending, order.seat):
             return [f.Prepare(ledger.pending_round, ledger.version, order.seat)]
         return self._table_known(f.TableKnown(ledger.pending_round, ledger.version))
 
     def _start(self, start: m.Start, *, replaceable: bool, now: int) -> list[f.Command]:
-        if not self.knows.is_mine(self.knows.table, start.group_rank):
+        if not self.knows.is_mine(self.knows.ledger.table, start.group_rank):
             return []
         self.round, self.running, self._replaceable = start.round, True, replaceable
         self._gone_on, self._ends = 0, ""
@@ -302,7 +317,14 @@ class Follower:
     def _table_known(self, event: f.TableKnown) -> list[f.Command]:
         if self.state is not FollowerState.FOLLOWING:
             return []
-        return [f.Send(self._link, self.knows.confirm(event))]
+        known = p.Prepared(
+            epoch=self.knows.epoch,
+            version=event.version,
+            round=event.round,
+            master_addr=event.master_addr,
+            master_port=event.master_port,
+        )
+        return [f.Send(self._link, known)]
 
     # --- what the node says ---------------------------------------------------------------------
 
@@ -362,9 +384,9 @@ class Follower:
         return []
 
     def _renew(self, now: int) -> list[f.Command]:
-        knows = self.knows
-        started = -1 if knows.ledger is None else knows.ledger.round
-        renew = p.Renew(epoch=knows.epoch, sent=now, round=started, replaceable=self._replaceable)
+        knows, replaceable = self.knows, self._replaceable
+        started = knows.ledger.round
+        renew = p.Renew(epoch=knows.epoch, sent=now, round=started, replaceable=replaceable)
         return [f.Send(self._link, renew), f.SetTimer("renew", self._lease.seconds / 3)]
 
     def _not_welcomed(self, now: int) -> list[f.Command]:
@@ -500,8 +522,17 @@ class Follower:
         if isinstance(question, p.Claim):
             return self._consider(question, now)
         lost = self.state in (FollowerState.AWAY, FollowerState.SEEKING)
-        quorum = self._absence is not None and self._absence.asked(question, now)
-        return self.knows.tell(lost=lost, leader=self.leader, quorum=quorum)
+        quorum, knows = self._absence is not None and self._absence.asked(question, now), self.knows
+        return p.MissAnswer(
+            node=knows.node,
+            incarnation=knows.incarnation,
+            epoch=knows.epoch,
+            lost=lost,
+            leader=self.leader,
+            quorum=quorum,
+            round=knows.ledger.round,
+            known=knows.ledger.epoch,
+        )
 
     def _join_other(self, question: p.Miss | p.Claim, now: int) -> list[f.Command]:
         """The job may be led from elsewhere, by a leader nobody here has heard of: follow that."""
