@@ -505,7 +505,7 @@ class Follower:
         lead = f.Lead(epoch, message.ledger, message.ledger.leader)
         absence = self._absent(now, now, reset=True)
         self._gone = f"the coordinator at {self._address} has left the job"
-        return [done, *self._lead([lead]), *absence.begin_as_successor(now)]
+        return [done, *self._lead([lead]), *absence.begin(now, leads=True)]
 
     def _lead(self, commands: list[f.Command]) -> list[f.Command]:
         """If this node has been made the leader, follow it."""

@@ -154,7 +154,7 @@ class Leader:
             case c.Received(link=link, message=message):
                 return self._received(link, message, now)
             case c.Closed(link=link, reason=reason, silent=silent):
-                session = self._sessions.on(link)
+                session = self._sessions.by_link.get(link)
                 return [] if session is None else self._lose(session, reason, now, silent=silent)
             case c.Answered(message=p.MissAnswer() as answer):
                 return self._answered(answer)
@@ -246,7 +246,7 @@ class Leader:
                 self._record.stop(self.policy)
             case m.End(node=node):
                 self._dismissed = self._dismissed or node == self.config.node
-        session = self._sessions.get(command.node)
+        session = self._sessions.by_node.get(command.node)
         if session is None:
             return []  # it may never have come back
         if isinstance(command, m.Start):
@@ -260,7 +260,7 @@ class Leader:
     # --- followers come and go ------------------------------------------------------------------
 
     def _hello(self, link: int, hello: p.Hello, now: int) -> list[c.Command]:
-        known = self._sessions.get(hello.node)
+        known = self._sessions.by_node.get(hello.node)
         same = known is not None and known.hello.incarnation == hello.incarnation
         if known is not None and known.link is not None and not same:
             reason = (
@@ -323,7 +323,9 @@ class Leader:
         self.state = LeaderState.RECOVERING if self._record.inherited else LeaderState.LEADING
         # Also for followers of what had been adopted before.
         told = self._sessions.send(self._record.learn())
-        older = [order for each in self._sessions for order in self._drain_older(each)]
+        older = [
+            order for each in self._sessions.by_node.values() for order in self._drain_older(each)
+        ]
         return [*self._keep_epoch(), *told, *older, self._recovery_timer()]
 
     def _keep_epoch(self) -> list[c.Command]:
@@ -335,7 +337,7 @@ class Leader:
         self._record.take_epoch(epoch)
         commands: list[c.Command] = [self._record.persist()]
         learn = self._record.learn()
-        for session in self._sessions:
+        for session in self._sessions.by_node.values():
             session.number_from(epoch)
             commands += self._welcome(session, learn)
         return commands + self._preparation.begin_again(now)
@@ -497,7 +499,7 @@ class Leader:
         ]
 
     def _why_not_here(self, seat: p.Seat) -> str:
-        session = self._sessions.get(seat.node)
+        session = self._sessions.by_node.get(seat.node)
         if session is not None and session.link is not None:
             return "its launcher was started again"
         if seat.node == self.lost:
@@ -505,7 +507,7 @@ class Leader:
         return "it has not come back"
 
     def _info(self, seat: p.Seat) -> m.NodeInfo:
-        session = self._sessions.get(seat.node)
+        session = self._sessions.by_node.get(seat.node)
         return m.NodeInfo(seat.node, seat.slots) if session is None else session.info
 
     def _newcomers(self) -> list[Session]:
@@ -529,7 +531,7 @@ class Leader:
     # --- what followers say ---------------------------------------------------------------------
 
     def _received(self, link: int, message: p.Message, now: int) -> list[c.Command]:
-        session = self._sessions.on(link)
+        session = self._sessions.by_link.get(link)
         if session is None:
             return []
         session.heard_ns = now
@@ -721,25 +723,19 @@ class Leader:
 
     def _hand_over(self) -> list[c.Command]:
         """Tell one member of the round that runs to lead, if there is one."""
-        self._successor = self._find_successor()
-        if self._successor is None:
+        ledger, is_here = self.ledger, self._sessions.is_here
+        others = [
+            s.node for s in ledger.table if s.node != self.config.node and s.address and is_here(s)
+        ]
+        if not others:
             return []
-        self.state, ledger = LeaderState.HANDING_OVER, self.ledger
-        later = msgspec.structs.replace(
-            ledger, leader=self._successor.node, version=ledger.version + 1
-        )
+        self.state, self._successor = LeaderState.HANDING_OVER, self._sessions.by_node[others[0]]
+        later = msgspec.structs.replace(ledger, leader=others[0], version=ledger.version + 1)
         return [
             c.Persist(later),  # for a launcher that is started again on this node
             *self._successor.send(p.HandOver(epoch=self.epoch, ledger=ledger)),
             c.SetTimer("leave", 0, self.config.lease_s),
         ]
-
-    def _find_successor(self) -> Session | None:
-        for seat in self.ledger.table:
-            other = seat.node != self.config.node and seat.address
-            if other and self._sessions.is_here(seat):
-                return self._sessions[seat.node]
-        return None
 
     def _handing_over(self, event: c.Event) -> list[c.Command]:
         """Go once the next leader has answered, or cannot any more; send others to it."""
@@ -750,7 +746,7 @@ class Leader:
                 refused = p.Refused(reason="another node leads the job", leader=address)
                 return [c.Send(link, refused), c.Close(link)]
             case c.Received(link=link, message=p.TakenOver()) | c.Closed(link=link):
-                over = self._successor is self._sessions.on(link)
+                over = self._successor is self._sessions.by_link.get(link)
             case _:
                 over = isinstance(event, c.TimerFired) and event.name == "leave"
         return self._stand_down(LEFT, address) if over else []
@@ -769,4 +765,4 @@ class Leader:
             return True  # followers of the leader before
         if self._sessions.stood_still(self.config.lease_s, now):
             return True  # what they have said meanwhile was not heard
-        return any(each.may_return(since_ns) for each in self._sessions)
+        return any(each.may_return(since_ns) for each in self._sessions.by_node.values())

@@ -518,16 +518,11 @@ class JobPolicy:
 
     def _nowhere_else(self, unwanted: Unwanted) -> Ending | None:
         """How the job ends if there is no other place for a rank, None = it goes on."""
-        outcome = unwanted.otherwise
-        turns = outcome is m.Outcome.SUSPECT and self._can_turn
+        outcome, slots = unwanted.otherwise, max((place.slots for place in self.places), default=0)
+        turns = outcome is m.Outcome.SUSPECT and self.turned + 1 < slots  # it was not yet on all
         if outcome is None or turns or not self._kept_though(unwanted):
             return None
         return Ending(outcome, f"{unwanted.why}, and there is no other place for it")
-
-    @property
-    def _can_turn(self) -> bool:
-        """Whether a rank has not yet been on all slots of its node."""
-        return self.turned + 1 < max((place.slots for place in self.places), default=0)
 
     def _move(self, unwanted: Unwanted) -> Ending | None:
         """The round is over: have the rank somewhere else in the next one, or end the job."""
@@ -720,21 +715,15 @@ class JobPolicy:
         return self.config.min_healthy and self.members.healthy >= self.config.min_nodes
 
     def _restart(self, why: str, grace_s: float, outcome: m.Outcome) -> list[m.Command]:
-        failed = outcome is m.Outcome.FAILED
-        if budget := self._no_budget or self.intensity.spent:
+        failed, limit, budget = outcome is m.Outcome.FAILED, self.config.max_restarts, ""
+        if not self.restarts_left:
+            budget = f"no restart is left of {limit}" if limit else "--max-restarts is 0"
+        if budget := budget or self.intensity.spent:
             ending = Ending(outcome, f"{why}; {budget}", budget)
             return self._stop_round(why, ending, grace_s, failed=failed)
         self.restarts_used += 1
         timers = self.intensity.count(self.round)
         return [*timers, *self._stop_round(why, None, grace_s, counted=True, failed=failed)]
-
-    @property
-    def _no_budget(self) -> str:
-        """Why the job may not be restarted at all any more, "" = it may."""
-        limit = self.config.max_restarts
-        if self.restarts_left > 0:
-            return ""
-        return f"no restart is left of {limit}" if limit else "--max-restarts is 0"
 
     def _finish_if_done(self) -> list[m.Command]:
         if self.members.working:
@@ -743,9 +732,7 @@ class JobPolicy:
         if self.members.finished < len(self.members):
             reason += f" on {self.members.finished} of {len(self.members)} nodes"
         if lost := self.members.lost_ranks:
-            reason += (
-                f", but for {lost} that was lost" if lost == 1 else f", but for {lost} lost ones"
-            )
+            reason += f", but for {lost} " + ("that was lost" if lost == 1 else "lost ones")
         grace_s = self._grace_s(GRACE_AFTER_FAILURE_S)
         return self._stop_round("the work is done", Ending(m.Outcome.FINISHED, reason), grace_s)
 
@@ -829,7 +816,9 @@ class JobPolicy:
         if self.formation.chosen:
             self.state = PolicyState.PREPARING
         elif self.formation.problem and not self.no_quorum:
-            ending = self._hopeless() or self._deserted()
+            ending = self._hopeless()
+            if ending is None and self.gone and not self.formation.returning(seats):
+                ending = Ending(m.Outcome.PREEMPTED, self.gone)  # the others are too few
             return commands if ending is None else self._end(ending)
         return commands
 
@@ -859,12 +848,6 @@ class JobPolicy:
         if known > 1:
             reason += f"; {len(barred)} of {known} nodes are excluded, {needed} are needed"
         return Ending(m.Outcome.EXCLUDED, reason)
-
-    def _deserted(self) -> Ending | None:
-        """Nodes have left in order, and the others are too few: they are not waited for."""
-        if not self.gone or self.formation.returning(self.members.seats):
-            return None
-        return Ending(m.Outcome.PREEMPTED, self.gone)
 
     def _form_timed_out(self) -> list[m.Command]:
         """Nodes have been waited for long enough."""
@@ -1030,8 +1013,7 @@ class JobPolicy:
             leaving = leaving or self._why
         if leaving:
             if self.members.all_ok:
-                done = f"{leaving}, and every rank exited with 0"
-                return Ending(m.Outcome.FINISHED, done)
+                return Ending(m.Outcome.FINISHED, f"{leaving}, and every rank exited with 0")
             # Nodes that are back by now change nothing: ranks were told that the job ends.
             if not self._announced or not self._fits():
                 return Ending(m.Outcome.PREEMPTED, leaving)
@@ -1061,21 +1043,16 @@ class JobPolicy:
         commands: list[m.Command] = [m.Say(problem)] if advice.problem else []
         if (advised := advice.advised) is None:
             return commands
-        done = self.config.act and self.after is None and self._act(advised)
+        done = self.config.act and self.after is None
+        if done and advised.action == "stop":
+            self.after = Ending(m.Outcome.NO_RESTART, advised.reason)
+        elif done:
+            done = advised.action == "exclude" and self._leave_out(advised.nodes, advised.reason)
         return [*commands, replace(advised, done=done)]
 
-    def _act(self, advised: m.Advised) -> bool:
-        """Do what is advised in place of a restart of all nodes; return whether it can be done."""
-        if advised.action == "stop":
-            self.after = Ending(m.Outcome.NO_RESTART, advised.reason)
-            return True
-        if advised.action != "exclude" or not advised.nodes:
-            return False
-        return self._leave_out(advised.nodes, advised.reason)
-
     def _leave_out(self, nodes: Collection[str], reason: str) -> bool:
-        """Bar nodes if enough are left for a round; return whether that is so."""
-        if not self._fits(without=nodes):
+        """Bar nodes if there are any and enough are left for a round; return whether that is so."""
+        if not nodes or not self._fits(without=nodes):
             return False
         for node in nodes:
             self.roster.excluded[node] = f"node {node} is left out: {reason}"

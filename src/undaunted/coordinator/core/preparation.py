@@ -136,7 +136,7 @@ class Preparation:
         """
         assert self._wanted is not None
         first = next(seat for seat in self._record.ledger.pending if seat.group_rank == 0)
-        accepted = m.TableAccepted(self._wanted.round, *self._sessions[first.node].master)
+        accepted = m.TableAccepted(self._wanted.round, *self._sessions.by_node[first.node].master)
         self._wanted = None
         self._record.start(replaceable=replaceable)
         return accepted
@@ -163,7 +163,7 @@ class Preparation:
         return self._wanted is not None and self._record.agreed
 
     def _seat(self, place: m.Place) -> p.Seat:
-        hello = self._sessions[place.node].hello
+        hello = self._sessions.by_node[place.node].hello
         return p.Seat(
             node=place.node,
             incarnation=hello.incarnation,
@@ -204,7 +204,7 @@ class Preparation:
         not count while all of the old world may live. An agent that hears nothing stops its ranks
         some time after the end of its lease.
         """
-        session = self._sessions.get(seat.node)
+        session = self._sessions.by_node.get(seat.node)
         if session is None:
             return self._unheard_left_s(seat, now, votes=votes)
         if session.hello.incarnation != seat.incarnation:
@@ -235,7 +235,7 @@ class Preparation:
 
     def _is_broken(self) -> bool:
         """Whether a node of the last table has stopped, or its agent has ended."""
-        known = (self._sessions.get(seat.node) for seat in self._record.ledger.table)
+        known = (self._sessions.by_node.get(seat.node) for seat in self._record.ledger.table)
         return any(
             each is not None and each.link is not None and not each.draining for each in known
         )
