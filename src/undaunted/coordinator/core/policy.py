@@ -337,7 +337,7 @@ class JobPolicy:
         self.roster.join(info)
         if self.state is PolicyState.FORMING:
             return self._form()
-        if self.state is not PolicyState.RUNNING:
+        if not self.running:
             return []
         return [m.SetTimer("joined", self.round, self.config.last_call_s)]
 
@@ -346,7 +346,7 @@ class JobPolicy:
         self.roster.lose(node, returns=event.returns)
         if self.state is PolicyState.FORMING or node in self.formation.chosen:
             return self._form()
-        if self.state is PolicyState.PREPARING or node not in self.members.unstopped:
+        if self.preparing or node not in self.members.unstopped:
             return []  # it took no part, or had stopped
         worked, finished = node in self.members.working, self.members.all[node].finished
         self.members.lose(node)
@@ -361,11 +361,11 @@ class JobPolicy:
         """A node goes in order: with the others if they cannot go on without it."""
         if not self._takes_part(node):
             alone = not (self.roster.here.keys() - {node})
-            if self.state is not PolicyState.RUNNING and (alone or self.round >= 0):
+            if not self.running and (alone or self.round >= 0):
                 self.gone = reason
             return self._go_on_without(node, m.Outcome.PREEMPTED, reason)
         self.roster.leaving[node] = reason
-        if self.state is PolicyState.RUNNING:
+        if self.running:
             agree = "restart" if self._fits() else "preempted"
             return self._stop_round(reason, None, signal=signal, agree=agree)
         agree = "" if self.stopping is None else self.stopping.agree
@@ -387,7 +387,7 @@ class JobPolicy:
         if self.state is PolicyState.STOPPING and node in self.roster.here:
             member = self.members.all.get(node)
             return member is not None and not member.lost
-        return self.state is PolicyState.RUNNING and node in self.members.unstopped
+        return self.running and node in self.members.unstopped
 
     def _go_on_without(self, node: str, outcome: m.Outcome, reason: str) -> list[m.Command]:
         """Nothing runs on the node: dismiss it at once."""
@@ -405,7 +405,7 @@ class JobPolicy:
         self.blame.failed(node, event.detail, victim=event.victim)
         if self.state is PolicyState.STOPPING:
             return self._cut_short(self._named(node, event.detail))
-        if self.state is not PolicyState.RUNNING or node not in self.members.working:
+        if not self.running or node not in self.members.working:
             return []  # the round, or this node's part of it, is being stopped already
         if self.examination is not None and node in self.examination.suspects:
             self.examination.failed[node] = None
@@ -436,7 +436,7 @@ class JobPolicy:
         places = tuple(place for place in self.places if place.node in known)
         ruling = rule(Case(self.round, places, examination.evidence))
         self.blame.ruled(ruling)
-        line = ruling.line or blame.reports[failed[0]]
+        line = ruling.line or blame.reports[failed[0]].line
         why = self._named(ruling.node if ruling.line else failed[0], line)
         told: list[m.Command] = []
         if ruling.line:
@@ -457,7 +457,7 @@ class JobPolicy:
         for node in down:
             self.members.fail(node)
         commands = self._nodes_down(down, why)
-        if self.state is not PolicyState.RUNNING:
+        if not self.running:
             return commands
         if ruling.line:
             self.blame.gone_on(down)
@@ -609,7 +609,7 @@ class JobPolicy:
         """End the job: now, or as soon as nothing runs and there is a quorum."""
         reason = f"{event.by} asked for a stop"
         ending = Ending(m.Outcome.PREEMPTED if event.save else m.Outcome.NO_RESTART, reason)
-        if self.state is PolicyState.RUNNING:
+        if self.running:
             return self._stop_round(reason, ending, agree="requested" if event.save else "")
         if self.after is not None:
             return [m.Say(f"{reason}: it ends already, since {self.after.reason}")]
@@ -633,7 +633,7 @@ class JobPolicy:
         said = f": {event.description}" if event.description else ""
         reason = f"{event.by} on node {event.node} asked for a shutdown{said}"
         ending = Ending(m.Outcome.NO_RESTART, reason)
-        if self.state is PolicyState.RUNNING:
+        if self.running:
             return self._stop_round(reason, ending)
         return self._instead_of_restart(ending)
 
@@ -652,7 +652,7 @@ class JobPolicy:
             ending = self._nowhere_else(unwanted)
             if all(each.otherwise is None for each in self._unwanted):
                 self._unwanted.append(unwanted)
-        if self.state is PolicyState.RUNNING:
+        if self.running:
             return self._stop_round(reason, ending, agree=why)
         return [] if moves else self._instead_of_restart(Ending(outcome, reason))
 
@@ -743,11 +743,11 @@ class JobPolicy:
 
     def _quorum_lost(self, event: m.QuorumLost) -> list[m.Command]:
         self.no_quorum = f"no quorum: {event.reason}"
-        if self.state is PolicyState.PREPARING:
+        if self.preparing:
             return self._form()
         if self.state is PolicyState.STOPPING:
             return self._hurry(self.no_quorum, GRACE_AFTER_FAILURE_S)
-        if self.state is not PolicyState.RUNNING:
+        if not self.running:
             return []
         self.blame.lost("", self.no_quorum)
         # However much was asked for: others may start a round as soon as this time is over.

@@ -50,7 +50,8 @@ class Preparation:
         self._record = record
         self._sessions = sessions
         self._lost = lost
-        self._awaited: set[election.Voter] = set()  # nodes of the table that have not acknowledged
+        # Group ranks of those that have not acknowledged the table.
+        self._awaited: dict[election.Voter, int] = {}
         self._persisted = 0  # version of the ledger that is known to be written down
         self._waiting_said = False
 
@@ -63,19 +64,18 @@ class Preparation:
         """Tell everybody the table, as soon as the ledger is of the leader's epoch."""
         self._wanted, self._waiting_said = prepare, False
         if not self._record.agreed:
-            self._awaited = set()
+            self._awaited = {}
             return []
         places = sorted(prepare.places, key=lambda place: place.group_rank)
         seats = tuple(self._seat(place) for place in places)
         self._record.prepare(prepare.round, seats)
         commands: list[c.Command] = [self._record.persist(), self.probe(now)]
         commands += self._sessions.send(self._record.learn())
-        self._awaited = {election.voter(seat) for seat in seats}
-        ranks = {place.node: place.group_rank for place in places}
+        self._awaited = {election.voter(seat): seat.group_rank for seat in seats}
         for session in self._sessions.connected():
             if not session.draining:
                 session.forget_round()
-                commands += self._tell(session, ranks.get(session.node, -1))
+                commands += self._tell(session, self._awaited.get(session.voter, -1))
         return commands
 
     def begin_again(self, now: int) -> list[c.Command]:
@@ -94,8 +94,7 @@ class Preparation:
         """Tell a follower again: its acknowledgement may have been lost with its connection."""
         if not self._is_told or session.voter not in self._awaited:
             return []
-        ranks = {election.voter(seat): seat.group_rank for seat in self._record.ledger.pending}
-        return self._tell(session, ranks.get(session.voter, -1))
+        return self._tell(session, self._awaited[session.voter])
 
     def acknowledged(self, session: Session, message: p.Prepared) -> None:
         """Note that a follower knows a table."""
@@ -104,7 +103,7 @@ class Preparation:
         session.acknowledged = message.version
         session.master = (message.master_addr, message.master_port)
         if message.version == self._record.ledger.version:
-            self._awaited.discard(session.voter)
+            self._awaited.pop(session.voter, None)
 
     def persisted(self, version: int) -> None:
         """Note that this version of the ledger is written down."""
