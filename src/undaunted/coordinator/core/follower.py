@@ -200,14 +200,14 @@ class Follower:
         # Its own launcher of before has the name for a lease.
         patience_s = max(REFUSED_FOR_S, 2 * self._lease.seconds)
         if seeking and event.refused and idle_s >= patience_s:
-            return self._end(event.reason)
+            return self._end(f.GiveUp(event.reason))
         line = self.search.to_say(self._why, idle_s) if seeking else ""
         says = [f.Say(line)] if line else []
         return [*says, f.SetTimer("dial", self.search.pause_s())]
 
-    def _end(self, reason: str) -> list[f.Command]:
+    def _end(self, last: f.Leave | f.GiveUp) -> list[f.Command]:
         self.state, self._address = FollowerState.ENDED, ""
-        return [f.Hangup(self._link), f.GiveUp(reason)]
+        return [f.Hangup(self._link), last]
 
     def _forget_link(self) -> None:
         self._link += 1  # what still comes from the old one is not for us
@@ -268,7 +268,7 @@ class Follower:
         if refused.leader and refused.leader != self._address:
             self.search.first = [refused.leader]
         if refused.final:
-            return self._end(refused.reason)
+            return self._end(f.GiveUp(refused.reason))
         closed = f.Closed(self._link, refused.reason, refused=refused.taken)
         return [f.Hangup(self._link), *self._closed(closed, now)]
 
@@ -348,14 +348,10 @@ class Follower:
         assert self._told_to_stop is not None
         reason = f"the launcher received {self._told_to_stop.signal_name}"
         if not self.running:
-            return self._leave(reason)
+            return self._end(f.Leave(reason))
         if not isinstance(event, m.Preempted):
             return []
         return [f.StopRanks(self.round, reason, self.config.term_timeout_s, event.signal)]
-
-    def _leave(self, reason: str) -> list[f.Command]:
-        self.state, self._address = FollowerState.ENDED, ""
-        return [f.Hangup(self._link), f.Leave(reason)]
 
     # --- timers ---------------------------------------------------------------------------------
 
@@ -414,8 +410,8 @@ class Follower:
         if left_s > 0:
             return [f.SetTimer("giveup", left_s)]
         if self._ends:
-            return self._leave(self._ends)
-        return self._end(self.search.in_vain(self._gone or self._why))
+            return self._end(f.Leave(self._ends))
+        return self._end(f.GiveUp(self.search.in_vain(self._gone or self._why)))
 
     @property
     def _patience_s(self) -> float:

@@ -105,9 +105,9 @@ class Knowledge:
 
     def addresses(self, node: str) -> list[str]:
         """Addresses of another member, as far as they are known."""
-        tables = (self.ledger.table, self.ledger.pending)
-        known = (election.electorate(table).addresses.get(node) for table in tables)
-        return [address for address in dict.fromkeys(known) if address]
+        seats = (*self.ledger.table, *self.ledger.pending)
+        known = dict.fromkeys(seat.address for seat in seats if seat.node == node)
+        return [address for address in known if address]
 
     def later_epoch(self) -> int:
         """An epoch of this agent that is later than all it knows."""

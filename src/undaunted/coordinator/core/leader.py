@@ -695,9 +695,8 @@ class Leader:
         self.state = LeaderState.DEPOSED
         refused = p.Refused(reason=reason, leader=leader)
         commands: list[c.Command] = []
-        for session in self._sessions.connected():
-            assert session.link is not None
-            commands += [c.Send(session.link, refused), c.Close(session.link)]
+        for link in self._sessions.by_link:
+            commands += [c.Send(link, refused), c.Close(link)]
         return [*commands, c.Done(leader)]
 
     # --- the node of the leader leaves ----------------------------------------------------------

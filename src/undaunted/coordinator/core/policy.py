@@ -1086,9 +1086,9 @@ class JobPolicy:
         for node, reason in list(self.roster.leaving.items()):
             self.gone = reason
             commands += self._dismiss(node, m.Outcome.PREEMPTED, reason)
-        for node in [node for node in self.members.seats if self.roster.barred(node)]:
-            if node in self.roster.here:
-                commands += self._dismiss(node, m.Outcome.EXCLUDED, self.roster.barred(node))
+        for node in self.members.seats:
+            if node in self.roster.here and (barred := self.roster.barred(node)):
+                commands += self._dismiss(node, m.Outcome.EXCLUDED, barred)
         if self._counted and (text := self.tracker.to_say(self.members.iterations)):
             commands.append(m.Say(text))
         return commands
