@@ -380,7 +380,7 @@ class TestRestored:
         stalled = ("round 2 reached 7", "round 3 reached 7")
         job = self.policy(reached=7, stalled=stalled, excluded={"x": "bad"})
         assert job.policy.tracker.known == (7, stalled)
-        assert job.policy.excluded == {"x": "bad"}
+        assert job.policy.roster.excluded == {"x": "bad"}
         assert job.join("x") == [m.End("x", m.Outcome.EXCLUDED, "bad")]
         job.fail("a")
         job.stop("a", "b", "c", iterations=Iterations(7, 7))

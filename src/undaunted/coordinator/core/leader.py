@@ -169,11 +169,10 @@ class Leader:
 
     def _begin(self, now: int) -> list[c.Command]:
         self._preparation.began_ns = now
-        recover: list[c.Command] = []
+        lease = c.SetTimer("lease", 0, self.config.lease_s / 3)
         if self.state is LeaderState.RECOVERING:
-            recover = [*self._keep_epoch(), self._recovery_timer()]
-        asks = [] if recover else self._ask_missing()
-        return [c.SetTimer("lease", 0, self.config.lease_s / 3), *recover, *asks]
+            return [lease, *self._keep_epoch(), self._recovery_timer()]
+        return [lease, *self._ask_missing()]
 
     # --- the policy -----------------------------------------------------------------------------
 
@@ -461,9 +460,8 @@ class Leader:
 
     def _recovery_timer(self) -> c.Command:
         """How long members are waited for."""
-        restarted_s = self.config.lease_s + AFTER_RESTART_S
-        if self.config.durable:  # members hear of a new leader at once
-            restarted_s = self.config.lease_s
+        # Where the store says who leads, members hear of a new leader at once.
+        restarted_s = self.config.lease_s + (0 if self.config.durable else AFTER_RESTART_S)
         return c.SetTimer("recover", 0, AFTER_TAKEOVER_S if self.lost else restarted_s)
 
     def _all_are_back(self) -> bool:
@@ -636,9 +634,7 @@ class Leader:
             birth=ledger.birth,
             round=ledger.round,
         )
-        asks: list[c.Command] = []
-        if confirmed:
-            asks += [c.Ask("", endpoint, miss) for endpoint in own.endpoints]
+        asks: list[c.Command] = [c.Ask("", each, miss) for each in own.endpoints if confirmed]
         is_here = self._sessions.is_here
         members = [
             seat

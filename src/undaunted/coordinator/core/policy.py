@@ -193,7 +193,7 @@ class JobPolicy:
             prepared: highest number of a round that was prepared; it is not used again, since some
                 node may have begun that round.
             restarts_used: of the budget.
-            excluded: see the property.
+            excluded: see `Roster`.
             reached: see `ProgressTracker.known`.
             stalled: see `ProgressTracker.known`.
         """
@@ -227,11 +227,6 @@ class JobPolicy:
     def places(self) -> tuple[m.Place, ...]:
         """Places of the last round that was started."""
         return tuple(member.place for member in self.members.all.values())
-
-    @property
-    def excluded(self) -> dict[str, str]:
-        """Nodes that are not taken back, and why."""
-        return self.roster.excluded
 
     @property
     def next_round(self) -> int:

@@ -66,8 +66,7 @@ class Preparation:
         if not self._record.agreed:
             self._awaited = {}
             return []
-        places = sorted(prepare.places, key=lambda place: place.group_rank)
-        seats = tuple(self._seat(place) for place in places)
+        seats = tuple(self._seat(place) for place in prepare.places)
         self._record.prepare(prepare.round, seats)
         commands: list[c.Command] = [self._record.persist(), self.probe(now)]
         commands += self._sessions.send(self._record.learn())

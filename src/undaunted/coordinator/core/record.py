@@ -135,7 +135,7 @@ class Record:
     def stop(self, policy: JobPolicy) -> None:
         """Note that the round is told to stop: once, so that all nodes hear of the same ledger."""
         known = self.ledger
-        now = p.stopped(known, known.version, policy.restarts_used, dict(policy.excluded))
+        now = p.stopped(known, known.version, policy.restarts_used, dict(policy.roster.excluded))
         if now != known:
             self.ledger = msgspec.structs.replace(now, version=self._next_version)
 
@@ -145,7 +145,7 @@ class Record:
         reached, stalled = policy.tracker.known
         changed = {
             "restarts_used": policy.restarts_used,
-            "excluded": dict(policy.excluded),
+            "excluded": dict(policy.roster.excluded),
             "reached": reached,
             "stalled": stalled,
             "history": policy.history,

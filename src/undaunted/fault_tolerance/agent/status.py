@@ -75,7 +75,7 @@ def of_leader(leader: Leader, now_ns: int, pause_left_s: float | None) -> s.JobS
         lease_s=lease_s,
         members=_members(ledger, left),
         spares=[node for node in policy.roster.here if node not in members],
-        excluded=dict(policy.excluded),
+        excluded=dict(policy.roster.excluded),
     )
 
 
@@ -90,7 +90,7 @@ def of_follower(follower: Follower, now_ns: int) -> s.JobStatus:
         epoch=follower.knows.epoch,
         round=-1 if ledger is None else ledger.round,
         restarts_used=None if ledger is None else ledger.restarts_used,
-        lease_s=follower.lease_s,
+        lease_s=follower.lease.seconds,
         lease_left_s=None if left_s is None else round(left_s, 3),
         members=[] if ledger is None else _members(ledger, {}),
         excluded={} if ledger is None else dict(ledger.excluded),
