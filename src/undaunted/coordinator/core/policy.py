@@ -14,6 +14,9 @@ States::
 When a rank passes a limit, the round stays RUNNING until all nodes have been looked at: see
 `examination`. Reports about a round that is over are stale and ignored. When the job has ended, a
 node that joins is told the outcome; nothing else is heard.
+
+The way of a round: `JobPolicy._form`, `_start`, `_stop_round`, `_over_if_stopped`, and from there
+`_form` once more, or `_end`.
 """
 
 from __future__ import annotations
@@ -112,56 +115,60 @@ class JobPolicy:
         config: settings of the job.
         state: see the module's documentation.
         round: number of the last round that was started, -1 = none.
-        restarts_used: restarts that count, out of ``config.max_restarts``.
         prepared: number of the last round that another leader has prepared, and perhaps started
             somewhere.
+        restarts_used: restarts that count, out of ``config.max_restarts``.
         ending: how the job ended, None = it has not.
         formation: chooses the nodes of the next round.
+        tracker: whether rounds advance.
+        intensity: restarts that are not long ago.
+        history: of the rounds that are over, opaque; see `advice`.
+        slow_before: ranks whose node was left out since they were slow.
+        turned: by how many places ranks are on other slots than in the first round.
+        limits: that somebody has ordered, for nodes that join later; None = nobody has.
+        no_quorum: why nothing may be started, nor the job ended; "" = there is a quorum.
+        gone: why nodes have left the job since the last round, "" = none has.
+        pausing: the next round is put off since there were restarts a moment ago.
         members: nodes of the last round.
         blame: what ended the last round.
         examination: of a round in which a limit was passed.
         stopping: of a round whose ranks stop after the same iteration; None = they need not.
         pace: says who is slow in the round that runs; None = no times have come.
         slowness: who has been slow for long in that round.
-        slow_before: ranks whose node was left out since they were slow.
-        turned: by how many places ranks are on other slots than in the first round.
-        tracker: whether rounds advance.
-        intensity: restarts that are not long ago.
-        history: of the rounds that are over, opaque; see `advice`.
         after: how the job ends after the last round, None = another round follows.
-        no_quorum: why nothing may be started, nor the job ended; "" = there is a quorum.
-        gone: why nodes have left the job since the last round, "" = none has.
-        limits: that somebody has ordered, for nodes that join later; None = nobody has.
-        pausing: the next round is put off since there were restarts a moment ago.
     """
 
     config: PolicyConfig
+    # of the job
     state: PolicyState = PolicyState.FORMING
     round: int = -1
-    restarts_used: int = 0
     prepared: int = -1
+    restarts_used: int = 0
     ending: Ending | None = None
     formation: Formation = field(init=False)
+    tracker: ProgressTracker = field(init=False)
+    intensity: Intensity = field(init=False)
+    history: bytes = b""
+    slow_before: tuple[int, ...] = ()
+    turned: int = 0
+    limits: m.NewLimits | None = None
+    no_quorum: str = ""
+    # until the next round begins
+    gone: str = ""
+    pausing: bool = False
+    # of the last round
     members: Members = field(default_factory=Members)
     blame: Blame = field(default_factory=Blame)
     examination: Examination | None = None
     stopping: Stopping | None = None
     pace: Pace | None = None
     slowness: Slowness = field(default_factory=Slowness)
-    tracker: ProgressTracker = field(init=False)
-    intensity: Intensity = field(init=False)
-    history: bytes = b""
-    slow_before: tuple[int, ...] = ()
-    turned: int = 0
+    _unwanted: list[Unwanted] = field(default_factory=list)  # at most one that is slow, one suspect
+    # of its end
     after: Ending | None = None
-    no_quorum: str = ""
-    gone: str = ""
-    limits: m.NewLimits | None = None
-    pausing: bool = False
-    _why: str = ""  # the reason for which the last round was stopped
+    _why: str = ""  # the reason for which it was stopped
     _announced: bool = False  # a restart was announced and has not begun
     _counted: bool = False  # the announced restart counts
-    _unwanted: list[Unwanted] = field(default_factory=list)  # in this round: a slow one, a suspect
 
     def __post_init__(self) -> None:
         """Begin with nothing known."""
@@ -288,11 +295,10 @@ class JobPolicy:
                 return []
             case m.TimerFired():
                 return self._timer(event)
-        stopping, working = self.state is PolicyState.STOPPING, event.node in self.members.working
-        if not (self.running or stopping) or event.round != self.round:
-            return []  # stale
-        if event.node not in self.members.seats:
-            return []  # from a stranger
+        in_round = self.state in {PolicyState.RUNNING, PolicyState.STOPPING}
+        if not in_round or event.round != self.round or event.node not in self.members.seats:
+            return []  # stale, or from a stranger
+        working = event.node in self.members.working
         match event:
             case m.NodeFailed():
                 return self._failed(event)
