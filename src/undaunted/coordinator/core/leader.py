@@ -719,9 +719,8 @@ class Leader:
     def _hand_over(self) -> list[c.Command]:
         """Tell one member of the round that runs to lead, if there is one."""
         ledger, is_here = self.ledger, self._sessions.is_here
-        others = [
-            s.node for s in ledger.table if s.node != self.config.node and s.address and is_here(s)
-        ]
+        seats = [seat for seat in ledger.table if seat.address and is_here(seat)]
+        others = [seat.node for seat in seats if seat.node != self.config.node]
         if not others:
             return []
         self.state, self._successor = LeaderState.HANDING_OVER, self._sessions.by_node[others[0]]
