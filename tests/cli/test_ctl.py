@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -168,6 +169,12 @@ def test_status_says_until_when_a_job_pauses(serve: Any, run: Any) -> None:
     assert "(7.2 s more" in run("status").partition("pauses until ")[2]
 
 
+def test_status_says_since_when_the_leader_is_silent(serve: Any, run: Any) -> None:
+    away = msgspec.structs.replace(STATUS.job, role="follower", lease_left_s=-7.25)
+    serve(msgspec.structs.replace(STATUS, job=away))
+    assert "lease     over: the leader was last heard of 12.2 s ago" in run("status")
+
+
 def test_status_of_several_launchers(serve: Any, run: Any) -> None:
     serve(STATUS)
     serve(msgspec.structs.replace(STATUS, node="b"), node="b")
@@ -198,6 +205,15 @@ def test_stacks_of_one_rank(serve: Any, run: Any) -> None:
     assert "--- rank 0, pid 71: sleeping, iteration 7, in train.py:3, waits in all_reduce" in both
     assert "(no stacks: it is stopped)" in both
     assert run("stacks", "--rank", "1").count("--- rank") == 1
+
+
+def test_a_rank_is_all_that_is_shown_of_several_nodes(serve: Any, run: Any) -> None:
+    for number, node in enumerate("ab"):
+        seen = [s.RankStacks(number, 0, 71, "sleeping")]
+        serve(seen, seen, [], node=node)
+    assert "node" not in run("stacks", "--rank", "1")
+    assert "there is no rank 7 here, but ranks 0-1" in run("stacks", "--rank", "7", code=1)
+    assert "there is no rank 0 here, but none" in run("stacks", "--rank", "0", code=1)
 
 
 def test_recordings(serve: Any, run: Any) -> None:
@@ -269,11 +285,25 @@ def test_all_nodes_answer_through_the_leader(serve: Any, ask: Any) -> None:
     )
 
 
-def test_a_coordinator_alone_has_no_ranks_of_its_own(serve: Any, ask: Any) -> None:
-    status = ("", job_of("", "b"))
-    server = serve(status, ("b", []), status, status, ("b", STATUS), port=True)
-    assert list(json.loads(ask(server, "stacks", "--json"))) == ["b"]
-    assert "node      none, this is the coordinator: pid 70" in ask(server, "status")
+def test_nodes_without_ranks_are_named_in_one_line(serve: Any, ask: Any) -> None:
+    status = (s.COORDINATOR, job_of(s.COORDINATOR, "a", spares=["c"]))
+    idle = msgspec.structs.replace(STATUS, limits=[])
+    nothing = "no ranks run on (coordinator), c"
+    for action, empty, full in (
+        ("stacks", [], [s.RankStacks(0, 0, 71, "sleeping")]),
+        ("flight", [], [s.RankRecording(0, 71)]),
+        ("limits", idle, STATUS),
+    ):
+        server = serve(status, (s.COORDINATOR, empty), ("a", full), ("c", empty), port=True)
+        *others, last = ask(server, action).splitlines()
+        assert last == nothing
+        assert [line for line in others if "===" in line] in ([], ["=== node a ==="])
+
+
+def test_a_coordinator_alone_is_asked_by_the_name_that_it_has(serve: Any, ask: Any) -> None:
+    server = serve((s.COORDINATOR, STATUS), port=True)
+    ask(server, "status", "--node", s.COORDINATOR)
+    assert server.asked == [(s.COORDINATOR, s.Status())]
 
 
 def test_an_order_goes_to_the_leader_and_one_that_is_none_says_who_leads(
@@ -284,6 +314,29 @@ def test_an_order_goes_to_the_leader_and_one_that_is_none_says_who_leads(
     follower = serve(where, port=True)
     assert ask(follower, "stop") == "it is done\n"
     assert follower.asked == leader.asked == [s.Stop()]
+
+
+def test_a_leader_that_is_silent_is_named_by_who_does_not_lead(
+    serve: Any, ask: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "ANSWER_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        leader = f"127.0.0.1:{silent.getsockname()[1]}"
+        said = p.Refused(reason="--node b asks this; the job is led by node a", leader=leader)
+        follower = serve(said, said, port=True)
+        told = ask(follower, "status", code=1)
+        for words in ("is led by node a", f"{leader}: no answer within 0.2 s; ask again", "--node"):
+            assert words in told
+        assert "is not carried out" not in told
+        assert "is not carried out" in ask(follower, "restart", code=1)
+        told = ask(SimpleNamespace(port=silent.getsockname()[1]), "stop", code=1)
+        assert "its launcher may be stopped" in told
+        assert "is not carried out" in told
+
+
+def test_where_nobody_leads_that_is_said(serve: Any, ask: Any) -> None:
+    follower = serve(p.Refused(reason="the job is led by node a"), port=True)
+    assert "led by node a" in ask(follower, "status", code=1)
 
 
 def test_leaders_that_name_each_other_are_not_asked_for_ever(serve: Any, ask: Any) -> None:
@@ -371,16 +424,18 @@ def test_a_refusal_is_shown(serve: Any, run: Any) -> None:
     ],
 )
 def test_a_launcher_that_makes_no_sense(serve: Any, run: Any, answer: Any, text: str) -> None:
-    serve(answer)
+    serve(answer, answer)
     assert text in run("status", code=1)
+    assert ("is not known" in run("stop", code=1)) == (answer is CLOSES)
 
 
 def test_a_launcher_that_says_nothing(
     tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking, "ANSWER_S", 0.1)
-    with listen_at(str(tmp_path / "ctl-a.sock"), socket.SOCK_STREAM, 1):
+    with listen_at(str(tmp_path / "ctl-a.sock"), socket.SOCK_STREAM, 8):
         assert f"its launcher (pid {os.getpid()}) does not answer" in run("status", code=1)
+        assert "is not carried out" in run("stop", code=1)
 
 
 @pytest.mark.parametrize(
@@ -398,6 +453,9 @@ def test_a_launcher_that_says_nothing(
         (["RUN", "--nothing", "status"], "unknown option --nothing"),
         (["RUN", "limits", "--heartbeat", "0"], "--heartbeat"),
         (["RUN", "status", "more"], "unexpected 'more'"),
+        (["status", "RUN"], "RUN comes before the action: undaunted ctl RUN status"),
+        (["stacks", "--rank", "1", "h:1"], "undaunted ctl h:1 stacks"),
+        (["exclude", "RUN", "b"], "unexpected 'b'"),
     ],
 )
 def test_wrong_words(
@@ -405,7 +463,7 @@ def test_wrong_words(
 ) -> None:
     words = [str(tmp_path) if word == "RUN" else word for word in words]
     assert main(words) == 2
-    assert text in capsys.readouterr().err
+    assert text.replace("RUN status", f"{tmp_path} status") in capsys.readouterr().err
 
 
 def test_a_run_that_is_not_there(

@@ -11,6 +11,7 @@ import signal
 import socket
 import ssl
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -186,6 +187,21 @@ def test_a_log_is_answered_and_known_after_a_kill(logs: Path) -> None:
         left = [row for row in service.get("/jobs", limit=1000)[1]["jobs"] if row["wanted"]]
         assert len(left) <= 1  # another program may not be done yet: nobody has asked for these
         assert service.get("/stats")[1]["logs"] == len(many) + 1
+
+
+@pytest.mark.e2e
+def test_who_waits_for_an_answer_does_not_hold_up_the_end(logs: Path) -> None:
+    with (logs / "long.log").open("w") as file:
+        file.truncate(1 << 40)  # takes no space, and hours to read
+    with ThreadPoolExecutor() as pool, running(logs) as service:
+        asked = pool.submit(service.get, "/logs", log_path=logs / "long.log")
+        while not service.get("/inflight")[1]["inflight"]:
+            assert not asked.done()
+        service.process.terminate()
+        status, answer = asked.result(DEADLINE_S)
+        assert (status, answer["recommendation"]["action"]) == (200, "UNKNOWN")
+        assert service.process.stderr is not None
+        assert service.process.stderr.read() == ""
 
 
 @pytest.mark.e2e

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from undaunted.cli.command import help_text
 from undaunted.cli.messages import UsageError
 from undaunted.cli.slurm_monitor import SLURM_MONITOR, build_config, main
 from undaunted.services.slurm import monitor
@@ -29,6 +30,12 @@ def refused(*words: str) -> str:
     with pytest.raises(UsageError) as caught:
         config(*words)
     return str(caught.value)
+
+
+def test_help_has_what_other_machines_need() -> None:
+    text = help_text(SLURM_MONITOR, everything=False)
+    for option in ("--host", "--token-file", "--tls-cert", "--tls-key"):
+        assert option in text
 
 
 def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:

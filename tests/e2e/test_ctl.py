@@ -205,6 +205,20 @@ def test_two_launchers_in_one_directory(tmp_path: Path) -> None:
         assert one.finish() == 93
 
 
+def test_an_order_to_end_outlives_the_leader_that_took_it(tmp_path: Path) -> None:
+    stubborn = "import os, signal, time\nsignal.signal(signal.SIGTERM, lambda *_: print('no'))\n"
+    script = f"{stubborn}print('is there', flush=True)\nwhile True: time.sleep(0.1)\n"
+    with nodes_of_a_job(tmp_path, script, "--nnodes", "3", "--max-restarts", "3") as start:
+        one, *others = (
+            start(name, f"is_host={name == 'one':d}") for name in ("one", "two", "three")
+        )
+        for job in (one, *others):
+            job.wait_for("is there")
+        assert "the job ends" in ctl(one, "stop", "--node", "one")
+        os.kill(one.agent_pid, signal.SIGKILL)  # the ranks have 15 s to stop, from now on
+        assert [job.finish() for job in others] == [93, 93]
+
+
 def replayed(dump: Path) -> set[str]:
     """Have the simulator repeat a dump; return which machines it has repeated."""
     command = [sys.executable, "-m", "simulator", "--replay", str(dump)]
@@ -300,7 +314,7 @@ def test_who_has_no_token_or_another_one_is_refused(tmp_path: Path) -> None:
             assert "another token" in job.ctl(address, "stop", code=1, token="other")
         (tmp_path / "other").chmod(0o644)
         assert "others may use it" in job.ctl(job.leader, "stop", code=2, token="other")
-        job.one.wait_for("connection from 127.0.0.1:.* closed: a node has another token")
+        job.one.wait_for("connection from 127.0.0.1:.* closed: who asks has another token")
         status = json.loads(job.ctl(job.leader, "status", "--json"))
         assert {node["round"] for node in status.values()} == {0}
 
@@ -322,6 +336,7 @@ def test_with_tls(tmp_path: Path) -> None:
 
 
 def test_a_coordinator_on_a_host_of_its_own(tmp_path: Path) -> None:
+    apart_name = control_socket.COORDINATOR
     with (
         nodes_of_a_job(tmp_path, STEPS, "--nnodes", "2") as start,
         contextlib.ExitStack() as opened,
@@ -340,16 +355,29 @@ def test_a_coordinator_on_a_host_of_its_own(tmp_path: Path) -> None:
         job = Job(tmp_path, one, two)
         for address in (endpoint, job.follower):
             status = json.loads(job.ctl(address, "status", "--json"))
-            assert sorted(status) == ["(coordinator)", "one", "two"]
+            assert sorted(status) == [apart_name, "one", "two"]
         known = status["(coordinator)"]["job"]
-        assert (known["role"], known["leader"]) == ("leader", "")
+        assert known["role"] == "leader"
+        leaders = {
+            (node["job"]["leader"], node["job"]["leader_address"]) for node in status.values()
+        }
+        assert leaders == {(apart_name, endpoint)}, status
         assert {each["lease_left_s"] is not None for each in known["members"]} == {True}
-        assert sorted(json.loads(job.ctl(endpoint, "stacks", "--json"))) == ["one", "two"]
-        assert "leader" in job.ctl(endpoint, "dump")
+        stacks = json.loads(job.ctl(endpoint, "stacks", "--json"))
+        assert {node: len(ranks) for node, ranks in stacks.items()} == {
+            apart_name: 0,
+            "one": 1,
+            "two": 1,
+        }
+        assert "leader" in job.ctl(job.follower, "dump", "--node", apart_name)
         assert "another round follows" in job.ctl(endpoint, "restart")
+        apart.wait_for(r"another round follows .*: undaunted ctl \(127.0.0.1:\d+\) asked for a res")
         one.wait_for("rank . of 2 in round 1")
-        assert "the job ends" in job.ctl(endpoint, "stop")
+        assert list(json.loads(ctl(apart, "status", "--json"))) == [apart_name]
+        assert "the job ends" in ctl(apart, "stop")
+        apart.wait_for(r"the job ends .*: undaunted ctl \(pid \d+\) asked for a stop")
         assert (one.finish(), two.finish(), apart.finish()) == (93, 93, 93)
+        assert not list(apart.run_dir.glob("ctl-*")), "the socket is gone"
 
 
 def test_two_hundred_clients_from_another_machine(tmp_path: Path) -> None:
@@ -529,5 +557,5 @@ def test_where_no_socket_can_be_the_run_goes_on(tmp_path: Path) -> None:
     (tmp_path / "run" / "ctl-a.sock").write_text("not ours")
     (tmp_path / "finish").touch()
     with launched(tmp_path, STEPS, "--node-name", "a") as job:
-        job.wait_for("undaunted ctl cannot reach this launcher")
+        job.wait_for("undaunted ctl cannot ask here")
         assert job.finish() == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 from typing import TYPE_CHECKING
@@ -34,6 +35,28 @@ def test_of_very_many_the_newest_are_kept(tmp_path: Path, monkeypatch: pytest.Mo
         add(path, Strike(float(number), "run", "x" * 10_000))
     assert [each.time for each in read(path).strikes] == [2, 3, 4]
     assert all(len(each.reason) == 300 for each in read(path).strikes)
+
+
+@pytest.mark.parametrize("most_kept", [3, 1000])
+def test_a_full_disk_loses_none_and_leaves_nothing_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_kept: int
+) -> None:
+    monkeypatch.setattr(strikes, "_MOST_KEPT", most_kept)
+    path = tmp_path / "strikes"
+    for number in range(3):
+        add(path, Strike(float(number), "run", "x"))
+    before, write = read(path), os.pwrite
+
+    def fill(fd: int, line: bytes, at: int) -> int:
+        if at:  # the last room takes a part of a line
+            return write(fd, line[:5], at)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(strikes.os, "pwrite", fill)
+    with pytest.raises(OSError, match="No space left"):
+        add(path, Strike(3.0, "run", "x"))
+    assert read(path) == before
+    assert len(before.strikes) == 3
 
 
 def test_lines_that_are_no_strikes_are_left_out(tmp_path: Path) -> None:

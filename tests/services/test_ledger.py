@@ -126,6 +126,68 @@ async def test_a_full_disk_is_said_and_loses_nothing(
     ledger.close()
 
 
+def full(*_: object) -> int:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@on_loop
+async def test_what_waits_for_a_full_disk_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+    write = os.write
+    ledger = Ledger(tmp_path)
+    monkeypatch.setattr(module.os, "write", full)
+    for number in range(100):
+        with pytest.raises(OSError, match="No space left"):
+            await ledger.keep(Log(f"/{number % 2}", number), list)
+    monkeypatch.setattr(
+        module.os, "write", lambda fd, part: written.append(len(part)) or write(fd, part)
+    )
+    await ledger.keep(Log("/a"), list)
+    ledger.close()
+    assert again(tmp_path) == [Log("/0", 98), Log("/1", 99), Log("/a")]
+    assert written == [(tmp_path / "ledger.jsonl").stat().st_size]
+
+
+@on_loop
+async def test_a_start_on_a_full_disk_waits_for_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ledger.jsonl").write_bytes(b'{"path":"/a"}\n{"path":"/c","wan')
+    ledger = Ledger(tmp_path)
+    monkeypatch.setattr(module.os, "write", full)
+    ledger.write_anew(logs := ledger.read())
+    assert (logs, ledger.problem) == ([Log("/a")], "No space left on device")
+    with pytest.raises(OSError, match="No space left"):
+        await ledger.keep(Log("/b"), lambda: [*logs, Log("/b")])
+    monkeypatch.undo()
+    await ledger.keep(Log("/b"), lambda: [*logs, Log("/b")])
+    ledger.close()
+    assert (ledger.problem, again(tmp_path)) == ("", [Log("/a"), Log("/b")])
+
+
+@on_loop
+async def test_a_damaged_ledger_on_a_full_disk_is_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ledger.jsonl").write_bytes(b'{"path":"/a"}\nno json\n')
+    ledger = Ledger(tmp_path)
+    monkeypatch.setattr(module.os, "write", full)
+    logs = ledger.read()
+    with pytest.raises(LedgerError, match="No space left"):
+        ledger.write_anew(logs)
+    ledger.close()
+    monkeypatch.undo()
+    ledger = Ledger(tmp_path)
+    ledger.write_anew(ledger.read())
+    await ledger.keep(Log("/b"), list)
+    monkeypatch.setattr(module.os, "write", full)
+    ledger.write_anew(logs)  # at the end: the newer file stays
+    ledger.close()
+    assert again(tmp_path) == [Log("/a"), Log("/b")]
+
+
 def test_one_service_to_a_directory(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     with pytest.raises(LedgerError, match="in use by another service"):

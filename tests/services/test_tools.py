@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import os
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -133,6 +135,15 @@ async def test_nothing_outside_is_read(place: Place) -> None:
 
 
 @over
+async def test_what_is_no_path_is_refused_in_words(place: Place) -> None:
+    tools = place.tools
+    for path in (f"{place.run}\0", f"{place.root}/{'a' * 5000}", f"{place.root}/\udcff"):
+        for tool in (tools.list_runs, tools.explain_failure, tools.stacks, tools.log_analyzer):
+            with pytest.raises(ToolError):
+                await tool(path)
+
+
+@over
 async def test_a_run_in_which_something_leads_outside_is_not_read(place: Place) -> None:
     link = place.run / "attempt_0"
     link.symlink_to(place.outside)
@@ -201,6 +212,16 @@ async def test_logs_and_dumps_are_analysed_and_kept(place: Place) -> None:
 
 
 @over
+async def test_questions_that_come_together_get_each_its_own_answer(place: Place) -> None:
+    logs = [place.root / f"{number}.log" for number in range(6)]
+    for log in logs:
+        log.write_text(f"0: RuntimeError: of {log.name}\n")
+    answers = await asyncio.gather(*(place.tools.log_analyzer(str(log)) for log in logs))
+    quotes = [answer["findings"][0]["quote"] for answer in answers]
+    assert quotes == [f"0: RuntimeError: of {log.name}" for log in logs]
+
+
+@over
 async def test_results_are_bounded(place: Place) -> None:
     for _ in range(150):
         place.tools._keep("log_analyzer", {})
@@ -231,6 +252,25 @@ def test_answers_are_bounded(
             await place.tools.explain_failure(str(place.run))
 
     test(tmp_path)
+
+
+def test_a_disk_that_hangs_holds_up_no_other_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs = threading.Event()
+
+    @over
+    async def test(place: Place) -> None:
+        monkeypatch.setattr(module, "_LOOK_S", 0.05)
+        monkeypatch.setattr(place.tools, "_folder", lambda _: hangs.wait(60.0))
+        for tool in (place.tools.list_runs, place.tools.stacks, place.tools.timeline):
+            with pytest.raises(ToolError, match="does not answer"):
+                await tool(str(place.run))
+
+    try:
+        test(tmp_path)
+    finally:
+        hangs.set()
 
 
 def test_folders_with_too_much_in_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,18 +42,10 @@ class Launchers(Protocol):
     """Those of a job that can be asked, by names that only `ask` understands."""
 
     async def names(self, question: s.Question) -> list[str]:
-        """Return those of all that can answer a question.
-
-        Raises:
-            NoAnswerError: there is none.
-        """
+        """Return whom a question is for; raises NoAnswerError where there is nobody."""
 
     async def ask(self, name: str, question: s.Question) -> s.Answer:
-        """Return what one of them answers.
-
-        Raises:
-            NoAnswerError: nothing.
-        """
+        """Return what one of them answers; raises NoAnswerError if it does not."""
 
 
 class Here:
@@ -81,8 +73,19 @@ class Here:
                 asked = Question(data=msgspec.json.encode(question))
                 said = await _said(address, asked, Terms("", __version__), None)
         except (OSError, WireError) as error:
-            raise NoAnswerError(f"node {name}: {_why(place, error)}") from None
+            why = f"{_why(place, error)}{_fate(question, error)}"
+            raise NoAnswerError(f"node {name}: {why}") from None
         return _answer(said, f"node {name}")
+
+
+def _fate(question: s.Question, error: Exception) -> str:
+    """What is known of an order where no answer has come; who reads it later finds nobody."""
+    if isinstance(question, s.Order) and isinstance(error, WireError) and not error.refused:
+        if error.number == errno.ETIMEDOUT:
+            return "; an order that it has not read yet is not carried out any more"
+        if not error.number:
+            return "; whether it has passed an order on is not known: see status"
+    return ""
 
 
 def _why(place: Path, error: Exception) -> str:
@@ -132,24 +135,32 @@ class There:
         answer = await self.ask("", s.Status())
         job = body_of(answer, s.NodeStatus).job
         nodes = [*(each.node for each in job.members), *(job.spares or [])]
-        looks = isinstance(question, s.Stacks | s.Flight)
-        leader = [] if looks and not answer.node else [""]
-        return [*leader, *(each for each in nodes if each != answer.node)]
+        return ["", *(each for each in nodes if each != answer.node)]
 
     async def ask(self, name: str, question: s.Question) -> s.Answer:
         """Have a node answer, or the leader."""
         asked = Question(data=msgspec.json.encode(question), node=name)
+        sent_on = ""
         try:
             for _ in range(_MOST_LEADERS):
                 said = await _said(self._leader, asked, self._terms, self._tls)
                 if not isinstance(said, Refused) or not said.leader:
                     break
+                sent_on = f"{self._leader}: {said.reason}; "
                 self._leader = said.leader
         except WireError as error:
-            remedy = "; see --token-file and --tls-ca" if error.refused else ""
-            raise NoAnswerError(f"{error}{remedy}") from None
-        if isinstance(said, Refused) and not name:
-            said = Refused(reason=f"{said.reason}; with --node NAME a node answers for itself")
+            why, remedy = str(error), ""
+            if error.refused:
+                remedy = (
+                    "; --token-file takes the token of its launchers, --tls-ca is for their TLS"
+                )
+            elif sent_on:
+                late = f"{self._leader}: no answer within {ANSWER_S:g} s"
+                why = late if error.number == errno.ETIMEDOUT else why
+                remedy = "; ask again: another node may lead soon"
+            elif error.number == errno.ETIMEDOUT:
+                remedy = "; its launcher may be stopped: ask that of another node"
+            raise NoAnswerError(f"{sent_on}{why}{remedy}{_fate(question, error)}") from None
         return _answer(said, self._leader)
 
 
@@ -167,7 +178,7 @@ def _answer(said: Message, who: str) -> s.Answer:
     except msgspec.MsgspecError as error:
         raise NoAnswerError(f"{who}: what it answers makes no sense: {error}") from None
     if answer.error:
-        raise NoAnswerError(f"{f'node {answer.node}' if answer.node else who}: {answer.error}")
+        raise NoAnswerError(f"node {answer.node}: {answer.error}")
     return answer
 
 
@@ -185,54 +196,36 @@ def body_of(answer: s.Answer, kind: type[T]) -> T:
         ) from None
 
 
-def ask_one(launchers: Launchers, name: str, question: s.Question) -> s.Answer:
-    """Return the answer of one launcher: that of a name, else the first that gives one.
+def ask(launchers: Launchers, name: str, question: s.Question) -> list[s.Answer]:
+    """Return the answers of all launchers, or that of a name; of an order the first that there is.
 
-    Raises:
-        NoAnswerError: there is none.
-    """
-
-    async def ask() -> s.Answer:
-        problems: list[str] = []
-        for each in [name] if name else await launchers.names(question):
-            reply = await _attempt(launchers, each, question)
-            if isinstance(reply, s.Answer):
-                return reply
-            problems.append(reply)
-        raise NoAnswerError("; ".join(problems))
-
-    return asyncio.run(ask())
-
-
-def ask_all(launchers: Launchers, name: str, question: s.Question) -> list[s.Answer]:
-    """Return the answers of all launchers, or that of a name; says who has not answered.
+    Says who has not answered a question.
 
     Raises:
         NoAnswerError: nobody has.
     """
-    slots = asyncio.Semaphore(_AT_ONCE)
+    is_order = isinstance(question, s.Order)
+    slots = asyncio.Semaphore(1 if is_order else _AT_ONCE)
+    answers: list[s.Answer] = []
 
-    async def ask(each: str) -> s.Answer | str:
+    async def attempt(each: str) -> s.Answer | str | None:
         async with slots:
-            return await _attempt(launchers, each, question)
+            if answers and is_order:
+                return None
+            try:
+                answers.append(await launchers.ask(each, question))
+            except NoAnswerError as error:
+                return str(error)
+            return answers[-1]
 
-    async def ask_them() -> list[s.Answer | str]:
+    async def ask_them() -> list[s.Answer | str | None]:
         names = [name] if name else await launchers.names(question)
-        return await asyncio.gather(*map(ask, names))
+        return await asyncio.gather(*map(attempt, names))
 
     replies = asyncio.run(ask_them())
-    answers = [each for each in replies if isinstance(each, s.Answer)]
     problems = [each for each in replies if isinstance(each, str)]
     if not answers:
         raise NoAnswerError("; ".join(problems))
-    for problem in problems:
+    for problem in problems if not is_order else ():
         print(f"undaunted ctl: {printable(problem)}", file=sys.stderr)
-    return answers
-
-
-async def _attempt(launchers: Launchers, name: str, question: s.Question) -> s.Answer | str:
-    """Return an answer, or why there is none."""
-    try:
-        return await launchers.ask(name, question)
-    except NoAnswerError as error:
-        return str(error)
+    return [each for each in replies if isinstance(each, s.Answer)]

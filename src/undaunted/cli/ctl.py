@@ -4,7 +4,8 @@ import os
 import ssl
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -15,15 +16,7 @@ from undaunted.base.options import Kind, Opt
 from undaunted.base.streams import take_any_text
 from undaunted.base.text import count, format_duration, format_ranks, printable
 from undaunted.base.values import Flag, Limit, OptionalFile
-from undaunted.cli.asking import (
-    Here,
-    Launchers,
-    NoAnswerError,
-    There,
-    ask_all,
-    ask_one,
-    body_of,
-)
+from undaunted.cli.asking import Here, Launchers, NoAnswerError, There, ask, body_of
 from undaunted.cli.command import Command, Parsed, Words
 from undaunted.cli.messages import UsageError, json_text, printing
 from undaunted.coordinator.wire.address import Address, parse_address
@@ -46,7 +39,7 @@ class CtlOptions(msgspec.Struct, kw_only=True, frozen=True):
     json: Annotated[Flag, Opt("Print the answer as JSON", "Options")] = False
     node: Annotated[
         str,
-        Kind(values.node_name, "NAME"),
+        Kind(lambda text: text if text == s.COORDINATOR else values.node_name(text), "NAME"),
         Opt("Ask this launcher only", shown="all, or for an order the leader"),
     ] = ""
     token_file: Annotated[
@@ -131,7 +124,7 @@ ACTIONS: dict[str, Command[Any]] = {
         _OPTIONS.get(name, CtlOptions),
         "[OPTIONS] NODE" if name == "exclude" else "[OPTIONS]",
         f"{about[0].upper()}{about[1:]}.\n",
-        operand="NODE" if name == "exclude" else "",
+        operand="NODE" if name == "exclude" else "RUN",  # which is refused below
     )
     for name, about in _ABOUT.items()
 }
@@ -186,6 +179,9 @@ def _act(words: Words) -> int:
 
 
 def _answered(action: str, run: str, parsed: Parsed[Any]) -> int:
+    if parsed.target and action != "exclude":
+        right = f"undaunted ctl {run or parsed.target} {action}"
+        raise UsageError(f"unexpected {parsed.target!r}: RUN comes before the action: {right}")
     try:
         return _BODIES[action](_launchers(run, parsed), parsed)
     except NoAnswerError as error:
@@ -237,21 +233,19 @@ def _tls(options: CtlOptions) -> ssl.SSLContext | None:
 
 
 def _status(launchers: Launchers, parsed: Parsed[Any]) -> int:
-    return _of_all(launchers, parsed, s.Status(), s.NodeStatus, _status_lines)
+    return _show(parsed, _asked(launchers, parsed, s.Status(), s.NodeStatus), _status_lines)
 
 
 def _stacks(launchers: Launchers, parsed: Parsed[Any]) -> int:
-    rank = parsed.options.rank
-
-    def chosen(all_ranks: list[s.RankStacks]) -> list[s.RankStacks]:
-        seen.extend(each.rank for each in all_ranks)
-        return [each for each in all_ranks if rank in (-1, each.rank)]
-
-    seen: list[int] = []
-    code = _of_all(launchers, parsed, s.Stacks(), list[s.RankStacks], _stacks_lines, chosen)
-    if rank >= 0 and rank not in seen:
-        raise NoAnswerError(f"there is no rank {rank} here, but {_ranks(sorted(seen))}")
-    return code
+    found, rank = _asked(launchers, parsed, s.Stacks(), list[s.RankStacks]), parsed.options.rank
+    if rank >= 0:
+        there = sorted(each.rank for ranks in found.values() for each in ranks)
+        chosen = {node: [one for one in ranks if one.rank == rank] for node, ranks in found.items()}
+        if not (found := {node: ranks for node, ranks in chosen.items() if ranks}):
+            raise NoAnswerError(
+                f"there is no rank {rank} here, but {_ranks(there) if there else 'none'}"
+            )
+    return _show(parsed, found, _stacks_lines)
 
 
 def _flight(launchers: Launchers, parsed: Parsed[Any]) -> int:
@@ -259,8 +253,8 @@ def _flight(launchers: Launchers, parsed: Parsed[Any]) -> int:
     from undaunted.attribution.flight.files import Dumps
     from undaunted.cli.flight import lines_of
 
-    answers = ask_all(launchers, parsed.options.node, s.Flight())
-    said = [each for answer in answers for each in body_of(answer, _RECORDINGS)]
+    answers = _asked(launchers, parsed, s.Flight(), list[s.RankRecording])
+    said = [each for body in answers.values() for each in body]
     recordings = sorted((each.recording for each in said if each.recording), key=lambda r: r.rank)
     deaf = [each.rank for each in said if each.deaf]
     if parsed.options.json:
@@ -273,13 +267,12 @@ def _flight(launchers: Launchers, parsed: Parsed[Any]) -> int:
         text.append(f"nothing is recorded of {_ranks(empty)}; see --flight-recorder")
     if deaf:
         text.append(f"no answer from {_ranks(deaf)}: its interpreter does not run; see stacks")
-    _print(text)
+    _print([*text, *_idle(answers)])
     return 0
 
 
 def _dump(launchers: Launchers, parsed: Parsed[Any]) -> int:
-    answers = ask_all(launchers, parsed.options.node, s.Dump())
-    lines = {_name(answer): body_of(answer, list[msgspec.Raw]) for answer in answers}
+    lines = _asked(launchers, parsed, s.Dump(), list[msgspec.Raw])
     if parsed.options.json:
         _print_json(lines)
     else:
@@ -294,7 +287,7 @@ def _limits(launchers: Launchers, parsed: Parsed[Any]) -> int:
     given = {name: getattr(options, name) for name in chosen}
     given |= {f"section:{name}": seconds for name, seconds in options.sections.items()}
     if not given:
-        return _of_all(launchers, parsed, s.Status(), _LimitsOnly, _limit_lines)
+        return _show(parsed, _asked(launchers, parsed, s.Status(), _LimitsOnly), _limit_lines)
     if len(given) > s.MOST_LIMITS:
         raise UsageError(
             f"--sections: {len(given)} limits are too many at a time; give {s.MOST_LIMITS}, and "
@@ -308,14 +301,6 @@ def _limits(launchers: Launchers, parsed: Parsed[Any]) -> int:
     return _order(launchers, parsed, s.Limits(limits=given))
 
 
-def _restart(launchers: Launchers, parsed: Parsed[Any]) -> int:
-    return _order(launchers, parsed, s.Restart(save=parsed.options.after_checkpoint))
-
-
-def _stop(launchers: Launchers, parsed: Parsed[Any]) -> int:
-    return _order(launchers, parsed, s.Stop(save=parsed.options.after_checkpoint))
-
-
 def _exclude(launchers: Launchers, parsed: Parsed[Any]) -> int:
     if not parsed.target:
         raise UsageError("name the node: undaunted ctl RUN exclude NODE; status shows them")
@@ -327,48 +312,50 @@ _BODIES: dict[str, Callable[[Launchers, Parsed[Any]], int]] = {
     "status": _status,
     "stacks": _stacks,
     "flight": _flight,
-    "restart": _restart,
-    "stop": _stop,
+    "restart": lambda to, parsed: _order(
+        to, parsed, s.Restart(save=parsed.options.after_checkpoint)
+    ),
+    "stop": lambda to, parsed: _order(to, parsed, s.Stop(save=parsed.options.after_checkpoint)),
     "exclude": _exclude,
     "limits": _limits,
     "dump": _dump,
 }
-_RECORDINGS = list[s.RankRecording]
 
 
-def _of_all(
-    launchers: Launchers,
-    parsed: Parsed[Any],
-    question: s.Question,
-    kind: type[T],
-    lines: Callable[[T], Iterator[str]],
-    chosen: Callable[[T], T] = lambda body: body,
-) -> int:
-    """Ask every launcher, and print what they answer."""
-    answers = ask_all(launchers, parsed.options.node, question)
-    bodies = {_name(answer): chosen(body_of(answer, kind)) for answer in answers}
+def _asked(
+    launchers: Launchers, parsed: Parsed[Any], question: s.Question, kind: type[T]
+) -> dict[str, T]:
+    """Ask every launcher, or that of --node; return what they answer, by node."""
+    answers = ask(launchers, parsed.options.node, question)
+    return {answer.node: body_of(answer, kind) for answer in answers}
+
+
+def _show(parsed: Parsed[Any], bodies: dict[str, T], lines: Callable[[T], Iterable[str]]) -> int:
     if parsed.options.json:
         _print_json(bodies)
-    else:
-        several = len(bodies) > 1
-        heads = {node: [f"=== node {node} ==="] if several else [] for node in bodies}
-        _print(line for node, body in bodies.items() for line in [*heads[node], *lines(body)])
+        return 0
+    texts = {node: list(lines(body)) for node, body in bodies.items()}
+    for node, text in texts.items():
+        if text and len(texts) > 1:
+            text.insert(0, f"=== node {node} ===")
+    _print([*chain.from_iterable(texts.values()), *_idle(texts)])
     return 0
+
+
+def _idle(answers: Mapping[str, Sized]) -> list[str]:
+    nodes = [node for node, answer in answers.items() if not answer]
+    return [f"no ranks run on {', '.join(nodes)}"] if nodes else []
 
 
 def _order(launchers: Launchers, parsed: Parsed[Any], order: s.Order) -> int:
     """Tell one launcher, which tells the leader of the job."""
-    answer = ask_one(launchers, parsed.options.node, order)
+    (answer,) = ask(launchers, parsed.options.node, order)
     decision = body_of(answer, s.Decision)
     if parsed.options.json:
         _print_json({"node": answer.node, **msgspec.to_builtins(decision)})
     else:
         _print([decision.line])
     return 0 if decision.done else _REFUSED
-
-
-def _name(answer: s.Answer) -> str:
-    return answer.node or "(coordinator)"
 
 
 # --- for people -----------------------------------------------------------------------------------
@@ -379,20 +366,20 @@ def _status_lines(status: s.NodeStatus) -> Iterator[str]:
     yield f"job       {status.run_id}, round {job.round}, {job.state}{_pause(job)}{_restarts(job)}"
     if job.role != "alone":
         at = f" at {job.leader_address}" if job.leader_address else ""
-        unnamed = "a host of its own" if at else "not known"
-        yield f"leader    {job.leader or unnamed}{at}, epoch {job.epoch}"
+        yield f"leader    {job.leader or 'not known'}{at}, epoch {job.epoch}"
     for member in job.members:
         yield f"member    {member.node}: {_ranks(member.ranks)}{_standing(member)}"
-    if job.lease_left_s is not None:
-        yield f"lease     {job.lease_left_s:.1f} s left of {job.lease_s:g} s"
+    if job.lease_left_s is not None and job.heard_s is not None:
+        left = f"{job.lease_left_s:.1f} s left of {job.lease_s:g} s"
+        over = f"over: the leader was last heard of {format_duration(job.heard_s)} ago"
+        yield f"lease     {left if job.lease_left_s > 0 else over}"
     if job.role != "alone":
         spares = "only the leader knows" if job.spares is None else ", ".join(job.spares) or "none"
         yield f"spares    {spares}"
     for node, reason in job.excluded.items():
         yield f"excluded  {node}: {reason}"
-    what = f"{status.state}, round {status.round}, " if status.node else ""
-    who = f"{status.node} ({job.role})" if status.node else "none, this is the coordinator"
-    yield f"node      {who}: {what}pid {status.pid}, undaunted {status.version}"
+    what = f"{status.state}, round {status.round}, pid {status.pid}, undaunted {status.version}"
+    yield f"node      {status.node} ({job.role}): {what}"
     for rank in status.ranks:
         yield f"rank      {rank.rank}: {_rank(rank)}"
     for line in _limit_lines(status):

@@ -164,7 +164,7 @@ def _serve(parsed: Parsed[ServeOptions]) -> int:
             previews=options.rate_limit_preview,
         )
         first = _first_lines(parsed, roots, where, token) if where else []
-        server(app, listening, _say, context, first).run()
+        server(app, listening, _say, context, first, service.let_go).run()
     return 0
 
 

@@ -111,10 +111,8 @@ class MonitorOptions(msgspec.Struct, kw_only=True, frozen=True):
         OptionalFile,
         Opt("File, mode 0600, with the token that whoever asks must show as a bearer token"),
     ] = None
-    tls_cert: Annotated[OptionalFile, Opt("Certificate for TLS (https), PEM", rare=True)] = None
-    tls_key: Annotated[OptionalFile, Opt("Its private key, PEM, without a password", rare=True)] = (
-        None
-    )
+    tls_cert: Annotated[OptionalFile, Opt("Certificate for TLS (https), PEM")] = None
+    tls_key: Annotated[OptionalFile, Opt("Its private key, PEM, without a password")] = None
     verbose: Annotated[Flag, Opt("No effect: NVRx's monitor has it", short="v", rare=True)] = False
 
 

@@ -23,6 +23,7 @@ MOST_ASKED = 64 * 1024  # bytes of a question
 MOST_ANSWERED = 32 * 1024 * 1024  # bytes of an answer
 MARGIN = 1024  # bytes of what is around them
 PREFIX, SUFFIX = "ctl-", ".sock"
+COORDINATOR = "(coordinator)"  # who answers where it has a host of its own: the name of no node
 _LONGEST_NAME = 64  # of the file; the whole path of a Unix socket has at most 107 bytes
 _LONGEST_PATH = 107
 MOST_LIMITS = 64  # of one order
@@ -209,14 +210,15 @@ class JobStatus(msgspec.Struct, frozen=True):
     Attributes:
         role: ``alone``, ``leader``, ``follower``.
         state: of the state machine that has this role.
-        leader: name of the leader's node, "" = not known, or a host of its own.
+        leader: name of the leader's node, or `COORDINATOR`; "" = not known.
         leader_address: where it is.
         epoch: of the leader.
         round: the last one that was started, -1 = none.
         pause_left_s: until the next round may begin, after restarts a moment ago; None = it need
             not wait for that, or only the leader knows.
         restarts_used, restarts_left: None = only the leader knows.
-        lease_s, lease_left_s: of this node at its leader; None = it has none.
+        lease_s, lease_left_s: of this node at its leader; None = it has none. Less than 0 while
+            the leader is silent or gone.
         members: nodes of the round.
         spares: nodes that wait; None = only the leader knows.
         excluded: node to reason.
@@ -237,12 +239,19 @@ class JobStatus(msgspec.Struct, frozen=True):
     spares: list[str] | None = None
     excluded: dict[str, str] = {}
 
+    @property
+    def heard_s(self) -> float | None:
+        """How long ago the leader answered what this node had sent, None = it has none."""
+        if self.lease_s is None or self.lease_left_s is None:
+            return None
+        return self.lease_s - self.lease_left_s
+
 
 class NodeStatus(msgspec.Struct, frozen=True):
     """What runs on a node, and what it knows of the job.
 
     Attributes:
-        node, pid, version: of the launcher.
+        node, pid, version: of the launcher, or coordinator.
         run_id: of the job.
         state: of the node, see `agent.node`.
         round: that runs, or ran last.

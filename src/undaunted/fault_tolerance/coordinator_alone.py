@@ -18,7 +18,7 @@ from undaunted.base.timers import lease_clock_ns
 from undaunted.coordinator.core import election
 from undaunted.coordinator.core.leader import Leader
 from undaunted.coordinator.core.leader_messages import LeaderConfig
-from undaunted.coordinator.protocol import Question, Refused
+from undaunted.coordinator.protocol import Refused
 from undaunted.coordinator.service import ledger_file
 from undaunted.coordinator.service.asking import left_behind
 from undaunted.coordinator.service.leading import Leading, Listener, job_server
@@ -28,6 +28,7 @@ from undaunted.coordinator.wire.handshake import Terms
 from undaunted.fault_tolerance import control_socket as s
 from undaunted.fault_tolerance import cycle_info, job_access, run_lock
 from undaunted.fault_tolerance.agent.status import of_leader
+from undaunted.fault_tolerance.control_server import ControlServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,7 +98,9 @@ async def _serve(config: AloneConfig) -> int:
     leader = _leader(config, known)
     kept = ledger_file.LedgerFile(config.run_dir, endpoint)
     listener = Listener()
-    listener.let_ask("", partial(_answer, config, listener))
+    answer = partial(_answer, config, listener)
+    listener.let_ask(s.COORDINATOR, answer)
+    here = ControlServer(config.run_dir, config.run_id, s.COORDINATOR, __version__, answer, _say)
     files = cycle_info.of(config.cycle_info, _say)
     listener.leading = Leading(
         leader,
@@ -119,8 +122,10 @@ async def _serve(config: AloneConfig) -> int:
         listener.leading.begin()
         if logs is not None:
             logs.begin()
+        await here.open()
         why = await over
     finally:
+        await here.close()
         await listener.leading.close()
         await server.close("the coordinator ends")
         kept.close(remove=leader.policy.ended)
@@ -145,37 +150,35 @@ async def _answer(config: AloneConfig, listener: Listener, data: bytes, by: str)
                 kept = {name: one.copy() for name, one in machines.items()}
                 return await asyncio.to_thread(all_lines, kept, s.MOST_ANSWERED // 2)
             case s.Stacks() | s.Flight():
-                raise ValueError("no ranks run here; ask a node (--node), status shows them")
+                return b"[]"  # no ranks run here
         return await _order(leading, question, by)
 
-    return await s.answered("", data, reply)
+    return await s.answered(s.COORDINATOR, data, reply)
 
 
 def _status(config: AloneConfig, leading: Leading) -> s.NodeStatus:
     state = leading.leader.state.name.lower()
     job = of_leader(leading.leader, lease_clock_ns(), leading.pause_left_s)
-    return s.NodeStatus("", os.getpid(), __version__, config.run_id, state, job.round, job)
+    job = msgspec.structs.replace(job, leader_address=config.nodes.endpoints[0])
+    who = (s.COORDINATOR, os.getpid(), __version__, config.run_id)
+    return s.NodeStatus(*who, state, job.round, job)
 
 
 async def _order(leading: Leading, order: s.Order, by: str) -> bytes:
-    """Have a node pass an order on, and return what comes of it.
+    """Have a node report an order, and return what comes of it.
 
     Raises:
         ValueError: none can.
     """
-    here = leading.leader.heard()
-    nodes = [node for node, address in leading.leader.addresses().items() if address]
-    node = next((each for each in nodes if each in here), "")
-    if not node:
-        raise ValueError("no node is here that takes connections (takeover=0: none does)")
-    said = await leading.pass_on(Question(data=msgspec.json.encode(order), node=node), by)
+    said = await leading.pass_on_order(msgspec.json.encode(order), by)
     if isinstance(said, Refused):
         problem = said.reason
     else:
         answer = msgspec.json.decode(said.data, type=s.Answer)
         if not answer.error:
+            _say(msgspec.json.decode(answer.body, type=s.Decision).line)
             return bytes(answer.body)
-        problem = f"node {node}: {answer.error}"
+        problem = f"node {answer.node}: {answer.error}"
     raise ValueError(problem)
 
 

@@ -8,6 +8,7 @@ removes it.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -76,10 +77,11 @@ def add(path: Path, strike: Strike) -> None:
         known, others = _known(content)
         if len(known) < _MOST_KEPT or others:
             end = b"" if content.endswith(b"\n") or not content else b"\n"
-            os.pwrite(fd, end + _line(strike), os.fstat(fd).st_size)
+            _append(fd, end + _line(strike))
         else:
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, b"".join(map(_line, [*known, strike][-_MOST_KEPT:])), 0)
+            lines = b"".join(map(_line, [*known, strike][-_MOST_KEPT:]))
+            # Over those before: there is room on a full disk, and a kill in between loses none.
+            os.ftruncate(fd, os.pwrite(fd, lines, 0))
     finally:
         os.close(fd)
 
@@ -101,6 +103,14 @@ def refusal(strikes: list[Strike], limit: tuple[int, float], now: float) -> str:
         f"{len(recent)} strikes against it within {format_duration(within_s)}, the last one "
         f"{format_duration(now - last.time)} ago in run {last.run_id}: {last.reason}"
     )
+
+
+def _append(fd: int, line: bytes) -> None:
+    """Write all of a line, or nothing."""
+    size = os.fstat(fd).st_size
+    if os.pwrite(fd, line, size) < len(line):
+        os.ftruncate(fd, size)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _content(fd: int) -> bytes:

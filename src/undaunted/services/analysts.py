@@ -25,7 +25,7 @@ _KILLED_S = 5.0
 
 
 class Analyst:
-    """One program, started when it is needed, and again after it has ended.
+    """One program, started when it is needed, and again after it has ended. One log at a time.
 
     Args:
         roots: below which it may read.
@@ -36,6 +36,7 @@ class Analyst:
         self._roots = roots
         self._limit_s = limit_s
         self._program: Process | None = None
+        self._turn = asyncio.Lock()  # answers come in the order of the questions
 
     async def read(self, path: str, stamp: Stamp, dumps: str = "") -> Told:
         """Have a log read; what goes wrong is said in the answer.
@@ -45,6 +46,10 @@ class Analyst:
             stamp: of the file, for an answer that does not say it.
             dumps: folder with dumps that belong to it, "" = what is found beside it.
         """
+        async with self._turn:
+            return await self._read(path, stamp, dumps)
+
+    async def _read(self, path: str, stamp: Stamp, dumps: str) -> Told:
         try:
             said = await wait_for(self._ask(Question(path, dumps)), self._limit_s)
         except asyncio.TimeoutError:
@@ -53,7 +58,7 @@ class Analyst:
             return Told(stamp, problem=f"reading it takes longer than {limit}", late=True)
         except (OSError, EOFError, ValueError, msgspec.MsgspecError) as error:
             await self.close()
-            why = str(error) or "it takes too much memory"
+            why = str(error) or "it was killed, or takes too much memory"
             return Told(stamp, problem=f"the program that reads it has ended: {why}")
         except asyncio.CancelledError:
             await self.close()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
+import sys
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 _LONGEST_LINE = 1 << 20
 _TIMES = 4  # lines for each record, until the file is written anew
 _FEW = 1000  # lines: never for less
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -46,8 +49,8 @@ class Ledger:
         self.problem = ""
         self.damaged: Path | None = None
         self._path = directory / "ledger.jsonl"
-        self._lines: list[bytes] = []  # not on disk yet
-        self._given = self._written = 0  # lines, ever
+        self._lines: dict[str, bytes] = {}  # by path; not on disk yet
+        self._given = self._written = 0  # records, ever
         self._in_file = 0
         self._turn = asyncio.Lock()
         try:
@@ -87,7 +90,7 @@ class Ledger:
         return whole
 
     def write_anew(self, logs: Sequence[Log]) -> None:
-        """Replace the file by one with these records alone.
+        """Replace the file by one with these records alone. On a full disk, when there is room.
 
         Raises:
             LedgerError: it cannot be written.
@@ -95,6 +98,12 @@ class Ledger:
         try:
             self._replace([_encoded(log) for log in logs])
         except OSError as error:
+            if self.damaged is not None and not self._path.exists():
+                self.damaged.replace(self._path)  # what can be read of it is read the next time
+            elif error.errno in _FULL:
+                self.problem = error.strerror or str(error)
+                self._in_file = sys.maxsize  # no line after one that is cut off
+                return
             raise LedgerError(f"{self._path}: {error.strerror}") from None
 
     async def keep(self, log: Log, logs: Callable[[], Sequence[Log]]) -> None:
@@ -107,22 +116,21 @@ class Ledger:
         Raises:
             OSError: it is not, and is tried again with the next one.
         """
-        self._lines.append(_encoded(log))
+        self._lines[log.path] = _encoded(log)
         self._given += 1
         mine = self._given
         async with self._turn:
             if self._written >= mine:
                 return
+            write, content = self._append, [*self._lines.values()]
             if self._in_file > _FEW + _TIMES * len(all_of := logs()):
-                lines, write = [_encoded(one) for one in all_of], self._replace
-            else:
-                lines, write = self._lines, self._append
-            given = self._given
-            self._lines = []
+                write, content = self._replace, [_encoded(one) for one in all_of]
+            given, lines = self._given, self._lines
+            self._lines = {}
             try:
-                await asyncio.to_thread(write, lines)
+                await asyncio.to_thread(write, content)
             except OSError as error:
-                self._lines = lines + self._lines
+                self._lines = lines | self._lines
                 self.problem = error.strerror or str(error)
                 raise
             self._written = given

@@ -171,6 +171,7 @@ class Server(uvicorn.Server):
         say: Callable[[str], None],
         tls: ssl.SSLContext | None = None,
         first: Sequence[str] = (),
+        let_go: Callable[[], None] = lambda: None,
     ) -> None:
         """Say what is to be served; `run` does.
 
@@ -180,6 +181,7 @@ class Server(uvicorn.Server):
             say: shows a line.
             tls: of the server; None = plain HTTP.
             first: lines to be shown once it serves, and a signal ends it in order.
+            let_go: called at the end, to have requests that wait answered.
         """
         self._room = _descriptors()
         super().__init__(configure(app, min(MOST_CONNECTIONS, self._room // 2)))
@@ -187,6 +189,7 @@ class Server(uvicorn.Server):
         self._say = say
         self._tls = tls
         self._first = first
+        self._let_go = let_go
         self._clients: Clients | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -207,6 +210,7 @@ class Server(uvicorn.Server):
         """End the connections, and the application."""
         if self._clients is not None:
             self._clients.close()
+        self._let_go()
         await super().shutdown(sockets=sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002

@@ -101,6 +101,7 @@ class AttributionService:
         self._tasks: list[asyncio.Task[None]] = []
         self._work = asyncio.Event()
         self._flights: dict[str, asyncio.Future[None]] = {}
+        self._is_ending = False
         self._slots = asyncio.Semaphore(_MOST_LOOKS)
         self._counts: Counter[str] = Counter()
         self._began = time.monotonic()
@@ -112,6 +113,13 @@ class AttributionService:
         self._work.set()
         if self._export is not None:
             self._export.begin()
+
+    def let_go(self) -> None:
+        """Answer all who wait for an analysis, as if their time was over: the service is to end."""
+        self._is_ending = True
+        for flight in self._flights.values():
+            flight.set_result(None)
+        self._flights.clear()
 
     async def close(self) -> None:
         """Stop reading; what is wanted stays so in the ledger."""
@@ -332,15 +340,16 @@ class AttributionService:
         """Wait for an analysis of the log as it was seen, or newer."""
         deadline = time.monotonic() + 2 * self._limit_s
         joined = progress == "in_flight"  # it may have begun before that
-        while True:
+        while not self._is_ending:
             new = asyncio.get_running_loop().create_future
             flight = self._flights.get(seen.path) or self._flights.setdefault(seen.path, new())
             await asyncio.wait([flight], timeout=deadline - time.monotonic())
-            if not flight.done():
-                return progress
+            if self._is_ending or not flight.done():
+                break
             if not joined or self._want(seen) == "completed":
                 return "completed"
             joined = False
+        return progress
 
     async def _read_on(self, analyst: Analyst) -> None:
         try:

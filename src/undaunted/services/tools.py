@@ -15,11 +15,11 @@ import resource
 from collections import OrderedDict
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from undaunted.base.deadline import wait_for
+from undaunted.base.deadline import off_loop, wait_for
 from undaunted.base.landlock import confined
 from undaunted.base.process import module_command
 from undaunted.base.roots import RefusedError
@@ -31,13 +31,17 @@ from undaunted.services import answers
 from undaunted.services.results import Log, Results
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from undaunted.base.roots import Opened, Roots
     from undaunted.services.analysts import Analyst
     from undaunted.services.results import Told
 
+T = TypeVar("T")
+
 LIMIT_S = 60.0
+_LOOK_S = 30.0  # at files and folders, before a command reads them
+_MOST_LOOKS = 32
 _MEMORY = 2 << 30  # bytes of addresses of a command
 _LONGEST = 1 << 20  # bytes of an answer
 _MOST_RUNS = 100
@@ -64,6 +68,7 @@ class Tools:
         self._analyst = analyst
         self._results: OrderedDict[tuple[str, str], dict[str, Any]] = OrderedDict()
         self._made = 0
+        self._slots = asyncio.Semaphore(_MOST_LOOKS)
 
     # --- runs -------------------------------------------------------------------------------------
 
@@ -73,8 +78,7 @@ class Tools:
         Args:
             folder: to look in, absolute; "" = in all roots.
         """
-        folders = [self._folder(folder)] if folder else [*map(Path, self._roots.folders)]
-        return await asyncio.to_thread(self._runs, folders)
+        return await self._look(lambda: self._runs(folder))
 
     async def explain_failure(self, run: str) -> dict[str, Any]:
         """Say what happened in a run, which rank or node it was, why, with quotes, and what next.
@@ -110,7 +114,7 @@ class Tools:
             run: directory of the run, absolute.
             round_number: of which round; -1 = the last one that has stacks.
         """
-        return await asyncio.to_thread(self._stacks, run, round_number)
+        return await self._look(lambda: self._stacks(run, round_number))
 
     # --- as NVRx has them -------------------------------------------------------------------------
 
@@ -168,7 +172,7 @@ class Tools:
 
     async def _command(self, name: str, target: str, *words: str) -> dict[str, Any]:
         """Run a command of ours about something below the roots; text comes back as ``text``."""
-        real = str(await asyncio.to_thread(self._checked, target))
+        real = str(await self._look(lambda: self._checked(target)))
         command = module_command("undaunted.cli.main", name, *words, "--", real)
         program = await asyncio.create_subprocess_exec(
             *confined(self._roots.folders, command),
@@ -191,6 +195,13 @@ class Tools:
             raise ToolError(one_line(error.decode(errors="replace")) or f"{name} has failed")
         return json.loads(said) if "--json" in words else {"text": said.decode(errors="replace")}
 
+    async def _look(self, call: Callable[[], T]) -> T:
+        """Look at files, without holding up others where a disk hangs."""
+        try:
+            return await off_loop(self._slots, _LOOK_S, call)
+        except TimeoutError:
+            raise ToolError("the file system does not answer; ask again later") from None
+
     async def _told(self, log_path: str) -> Told:
         told = await self._analyst.read(log_path, (0, 0, 0))
         if told.problem:
@@ -211,11 +222,12 @@ class Tools:
         return answer
 
     def _folder(self, path: str) -> Path:
-        real = os.path.realpath(path)
-        if not path.startswith("/") or not self._roots.has(real):
+        is_path = path.startswith("/") and "\0" not in path
+        real = os.path.realpath(path) if is_path else ""
+        if not is_path or not self._roots.has(real):
             below = ", ".join(self._roots.folders)
             raise ToolError(f"{one_line(path)} is not below {below}; name an absolute path there")
-        if not Path(real).is_dir():
+        if not _is_folder(real):
             raise ToolError(f"{one_line(path)} is no folder")
         return Path(real)
 
@@ -225,7 +237,7 @@ class Tools:
         Raises:
             ToolError: it is outside, or something in it leads there.
         """
-        if not Path(path).is_dir():
+        if not _is_folder(path):
             opened = self._open(path)
             os.close(opened.fd)
             return Path(opened.path)
@@ -260,7 +272,8 @@ class Tools:
     def _may_look_at(self, path: str) -> bool:
         return self._roots.has(os.path.realpath(path)) or not Path(path).exists()
 
-    def _runs(self, folders: list[Path]) -> list[dict[str, Any]]:
+    def _runs(self, folder: str) -> list[dict[str, Any]]:
+        folders = [self._folder(folder)] if folder else [*map(Path, self._roots.folders)]
         newest: dict[Path, float] = {}
         found = (path for folder in folders for name in _JOURNALS for path in folder.glob(name))
         for journal in islice(found, _MOST_ENTRIES):
@@ -280,6 +293,13 @@ class Tools:
             raise ToolError(f"{folder} has no {name}: stacks are kept when a limit is passed")
         with os.fdopen(self._open(str(files[-1])).fd, "rb") as file:
             return file.read(_LONGEST_STACKS).decode(errors="replace")
+
+
+def _is_folder(path: str) -> bool:
+    try:
+        return Path(path).is_dir()
+    except (OSError, ValueError):  # a name that is too long, or none
+        return False
 
 
 def _entries(folder: Path) -> Iterator[Path]:

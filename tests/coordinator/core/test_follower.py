@@ -429,6 +429,13 @@ def test_silence_of_the_leader_is_noticed_after_the_lease():
     harness.pass_time(0.2)
     assert harness.follower.state is FollowerState.AWAY
     assert "not answered for 5 s" in harness.last(f.Say).text
+    left_s = harness.follower.lease_left_s(harness.now + 2 * S)
+    assert left_s == pytest.approx(-2.1), "people are told for how long it has been silent"
+
+
+def test_before_there_is_a_leader_there_is_no_lease():
+    harness = Harness()
+    assert harness.follower.lease_left_s(harness.now) is None
 
 
 def test_beats_keep_the_leader():

@@ -161,14 +161,18 @@ def listener_of(node: str, leader: str = "") -> Listener:
     listener = Listener()
     if node:
         follower: Any = SimpleNamespace(
-            config=SimpleNamespace(node=node), leader=leader, knows=SimpleNamespace(ledger=None)
+            config=SimpleNamespace(node=node),
+            leader=leader,
+            lease_s=5.0,
+            lease_left_s=lambda _: -7.0 if leader else None,
+            knows=SimpleNamespace(ledger=p.Ledger(run_id="job7", leader="a")),
         )
         following: Any = SimpleNamespace(follower=follower)
         listener.following = following
     return listener
 
 
-def lead(listener: Listener, node: str, others: dict[str, str]) -> None:
+def lead(listener: Listener, node: str, others: dict[str, str], *, connected: bool = False) -> None:
     about = LeaderConfig(run_id="job7", policy=PolicyConfig(), node=node)
     seats = enumerate(others.items())
     table = tuple(
@@ -178,6 +182,8 @@ def lead(listener: Listener, node: str, others: dict[str, str]) -> None:
     leader = Leader(about, p.Ledger(run_id="job7", round=0, table=table))
     none: Any = None
     listener.leading = Leading(leader, terms(), None, keep=none, done=none)
+    if connected:
+        leader.heard = lambda: dict.fromkeys(others, 0)  # type: ignore[method-assign]
 
 
 @on_loop
@@ -189,6 +195,8 @@ async def test_one_that_does_not_lead_says_who_does() -> None:
             said = await asked(server.port, p.Question(data=b"why", node=node))
             assert isinstance(said, p.Refused)
             assert said.leader == "there:29400"
+            for words in ("--node b asks this node", "led by node a", "last heard of 12.0 s ago"):
+                assert words in said.reason
         said = await asked(server.port, p.Question(data=b"why", node="b"))
         assert said == p.Answer(data=b"why"), "it was asked by its name"
 
@@ -214,6 +222,30 @@ async def test_the_leader_answers_and_has_others_answer(node: str) -> None:
             said = await asked(server.port, p.Question(data=b"3", node=asks))
             assert isinstance(said, p.Refused)
             assert (said.reason, said.leader) == (text, "")
+
+
+@pytest.mark.parametrize("there", [{}, {"c": ""}, {"a": "127.0.0.1:9"}])
+@on_loop
+async def test_an_order_is_passed_on_only_to_others_that_can_be_asked(
+    there: dict[str, str],
+) -> None:
+    listener = listener_of("a")
+    lead(listener, "a", there, connected=True)
+    assert listener.leading is not None
+    assert isinstance(await listener.leading.pass_on_order(b"stop", "me"), p.Refused)
+
+
+@on_loop
+async def test_an_order_is_passed_on_to_another_node_with_who_asks() -> None:
+    answers, at_b, at_leader = Answers(), listener_of("b"), listener_of("a")
+    at_b.let_ask("b", answers)
+    async with serving(at_b) as b:
+        there = {"a": "127.0.0.1:9", "b": f"127.0.0.1:{b.port}", "c": ""}
+        lead(at_leader, "a", there, connected=True)
+        assert at_leader.leading is not None
+        said = await at_leader.leading.pass_on_order(b"stop", "me")
+        assert said == p.Answer(data=b"stop")
+        assert answers.by == ["me"]
 
 
 @on_loop

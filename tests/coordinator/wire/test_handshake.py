@@ -90,6 +90,24 @@ def test_tokens_that_do_not_fit(
     assert not at_server.done
 
 
+@pytest.mark.parametrize(
+    ("given", "at_coordinator", "says", "adds"),
+    [
+        (b"another-token-xyz", TOKEN, "who asks has another token", ""),
+        (b"", TOKEN, "who asks has another token", " (you have given no token)"),
+        (TOKEN, b"", "who asks has a token", ""),
+    ],
+)
+def test_a_person_is_told_of_no_nodes(
+    given: bytes, at_coordinator: bytes, says: str, adds: str
+) -> None:
+    person = client(token=given, run_id="", node="")
+    at_client, at_server = shake(person, server(token=at_coordinator))
+    assert at_server.refusal.startswith(says)
+    assert at_client.refusal == at_server.refusal + adds
+    assert "node" not in at_client.refusal
+
+
 def test_another_job_is_told_both_ids() -> None:
     at_client, at_server = shake(client(run_id="job8"), server())
     assert "node n3 belongs to job job8, this is the coordinator of job job7" in at_server.refusal

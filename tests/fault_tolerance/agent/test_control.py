@@ -45,6 +45,8 @@ class Launcher:
         self.posted: list[Any] = []
         self.events: list[m.Event] = []
         self.looks = True
+        self.others = False
+        self.passed_on: list[tuple[bytes, str]] = []
         self.job = s.JobStatus("alone", "running")
         self.asked_elsewhere: Callable[[bytes, str], Awaitable[bytes]] | None = None
         self.decide = decide
@@ -57,6 +59,7 @@ class Launcher:
             status=lambda: self.job,
             recent=lambda: {"policy": Recent({})},
             let_ask=self._let_ask,
+            pass_on=self._pass_on,
         )
         ranks: Any = SimpleNamespace(next_look=self._next_look, now=list)
         self.control = Control(
@@ -69,6 +72,10 @@ class Launcher:
             self.events.append,
             self.said.append,
         )
+
+    async def _pass_on(self, order: bytes, by: str) -> bool:
+        self.passed_on.append((order, by))
+        return self.others
 
     def _let_ask(self, answer: Callable[[bytes, str], Awaitable[bytes]]) -> None:
         self.asked_elsewhere = answer
@@ -153,7 +160,10 @@ async def test_stacks_and_recordings(tmp_path: Path) -> None:
 async def test_where_no_ranks_run_nothing_is_looked_at(tmp_path: Path) -> None:
     async with serving(tmp_path) as launcher:
         launcher.node.state = m.State.IDLE
-        assert "node a is idle, round 0" in await launcher.error(s.Stacks())
+        assert await launcher.body(s.Stacks(), list[s.RankStacks]) == []
+        assert await launcher.body(s.Flight(), list[s.RankRecording]) == []
+        launcher.node.state = m.State.SPAWNING
+        assert "node a is spawning, round 0" in await launcher.error(s.Stacks())
         assert (launcher.events, launcher.posted) == ([], [])
 
 
@@ -166,8 +176,25 @@ async def test_orders_are_passed_on_where_no_ranks_run(
         launcher.node = launcher.control._node = m.Node()
         launcher.job = s.JobStatus("follower", "seeking", round=4)
         assert "SIGTERM" not in (await launcher.body(s.Restart(), s.Decision)).line
-        assert "SIGTERM" in (await launcher.body(s.Stop(), s.Decision)).line
+        stop = (await launcher.body(s.Stop(), s.Decision)).line
+        assert "SIGTERM" in stop
+        assert "no leader has been found yet" in stop
         assert [(each.node, each.round) for each in launcher.posted] == [("a", 4)] * 2
+
+
+@on_loop
+async def test_who_orders_is_told_of_a_silent_leader_and_that_the_order_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "DECIDE_S", 0.01)
+    async with serving(tmp_path) as launcher:
+        launcher.job = s.JobStatus("follower", "away", "b", lease_s=5.0, lease_left_s=-2.0)
+        for order in (s.Stop(), s.Restart()):
+            decision = await launcher.body(order, s.Decision)
+            assert not decision.done
+            assert "the leader, b, was last heard of 7.0 s ago" in decision.line
+            assert "is kept" in decision.line
+            assert ("no other round" in decision.line) == isinstance(order, s.Restart)
 
 
 @on_loop
@@ -230,6 +257,27 @@ async def test_who_ends_the_job_is_answered_before_the_launcher_goes(tmp_path: P
         await gone
         await launcher.control.close()
         assert (await asking).done
+
+
+@on_loop
+async def test_the_leader_has_another_node_report_an_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "DECIDE_S", 0.01)
+    async with serving(tmp_path) as launcher:
+        launcher.others = True
+        assert not (await launcher.body(s.Stop(), s.Decision)).done
+        assert launcher.posted == []
+        ((data, _),) = launcher.passed_on
+        assert s.question_of(data) == s.Stop()
+
+        async def heard(order: bytes, by: str) -> bool:
+            launcher.control.heard(job.Say(f"{by}: yes"))
+            return False
+
+        monkeypatch.setattr(launcher.control._orders, "pass_on", heard)
+        assert (await launcher.body(s.Stop(), s.Decision)).done, "that node was heard, if no more"
+        assert launcher.posted == []
 
 
 @on_loop
@@ -309,7 +357,7 @@ async def test_where_it_cannot_listen_that_is_said(tmp_path: Path) -> None:
     (tmp_path / "ctl-a.sock").write_text("something else")
     async with serving(tmp_path) as launcher:
         (said,) = launcher.said
-        assert "undaunted ctl cannot reach this launcher" in said
+        assert "undaunted ctl cannot ask here" in said
     assert (tmp_path / "ctl-a.sock").read_text() == "something else"
 
 

@@ -361,11 +361,11 @@ def test_a_service_that_is_strange_and_then_wants_fewer_requests_does_not_work_a
 
 def test_what_is_quoted_may_be_another_each_time() -> None:
     run = Driven()
-    for text in ("no list: 'a'", "no list: 'b'", 'no list: "it\'s"', "cannot be run"):
+    for text in ("no list: 'a'", "no list: 'b'", 'no list: "it\'s"', "cannot be run\n"):
         while not isinstance(run.next(), core.ListJobs):
             run.wait()
         run.monitor.not_listed(text, run.now)
-        assert run.monitor.problems == {"squeue": text}
+        assert run.monitor.problems == {"squeue": text.strip()}
     run.next()
     assert run.lines == ["no list: 'a'", "cannot be run"]
 
@@ -378,6 +378,32 @@ def test_a_mistake_with_one_log_keeps_no_other_waiting() -> None:
     assert run.request() == ("terminal", "8")
     run.answer()
     assert run.request() == ("terminal", "7")
+
+
+def test_a_service_that_only_has_errors_is_a_problem() -> None:
+    run = Driven()
+    run.list(listed("FAILED"), listed("FAILED", id="8"))
+    for number in range(6):
+        assert ("service" in run.monitor.problems) == (number >= core.PATIENCE)
+        run.request()
+        run.answer(500, problem=f"the service: 500 disk is full, {number}")
+    run.request()
+    assert run.lines == ["the service: 500 disk is full, 2"]
+    run.answer()
+    run.next()
+    assert run.lines[1:] == ["service works again"]
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_nothing_is_given_up_while_the_service_is_away_behind_a_proxy(status: int) -> None:
+    run = Driven()
+    run.list(listed("FAILED"))
+    run.answer()
+    while run.now < NOW + 2 * 3600.0:
+        assert run.job.stage is Stage.ASKED
+        run.request()
+        run.answer(status, problem=f"the service: {status}")
+    assert run.lines == [f"the service: {status}"]
 
 
 @pytest.mark.parametrize(

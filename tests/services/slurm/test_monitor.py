@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import re
 import signal
 import socket
@@ -223,10 +224,16 @@ def test_files_that_hold_no_job_are_said_and_left(tmp_path: Path) -> None:
     (folder / "18.json").write_bytes((folder / "17.json").read_bytes())
     (folder / "19.json").write_text('{"id": "19"')
     (folder / "20.new").write_text("half")
+    (folder / "21.json").mkdir()
+    os.mkfifo(folder / "22.json")
+    (folder / "23.json").symlink_to("/dev/zero")
+    (folder / "notes").write_text("ask alice")
     jobs, others = files.read()
     assert jobs == [job]
-    assert sorted(others) == [str(folder / "18.json"), str(folder / "19.json")]
+    expected = ("18.json", "19.json", "21.json", "22.json", "23.json", "notes")
+    assert sorted(others) == [str(folder / name) for name in expected]
     assert not (folder / "20.new").exists()
+    assert (folder / "notes").exists()
     files.remove("17")
     files.remove("17")
     assert files.read()[0] == []

@@ -71,7 +71,7 @@ class Follower:
     running: bool = False
     _replaceable: bool = False  # the job can go on without this node, see protocol.Started
     _absence: Absence | None = None
-    lease: Lease = field(init=False)
+    _lease: Lease = field(init=False)
     _agreed_until_ns: int = 0  # end of the last lease of a leader that a quorum had agreed to
     _idle_ns: int = 0  # since then neither a leader nor a running rank
     # the connection
@@ -95,7 +95,7 @@ class Follower:
         self.knows = Knowledge(self.config.node, self.config.incarnation)
         self.search = Search(self.config)
         self._reports = Reports()
-        self.lease = Lease(self.config.lease_s)
+        self._lease = Lease(self.config.lease_s)
 
     def handle(self, event: f.Event, now: int) -> list[f.Command]:
         """Take one event at ``now`` (monotonic, ns); return the commands it causes, in order."""
@@ -134,15 +134,23 @@ class Follower:
         """Address of the leader that is followed, or has ended the job; "" = there is none."""
         return self._address if self.state in (FollowerState.FOLLOWING, FollowerState.ENDED) else ""
 
+    @property
+    def lease_s(self) -> float:
+        """How long a lease is."""
+        return self._lease.seconds
+
     def lease_left_s(self, now: int) -> float | None:
-        """How much is left of the lease, in seconds; None = no leader is followed."""
-        follows = self.state is FollowerState.FOLLOWING
-        return self.lease.left_s(self.lease.sent_ns, now) if follows else None
+        """How much is left of the lease, in seconds; less than none while the leader is gone.
+
+        None = there was no leader yet.
+        """
+        seeks = self.state is FollowerState.SEEKING
+        return None if seeks else self._lease.left_s(self._lease.sent_ns, now)
 
     def _look_at_clock(self, now: int) -> None:
         """Notice that this process stood still: a lease is renewed every third of it."""
         gap_s, self._event_ns = (now - self._event_ns) / _NS, now
-        if self.state is FollowerState.FOLLOWING and gap_s > self.lease.seconds:
+        if self.state is FollowerState.FOLLOWING and gap_s > self._lease.seconds:
             self._stood_s = gap_s
 
     # --- the connection -------------------------------------------------------------------------
@@ -167,7 +175,7 @@ class Follower:
         return [f.Hangup(self._link), *self._dial()]
 
     def _opened(self, now: int) -> list[f.Command]:
-        self._open, self.lease.opened_ns = True, now
+        self._open, self._lease.opened_ns = True, now
         config, knows = self.config, self.knows
         hello = p.Hello(
             node=config.node,
@@ -184,7 +192,7 @@ class Follower:
             promised=knows.promised,
             settings=config.settings,
         )
-        return [f.Send(self._link, hello), f.SetTimer("welcome", self.lease.seconds)]
+        return [f.Send(self._link, hello), f.SetTimer("welcome", self._lease.seconds)]
 
     def _closed(self, event: f.Closed, now: int) -> list[f.Command]:
         self._forget_link()
@@ -193,7 +201,7 @@ class Follower:
             return self._lost(now, reset=not event.silent)
         seeking, idle_s = self.state is FollowerState.SEEKING, (now - self._idle_ns) / _NS
         # Its own launcher of before has the name for a lease.
-        patience_s = max(REFUSED_FOR_S, 2 * self.lease.seconds)
+        patience_s = max(REFUSED_FOR_S, 2 * self._lease.seconds)
         if seeking and event.refused and idle_s >= patience_s:
             return self._end(f.GiveUp(event.reason))
         line = self.search.to_say(self._why, idle_s) if seeking else ""
@@ -222,7 +230,7 @@ class Follower:
         match message:
             case p.Beat():
                 self._reports.acknowledge(message.acknowledged)
-                self.lease.answered(message.sent)
+                self._lease.answered(message.sent)
                 self._replaceable = self._replaceable or message.replaceable
                 self.knows.settled(message.settled)
             case p.Learn():
@@ -234,7 +242,7 @@ class Follower:
         # The lease of a member that votes is that of a leader to which a quorum has agreed: another
         # leader, such as one that was started again and is cut off, may not be the only one.
         if self.knows.agreed:
-            self._agreed_until_ns = self.lease.until_ns
+            self._agreed_until_ns = self._lease.until_ns
         return []
 
     def _welcomed(self, welcome: p.Welcome, now: int) -> list[f.Command]:
@@ -245,7 +253,7 @@ class Follower:
         self.state = FollowerState.FOLLOWING
         self._absence, self._gone, self._stood_s = None, "", 0.0
         knows.promised = knows.epoch = welcome.epoch
-        self.lease.welcomed(welcome.lease_s)
+        self._lease.welcomed(welcome.lease_s)
         self.search.found()
         commands: list[f.Command] = []
         if new and welcome.leader != self.config.node:
@@ -256,7 +264,7 @@ class Follower:
             )
         again = self._reports.to_send(new_leader=new)
         commands += [f.Send(self._link, report) for report in again]
-        left_s = max(0.0, self.lease.left_s(self.lease.sent_ns, now))
+        left_s = max(0.0, self._lease.left_s(self._lease.sent_ns, now))
         agreed_s = max(0.0, (self._agreed_until_ns - now) / _NS)
         timers = [f.SetTimer("silence", left_s), f.SetTimer("minority", agreed_s)]
         return [*commands, *self._renew(now), *timers]
@@ -358,7 +366,7 @@ class Follower:
             case "dial" if not self._open and self.state is not FollowerState.FOLLOWING:
                 return self._dial()
             case "renew" if self.state is FollowerState.FOLLOWING:
-                over = self.lease.left_s(self.lease.sent_ns, now) <= 0  # it was suspended
+                over = self._lease.left_s(self._lease.sent_ns, now) <= 0  # it was suspended
                 return self._silence(now) if over else self._renew(now)
             case "welcome" if self._open and self.state is not FollowerState.FOLLOWING:
                 return self._not_welcomed(now)
@@ -380,23 +388,23 @@ class Follower:
         knows, replaceable = self.knows, self._replaceable
         started = knows.ledger.round
         renew = p.Renew(epoch=knows.epoch, sent=now, round=started, replaceable=replaceable)
-        return [f.Send(self._link, renew), f.SetTimer("renew", self.lease.seconds / 3)]
+        return [f.Send(self._link, renew), f.SetTimer("renew", self._lease.seconds / 3)]
 
     def _not_welcomed(self, now: int) -> list[f.Command]:
         """The connection stands, and nobody says anything: that host may be gone meanwhile."""
-        if (left_s := self.lease.left_s(self.lease.opened_ns, now)) > 0:
+        if (left_s := self._lease.left_s(self._lease.opened_ns, now)) > 0:
             return [f.SetTimer("welcome", left_s)]
-        closed = f.Closed(self._link, f"it has not answered for {self.lease.seconds:g} s")
+        closed = f.Closed(self._link, f"it has not answered for {self._lease.seconds:g} s")
         return [f.Hangup(self._link), *self._closed(closed, now)]
 
     def _silence(self, now: int) -> list[f.Command]:
-        if (left_s := self.lease.left_s(self.lease.sent_ns, now)) > 0:
+        if (left_s := self._lease.left_s(self._lease.sent_ns, now)) > 0:
             return [f.SetTimer("silence", left_s)]
         knows = self.knows
         miss = p.Miss(node=knows.node, incarnation=knows.incarnation, epoch=knows.epoch)
         hangup: list[f.Command] = [f.Send(self._link, miss), f.Hangup(self._link)]
         self._forget_link()
-        self._why = f"it has not answered for {self.lease.seconds:g} s"
+        self._why = f"it has not answered for {self._lease.seconds:g} s"
         return [*hangup, *self._lost(now, reset=False)]
 
     def _give_up(self, now: int) -> list[f.Command]:
@@ -413,14 +421,14 @@ class Follower:
     @property
     def _patience_s(self) -> float:
         """How long a leader is looked for. Where the job is to end, long enough for a successor."""
-        return ENDS_AFTER_LEASES * self.lease.seconds if self._ends else self.search.limit_s
+        return ENDS_AFTER_LEASES * self._lease.seconds if self._ends else self.search.limit_s
 
     # --- the leader is gone ---------------------------------------------------------------------
 
     def _lost(self, now: int, *, reset: bool) -> list[f.Command]:
         self.search.begin(self._address)
-        reset = reset and now < self.lease.until_ns
-        since_ns = now if reset else self.lease.until_ns
+        reset = reset and now < self._lease.until_ns
+        since_ns = now if reset else self._lease.until_ns
         absence = self._absent(since_ns, now, reset=reset)
         self._gone = f"the coordinator at {self._address} is gone: {self._why}"
         if self._stood_s:
@@ -446,7 +454,7 @@ class Follower:
             after_reset_ns = round(MINORITY_AFTER_RESET_S * _NS) if reset else 0
             return min(since_ns + after_reset_ns, self._agreed_until_ns)
         if self._replaceable and (self.config.store or not reset):
-            return self.lease.until_ns
+            return self._lease.until_ns
         return since_ns + round(self.config.away_timeout_s * _NS)
 
     def _minority(self, absence: Absence, now: int) -> list[f.Command]:
@@ -469,7 +477,7 @@ class Follower:
     def _why_stopped(self, absence: Absence) -> str:
         if self.knows.votes and absence.reset:
             return "; too few nodes can be reached to go on without it"
-        replaced = self.knows.votes or absence.stop_ns <= self.lease.until_ns
+        replaced = self.knows.votes or absence.stop_ns <= self._lease.until_ns
         return "; the job may go on without this node" if replaced else ""
 
     def _answered(self, node: str, answer: p.Message | None, now: int) -> list[f.Command]:
@@ -537,7 +545,7 @@ class Follower:
 
     def _consider(self, claim: p.Claim, now: int) -> p.Grant:
         absence = self._absence
-        leaderless = absence is not None and absence.may_grant(now, self.lease.seconds)
+        leaderless = absence is not None and absence.may_grant(now, self._lease.seconds)
         grant = self.knows.consider(claim, leaderless=leaderless)
         if grant.granted and self._absence is not None:
             self._absence.yield_to_other(now)

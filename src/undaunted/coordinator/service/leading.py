@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from undaunted.base.recent import Recent
+from undaunted.base.text import format_duration
 from undaunted.base.timers import Timers, lease_clock_ns
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import leader_messages as c
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 # A node needs 5 s for its answer, at most.
 PASS_ON_S = 10.0
+# The same for an order: the leader itself needs 5 s where the node does not answer.
+ORDER_S = 7.0
 _NOT_LEADING = "this node does not lead the job"
 
 
@@ -148,7 +151,20 @@ class Leading:
         """Somebody else may lead from now on; followers are told."""
         self._feed(c.Deposed(reason))
 
-    async def pass_on(self, question: p.Question, by: str) -> p.Answer | p.Refused:
+    async def pass_on_order(self, data: bytes, by: str) -> p.Answer | p.Refused:
+        """Have another node report what is ordered: it tells the next leader as well."""
+        heard, addresses = self.leader.heard(), self.leader.addresses()
+        others = [node for node in heard if addresses[node] and node != self.leader.config.node]
+        if not others:
+            return p.Refused(
+                reason="no node is here that takes connections (takeover=0: none does)"
+            )
+        node = max(others, key=lambda each: heard[each])
+        return await self.pass_on(p.Question(data=data, node=node), by, ORDER_S)
+
+    async def pass_on(
+        self, question: p.Question, by: str, within_s: float | None = None
+    ) -> p.Answer | p.Refused:
         """Have the node that is asked answer."""
         node, addresses = question.node, self.leader.addresses()
         if not addresses.get(node):
@@ -162,7 +178,7 @@ class Leading:
                 msgspec.structs.replace(question, by=by),
                 self._terms,
                 self._tls,
-                timeout_s=PASS_ON_S,
+                timeout_s=within_s or PASS_ON_S,
                 longest=p.MAX_ANSWER_BYTES,
             )
         except WireError as error:
@@ -278,7 +294,8 @@ class Listener:
         elif self.leading is not None and not isinstance(message, p.Question):
             self.leading.received(connection, message)
         else:
-            connection.send(p.Refused(reason=_NOT_LEADING, leader=self._leader()))
+            refused = p.Refused(reason=_NOT_LEADING, leader=self._leader())
+            connection.send(self._referral() if isinstance(message, p.Question) else refused)
             connection.close(_NOT_LEADING)
 
     def closed(self, connection: Connection, reason: str) -> None:
@@ -296,7 +313,7 @@ class Listener:
 
     async def _pass_on(self, question: p.Question, by: str) -> p.Answer | p.Refused:
         if self.leading is None:
-            return p.Refused(reason=_NOT_LEADING, leader=self._leader())
+            return self._referral()
         return await self.leading.pass_on(question, by)
 
     def _asked(self, connection: Connection, question: p.Miss | p.Claim) -> None:
@@ -304,6 +321,18 @@ class Listener:
             self.following.asked(connection, question)
         else:
             connection.close("there is nobody to ask here")
+
+    def _referral(self) -> p.Refused:
+        """Tell a person who is to be asked, and whether there is hope."""
+        follower = None if self.following is None else self.following.follower
+        left_s = None if follower is None else follower.lease_left_s(lease_clock_ns())
+        if follower is None or left_s is None:
+            return p.Refused(reason=f"{_NOT_LEADING}, and does not know who does")
+        ledger, heard_s = follower.knows.ledger, format_duration(follower.lease_s - left_s)
+        leader = f"node {ledger.leader}" if ledger and ledger.leader else "the coordinator"
+        node = follower.config.node
+        who = f"--node {node} asks this node for itself; the job is led by {leader}"
+        return p.Refused(reason=f"{who}, last heard of {heard_s} ago", leader=follower.leader)
 
     def _leader(self) -> str:
         return "" if self.following is None else self.following.follower.leader

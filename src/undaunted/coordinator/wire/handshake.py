@@ -111,7 +111,7 @@ class ServerHandshake:
             return Step(refusal="what came is no handshake")
         expected = _code(own.token, b"client", self._nonce, proof.nonce, proof.run_id)
         if not hmac.compare_digest(proof.mac, expected):
-            return Step(refusal=f"{_named(self.node)} {_wrong_token(own)}")
+            return Step(refusal=_wrong_token(self.node, proof.run_id, own))
         if proof.run_id not in ("", own.run_id):
             return Step(refusal=_wrong_run(self.node, proof.run_id, own.run_id))
         mac = _code(own.token, b"server", self._nonce, proof.nonce, proof.run_id)
@@ -183,7 +183,8 @@ class ClientHandshake:
 
     def _refusal(self, rejected: Rejected) -> str:
         reason = one_line(rejected.reason) or "refused without a reason"
-        return reason if self._terms.token else f"{reason} (this node has no token)"
+        here = "this node has" if self._terms.run_id else "you have given"
+        return reason if self._terms.token else f"{reason} ({here} no token)"
 
 
 class _Version(msgspec.Struct, frozen=True):
@@ -226,10 +227,14 @@ def _misfit(client: _Version, server: _Version) -> str:
     )
 
 
-def _wrong_token(own: Terms) -> str:
-    if not own.token:
-        return "has a token and this job's coordinator has none: give it to all nodes or to none"
-    return "has another token than this job's coordinator, or none: give all nodes the same one"
+def _wrong_token(node: str, run_id: str, own: Terms) -> str:
+    if own.token:
+        what = "has another token than this job's coordinator, or none"
+        all_nodes = "give all nodes the same one"
+    else:
+        what = "has a token and this job's coordinator has none"
+        all_nodes = "give it to all nodes or to none"
+    return f"{_named(node)} {what}: {all_nodes}" if run_id else f"who asks {what}"
 
 
 def _wrong_run(node: str, asked: str, own: str) -> str:

@@ -7,19 +7,16 @@ policy makes of it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import socket
 import time
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from undaunted.base.deadline import in_time, wait_for, within
+from undaunted.base.deadline import wait_for
 from undaunted.base.recent import all_lines
-from undaunted.base.unix_sockets import listen_at
+from undaunted.base.text import format_duration
 from undaunted.coordinator.core import messages as job
 from undaunted.fault_tolerance import control_socket as s
 from undaunted.fault_tolerance.agent import node as m
@@ -31,6 +28,7 @@ from undaunted.fault_tolerance.agent.status import (
     recordings_of,
     stacks_of,
 )
+from undaunted.fault_tolerance.control_server import ControlServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,15 +36,12 @@ if TYPE_CHECKING:
     from undaunted.attribution.evidence import RankEvidence
     from undaunted.attribution.hang import Seen
     from undaunted.base.recent import Recent
-    from undaunted.coordinator.wire.server import Server
     from undaunted.fault_tolerance.agent.orders import Orders
     from undaunted.fault_tolerance.agent.ranks import Ranks
     from undaunted.fault_tolerance.run_config import RunConfig
 
 DECIDE_S = 5.0  # for what comes of an order
 LOOK_S = 5.0  # for the ranks to be looked at
-_DISK_S = 5.0  # the run directory may be on a disk that hangs
-_BACKLOG = 128
 
 
 class Control:
@@ -77,10 +72,10 @@ class Control:
         self._config, self._version = config, version
         self._node, self._recent = node, recent
         self._ranks = ranks
-        self._orders, self._post, self._say = orders, post, say
-        self._path = Path(config.run_dir, s.file_name(config.node))
-        self._opening: asyncio.Future[tuple[socket.socket, int]] | None = None
-        self._server: Server | None = None
+        self._orders, self._post = orders, post
+        self._server = ControlServer(
+            config.run_dir, config.run_id, config.node, version, self.answer, say
+        )
         self._looking = asyncio.Lock()  # one look after the other
         # Who waits for what comes of an order.
         self._waiting: list[tuple[str, asyncio.Future[s.Decision]]] = []
@@ -88,52 +83,13 @@ class Control:
     # --- life -----------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Begin to listen; where that does not go, the run goes on without."""
+        """Begin to answer."""
         self._orders.let_ask(self.answer)
-        loop = asyncio.get_running_loop()
-        self._opening = loop.run_in_executor(None, in_time, _DISK_S, self._listen)
-        try:
-            listening, _ = await asyncio.shield(self._opening)
-        except OSError as error:
-            why = error.strerror or error
-            self._say(f"{self._path.name}: {why}; undaunted ctl cannot reach this launcher")
-        else:
-            await self._serve(listening)
+        await self._server.open()
 
     async def close(self) -> None:
         """End every connection, and remove the socket."""
-        if self._opening is None:
-            return
-        with contextlib.suppress(OSError):
-            listening, inode = await self._opening
-            if self._server is not None:
-                await self._server.close("the launcher ends")
-            listening.close()
-            await asyncio.to_thread(within, _DISK_S, partial(self._remove, inode), None)
-
-    def _listen(self) -> tuple[socket.socket, int]:
-        with s.address_of(self._path) as name:
-            listening = listen_at(name, socket.SOCK_STREAM, _BACKLOG)
-            listening.setblocking(False)
-            return listening, Path(name).stat().st_ino
-
-    async def _serve(self, listening: socket.socket) -> None:
-        # Not on the way to the first rank.
-        from undaunted.coordinator.protocol import Question
-        from undaunted.coordinator.service.questions import Questions
-        from undaunted.coordinator.wire.handshake import Terms
-        from undaunted.coordinator.wire.server import Server
-
-        terms = Terms(self._config.run_id, self._version, node=self._config.node)
-        name = f"@{self._path.name}"
-        self._server = Server(name, Questions(self.answer), terms, messages=Question)
-        self._server.longest = s.MOST_ASKED + s.MARGIN
-        await self._server.start(listening)
-
-    def _remove(self, inode: int) -> None:
-        """Remove the file, unless another launcher of this name has put its own there."""
-        if self._path.stat().st_ino == inode:
-            self._path.unlink()
+        await self._server.close()
 
     # --- answers --------------------------------------------------------------------------------
 
@@ -182,6 +138,8 @@ class Control:
     async def _look(self, *, recordings: bool) -> tuple[list[RankEvidence], list[Seen]]:
         """Have the node look at its ranks; what it sees for itself at this moment does as well."""
         async with self._looking:
+            if self._node.state is m.State.IDLE:
+                return [], []
             if self._node.state not in LOOKS_BY_HAND:
                 raise ValueError(f"no ranks can be looked at: {self._standing}")
             looked = self._ranks.next_look()
@@ -196,19 +154,33 @@ class Control:
     async def _order(self, order: s.Order, by: str) -> s.Decision:
         """Have the job policy decide, and wait for what it says about that."""
         loop = asyncio.get_running_loop()
-        waiter: tuple[str, asyncio.Future[s.Decision]] = (by, loop.create_future())
-        late = loop.call_later(DECIDE_S, lambda: _settle(waiter[1], self._nothing_yet(order)))
-        self._waiting.append(waiter)
+        decided: asyncio.Future[s.Decision] = loop.create_future()
+        self._waiting.append((by, decided))
+        reporting = loop.create_task(self._report(order, by, decided))
         try:
-            self._orders.post(self._event_of(order, by))
             # By itself: where the order ends the job, the answer is sent before the launcher goes.
-            return await waiter[1]
+            return await decided
         finally:
-            late.cancel()
-            self._waiting.remove(waiter)
+            reporting.cancel()
+            self._waiting.remove((by, decided))
+
+    async def _report(self, order: s.Order, by: str, decided: asyncio.Future[s.Decision]) -> None:
+        """Tell the leader, from another node if this one leads; it has 5 s then."""
+        try:
+            passed_on = await self._orders.pass_on(msgspec.json.encode(order), by)
+            if not passed_on and not decided.done():
+                self._orders.post(self._event_of(order, by))
+            await asyncio.wait([decided], timeout=DECIDE_S)
+        finally:
+            _settle(decided, self._nothing_yet(order))
 
     def _nothing_yet(self, order: s.Order) -> s.Decision:
+        asked = self._orders.status()
         line = f"passed on; nothing has come of it within {DECIDE_S:g} s: {self._standing}"
+        if asked.role == "follower":
+            only = " if no other round has begun" if isinstance(order, s.Restart) else ""
+            line += f"; {_leader_of(asked)}. The order is kept: the leader, this one or the next, "
+            line += f"carries it out when it can{only}, and all launchers say so"
         alone = f"; SIGTERM ends this launcher alone (pid {os.getpid()})"
         return s.Decision(line + alone * isinstance(order, s.Stop), done=False)
 
@@ -245,6 +217,12 @@ class Control:
 def _settle(waiter: asyncio.Future[s.Decision], decision: s.Decision) -> None:
     if not waiter.done():
         waiter.set_result(decision)
+
+
+def _leader_of(known: s.JobStatus) -> str:
+    if known.heard_s is None:
+        return "no leader has been found yet"
+    return f"the leader, {known.leader}, was last heard of {format_duration(known.heard_s)} ago"
 
 
 def _line_of(order: job.Command) -> str:

@@ -53,6 +53,12 @@ class Orders(Protocol):
     def let_ask(self, answer: Callable[[bytes, str], Awaitable[bytes]]) -> None:
         """Have what is asked from other machines answered; see `Control.answer`."""
 
+    async def pass_on(self, order: bytes, by: str) -> bool:
+        """Have another node report what somebody has ordered, if this one leads; return whether.
+
+        What only the leader's node has reported is lost with it.
+        """
+
     async def join(self) -> None:
         """Offer this node to the job; returns when that is under way."""
 
@@ -144,6 +150,11 @@ class OwnOrders:
 
     def let_ask(self, answer: Callable[[bytes, str], Awaitable[bytes]]) -> None:
         """Do nothing: a job of one node has no port."""
+
+    async def pass_on(self, order: bytes, by: str) -> bool:
+        """There is nobody else."""
+        del order, by
+        return False
 
     async def join(self) -> None:
         """Begin."""

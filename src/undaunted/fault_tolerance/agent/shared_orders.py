@@ -31,6 +31,7 @@ from undaunted.coordinator.core.leader_messages import LeaderConfig
 from undaunted.coordinator.etcd.campaigning import Campaigning
 from undaunted.coordinator.etcd.client import EtcdError
 from undaunted.coordinator.etcd.store import access, parse_store
+from undaunted.coordinator.protocol import Answer
 from undaunted.coordinator.service import ledger_file
 from undaunted.coordinator.service.asking import left_behind
 from undaunted.coordinator.service.following import Following
@@ -138,6 +139,11 @@ class SharedOrders:
     def let_ask(self, answer: Callable[[bytes, str], Awaitable[bytes]]) -> None:
         """Have what is asked over the port answered."""
         self._listener.let_ask(self._config.node, answer)
+
+    async def pass_on(self, order: bytes, by: str) -> bool:
+        """Have another node report it, where this one leads."""
+        leading = self._listener.leading
+        return leading is not None and isinstance(await leading.pass_on_order(order, by), Answer)
 
     async def join(self) -> None:
         """Listen, lead if this is the host, and look for the leader."""

@@ -94,13 +94,16 @@ def judge(code: int, output: bytes) -> Finding | None:
     text = output.decode("utf-8", "replace").strip()
     try:
         told = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         told = None
     if isinstance(told, dict) and "healthy" in told:
-        said = str(told.get("text") or "no reason given")[:_SHOWN]
-        if told["healthy"] is None:
+        healthy = told["healthy"]
+        is_clear = healthy is None or isinstance(healthy, bool)
+        why = "no reason given" if is_clear else f"healthy is {healthy!r}: true, false or null"
+        said = str(told.get("text") or why)[:_SHOWN]
+        if healthy is None:
             return skipped(said)
-        return None if told["healthy"] is True else Finding(said)
+        return None if healthy is True else Finding(said)
     if code == 0:
         return None
     last = text.splitlines()[-1][:_SHOWN] if text else "it printed nothing"

@@ -36,11 +36,12 @@ MOST_CLOSED = 10_000  # of these the oldest are forgotten first
 KEPT_S = 14 * 86400.0
 FIRST_WAIT_S = 10.0
 LONGEST_WAIT_S = 180.0
-PATIENCE = 3  # answers in a row without any use, before one that says "slower" is a problem
+PATIENCE = 3  # answers in a row without any use, before "slower" or an error of the service is one
 SAVE_AGAIN_S = 30.0
 _LINES = 1000
 _QUOTED = re.compile("['\"]")
 UNREACHABLE, NO_ANSWER, SLOWER, BUSY = 0, -1, 429, 503
+_AWAY = frozenset({UNREACHABLE, SLOWER, BUSY, 502, 504})  # the last two by who stands before it
 # The log is not there yet, or nothing is in it.
 _TOO_EARLY = frozenset({"not_found", "empty_file"})
 # A service that says these has looked at the log, and will say it again.
@@ -325,12 +326,14 @@ class Monitor:
         status = reply.status
         is_refused = status >= 400 and reply.body.get("error_code") in _OF_A_LOG
         is_strange = 300 <= status < 500 and not is_refused  # it wants a token, or is no service
-        if status in {UNREACHABLE, NO_ANSWER, SLOWER, BUSY} or is_strange:
+        if status in _AWAY or status == NO_ANSWER or is_strange:
             self._leave_alone(reply, now)
+        elif status >= 500:  # perhaps of this log alone
+            self._no_use(reply)
         else:
             self._away_times = 0
             self._problem("service", "")
-        if status in {UNREACHABLE, SLOWER, BUSY}:
+        if status in _AWAY:
             return  # nothing is known of this job
         if is_strange:
             self._put(job.id, now + LONGEST_WAIT_S)
@@ -447,15 +450,19 @@ class Monitor:
 
     def _leave_alone(self, reply: Reply, now: float) -> None:
         """Come back to the service later."""
+        self._no_use(reply)
+        self._away_until = now + max(_pause(self._away_times), reply.retry_after_s)
+
+    def _no_use(self, reply: Reply) -> None:
+        """Count an answer without any use; it is a problem at once, or if it is not the first."""
         self.counts["service_failures"] += 1
         self._away_times += 1
-        if reply.status != SLOWER:
-            kind = str(reply.status) if reply.status > 0 else ""
-            self._problem("service", reply.problem, kind)
-        elif self._away_times >= PATIENCE:
-            said = "the service has wanted fewer requests for a while (429); it is still asked"
-            self._problem("service", said)
-        self._away_until = now + max(_pause(self._away_times), reply.retry_after_s)
+        status, problem = reply.status, reply.problem
+        if status == SLOWER:
+            problem = "the service has wanted fewer requests for a while (429); it is still asked"
+        is_passing = status == SLOWER or (status >= 500 and status not in _AWAY)
+        if not is_passing or self._away_times >= PATIENCE:
+            self._problem("service", problem, str(status) if status > 0 else "")
 
     def _problem(self, what: str, problem: str, kind: str = "") -> None:
         """Note what does not work, "" = it works; say it, unless it is of the kind that was said.
@@ -464,7 +471,7 @@ class Monitor:
         """
         self.problems.pop(what, None)
         before = self._kinds.pop(what, "")
-        if problem:
+        if problem := one_line(problem):
             self.problems[what] = problem
             self._kinds[what] = kind or _QUOTED.split(problem, maxsplit=1)[0]
             if self._kinds[what] != before:

@@ -101,13 +101,13 @@ class Files:
         """Return all jobs, and the names of files that hold none."""
         jobs, others = [], []
         for path in self._jobs.iterdir():
-            if path.suffix != ".json":
-                path.unlink()  # half written
-                continue
-            try:
-                job = msgspec.json.decode(path.read_bytes(), type=core.Job)
-            except msgspec.MsgspecError:
-                job = None
+            job = None
+            if path.is_file():  # a pipe would keep us waiting
+                if path.suffix == ".new":
+                    path.unlink()  # half written
+                    continue
+                with contextlib.suppress(msgspec.MsgspecError):
+                    job = msgspec.json.decode(path.read_bytes(), type=core.Job)
             if job is not None and path == self._path(job.id):
                 jobs.append(job)
             else:
