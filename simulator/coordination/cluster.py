@@ -381,8 +381,7 @@ class Agent:
     @property
     def knows_round(self) -> int:
         """The last round it knows to have begun, whether or not it had a part in it; -1 = none."""
-        ledger = self.follower.knows.ledger
-        return -1 if ledger is None else ledger.round
+        return self.follower.knows.ledger.round
 
     # --- events ---------------------------------------------------------------------------------
 
@@ -561,9 +560,7 @@ class Agent:
     def _ordered(self, command: m.NodeCommand, now: int, out: list[s.Command]) -> None:
         match command:
             case m.Start(round=number):
-                ledger = self.follower.knows.ledger
-                assert ledger is not None
-                self._cluster.checker.begin(self.seat, ledger)
+                self._cluster.checker.begin(self.seat, self.follower.knows.ledger)
                 self._run_node(n.StartRound(number, self._slots), now, out)
             case m.Stop(round=number, grace_s=grace_s, signal=signal, agree=agree):
                 stop = n.StopRound(number, grace_s, signal, agree=bool(agree))
@@ -992,7 +989,7 @@ def _remembered(cluster: Cluster) -> p.Ledger:
     if not cluster.checker.disk_lost:
         return newest
     alive = [each for each in cluster.agents.values() if each.seat in cluster.checker.alive]
-    known = [each.follower.knows.ledger for each in alive if each.follower.knows.ledger]
+    known = [each.follower.knows.ledger for each in alive]
     return reduce(lambda one, other: other if p.newer(other, one) else one, known, p.NO_LEDGER)
 
 
@@ -1035,10 +1032,9 @@ def _cannot_hear_the_end(agent: Agent, cluster: Cluster) -> bool:
 
 def _known(agent: Agent, cluster: Cluster) -> set[str]:
     """Where an agent looks for the leader."""
-    follower = agent.follower
-    seats = (*follower.knows.table, *follower.knows.pending)
+    follower, ledger = agent.follower, agent.follower.knows.ledger
     ends = {*follower.config.endpoints, cluster.setup.endpoint, follower.search.last}
-    return ends | {seat.address for seat in seats}
+    return ends | {seat.address for seat in (*ledger.table, *ledger.pending)}
 
 
 def _why_not_led(cluster: Cluster, usable: set[str]) -> str:

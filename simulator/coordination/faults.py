@@ -389,10 +389,10 @@ class Nemesis:
         agent, save = self._cluster.agents.get(name), fault.choice // len(ORDERS) % 2 == 1
         if agent is None or not self._simulation.is_alive(name):
             return
-        busy, ledger = agent.ranks is not None and agent.ranks.alive, agent.follower.knows.ledger
+        busy = agent.ranks is not None and agent.ranks.alive
         if what == "exclude" and not busy:
             return
-        number = max(agent.follower.round, -1 if ledger is None else ledger.round)
+        number = max(agent.follower.round, agent.knows_round)
         about, checker = (name, number), self._cluster.checker
         order: m.NodeEvent
         if what == "restart":

@@ -96,7 +96,7 @@ def test_a_node_that_cannot_be_spared_stays() -> None:
     said = fail(known, "b")
     assert [advised.done for advised in of(m.Advised, said)] == [False]
     assert {start.node for start in of(m.Start, said)} == {"a", "b"}
-    assert known.policy.excluded == {}
+    assert known.policy.roster.excluded == {}
 
 
 @pytest.mark.parametrize("action", ["restart", "gremlins", ""])

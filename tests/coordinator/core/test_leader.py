@@ -918,8 +918,8 @@ def test_members_are_told_when_a_spare_makes_them_replaceable_and_say_that_they_
     harness.hello("x")
     confirm(harness, "b")
     assert harness.heard("b", p.Beat)[-1].replaceable
-    assert not harness.leader._sessions["b"].replaceable
+    assert not harness.leader._sessions.by_node["b"].replaceable
     confirm(harness, "b", replaceable=True)
-    assert harness.leader._sessions["b"].replaceable
+    assert harness.leader._sessions.by_node["b"].replaceable
     harness.say("b", p.Renew(epoch=EPOCH, round=7, replaceable=True))
-    assert not harness.leader._sessions["b"].replaceable, "it says so of another round"
+    assert not harness.leader._sessions.by_node["b"].replaceable, "it says so of another round"

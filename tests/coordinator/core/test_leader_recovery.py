@@ -153,7 +153,7 @@ def test_what_the_member_that_knows_most_has_heard_of_the_round_is_gone_on_from(
     comes(leader, "d", NEWER, 2)
     assert leader.ledger.epoch == leader.epoch, "c and d agree"
     leader.handle(c.TimerFired("recover", 0), 0)
-    assert (leader.policy.restarts_used, leader.policy.excluded) == (3, {"b": "bad NIC"})
+    assert (leader.policy.restarts_used, leader.policy.roster.excluded) == (3, {"b": "bad NIC"})
 
 
 def test_a_member_that_knows_most_and_comes_later_finds_no_leader_that_knows_less() -> None:

@@ -163,7 +163,7 @@ def test_a_node_that_the_job_needs_is_kept() -> None:
     job = running("a", "b", min_nodes=2)
     assert "too few would be left" in refused(job.feed(m.ExclusionOrdered("a", 0, "b", BY)))
     assert job.policy.running
-    assert job.policy.excluded == {}
+    assert job.policy.roster.excluded == {}
 
 
 def test_a_node_that_waits_is_kept_if_the_job_would_be_hopeless_without() -> None:

@@ -224,7 +224,7 @@ class TestProgress:
         assert job.outcomes == {"a": "no_restart"}
         off = one(max_restarts=10, max_no_progress_cycles=0)
         assert len(of(m.Start, self.failed_rounds(off, 9, last=40))) == 1
-        assert off.policy.progress == (40, ())
+        assert off.policy.tracker.known == (40, ())
 
     def test_a_job_that_is_told_to_stop_is_not_judged(self) -> None:
         job = one(max_restarts=10, max_no_progress_cycles=1)

@@ -24,7 +24,7 @@ class TestExclusion:
         assert job.table == "c b"
         assert job.ends == {"a": m.End("a", m.Outcome.EXCLUDED, self.REASON)}
         assert job.policy.restarts_used == 1
-        assert job.policy.excluded == {"a": self.REASON}
+        assert job.policy.roster.excluded == {"a": self.REASON}
 
     def test_is_for_good(self) -> None:
         job = self.excluded(max_restarts=1)

@@ -379,8 +379,8 @@ class TestRestored:
     def test_what_was_learned_goes_on(self) -> None:
         stalled = ("round 2 reached 7", "round 3 reached 7")
         job = self.policy(reached=7, stalled=stalled, excluded={"x": "bad"})
-        assert job.policy.progress == (7, stalled)
-        assert job.policy.excluded == {"x": "bad"}
+        assert job.policy.tracker.known == (7, stalled)
+        assert job.policy.roster.excluded == {"x": "bad"}
         assert job.join("x") == [m.End("x", m.Outcome.EXCLUDED, "bad")]
         job.fail("a")
         job.stop("a", "b", "c", iterations=Iterations(7, 7))

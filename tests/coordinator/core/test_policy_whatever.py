@@ -180,10 +180,10 @@ class AnyJob(RuleBasedStateMachine):
             self.join(info)
 
     def feed(self, event: m.Event) -> list[m.Command]:
-        was_ended, excluded = self.policy.ended, set(self.policy.excluded)
+        was_ended, excluded = self.policy.ended, set(self.policy.roster.excluded)
         commands = self.policy.handle(event)
-        for node in self.policy.excluded.keys() - excluded - self.world.excluded:
-            if "was slow" in self.policy.excluded[node]:
+        for node in self.policy.roster.excluded.keys() - excluded - self.world.excluded:
+            if "was slow" in self.policy.roster.excluded[node]:
                 self.world.leave_out_slow(node)
         if was_ended:
             assert [type(command) for command in commands] in ([], [m.End])
@@ -360,7 +360,7 @@ class AnyJob(RuleBasedStateMachine):
         """Another leader goes on with what survives the old one."""
         old, agents = self.policy, self.world.agents
         here = old.roster.here
-        reached, stalled = old.progress
+        reached, stalled = old.tracker.known
         self.policy = JobPolicy.restored(
             self.world.config,
             round=old.round,
@@ -371,7 +371,7 @@ class AnyJob(RuleBasedStateMachine):
                 for place in old.places
             ],
             restarts_used=old.restarts_used,
-            excluded=old.excluded,
+            excluded=old.roster.excluded,
             reached=reached,
             stalled=stalled,
         )

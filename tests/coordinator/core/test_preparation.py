@@ -48,7 +48,7 @@ class Prepared:
                 master_addr=f"host-{node}",
                 master_port=9,
             )
-            self.preparation.acknowledged(self.sessions[node], known)
+            self.preparation.acknowledged(self.sessions.by_node[node], known)
 
 
 def told(commands: list[c.Command]) -> dict[int, int]:
@@ -119,7 +119,7 @@ def test_without_votes_the_old_world_must_be_over_and_what_was_prepared_before()
 
 def lost(job: Prepared, node: str, **more: object) -> None:
     """A node was heard a second ago, and is gone."""
-    session = job.sessions[node]
+    session = job.sessions.by_node[node]
     session.heard_ns = 1 * S
     job.sessions.disconnect(session, silent=bool(more.pop("silent", True)))
     for name, value in more.items():
@@ -154,11 +154,11 @@ def test_a_node_that_is_lost_has_stopped_its_ranks_before_others_get_them(
 
 def test_who_is_back_has_to_stop_first() -> None:
     job = Prepared(ledger("ac", casting_vote=""), "acx")
-    job.sessions["c"].draining = True
+    job.sessions.by_node["c"].draining = True
     job.begin("ax")
     job.acknowledge("acx")
     assert not job.preparation.may_start(500 * S)
-    job.sessions["c"].draining = False
+    job.sessions.by_node["c"].draining = False
     assert job.preparation.may_start(500 * S)
 
 
@@ -173,15 +173,15 @@ def test_resets_alone_do_not_say_that_the_old_world_is_over() -> None:
 
 def test_who_comes_later_is_told_and_who_comes_back_only_if_it_is_awaited() -> None:
     job = Prepared(ledger("abc"), "abc")
-    assert told(job.preparation.joined(job.sessions["a"])) == {}
+    assert told(job.preparation.joined(job.sessions.by_node["a"])) == {}
     assert job.preparation.begin_again(now=0) == []
     job.begin("abc")
-    assert told(job.preparation.returned(job.sessions["b"])) == {1: 1}
+    assert told(job.preparation.returned(job.sessions.by_node["b"])) == {1: 1}
     job.acknowledge("b")
-    assert told(job.preparation.returned(job.sessions["b"])) == {}
-    assert told(job.preparation.joined(job.sessions["c"])) == {2: -1}
+    assert told(job.preparation.returned(job.sessions.by_node["b"])) == {}
+    assert told(job.preparation.joined(job.sessions.by_node["c"])) == {2: -1}
     job.preparation.call_off()
-    assert told(job.preparation.joined(job.sessions["c"])) == {}
+    assert told(job.preparation.joined(job.sessions.by_node["c"])) == {}
 
 
 def order(command: m.NodeCommand) -> p.Order:
@@ -190,8 +190,8 @@ def order(command: m.NodeCommand) -> p.Order:
 
 def test_a_node_that_has_been_told_of_the_end_does_not_forget_it() -> None:
     job = Prepared(ledger("abc"), "abcd")
-    job.sessions["b"].order(order(m.End("b", m.Outcome.EXCLUDED, "x")))
-    job.sessions["c"].order(order(m.Say("x")))
+    job.sessions.by_node["b"].order(order(m.End("b", m.Outcome.EXCLUDED, "x")))
+    job.sessions.by_node["c"].order(order(m.Say("x")))
     job.begin("acd")
-    kinds = {node: [type(each) for each in job.sessions[node].orders] for node in "bc"}
+    kinds = {node: [type(each) for each in job.sessions.by_node[node].orders] for node in "bc"}
     assert kinds == {"b": [p.Order, p.PrepareOrder], "c": [p.PrepareOrder]}

@@ -147,7 +147,7 @@ def test_an_elastic_job_does_not_give_more_than_it_gets() -> None:
     assert isinstance(said, m.Say)
     one.join("d")
     assert one.policy.running
-    assert one.policy.excluded == {}
+    assert one.policy.roster.excluded == {}
 
 
 def test_a_job_that_needs_the_node_goes_on_with_it() -> None:
@@ -156,7 +156,7 @@ def test_a_job_that_needs_the_node_goes_on_with_it() -> None:
     assert isinstance(said, m.Say)
     assert tell(one, "b", b"0.2") == [], "said once"
     assert one.policy.running
-    assert one.policy.excluded == {}
+    assert one.policy.roster.excluded == {}
     one.join("d")
     stops(one, tell(one, "b", b"0.2"))
     assert one.table == "a d c", "a spare one has come"
@@ -170,7 +170,7 @@ def test_a_node_is_kept_if_its_spare_has_gone_by_now(elastic: dict[str, Any]) ->
     one.stop("a", "b", "c")
     assert one.policy.running
     assert one.table == "a b c"
-    assert one.policy.excluded == {}
+    assert one.policy.roster.excluded == {}
 
 
 def test_stop_ends_the_job_gently() -> None:
@@ -253,7 +253,7 @@ def test_a_rank_that_is_slow_on_every_node_costs_one_node() -> None:
     assert one.table == "a d c"
     (said,) = slow_for_long(one, "d")
     assert isinstance(said, m.Say)
-    assert list(one.policy.excluded) == ["b"]
+    assert list(one.policy.roster.excluded) == ["b"]
 
 
 def test_few_nodes_of_a_job_are_left_out() -> None:
@@ -263,7 +263,7 @@ def test_few_nodes_of_a_job_are_left_out() -> None:
         stops(one, slow_for_long(one, node))
     (said,) = slow_for_long(one, names[MOST_EXCLUDED])
     assert isinstance(said, m.Say)
-    assert list(one.policy.excluded) == names[:MOST_EXCLUDED]
+    assert list(one.policy.roster.excluded) == names[:MOST_EXCLUDED]
 
 
 def test_nothing_is_done_unless_it_was_chosen() -> None:
@@ -280,17 +280,17 @@ def test_whoever_is_slow_a_job_goes_on_with_enough_nodes() -> None:
         elastic = {"elastic": True, "max_nodes": len(names)} if rng.random() < 0.5 else {}
         one = acting(*names, min_nodes=few, **elastic)
         for _ in range(40):
-            before = set(one.policy.excluded)
+            before = set(one.policy.roster.excluded)
             node = rng.choice(one.table.split())
             commands = tell(one, node, rng.choice([b"", b"", b"0", b"0.05", b"0.2", b"0.5"]))
             if "slow" in one.timers and rng.random() < 0.3:
                 one.fire("slow")
             if of(m.Stop, commands):
                 stops(one, commands)
-                assert before < set(one.policy.excluded), "no round ends for nothing"
+                assert before < set(one.policy.roster.excluded), "no round ends for nothing"
             assert one.policy.running
             assert len(one.table.split()) >= few
-            assert len(one.policy.excluded.keys() - before) <= 1
-        left_out += len(one.policy.excluded)
-        assert len(one.policy.excluded) <= MOST_EXCLUDED
+            assert len(one.policy.roster.excluded.keys() - before) <= 1
+        left_out += len(one.policy.roster.excluded)
+        assert len(one.policy.roster.excluded) <= MOST_EXCLUDED
     assert left_out > 20, "or nothing was tried"

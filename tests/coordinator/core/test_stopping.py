@@ -178,7 +178,7 @@ def test_the_next_round_begins_anew() -> None:
 
 @given(st.lists(st.integers(-1, 10**9), min_size=1, max_size=8))
 def test_nobody_has_passed_the_iteration(iterations: list[int]) -> None:
-    stopping, nodes = Stopping(), [f"n{index}" for index in range(len(iterations))]
+    stopping, nodes = Stopping("preempted"), [f"n{index}" for index in range(len(iterations))]
     for node, iteration in zip(nodes, iterations, strict=True):
         assert not stopping.decide(nodes)
         stopping.take(asked(node, iteration))
@@ -189,7 +189,7 @@ def test_nobody_has_passed_the_iteration(iterations: list[int]) -> None:
 
 @pytest.mark.parametrize("nodes", [[], ["a", "b"]])
 def test_too_few_answers(nodes: list[str]) -> None:
-    stopping = Stopping()
+    stopping = Stopping("preempted")
     stopping.take(asked("a", 1))
     assert not stopping.decide(nodes)
 

@@ -72,25 +72,18 @@ class Absence:
     _claimed_ns: int = 0
     _due_ns: int = 0  # when the next one is made
     _grants: dict[election.Voter, p.Ledger] = field(default_factory=dict)
-    _newest: p.Ledger | None = None  # ledger that came with a grant
+    _newest: p.Ledger = p.NO_LEDGER  # ledger that came with a grant
     _tried: bool = False  # a claim of this node has failed
-    _granted_ns: int | None = None  # a claim was granted, to another one or to this
+    _lead_until_ns: int = 0  # until then, whose claim was granted may come to lead
 
     def __post_init__(self) -> None:
         """Nobody has answered yet."""
         self._missing = Missing(self.knows.me)
 
-    def begin(self, now: int) -> list[f.Command]:
-        """Ask the others; see to it that the ranks are stopped in time."""
-        return [*self.ask(now), self.stop_in_time(now)]
-
-    def begin_as_successor(self, now: int) -> list[f.Command]:
-        """Begin where this node leads in a moment: nobody has to be asked before."""
-        return [f.SetTimer("ask", ASK_AGAIN_S), self.stop_in_time(now)]
-
-    def stop_in_time(self, now: int) -> f.Command:
-        """Set the time at which the ranks are stopped."""
-        return f.SetTimer("minority", max(0.0, (self.stop_ns - now) / _NS))
+    def begin(self, now: int, *, leads: bool = False) -> list[f.Command]:
+        """Ask the others, unless this node ``leads`` in a moment; have ranks stopped in time."""
+        asks = [f.SetTimer("ask", ASK_AGAIN_S)] if leads else self.ask(now)
+        return [*asks, f.SetTimer("minority", max(0.0, (self.stop_ns - now) / _NS))]
 
     def ask(self, now: int) -> list[f.Command]:
         """Ask every other member whether it has lost the leader as well."""
@@ -108,7 +101,7 @@ class Absence:
 
     def asked(self, miss: p.Miss, now: int) -> bool:
         """A member asks, so it has lost the leader as well; return whether a quorum has."""
-        table = self.knows.table
+        table = self.knows.ledger.table
         if len(table) > ASK_ALL and self._missing.asks(miss, table, now):
             self._silent.pop(miss.node, None)
             self._asked_ns[miss.node] = now
@@ -116,7 +109,7 @@ class Absence:
 
     def _whom_to_ask(self, now: int) -> list[p.Seat]:
         """In a small table everybody asks all; in a large one the first do, the others ask them."""
-        me, seats = self.knows.me, election.electorate(self.knows.table).seats
+        me, seats = self.knows.me, election.electorate(self.knows.ledger.table).seats
         others = [seat for who, seat in seats.items() if who != me]
         if len(seats) <= ASK_ALL:
             return others
@@ -141,21 +134,19 @@ class Absence:
     def counts_quorum(self, now: int) -> bool:
         """Whether enough members have told this one that they have lost the leader."""
         ledger = self.knows.ledger
-        if ledger is None:
-            return False
         missing = self._missing.members(ledger.table, now)
         enough = election.is_enough(missing, len(ledger.table), ledger.casting_vote)
         return enough and self.knows.votes
 
     def answered(self, node: str, answer: p.Message | None, now: int) -> list[f.Command]:
         """Take in what another member says, or that it says nothing."""
-        seats = election.electorate(self.knows.table).seats
+        seats = election.electorate(self.knows.ledger.table).seats
         if isinstance(answer, _Answer) and (answer.node, answer.incarnation) in seats:
             self._silent.pop(node, None)
         else:  # nobody, or another agent of that node, which has no vote and asks nobody
             self._silent[node] = self._silent.get(node, 0) + 1
         if isinstance(answer, p.MissAnswer):
-            self._missing.hear(answer, self.knows.table, now)
+            self._missing.hear(answer, self.knows.ledger.table, now)
             if answer.lost and now < self._due_ns:
                 return []  # one more does not bring it forward
             return self._set_claim(now)
@@ -164,11 +155,10 @@ class Absence:
     def claim(self, now: int) -> list[f.Command]:
         """Claim to lead: it is this node's turn."""
         knows = self.knows
-        if not self.counts_quorum(now) or self._other_may_succeed(now):
+        if not self.counts_quorum(now) or now < self._lead_until_ns:
             return []
         if not self._tried and (left_s := self._turn_left_s(now)) > TURN_S / 2:
             return [self._claim_in(left_s, now)]  # members heard of since then come first
-        assert knows.ledger is not None
         self._tried = True
         knows.promised = self._claim = knows.later_epoch()
         self._claimed_ns = now
@@ -192,16 +182,12 @@ class Absence:
     def yield_to_other(self, now: int) -> None:
         """A claim of another member was granted: drop the own one."""
         self._claim = 0
-        self._granted_ns = now
+        self._lead_until_ns = now + round(OTHER_SUCCEEDS_S * _NS)
 
     # --- leaves ---------------------------------------------------------------------------------
 
-    def _other_may_succeed(self, now: int) -> bool:
-        granted_ns = self._granted_ns
-        return granted_ns is not None and now - granted_ns < round(OTHER_SUCCEEDS_S * _NS)
-
     def _turn_s(self, now: int) -> float:
-        table = self.knows.table
+        table = self.knows.ledger.table
         return TURN_S * election.turn(self.knows.me, self._missing.members(table, now), table)
 
     def _turn_left_s(self, now: int) -> float:
@@ -226,23 +212,21 @@ class Absence:
             self.knows.learn(grant.ledger)
             self.knows.promised = max(self.knows.promised, grant.epoch)
             return []  # the others may be enough
-        if grant.epoch != self._claim or grant.ledger is None:
+        if not self._claim or grant.epoch != self._claim or grant.ledger is None:
             return []
         self._grants[(grant.node, grant.incarnation)] = grant.ledger
-        if self._newest is None or p.newer(grant.ledger, self._newest):
+        if p.newer(grant.ledger, self._newest):
             self._newest = grant.ledger
         return self._count(now)
 
     def _count(self, now: int) -> list[f.Command]:
         newest = self._newest
-        if newest is None or not self._claim:
-            return []
         for known in self._grants.values():
             newest = p.settled_by(newest, known)
         if not election.may_lead(self._grants, newest):
             return []
         epoch, self._claim = self._claim, 0
-        self._granted_ns = now  # the others have a while to come
+        self._lead_until_ns = now + round(OTHER_SUCCEEDS_S * _NS)  # the others have a while to come
         silent = tuple(node for node, often in self._silent.items() if often >= SILENT_TIMES)
         return [f.Lead(epoch, newest, newest.leader, silent)]
 

@@ -24,10 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What happened, and on which node; "" = on no node in particular."""
+    """What happened, and on which node; "" = on no node in particular.
+
+    ``victim``: as far as that node can tell, only because of another one.
+    """
 
     node: str
     line: str
+    victim: bool = field(default=False, compare=False)
 
     @property
     def text(self) -> str:
@@ -36,27 +40,23 @@ class Cause:
         return self.line if named else f"node {self.node}: {self.line}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Report:
-    cause: Cause
-    victim: bool
-
-
 @dataclass(slots=True)
 class Blame:
     """Collects the reports about one round.
 
     Attributes:
         findings: what nodes have found out about their failures, as in `NodeStopped`.
+        reports: what nodes have said of their own failures, the first one first.
     """
 
     findings: dict[str, bytes] = field(default_factory=dict)
-    _reports: dict[str, _Report] = field(default_factory=dict)  # by node, first report first
+    reports: dict[str, Cause] = field(default_factory=dict)
     _lost: list[Cause] = field(default_factory=list)
     _ruling: Ruling | None = None
     _gone_on: bool = False  # after the ruling
     _without: set[str] = field(default_factory=set)  # nodes that have failed before that
     _lost_before: int = 0  # of ``_lost``
+    _told: Blamed | None = None
 
     def ruled(self, ruling: Ruling) -> None:
         """All nodes were looked at.
@@ -71,30 +71,25 @@ class Blame:
     def gone_on(self, without: Iterable[str]) -> None:
         """Healthy nodes go on after the ruling, which explains all that was reported before."""
         self._gone_on = True
-        self._reports.clear()
+        self.reports.clear()
         self._without.update(without)
         self._lost_before = len(self._lost)
 
     def failed(self, node: str, line: str, *, victim: bool = False) -> None:
         """A node reports a failure; later ones about itself change nothing."""
         if node not in self._without:
-            self._reports.setdefault(node, _Report(Cause(node, line), victim))
+            self.reports.setdefault(node, Cause(node, line, victim))
 
     def judged(self, node: str, verdict: str, *, victim: bool, finding: bytes = b"") -> None:
         """A node has found out what its failure was; "" = it has not."""
         if verdict:
             self.findings[node] = finding
             if node not in self._without:
-                self._reports[node] = _Report(Cause(node, verdict), victim)
+                self.reports[node] = Cause(node, verdict, victim)
 
     def lost(self, node: str, line: str) -> None:
         """A node, or with "" several, cannot be reached."""
         self._lost.append(Cause(node, line))
-
-    @property
-    def reports(self) -> dict[str, str]:
-        """What nodes have said of their own failures."""
-        return {node: report.cause.line for node, report in self._reports.items()}
 
     @property
     def losses(self) -> dict[str, str]:
@@ -106,12 +101,11 @@ class Blame:
         """None = nothing has failed."""
         if self._ruling is not None and not self._gone_on:
             return self._ruled
-        culprits = [report.cause for report in self._reports.values() if not report.victim]
-        victims = [report.cause for report in self._reports.values() if report.victim]
+        culprits = [cause for cause in self.reports.values() if not cause.victim]
         lost = self._lost[self._lost_before :]
         losses = [_together(lost)] if lost else []
         ruled = [] if self._ruled is None else [self._ruled]
-        return next(iter([*culprits, *losses, *ruled, *victims]), None)
+        return next(iter([*culprits, *losses, *ruled, *self.reports.values()]), None)
 
     @property
     def _ruled(self) -> Cause | None:
@@ -125,9 +119,17 @@ class Blame:
         if (ruling := self._ruling) is not None and cause == self._ruled:
             about = (ruling.victims, ruling.ranks, ruling.cause, ruling.certain)
             return Blamed(round_number, cause.node, cause.text, *about)
-        victims = [node for node, report in self._reports.items() if report.victim]
+        victims = [each.node for each in self.reports.values() if each.victim]
         others = tuple(node for node in victims if node != cause.node)
         return Blamed(round_number, cause.node, cause.text, others)
+
+    def news(self, round_number: int) -> list[Blamed]:
+        """The verdict, unless it is what was said before."""
+        verdict = self.verdict(round_number)
+        if verdict is None or verdict == self._told:
+            return []
+        self._told = verdict
+        return [verdict]
 
 
 def _together(lost: list[Cause]) -> Cause:

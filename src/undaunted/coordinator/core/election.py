@@ -35,14 +35,10 @@ class Electorate:
 
     Attributes:
         seats: by voter, in the order of group ranks.
-        turns: the place of each voter in that order.
-        addresses: by node, of the voters that others can reach.
         listening: others can reach all of them.
     """
 
     seats: dict[Voter, Seat]
-    turns: dict[Voter, int]
-    addresses: dict[str, str]
     listening: bool
 
 
@@ -56,9 +52,7 @@ def electorate(table: tuple[Seat, ...]) -> Electorate:
     if kept is not None:
         return kept[1]
     seats = {voter(seat): seat for seat in sorted(table, key=lambda seat: seat.group_rank)}
-    turns = {who: number for number, who in enumerate(seats)}
-    addresses = {seat.node: seat.address for seat in table if seat.address}
-    found = Electorate(seats, turns, addresses, all(seat.address for seat in table))
+    found = Electorate(seats, all(seat.address for seat in table))
     while len(_electorates) >= _TABLES_KEPT:
         _electorates.pop(next(iter(_electorates)), None)
     _electorates[id(table)] = (table, found)  # as long as it is kept here, the identity is its own
@@ -148,6 +142,6 @@ def may_lead(grants: Mapping[Voter, Ledger], newest: Ledger) -> bool:
 
 def turn(me: Voter, missing: Collection[Voter], table: tuple[Seat, ...]) -> int:
     """How many of the members that miss the leader come before ``me`` by group rank."""
-    turns = electorate(table).turns
-    mine = turns.get(me, len(turns))
-    return sum(1 for each in missing if turns.get(each, mine) < mine)
+    seats = electorate(table).seats
+    mine = seats[me].group_rank if me in seats else len(seats)
+    return sum(1 for each in missing if each in seats and seats[each].group_rank < mine)

@@ -158,7 +158,7 @@ class Follower:
     def _dial(self) -> list[f.Command]:
         self._link += 1
         self._open = False
-        self._address = self.search.address(self.knows.table, self.knows.pending)
+        self._address = self.search.address(self.knows.ledger.table, self.knows.ledger.pending)
         return [f.Dial(self._link, self._address)] if self._address else []
 
     def _leader_at(self, event: f.LeaderAt) -> list[f.Command]:
@@ -176,7 +176,22 @@ class Follower:
 
     def _opened(self, now: int) -> list[f.Command]:
         self._open, self._lease.opened_ns = True, now
-        hello = self.knows.hello(self.config, self.round, self.running, self._last_order)
+        config, knows = self.config, self.knows
+        hello = p.Hello(
+            node=config.node,
+            incarnation=config.incarnation,
+            slots=config.slots,
+            address=config.address,
+            infra_rank=config.infra_rank,
+            domain=config.domain,
+            group=config.group,
+            round=self.round,
+            running=self.running,
+            last_order=self._last_order,
+            ledger=knows.told,
+            promised=knows.promised,
+            settings=config.settings,
+        )
         return [f.Send(self._link, hello), f.SetTimer("welcome", self._lease.seconds)]
 
     def _closed(self, event: f.Closed, now: int) -> list[f.Command]:
@@ -188,14 +203,14 @@ class Follower:
         # Its own launcher of before has the name for a lease.
         patience_s = max(REFUSED_FOR_S, 2 * self._lease.seconds)
         if seeking and event.refused and idle_s >= patience_s:
-            return self._end(event.reason)
+            return self._end(f.GiveUp(event.reason))
         line = self.search.to_say(self._why, idle_s) if seeking else ""
         says = [f.Say(line)] if line else []
         return [*says, f.SetTimer("dial", self.search.pause_s())]
 
-    def _end(self, reason: str) -> list[f.Command]:
+    def _end(self, last: f.Leave | f.GiveUp) -> list[f.Command]:
         self.state, self._address = FollowerState.ENDED, ""
-        return [f.Hangup(self._link), f.GiveUp(reason)]
+        return [f.Hangup(self._link), last]
 
     def _forget_link(self) -> None:
         self._link += 1  # what still comes from the old one is not for us
@@ -218,15 +233,17 @@ class Follower:
                 self._lease.answered(message.sent)
                 self._replaceable = self._replaceable or message.replaceable
                 self.knows.settled(message.settled)
-                self._look_at_agreement()
-                return []
             case p.Learn():
                 self.knows.learn(message.ledger)
-                self._look_at_agreement()
-                return []
             case p.HandOver():
                 return self._succeed(message, now)
-        return self._ordered(message, now)
+            case p.PrepareOrder() | p.Order():
+                return self._ordered(message, now)
+        # The lease of a member that votes is that of a leader to which a quorum has agreed: another
+        # leader, such as one that was started again and is cut off, may not be the only one.
+        if self.knows.agreed:
+            self._agreed_until_ns = self._lease.until_ns
+        return []
 
     def _welcomed(self, welcome: p.Welcome, now: int) -> list[f.Command]:
         knows = self.knows
@@ -256,7 +273,7 @@ class Follower:
         if refused.leader and refused.leader != self._address:
             self.search.first = [refused.leader]
         if refused.final:
-            return self._end(refused.reason)
+            return self._end(f.GiveUp(refused.reason))
         closed = f.Closed(self._link, refused.reason, refused=refused.taken)
         return [f.Hangup(self._link), *self._closed(closed, now)]
 
@@ -287,14 +304,14 @@ class Follower:
 
     def _prepare(self, order: p.PrepareOrder) -> list[f.Command]:
         ledger = self.knows.ledger
-        if ledger is None or (ledger.epoch, ledger.version) != (order.epoch, order.version):
+        if (ledger.epoch, ledger.version) != (order.epoch, order.version):
             return []  # it has been replaced by another one, which is prepared next
         if self.knows.is_mine(ledger.pending, order.seat):
             return [f.Prepare(ledger.pending_round, ledger.version, order.seat)]
         return self._table_known(f.TableKnown(ledger.pending_round, ledger.version))
 
     def _start(self, start: m.Start, *, replaceable: bool, now: int) -> list[f.Command]:
-        if not self.knows.is_mine(self.knows.table, start.group_rank):
+        if not self.knows.is_mine(self.knows.ledger.table, start.group_rank):
             return []
         self.round, self.running, self._replaceable = start.round, True, replaceable
         self._gone_on, self._ends = 0, ""
@@ -305,7 +322,14 @@ class Follower:
     def _table_known(self, event: f.TableKnown) -> list[f.Command]:
         if self.state is not FollowerState.FOLLOWING:
             return []
-        return [f.Send(self._link, self.knows.confirm(event))]
+        known = p.Prepared(
+            epoch=self.knows.epoch,
+            version=event.version,
+            round=event.round,
+            master_addr=event.master_addr,
+            master_port=event.master_port,
+        )
+        return [f.Send(self._link, known)]
 
     # --- what the node says ---------------------------------------------------------------------
 
@@ -329,14 +353,10 @@ class Follower:
         assert self._told_to_stop is not None
         reason = f"the launcher received {self._told_to_stop.signal_name}"
         if not self.running:
-            return self._leave(reason)
+            return self._end(f.Leave(reason))
         if not isinstance(event, m.Preempted):
             return []
         return [f.StopRanks(self.round, reason, self.config.term_timeout_s, event.signal)]
-
-    def _leave(self, reason: str) -> list[f.Command]:
-        self.state, self._address = FollowerState.ENDED, ""
-        return [f.Hangup(self._link), f.Leave(reason)]
 
     # --- timers ---------------------------------------------------------------------------------
 
@@ -365,9 +385,9 @@ class Follower:
         return []
 
     def _renew(self, now: int) -> list[f.Command]:
-        knows = self.knows
-        started = -1 if knows.ledger is None else knows.ledger.round
-        renew = p.Renew(epoch=knows.epoch, sent=now, round=started, replaceable=self._replaceable)
+        knows, replaceable = self.knows, self._replaceable
+        started = knows.ledger.round
+        renew = p.Renew(epoch=knows.epoch, sent=now, round=started, replaceable=replaceable)
         return [f.Send(self._link, renew), f.SetTimer("renew", self._lease.seconds / 3)]
 
     def _not_welcomed(self, now: int) -> list[f.Command]:
@@ -395,8 +415,8 @@ class Follower:
         if left_s > 0:
             return [f.SetTimer("giveup", left_s)]
         if self._ends:
-            return self._leave(self._ends)
-        return self._end(self.search.in_vain(self._gone or self._why))
+            return self._end(f.Leave(self._ends))
+        return self._end(f.GiveUp(self.search.in_vain(self._gone or self._why)))
 
     @property
     def _patience_s(self) -> float:
@@ -454,14 +474,6 @@ class Follower:
         stop = f.StopRanks(self.round, reason, MINORITY_GRACE_S)
         return [f.Say(f"the ranks are stopped: {reason}"), stop, *self._tell(failed, now)]
 
-    def _look_at_agreement(self) -> None:
-        """The lease of a member that votes is that of a leader to which a quorum has agreed.
-
-        Another leader, such as one that was started again and is cut off, may not be the only one.
-        """
-        if self.knows.agreed:
-            self._agreed_until_ns = self._lease.until_ns
-
     def _why_stopped(self, absence: Absence) -> str:
         if self.knows.votes and absence.reset:
             return "; too few nodes can be reached to go on without it"
@@ -486,7 +498,7 @@ class Follower:
         lead = f.Lead(epoch, message.ledger, message.ledger.leader)
         absence = self._absent(now, now, reset=True)
         self._gone = f"the coordinator at {self._address} has left the job"
-        return [done, *self._lead([lead]), *absence.begin_as_successor(now)]
+        return [done, *self._lead([lead]), *absence.begin(now, leads=True)]
 
     def _lead(self, commands: list[f.Command]) -> list[f.Command]:
         """If this node has been made the leader, follow it."""
@@ -503,8 +515,17 @@ class Follower:
         if isinstance(question, p.Claim):
             return self._consider(question, now)
         lost = self.state in (FollowerState.AWAY, FollowerState.SEEKING)
-        quorum = self._absence is not None and self._absence.asked(question, now)
-        return self.knows.tell(lost=lost, leader=self.leader, quorum=quorum)
+        quorum, knows = self._absence is not None and self._absence.asked(question, now), self.knows
+        return p.MissAnswer(
+            node=knows.node,
+            incarnation=knows.incarnation,
+            epoch=knows.epoch,
+            lost=lost,
+            leader=self.leader,
+            quorum=quorum,
+            round=knows.ledger.round,
+            known=knows.ledger.epoch,
+        )
 
     def _join_other(self, question: p.Miss | p.Claim, now: int) -> list[f.Command]:
         """The job may be led from elsewhere, by a leader nobody here has heard of: follow that."""
@@ -548,10 +569,8 @@ class Reports:
         self._last += 1
         report = p.Report(number=self._last, event=event)
         if isinstance(event, m.NodeEvidence | m.NodeTimes):  # it may be long; the newest is enough
-            kept = [each for each in self._kept if type(each.event) is not type(event)]
-        else:
-            kept = self._kept
-        self._kept = [*kept[-KEPT_REPORTS + 1 :], report]
+            self._kept = [each for each in self._kept if type(each.event) is not type(event)]
+        self._kept = [*self._kept[-KEPT_REPORTS + 1 :], report]
         return report
 
     def acknowledge(self, number: int) -> None:

@@ -125,18 +125,8 @@ class TimerFired(_Message, frozen=True):
     name: str
 
 
-Event = (
-    Begin
-    | Opened
-    | Received
-    | Closed
-    | Answered
-    | Asked
-    | Tell
-    | TableKnown
-    | LeaderAt
-    | TimerFired
-)
+OfLeader = Opened | Received | Closed | LeaderAt
+Event = Begin | OfLeader | Answered | Asked | Tell | TableKnown | TimerFired
 
 
 # --- commands -----------------------------------------------------------------------------------
@@ -241,19 +231,7 @@ class Say(_Message, frozen=True):
     text: str
 
 
-Command = (
-    Dial
-    | Hangup
-    | Send
-    | Ask
-    | Answer
-    | Prepare
-    | Deliver
-    | StopRanks
-    | Lead
-    | StandDown
-    | Leave
-    | GiveUp
-    | SetTimer
-    | Say
-)
+# What others are told, and what this node is to do.
+ToOthers = Dial | Hangup | Send | Ask | Answer
+OfNode = Prepare | Deliver | StopRanks | Lead | StandDown | Leave | GiveUp
+Command = ToOthers | OfNode | SetTimer | Say

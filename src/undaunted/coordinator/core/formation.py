@@ -133,9 +133,12 @@ class Formation:
         """
         self.chosen = {}
         self._held = bool(held)
-        self.problem = held or self._too_few()
+        here, needed = len(self.roster.here), self.config.min_nodes
+        self.problem = held or (f"{here} of {needed} nodes are here" if here < needed else "")
         returning = [] if held else self.returning(seats)
-        timers = self._await_return(number) if returning else []
+        timers: list[Command] = []
+        if returning and not self._awaits_return:
+            self._awaits_return, timers = True, [SetTimer("return", number, RETURN_S)]
         if not self.problem and self._last_call and self._more_may_come(number):
             return []
         found: placement.Placement | str = self.problem or self.choose(seats)
@@ -196,19 +199,9 @@ class Formation:
             return self.problem
         return f"{self.problem} ({name_some(self.roster.here)})"
 
-    def _too_few(self) -> str:
-        here, needed = len(self.roster.here), self.config.min_nodes
-        return f"{here} of {needed} nodes are here" if here < needed else ""
-
     def _more_may_come(self, number: int) -> bool:
         here = len(self.roster.here)
         return number == 0 and self._last_call is not False and here < self.config.most_nodes
-
-    def _await_return(self, number: int) -> list[Command]:
-        if self._awaits_return:
-            return []
-        self._awaits_return = True
-        return [SetTimer("return", number, RETURN_S)]
 
     def _wait(self, number: int) -> list[Command]:
         if self._waited_s is not None:

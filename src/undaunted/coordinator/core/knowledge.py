@@ -11,8 +11,6 @@ from undaunted.coordinator.core import election
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from undaunted.coordinator.core import follower_messages as f
-
 
 @dataclass(slots=True)
 class Knowledge:
@@ -20,14 +18,14 @@ class Knowledge:
 
     Attributes:
         node, incarnation: who it is.
-        ledger: the newest it has been given.
+        ledger: the newest it has been given; `protocol.NO_LEDGER` = none.
         epoch: of the leader it follows, or followed last.
         promised: it takes no orders of an earlier epoch.
     """
 
     node: str
     incarnation: str
-    ledger: p.Ledger | None = None
+    ledger: p.Ledger = p.NO_LEDGER
     epoch: int = 0
     promised: int = 0
 
@@ -36,53 +34,32 @@ class Knowledge:
         """This node's name and incarnation, as voters have them."""
         return (self.node, self.incarnation)
 
-    def hello(
-        self,
-        config: f.FollowerConfig,
-        round: int,  # noqa: A002 - called so everywhere
-        running: bool,
-        last_order: int,
-    ) -> p.Hello:
-        """The message with which this agent introduces itself."""
-        return p.Hello(
-            node=self.node,
-            incarnation=self.incarnation,
-            slots=config.slots,
-            address=config.address,
-            infra_rank=config.infra_rank,
-            domain=config.domain,
-            group=config.group,
-            round=round,
-            running=running,
-            last_order=last_order,
-            ledger=self.ledger,
-            promised=self.promised,
-            settings=config.settings,
-        )
+    @property
+    def told(self) -> p.Ledger | None:
+        """The ledger, None = it has been given none."""
+        return None if self.ledger is p.NO_LEDGER else self.ledger
 
     def learn(self, ledger: p.Ledger | None) -> None:
         """Keep the newer of two ledgers."""
-        if ledger is not None and (self.ledger is None or p.newer(ledger, self.ledger)):
-            known, self.ledger = self.ledger, ledger
-            self.ledger = ledger if known is None else p.settled_by(ledger, known)
+        if ledger is not None and p.newer(ledger, self.ledger):
+            self.ledger = p.settled_by(ledger, self.ledger)
 
     def started(self, epoch: int, number: int, change: p.Started) -> bool:
         """Take in that a prepared table is that of round ``number``; return whether it is known."""
         known = self.ledger
-        if known is not None and (known.epoch, known.version) == (epoch, change.prepared):
-            self.ledger = known = p.started(known, change.version, change.casting_vote)
-        return known is not None and known.round == number
+        if (known.epoch, known.version) == (epoch, change.prepared):
+            self.ledger = p.started(known, change.version, change.casting_vote)
+        return self.ledger.round == number
 
     def settled(self, number: int) -> None:
         """Take in that every member of round ``number`` knows that it was started."""
-        known = self.ledger
-        if known is not None and known.before and known.round == number:
-            self.ledger = p.settled(known)
+        if self.ledger.before and self.ledger.round == number:
+            self.ledger = p.settled(self.ledger)
 
     def stopped(self, epoch: int, number: int, change: p.Stopped) -> None:
         """Take in that round ``number`` is being stopped."""
         known = self.ledger
-        if known is None or (known.epoch, known.round) != (epoch, number):
+        if (known.epoch, known.round) != (epoch, number):
             return  # the ledger follows, once members have agreed to it
         if known.version < change.version:
             self.ledger = p.stopped(known, change.version, change.restarts_used, change.excluded)
@@ -96,30 +73,14 @@ class Knowledge:
         return 0 <= seat < len(table) and election.voter(table[seat]) == self.me
 
     @property
-    def table(self) -> tuple[p.Seat, ...]:
-        """Members of the last round that was started."""
-        return self.ledger.table if self.ledger is not None else ()
-
-    @property
-    def last_round(self) -> int:
-        """The last one that has begun, -1 = none."""
-        return self.ledger.round if self.ledger is not None else -1
-
-    @property
-    def pending(self) -> tuple[p.Seat, ...]:
-        """Members of the round that was being prepared."""
-        return self.ledger.pending if self.ledger is not None else ()
-
-    @property
     def votes(self) -> bool:
         """Whether this node has a vote about who leads."""
-        ledger = self.ledger
-        return ledger is not None and election.votes_count(ledger) and self.has_seat(ledger.table)
+        return election.votes_count(self.ledger) and self.has_seat(self.ledger.table)
 
     @property
     def agreed(self) -> bool:
         """Whether a quorum has agreed to the leader that is followed, as far as is known."""
-        return self.ledger is not None and self.ledger.epoch == self.epoch
+        return self.ledger.epoch == self.epoch
 
     def should_join(self, other: p.Miss) -> bool:
         """Whether the leader that asks leads this job, and the one known here another by mistake.
@@ -129,7 +90,7 @@ class Knowledge:
         """
         if not other.leader or other.round < 0 or other.epoch == self.epoch:
             return False
-        if self.ledger is None or self.ledger.round < 0:
+        if self.ledger.round < 0:
             return True
         if other.birth == self.ledger.birth and election.votes_count(self.ledger):
             return False
@@ -137,38 +98,16 @@ class Knowledge:
 
     def electorate(self) -> list[p.Seat]:
         """Other members of the last table, and of those before and after it if these count."""
-        before = self.ledger.before if self.ledger is not None else ()
-        seats = {election.voter(seat): seat for seat in (*before, *self.table, *self.pending)}
+        known = self.ledger
+        counts = (*known.before, *known.table, *known.pending)
+        seats = {election.voter(seat): seat for seat in counts}
         return [seat for who, seat in seats.items() if who != self.me]
 
     def addresses(self, node: str) -> list[str]:
         """Addresses of another member, as far as they are known."""
-        tables = (self.table, self.pending)
-        known = (election.electorate(table).addresses.get(node) for table in tables)
-        return [address for address in dict.fromkeys(known) if address]
-
-    def tell(self, *, lost: bool, leader: str, quorum: bool) -> p.MissAnswer:
-        """Answer another member that misses the leader."""
-        return p.MissAnswer(
-            node=self.node,
-            incarnation=self.incarnation,
-            epoch=self.epoch,
-            lost=lost,
-            leader=leader,
-            quorum=quorum,
-            round=self.last_round,
-            known=0 if self.ledger is None else self.ledger.epoch,
-        )
-
-    def confirm(self, table: f.TableKnown) -> p.Prepared:
-        """Tell the leader that a table is known here."""
-        return p.Prepared(
-            epoch=self.epoch,
-            version=table.version,
-            round=table.round,
-            master_addr=table.master_addr,
-            master_port=table.master_port,
-        )
+        seats = (*self.ledger.table, *self.ledger.pending)
+        known = dict.fromkeys(seat.address for seat in seats if seat.node == node)
+        return [address for address in known if address]
 
     def later_epoch(self) -> int:
         """An epoch of this agent that is later than all it knows."""
@@ -176,7 +115,7 @@ class Knowledge:
 
     def consider(self, claim: p.Claim, *, leaderless: bool) -> p.Grant:
         """Grant a claim to lead, or say why not by the epoch and ledger known here."""
-        behind = self.ledger is not None and p.newer(self.ledger, claim.ledger)
+        behind = p.newer(self.ledger, claim.ledger)
         granted = leaderless and claim.epoch > self.promised and not behind
         if granted:
             self.promised = claim.epoch
@@ -185,5 +124,5 @@ class Knowledge:
             incarnation=self.incarnation,
             epoch=self.promised,
             granted=granted,
-            ledger=self.ledger,
+            ledger=self.told,
         )

@@ -72,6 +72,7 @@ class Leader:
         made: what it was made of.
         lost: node of the leader that was replaced, "" = this is not a take-over.
         state: see the module's documentation.
+        policy: the job's; another one once this leader has recovered.
         linger_s: how long it stays after the end of the job, or after its node has left, at most.
         recent: events and commands of the policy.
     """
@@ -104,21 +105,20 @@ class Leader:
         }
         self.lost = lost
         self.linger_s = LINGER_S
-        self._began_ns = 0
         self._sessions = Sessions()
         self._record = Record(config, self.made["ledger"], epoch)
         self._preparation = Preparation(config, self._record, self._sessions, lost)
-        self._policy = JobPolicy(config.policy)
+        self.policy = JobPolicy(config.policy)
         self.recent = Recent({"config": config.policy})
         self._has_quorum = True  # as far as the policy has been told
-        self._dismissed: set[str] = set()  # nodes for which the job is over
+        self._dismissed = False  # the job is over for its own node
         self.state = LeaderState.RECOVERING if self._record.inherited else LeaderState.LEADING
         # while it recovers
         self._not_awaited = {lost, *silent}
         self._early: list[tuple[Session, p.Report]] = []  # reports for the policy of the job
         # other leaders
         self._asked = 0  # members that are not here, one after the other
-        self._leaves = False  # its node has been dismissed
+        self._leaves = False  # so it waits for a round that runs without it
         self._successor: Session | None = None  # the next leader, which has been told
 
     @property
@@ -140,11 +140,6 @@ class Leader:
         """The epoch it leads under."""
         return self._record.epoch
 
-    @property
-    def policy(self) -> JobPolicy:
-        """The job's; another one once this leader has recovered."""
-        return self._policy
-
     def handle(self, event: c.Event, now: int) -> list[c.Command]:
         """Take one event at ``now`` (monotonic, ns); return the commands it causes, in order."""
         if self.state is LeaderState.DEPOSED:
@@ -159,7 +154,7 @@ class Leader:
             case c.Received(link=link, message=message):
                 return self._received(link, message, now)
             case c.Closed(link=link, reason=reason, silent=silent):
-                session = self._sessions.on(link)
+                session = self._sessions.by_link.get(link)
                 return [] if session is None else self._lose(session, reason, now, silent=silent)
             case c.Answered(message=p.MissAnswer() as answer):
                 return self._answered(answer)
@@ -173,20 +168,18 @@ class Leader:
         return []
 
     def _begin(self, now: int) -> list[c.Command]:
-        self._began_ns = now
-        self._preparation.leads_from(now)
-        recover: list[c.Command] = []
+        self._preparation.began_ns = now
+        lease = c.SetTimer("lease", 0, self.config.lease_s / 3)
         if self.state is LeaderState.RECOVERING:
-            recover = [*self._keep_epoch(), self._recovery_timer()]
-        asks = [] if recover else self._ask_missing()
-        return [c.SetTimer("lease", 0, self.config.lease_s / 3), *recover, *asks]
+            return [lease, *self._keep_epoch(), self._recovery_timer()]
+        return [lease, *self._ask_missing()]
 
     # --- the policy -----------------------------------------------------------------------------
 
     def _feed(self, event: m.Event, now: int) -> list[c.Command]:
         """Tell the policy what has happened; end, or leave, if that is what it decides."""
         commands = self._decide(event, now)
-        if self._policy.ended and self.state is LeaderState.LEADING:
+        if self.policy.ended and self.state is LeaderState.LEADING:
             self.state = LeaderState.ENDED
             more = self._more_may_come(now)
             self.linger_s = LINGER_LEASES * self.config.lease_s if more else LINGER_S
@@ -200,13 +193,13 @@ class Leader:
     def _decide(self, event: m.Event, now: int) -> list[c.Command]:
         """Tell the policy what has happened; carry out what it makes of that."""
         commands: list[c.Command] = []
-        decided = self._policy.handle(event)
+        decided = self.policy.handle(event)
         self.recent.note(now, event, decided)
         for command in decided:
             commands += self._obey(command, now)
         if self._more_than_needed:
-            self._record.spare_is_here()
-        if not self._policy.preparing:
+            self._record.replaceable = True
+        if not self.policy.preparing:
             self._preparation.call_off()
         if not self._preparation.under_way:
             commands += self._note_down()
@@ -216,10 +209,9 @@ class Leader:
     def _note_down(self) -> list[c.Command]:
         """Write down what the policy has changed; whoever leads next is to know who is excluded."""
         excluded = self.ledger.excluded
-        commands: list[c.Command] = [*self._record.catch_up(self._policy)]
+        commands: list[c.Command] = [*self._record.catch_up(self.policy)]
         if self.ledger.excluded != excluded:
-            learn = self._record.learn()
-            commands += [send for each in self._sessions.connected() for send in each.send(learn)]
+            commands += self._sessions.send(self._record.learn())
         return commands
 
     def _start_if_ready(self, now: int) -> list[c.Command]:
@@ -231,32 +223,29 @@ class Leader:
             return [each for line in preparation.say(now) for each in self._tell_all(line)]
         accepted = preparation.start(replaceable=self._more_than_needed)
         commands: list[c.Command] = [self._record.persist(), *self._decide(accepted, now)]
-        learn = self._record.learn()
-        table = {seat.node for seat in self._record.ledger.table}
-        for session in self._sessions.connected():  # spares, who get no order
-            if session.node not in table:
-                commands += session.send(learn)
-        return commands
+        table = {seat.node for seat in self.ledger.table}
+        # Spares get no order.
+        return commands + self._sessions.send(self._record.learn(), but=table)
 
     @property
     def _more_than_needed(self) -> bool:
         """Whether the job can go on without one of the nodes that are there."""
-        return len(self._policy.roster.here) > self._policy.config.min_nodes
+        return len(self.policy.roster.here) > self.policy.config.min_nodes
 
     def _obey(self, command: m.Command, now: int) -> list[c.Command]:
         match command:
             case m.Prepare():  # the next leader is to know all that this one does
-                noted = self._record.catch_up(self._policy)
+                noted = self._record.catch_up(self.policy)
                 return [*noted, *self._preparation.begin(command, now)]
             case m.SetTimer(name=name, round=number, delay_s=delay_s):
                 return [c.SetTimer(f"policy {name}", number, delay_s)]
             case m.Decided() | m.Blamed() | m.Advised() | m.Slow() | m.Say() | m.NewLimits():
                 return self._tell_all(command)
             case m.Stop():
-                self._record.stop(self._policy)
-            case m.End():
-                self._dismissed.add(command.node)
-        session = self._sessions.get(command.node)
+                self._record.stop(self.policy)
+            case m.End(node=node):
+                self._dismissed = self._dismissed or node == self.config.node
+        session = self._sessions.by_node.get(command.node)
         if session is None:
             return []  # it may never have come back
         if isinstance(command, m.Start):
@@ -270,7 +259,7 @@ class Leader:
     # --- followers come and go ------------------------------------------------------------------
 
     def _hello(self, link: int, hello: p.Hello, now: int) -> list[c.Command]:
-        known = self._sessions.get(hello.node)
+        known = self._sessions.by_node.get(hello.node)
         same = known is not None and known.hello.incarnation == hello.incarnation
         if known is not None and known.link is not None and not same:
             reason = (
@@ -328,12 +317,14 @@ class Leader:
         """Go on from a ledger: the job that was taken for a new one had begun before."""
         self._record.adopt(ledger)
         self._preparation.call_off()
-        self._policy, self._has_quorum = JobPolicy(self.config.policy), True
+        self.policy, self._has_quorum = JobPolicy(self.config.policy), True
         self.recent = Recent({"config": self.config.policy})
         self.state = LeaderState.RECOVERING if self._record.inherited else LeaderState.LEADING
-        learn = self._record.learn()  # also for followers of what had been adopted before
-        told = [send for each in self._sessions.connected() for send in each.send(learn)]
-        older = [order for each in self._sessions for order in self._drain_older(each)]
+        # Also for followers of what had been adopted before.
+        told = self._sessions.send(self._record.learn())
+        older = [
+            order for each in self._sessions.by_node.values() for order in self._drain_older(each)
+        ]
         return [*self._keep_epoch(), *told, *older, self._recovery_timer()]
 
     def _keep_epoch(self) -> list[c.Command]:
@@ -345,7 +336,7 @@ class Leader:
         self._record.take_epoch(epoch)
         commands: list[c.Command] = [self._record.persist()]
         learn = self._record.learn()
-        for session in self._sessions:
+        for session in self._sessions.by_node.values():
             session.number_from(epoch)
             commands += self._welcome(session, learn)
         return commands + self._preparation.begin_again(now)
@@ -454,7 +445,7 @@ class Leader:
         if self.state is not LeaderState.RECOVERING:
             return []
         self.state = LeaderState.LEADING
-        self._policy = self._restored_policy()
+        self.policy = self._restored_policy()
         commands: list[c.Command] = [self._record.persist()]
         for lost in self._losses():
             commands += self._feed(lost, now)
@@ -469,9 +460,8 @@ class Leader:
 
     def _recovery_timer(self) -> c.Command:
         """How long members are waited for."""
-        restarted_s = self.config.lease_s + AFTER_RESTART_S
-        if self.config.durable:  # members hear of a new leader at once
-            restarted_s = self.config.lease_s
+        # Where the store says who leads, members hear of a new leader at once.
+        restarted_s = self.config.lease_s + (0 if self.config.durable else AFTER_RESTART_S)
         return c.SetTimer("recover", 0, AFTER_TAKEOVER_S if self.lost else restarted_s)
 
     def _all_are_back(self) -> bool:
@@ -507,7 +497,7 @@ class Leader:
         ]
 
     def _why_not_here(self, seat: p.Seat) -> str:
-        session = self._sessions.get(seat.node)
+        session = self._sessions.by_node.get(seat.node)
         if session is not None and session.link is not None:
             return "its launcher was started again"
         if seat.node == self.lost:
@@ -515,7 +505,7 @@ class Leader:
         return "it has not come back"
 
     def _info(self, seat: p.Seat) -> m.NodeInfo:
-        session = self._sessions.get(seat.node)
+        session = self._sessions.by_node.get(seat.node)
         return m.NodeInfo(seat.node, seat.slots) if session is None else session.info
 
     def _newcomers(self) -> list[Session]:
@@ -539,7 +529,7 @@ class Leader:
     # --- what followers say ---------------------------------------------------------------------
 
     def _received(self, link: int, message: p.Message, now: int) -> list[c.Command]:
-        session = self._sessions.on(link)
+        session = self._sessions.by_link.get(link)
         if session is None:
             return []
         session.heard_ns = now
@@ -547,7 +537,7 @@ class Leader:
             case p.Renew():
                 return self._renewed(session, message, now)
             case p.Miss():
-                return self._missed(session, now)
+                return self._give_up(session, "it has heard nothing of its coordinator", now)
             case p.Prepared(epoch=epoch) if epoch == self.epoch:
                 self._preparation.acknowledged(session, message)
                 return self._look_at_start(now)
@@ -567,15 +557,6 @@ class Leader:
         for each in self._sessions.connected():
             told += each.beat(record, renew.sent if each is session else 0)
         return [*agreed, *told, *self._look_at_quorum(now)]
-
-    def _missed(self, session: Session, now: int) -> list[c.Command]:
-        """Close the connection of a follower that has heard nothing for a lease."""
-        assert session.link is not None
-        close = c.Close(session.link)
-        return [
-            close,
-            *self._lose(session, "it has heard nothing of its coordinator", now, silent=True),
-        ]
 
     def _reported(self, session: Session, report: p.Report, now: int) -> list[c.Command]:
         event = report.event
@@ -618,11 +599,14 @@ class Leader:
         """Lose the followers whose lease is over."""
         commands: list[c.Command] = []
         for session in self._sessions.silent(self.config.lease_s, now):
-            assert session.link is not None
-            commands.append(c.Close(session.link))
             reason = f"nothing was heard of it for {self.config.lease_s:g} s"
-            commands += self._lose(session, reason, now, silent=True)
+            commands += self._give_up(session, reason, now)
         return commands
+
+    def _give_up(self, session: Session, reason: str, now: int) -> list[c.Command]:
+        """Close the connection of a follower that may live; it need not be heard again."""
+        assert session.link is not None
+        return [c.Close(session.link), *self._lose(session, reason, now, silent=True)]
 
     def _probe(self, now: int) -> list[c.Command]:
         """While a start is held up: time may have made it possible."""
@@ -650,9 +634,7 @@ class Leader:
             birth=ledger.birth,
             round=ledger.round,
         )
-        asks: list[c.Command] = []
-        if confirmed:
-            asks += [c.Ask("", endpoint, miss) for endpoint in own.endpoints]
+        asks: list[c.Command] = [c.Ask("", each, miss) for each in own.endpoints if confirmed]
         is_here = self._sessions.is_here
         members = [
             seat
@@ -675,7 +657,7 @@ class Leader:
         """
         if not self.config.takeover or not self.config.node or self.ledger.round >= 0:
             return 0.0
-        return self.config.lease_s / 3 + ANSWER_S - (now - self._began_ns) / _NS
+        return self.config.lease_s / 3 + ANSWER_S - (now - self._preparation.began_ns) / _NS
 
     @property
     def _is_confirmed(self) -> bool:
@@ -709,9 +691,8 @@ class Leader:
         self.state = LeaderState.DEPOSED
         refused = p.Refused(reason=reason, leader=leader)
         commands: list[c.Command] = []
-        for session in self._sessions.connected():
-            assert session.link is not None
-            commands += [c.Send(session.link, refused), c.Close(session.link)]
+        for link in self._sessions.by_link:
+            commands += [c.Send(link, refused), c.Close(link)]
         return [*commands, c.Done(leader)]
 
     # --- the node of the leader leaves ----------------------------------------------------------
@@ -722,14 +703,14 @@ class Leader:
 
     def _leave_if_dismissed(self) -> list[c.Command]:
         """Go once a round runs without this node, whose launcher waits for that."""
-        if self.state is not LeaderState.LEADING or self.config.node not in self._dismissed:
+        if self.state is not LeaderState.LEADING or not self._dismissed:
             return []
-        if self._policy.round < 0:
+        if self.policy.round < 0:
             return self._stand_down(LEFT, "")
         self.linger_s = STAY_S + self.config.lease_s
         commands: list[c.Command] = [] if self._leaves else [c.SetTimer("leave", 0, STAY_S)]
         self._leaves = True
-        if not self._policy.running or not self._has_quorum:
+        if not self.policy.running or not self._has_quorum:
             return commands
         if not self.config.takeover:
             return commands + self._stand_down(LEFT, "")
@@ -737,25 +718,18 @@ class Leader:
 
     def _hand_over(self) -> list[c.Command]:
         """Tell one member of the round that runs to lead, if there is one."""
-        self._successor = self._find_successor()
-        if self._successor is None:
+        ledger, is_here = self.ledger, self._sessions.is_here
+        seats = [seat for seat in ledger.table if seat.address and is_here(seat)]
+        others = [seat.node for seat in seats if seat.node != self.config.node]
+        if not others:
             return []
-        self.state, ledger = LeaderState.HANDING_OVER, self.ledger
-        later = msgspec.structs.replace(
-            ledger, leader=self._successor.node, version=ledger.version + 1
-        )
+        self.state, self._successor = LeaderState.HANDING_OVER, self._sessions.by_node[others[0]]
+        later = msgspec.structs.replace(ledger, leader=others[0], version=ledger.version + 1)
         return [
             c.Persist(later),  # for a launcher that is started again on this node
             *self._successor.send(p.HandOver(epoch=self.epoch, ledger=ledger)),
             c.SetTimer("leave", 0, self.config.lease_s),
         ]
-
-    def _find_successor(self) -> Session | None:
-        for seat in self.ledger.table:
-            other = seat.node != self.config.node and seat.address
-            if other and self._sessions.is_here(seat):
-                return self._sessions[seat.node]
-        return None
 
     def _handing_over(self, event: c.Event) -> list[c.Command]:
         """Go once the next leader has answered, or cannot any more; send others to it."""
@@ -766,7 +740,7 @@ class Leader:
                 refused = p.Refused(reason="another node leads the job", leader=address)
                 return [c.Send(link, refused), c.Close(link)]
             case c.Received(link=link, message=p.TakenOver()) | c.Closed(link=link):
-                over = self._successor is self._sessions.on(link)
+                over = self._successor is self._sessions.by_link.get(link)
             case _:
                 over = isinstance(event, c.TimerFired) and event.name == "leave"
         return self._stand_down(LEFT, address) if over else []
@@ -781,8 +755,8 @@ class Leader:
     def _more_may_come(self, now: int) -> bool:
         """Whether somebody who has not heard of the end may be looking for this leader."""
         since_ns = now - round(LINGER_LEASES * self.config.lease_s * _NS)
-        if self._record.inherited and self._began_ns > since_ns:
+        if self._record.inherited and self._preparation.began_ns > since_ns:
             return True  # followers of the leader before
         if self._sessions.stood_still(self.config.lease_s, now):
             return True  # what they have said meanwhile was not heard
-        return any(each.may_return(since_ns) for each in self._sessions)
+        return any(each.may_return(since_ns) for each in self._sessions.by_node.values())

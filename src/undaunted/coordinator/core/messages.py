@@ -334,36 +334,16 @@ class TimerFired(_Message, frozen=True):
     silent: tuple[str, ...] = ()
 
 
+# What has become of the ranks of a node.
+Happened = NodeFailed | HangSuspected | NodeEvidence | NodeTimes | RankLost | NodeFinished
+# What ranks ask for, and what people order.
+Wanted = ShutdownRequested | ExclusionRequested | StopWanted | RanksAsked
+Ordered = RestartOrdered | StopOrdered | ExclusionOrdered | LimitsOrdered
 # What a node reports of itself.
-NodeEvent = (
-    NodeFailed
-    | HangSuspected
-    | NodeEvidence
-    | NodeTimes
-    | RankLost
-    | NodeFinished
-    | NodeStopped
-    | NodeUnhealthy
-    | ShutdownRequested
-    | ExclusionRequested
-    | RestartOrdered
-    | StopOrdered
-    | ExclusionOrdered
-    | LimitsOrdered
-    | StopWanted
-    | RanksAsked
-    | Preempted
-)
-Event = (
-    NodeEvent
-    | NodeJoined
-    | NodeLost
-    | NodeReturns
-    | TableAccepted
-    | QuorumLost
-    | QuorumRegained
-    | TimerFired
-)
+NodeEvent = Happened | NodeStopped | NodeUnhealthy | Wanted | Ordered | Preempted
+# What the leader knows by itself.
+LeaderEvent = NodeJoined | NodeLost | NodeReturns | TableAccepted | QuorumLost | QuorumRegained
+Event = NodeEvent | LeaderEvent | TimerFired
 
 
 # --- commands -----------------------------------------------------------------------------------

@@ -14,80 +14,35 @@ States::
 When a rank passes a limit, the round stays RUNNING until all nodes have been looked at: see
 `examination`. Reports about a round that is over are stale and ignored. When the job has ended, a
 node that joins is told the outcome; nothing else is heard.
+
+The way of a round: `JobPolicy._form`, `_start`, `_stop_round`, `_over_if_stopped`, and from there
+`_form` once more, or `_end`.
 """
 
 from __future__ import annotations
 
 import enum
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from undaunted.base.text import format_duration
+from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core import placement
 from undaunted.coordinator.core.advice import MOST_HISTORY, Attempt
 from undaunted.coordinator.core.blame import Blame, Cause
 from undaunted.coordinator.core.examination import EVIDENCE_S, Case, Examination
 from undaunted.coordinator.core.formation import Formation, name_some
 from undaunted.coordinator.core.intensity import FORGET, Intensity
-from undaunted.coordinator.core.messages import (
-    Advised,
-    Blamed,
-    Command,
-    Decided,
-    End,
-    Event,
-    ExclusionOrdered,
-    ExclusionRequested,
-    Gather,
-    GoOn,
-    HangSuspected,
-    LimitsOrdered,
-    NewLimits,
-    NodeEvidence,
-    NodeFailed,
-    NodeFinished,
-    NodeInfo,
-    NodeJoined,
-    NodeLost,
-    NodeReturns,
-    NodeStopped,
-    NodeTimes,
-    NodeUnhealthy,
-    Outcome,
-    Place,
-    Preempted,
-    QuorumLost,
-    QuorumRegained,
-    RankLost,
-    RanksAsked,
-    RestartOrdered,
-    Say,
-    SetTimer,
-    ShutdownRequested,
-    Slow,
-    Start,
-    Stop,
-    StopAfter,
-    StopOrdered,
-    StopWanted,
-    TableAccepted,
-    TimerFired,
-)
+from undaunted.coordinator.core.members import Members
 from undaunted.coordinator.core.placement import Placement
-from undaunted.coordinator.core.progress import (
-    NO_ITERATIONS,
-    Iterations,
-    ProgressTracker,
-    together,
-)
+from undaunted.coordinator.core.progress import ProgressTracker, together
 from undaunted.coordinator.core.slowness import MOST_EXCLUDED, Slowness
 from undaunted.coordinator.core.stopping import Stopping
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, KeysView, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from undaunted.coordinator.core.config import Pace, PolicyConfig
     from undaunted.coordinator.core.examination import Ruling
@@ -101,12 +56,13 @@ GRACE_ON_REQUEST_S = 15.0
 # How much longer than the grace a node may take to report that it has stopped: processes that
 # cannot be killed, health checks and the wait for device memory are part of that.
 STOP_MARGIN_S = 180.0
-# How the job ends when a rank wants it to, and why.
+# How the job ends when a rank wants it to, or is not to go on where it is, and why.
 _WISHES = {
-    "requested": (Outcome.PREEMPTED, "{} asked for a stop"),
-    "deadline": (Outcome.PREEMPTED, "the time that the job has is over, says {}"),
-    "invalid": (Outcome.INVALID, "{} has a result that is not to be used"),
-    "straggler": (Outcome.STRAGGLER, "{} is slow"),
+    "suspect": (m.Outcome.SUSPECT, "{} has a result that may be wrong"),
+    "requested": (m.Outcome.PREEMPTED, "{} asked for a stop"),
+    "deadline": (m.Outcome.PREEMPTED, "the time that the job has is over, says {}"),
+    "invalid": (m.Outcome.INVALID, "{} has a result that is not to be used"),
+    "straggler": (m.Outcome.STRAGGLER, "{} is slow"),
 }
 _MISUSE = (
     "not restarted: every rank that ended did so at once and with exit code 2, as programs do that "
@@ -128,149 +84,27 @@ class PolicyState(enum.Enum):
 class Ending:
     """How the job ends. ``budget``: why a failure is not followed by a restart."""
 
-    outcome: Outcome
+    outcome: m.Outcome
     reason: str
     budget: str = ""
 
 
-@dataclass(slots=True)
-class Member:
-    """A node's part in the round.
+@dataclass(frozen=True, slots=True)
+class Unwanted:
+    """A rank whose work is done somewhere else from the next round on, if that is possible.
 
     Attributes:
-        place: which ranks it has.
-        finished: every rank exited with 0.
-        lost: nobody hears of it any more; later reports only say who is to blame.
-        all_ok: when it stopped, every rank had exited with 0.
-        iterations, misuse: known once it has stopped, see `messages.NodeStopped`.
-        signals: with which its ranks were told to stop.
+        rank, node: which one it is, and where.
+        why: for people.
+        otherwise: how the job ends if there is no other place for it; None = it stays there.
+        lost: the share of the time that it costs, if that is all that is wrong with it.
     """
 
-    place: Place
-    finished: bool = False
-    lost: bool = False
-    all_ok: bool = False
-    iterations: Iterations = NO_ITERATIONS
-    misuse: bool | None = None
-    signals: set[int] = field(default_factory=set)
-
-
-class Members:
-    """The nodes of one round, and how far each of them is. Every change takes constant time.
-
-    Attributes:
-        seats: group ranks by node.
-        lost_ranks: how many nodes that have finished went on without.
-    """
-
-    def __init__(self, places: Iterable[Place] = ()) -> None:
-        self._all = {place.node: Member(place) for place in places}
-        self.seats = {node: member.place.group_rank for node, member in self._all.items()}
-        self._running = dict.fromkeys(self._all)  # neither finished nor failed, stopped or lost
-        self._whole = dict.fromkeys(self._all)  # running, with all their ranks
-        self._unstopped = dict.fromkeys(self._all)  # processes may be left, and it will report
-        self._finished = 0
-        self.lost_ranks = 0
-
-    def __len__(self) -> int:
-        return len(self._all)
-
-    @property
-    def all(self) -> Iterable[Member]:
-        """In the order of group ranks."""
-        return self._all.values()
-
-    @property
-    def unstopped(self) -> KeysView[str]:
-        """Nodes that have not reported that they stopped, and are there."""
-        return self._unstopped.keys()
-
-    @property
-    def working(self) -> KeysView[str]:
-        """Nodes whose ranks run, as far as is known."""
-        return self._running.keys()
-
-    @property
-    def finished(self) -> int:
-        """How many nodes have finished."""
-        return self._finished
-
-    @property
-    def healthy(self) -> int:
-        """How many nodes have finished, or work with all their ranks."""
-        return self._finished + len(self._whole)
-
-    def works(self, node: str) -> bool:
-        """Whether ranks of the node run, as far as is known."""
-        return node in self._running
-
-    def has_finished(self, node: str) -> bool:
-        """Whether every rank of the node has exited with 0."""
-        return self._all[node].finished
-
-    def is_there(self, node: str) -> bool:
-        """Whether the node is a member and has not been lost."""
-        return node in self._all and not self._all[node].lost
-
-    def finish(self, node: str, lost_ranks: int = 0) -> None:
-        """Every rank of the node exited with 0, but for some that others went on without."""
-        member = self._all[node]
-        if node in self._running:
-            self.fail(node)
-            member.finished = member.all_ok = True
-            self._finished += 1
-            self.lost_ranks += lost_ranks
-
-    def lose_rank(self, node: str) -> None:
-        """The node goes on without one of its ranks."""
-        self._whole.pop(node, None)
-
-    def fail(self, node: str) -> None:
-        """The node's ranks do not work any more."""
-        self._running.pop(node, None)
-        self._whole.pop(node, None)
-
-    def stop(
-        self, node: str, *, all_ok: bool, iterations: Iterations, misuse: bool | None = None
-    ) -> None:
-        """No process is left on the node."""
-        if all_ok:
-            self.finish(node)
-        member = self._all[node]
-        member.all_ok, member.iterations, member.misuse = all_ok, iterations, misuse
-        self._unstopped.pop(node, None)
-        self.fail(node)
-
-    def lose(self, node: str) -> None:
-        """The node does not answer any more."""
-        self.fail(node)
-        self._all[node].lost = True
-        self._unstopped.pop(node, None)
-
-    def stops(
-        self,
-        nodes: Iterable[str],
-        number: int,
-        reason: str,
-        grace_s: float,
-        signal: int,
-        *,
-        agree: str = "",
-        failed: bool = False,
-    ) -> list[Stop]:
-        """Orders to stop round ``number`` on ``nodes``, for those that have not stopped.
-
-        Nobody gets the same signal once more: it would interrupt what a handler does about the
-        first.
-        """
-        told = [
-            node
-            for node in nodes
-            if node in self._unstopped and signal not in self._all[node].signals
-        ]
-        for node in told:
-            self._all[node].signals.add(signal)
-        return [Stop(node, number, reason, grace_s, signal, agree, failed) for node in told]
+    rank: int
+    node: str
+    why: str
+    otherwise: m.Outcome | None = None
+    lost: float = 1.0
 
 
 @dataclass(slots=True)
@@ -281,60 +115,60 @@ class JobPolicy:
         config: settings of the job.
         state: see the module's documentation.
         round: number of the last round that was started, -1 = none.
-        restarts_used: restarts that count, out of ``config.max_restarts``.
         prepared: number of the last round that another leader has prepared, and perhaps started
             somewhere.
+        restarts_used: restarts that count, out of ``config.max_restarts``.
         ending: how the job ended, None = it has not.
         formation: chooses the nodes of the next round.
+        tracker: whether rounds advance.
+        intensity: restarts that are not long ago.
+        history: of the rounds that are over, opaque; see `advice`.
+        slow_before: ranks whose node was left out since they were slow.
+        turned: by how many places ranks are on other slots than in the first round.
+        limits: that somebody has ordered, for nodes that join later; None = nobody has.
+        no_quorum: why nothing may be started, nor the job ended; "" = there is a quorum.
+        gone: why nodes have left the job since the last round, "" = none has.
+        pausing: the next round is put off since there were restarts a moment ago.
         members: nodes of the last round.
         blame: what ended the last round.
         examination: of a round in which a limit was passed.
         stopping: of a round whose ranks stop after the same iteration; None = they need not.
         pace: says who is slow in the round that runs; None = no times have come.
         slowness: who has been slow for long in that round.
-        slow_before: ranks whose node was left out since they were slow.
-        turned: by how many places ranks are on other slots than in the first round.
-        tracker: whether rounds advance.
-        intensity: restarts that are not long ago.
-        history: of the rounds that are over, opaque; see `advice`.
         after: how the job ends after the last round, None = another round follows.
-        no_quorum: why nothing may be started, nor the job ended; "" = there is a quorum.
-        gone: why nodes have left the job since the last round, "" = none has.
-        limits: that somebody has ordered, for nodes that join later; None = nobody has.
-        pausing: the next round is put off since there were restarts a moment ago.
     """
 
     config: PolicyConfig
+    # of the job
     state: PolicyState = PolicyState.FORMING
     round: int = -1
-    restarts_used: int = 0
     prepared: int = -1
+    restarts_used: int = 0
     ending: Ending | None = None
     formation: Formation = field(init=False)
+    tracker: ProgressTracker = field(init=False)
+    intensity: Intensity = field(init=False)
+    history: bytes = b""
+    slow_before: tuple[int, ...] = ()
+    turned: int = 0
+    limits: m.NewLimits | None = None
+    no_quorum: str = ""
+    # until the next round begins
+    gone: str = ""
+    pausing: bool = False
+    # of the last round
     members: Members = field(default_factory=Members)
     blame: Blame = field(default_factory=Blame)
     examination: Examination | None = None
     stopping: Stopping | None = None
     pace: Pace | None = None
     slowness: Slowness = field(default_factory=Slowness)
-    tracker: ProgressTracker = field(init=False)
-    intensity: Intensity = field(init=False)
-    history: bytes = b""
-    slow_before: tuple[int, ...] = ()
-    turned: int = 0
+    _unwanted: list[Unwanted] = field(default_factory=list)  # at most one that is slow, one suspect
+    # of its end
     after: Ending | None = None
-    no_quorum: str = ""
-    gone: str = ""
-    limits: NewLimits | None = None
-    pausing: bool = False
-    _why: str = ""  # the reason for which the last round was stopped
-    _agree: str = ""  # see `messages.Stop`
+    _why: str = ""  # the reason for which it was stopped
     _announced: bool = False  # a restart was announced and has not begun
     _counted: bool = False  # the announced restart counts
-    _go_ons: Counter[str] = field(default_factory=Counter)  # in this round, by node
-    _told: Blamed | None = None  # who is to blame, as it was said last in this round
-    _too_slow: Slow | None = None  # the round is being stopped to go on without this rank's node
-    _suspect: StopWanted | None = None  # its rank is to be somewhere else in the next round
 
     def __post_init__(self) -> None:
         """Begin with nothing known."""
@@ -349,7 +183,7 @@ class JobPolicy:
         config: PolicyConfig,
         *,
         round: int,  # noqa: A002 - called so everywhere
-        nodes: Iterable[NodeInfo],
+        nodes: Iterable[m.NodeInfo],
         prepared: int = -1,
         restarts_used: int = 0,
         excluded: Mapping[str, str] | None = None,
@@ -366,9 +200,9 @@ class JobPolicy:
             prepared: highest number of a round that was prepared; it is not used again, since some
                 node may have begun that round.
             restarts_used: of the budget.
-            excluded: see the property.
-            reached: see `progress`.
-            stalled: see `progress`.
+            excluded: see `Roster`.
+            reached: see `ProgressTracker.known`.
+            stalled: see `ProgressTracker.known`.
         """
         policy = cls(config, round=round, restarts_used=restarts_used, prepared=prepared)
         known = list(nodes)
@@ -397,19 +231,9 @@ class JobPolicy:
         return self.state is PolicyState.PREPARING
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[m.Place, ...]:
         """Places of the last round that was started."""
-        return tuple(member.place for member in self.members.all)
-
-    @property
-    def excluded(self) -> dict[str, str]:
-        """Nodes that are not taken back, and why."""
-        return self.roster.excluded
-
-    @property
-    def progress(self) -> tuple[int | None, tuple[str, ...]]:
-        """The highest iteration reached, and one text per round in a row without progress."""
-        return self.tracker.known
+        return tuple(member.place for member in self.members.all.values())
 
     @property
     def next_round(self) -> int:
@@ -422,138 +246,134 @@ class JobPolicy:
         return self.formation.roster
 
     @property
-    def in_round(self) -> bool:
-        """Whether reports about the round matter."""
-        return self.state in {PolicyState.RUNNING, PolicyState.STOPPING}
-
-    @property
     def restarts_left(self) -> int:
         """Restarts the job may still take."""
         return max(0, self.config.max_restarts - self.restarts_used)
 
-    def handle(self, event: Event) -> list[Command]:
+    def handle(self, event: m.Event) -> list[m.Command]:
         """Take one event; return the commands it causes, in order."""
-        if self.ending is not None:
-            return self._too_late(event, self.ending)
+        if (ending := self.ending) is not None:
+            late = [event.info.name] if isinstance(event, m.NodeJoined) else []
+            return [m.End(node, ending.outcome, ending.reason) for node in late]
         commands = self._take(event)
         if self.examination is not None and self.examination.complete(self.members.working):
             commands += self._rule(self.examination)
         if self.stopping is not None and self.stopping.decide(self.members.working):
-            commands += self._decided_to_stop()
+            commands += self._decided_to_stop(self.stopping)
         return commands
 
-    def _take(self, event: Event) -> list[Command]:  # noqa: C901, PLR0912 - a case each
+    def _take(self, event: m.Event) -> list[m.Command]:  # noqa: C901, PLR0912 - a case each
         match event:
-            case NodeJoined():
+            case m.NodeJoined():
                 return self._joined(event.info)
-            case NodeLost():
+            case m.NodeLost():
                 return self._lost(event)
-            case NodeReturns(node=node):
+            case m.NodeReturns(node=node):
                 self.roster.returning.add(node)
                 return []
-            case TableAccepted():
-                return self._accepted(event)
-            case Preempted():
-                return self._preempted(event)
-            case NodeUnhealthy():
+            case m.TableAccepted():
+                due = self.preparing and event.round == self.next_round
+                return self._start(event) if due else []
+            case m.Preempted(node=node, signal=signal, signal_name=name):
+                return self._leaves(node, signal, f"the launcher on node {node} received {name}")
+            case m.NodeUnhealthy():
                 return self._unhealthy(event)
-            case QuorumLost():
+            case m.QuorumLost():
                 return self._quorum_lost(event)
-            case QuorumRegained():
+            case m.QuorumRegained():
                 return self._quorum_regained()
-            case ExclusionOrdered():
+            case m.ExclusionOrdered():
                 return self._exclusion_ordered(event)
-            case LimitsOrdered():
+            case m.LimitsOrdered():
                 return self._limits_ordered(event)
-            case RestartOrdered():
+            case m.RestartOrdered():
                 return self._restart_ordered(event)
-            case StopOrdered():
+            case m.StopOrdered():
                 return self._stop_ordered(event)
-            case TimerFired(name=name, round=number) if name.startswith(FORGET):
+            case m.TimerFired(name=name, round=number) if name.startswith(FORGET):
                 self.intensity.forget(number)
                 return []
-            case TimerFired():
+            case m.TimerFired():
                 return self._timer(event)
-        if not self.in_round or event.round != self.round or event.node not in self.members.seats:
+        in_round = self.state in {PolicyState.RUNNING, PolicyState.STOPPING}
+        if not in_round or event.round != self.round or event.node not in self.members.seats:
             return []  # stale, or from a stranger
+        working = event.node in self.members.working
         match event:
-            case NodeFailed():
+            case m.NodeFailed():
                 return self._failed(event)
-            case HangSuspected():
-                return self._suspected(event)
-            case NodeEvidence(node=node, evidence=evidence):
-                if self.examination is not None and self.members.works(node):
+            case m.NodeEvidence(node=node, evidence=evidence):
+                if self.examination is not None and working:
                     self.examination.answered(node, evidence)
-                return []
-            case NodeTimes():
+            case m.HangSuspected() if self.running and working:
+                return self._suspected(event)
+            case m.NodeTimes() if self.running:
                 return self._timed(event)
-            case RankLost():
+            case m.RankLost() if self.running and working:
                 return self._rank_lost(event)
-            case NodeFinished():
-                return self._finished(event)
-            case NodeStopped():
+            case m.NodeFinished() if self.running:
+                self.members.finish(event.node, event.lost)
+                return self._finish_if_done()
+            case m.NodeStopped():
                 return self._stopped(event)
-            case ExclusionRequested():
+            case m.ExclusionRequested():
                 return self._exclusion_requested(event)
-            case ShutdownRequested():
+            case m.ShutdownRequested():
                 return self._shutdown_requested(event)
-            case StopWanted():
+            case m.StopWanted():
                 return self._stop_wanted(event)
-            case RanksAsked():
-                return self._ranks_asked(event)
+            case m.RanksAsked() if self.stopping is not None and working:
+                self.stopping.take(event)
+                return self._stops_after([event.node])
+        return []
 
     # --- nodes come and go ----------------------------------------------------------------------
 
-    def _too_late(self, event: Event, ending: Ending) -> list[Command]:
-        if not isinstance(event, NodeJoined):
-            return []
-        return [End(event.info.name, ending.outcome, ending.reason)]
-
-    def _joined(self, info: NodeInfo) -> list[Command]:
+    def _joined(self, info: m.NodeInfo) -> list[m.Command]:
         if info.name in self.roster.here:
             self.roster.here[info.name] = info
             return []
         if reason := self.roster.excluded.get(info.name):
-            return [End(info.name, Outcome.EXCLUDED, reason)]
+            return [m.End(info.name, m.Outcome.EXCLUDED, reason)]
         self.roster.join(info)
         if self.state is PolicyState.FORMING:
             return self._form()
-        if self.state is not PolicyState.RUNNING:
+        if not self.running:
             return []
-        return [SetTimer("joined", self.round, self.config.last_call_s)]
+        return [m.SetTimer("joined", self.round, self.config.last_call_s)]
 
-    def _lost(self, event: NodeLost) -> list[Command]:
+    def _lost(self, event: m.NodeLost) -> list[m.Command]:
         node = event.node
         self.roster.lose(node, returns=event.returns)
         if self.state is PolicyState.FORMING or node in self.formation.chosen:
             return self._form()
-        if not self.in_round or node not in self.members.unstopped:
+        if self.preparing or node not in self.members.unstopped:
             return []  # it took no part, or had stopped
-        worked, finished = self.members.works(node), self.members.has_finished(node)
+        worked, finished = node in self.members.working, self.members.all[node].finished
         self.members.lose(node)
         if not finished:
             self.blame.lost(node, event.reason)
         if self.state is PolicyState.STOPPING:
-            short = self._cut_short(event.reason) if worked and self.stopping is not None else []
+            short = self._cut_short(event.reason) if worked else []
             return [*short, *self._over_if_stopped()]
         return self._nodes_down([node], event.reason) if worked else self._finish_if_done()
 
-    def _preempted(self, event: Preempted, reason: str = "") -> list[Command]:
-        node = event.node
-        reason = reason or f"the launcher on node {node} received {event.signal_name}"
+    def _leaves(self, node: str, signal: int, reason: str) -> list[m.Command]:
+        """A node goes in order: with the others if they cannot go on without it."""
         if not self._takes_part(node):
             alone = not (self.roster.here.keys() - {node})
-            if self.state is not PolicyState.RUNNING and (alone or self.round >= 0):
+            if not self.running and (alone or self.round >= 0):
                 self.gone = reason
-            return self._go_on_without(node, Outcome.PREEMPTED, reason)
+            return self._go_on_without(node, m.Outcome.PREEMPTED, reason)
         self.roster.leaving[node] = reason
-        grace_s = self.config.term_timeout_s
-        if self.state is PolicyState.RUNNING:
+        if self.running:
             agree = "restart" if self._fits() else "preempted"
-            return self._stop_round(reason, None, grace_s, signal=event.signal, agree=agree)
-        return [*self._stops(reason, grace_s, event.signal, agree=self._agree)]
+            return self._stop_round(reason, None, signal=signal, agree=agree)
+        agree = "" if self.stopping is None else self.stopping.agree
+        stop = m.Stop("", self.round, reason, self.config.term_timeout_s, signal, agree)
+        return [*self.members.stops(self.members.seats, stop)]
 
-    def _unhealthy(self, event: NodeUnhealthy) -> list[Command]:
+    def _unhealthy(self, event: m.NodeUnhealthy) -> list[m.Command]:
         node, reason = event.node, f"node {event.node} is unhealthy: {event.reason}"
         takes_part = self._takes_part(node)
         if takes_part and event.round != self.round:
@@ -561,15 +381,16 @@ class JobPolicy:
         self.roster.unhealthy[node] = reason
         if takes_part:
             return self._bar_member(node, reason, self._grace_s(GRACE_AFTER_FAILURE_S))
-        return self._go_on_without(node, Outcome.EXCLUDED, reason)
+        return self._go_on_without(node, m.Outcome.EXCLUDED, reason)
 
     def _takes_part(self, node: str) -> bool:
         """Whether the round must be over before the node can be dismissed."""
         if self.state is PolicyState.STOPPING and node in self.roster.here:
-            return self.members.is_there(node)
-        return self.state is PolicyState.RUNNING and node in self.members.unstopped
+            member = self.members.all.get(node)
+            return member is not None and not member.lost
+        return self.running and node in self.members.unstopped
 
-    def _go_on_without(self, node: str, outcome: Outcome, reason: str) -> list[Command]:
+    def _go_on_without(self, node: str, outcome: m.Outcome, reason: str) -> list[m.Command]:
         """Nothing runs on the node: dismiss it at once."""
         commands = self._dismiss(node, outcome, reason)
         if self.state is PolicyState.FORMING or node in self.formation.chosen:
@@ -578,64 +399,55 @@ class JobPolicy:
 
     # --- what happens in a round ----------------------------------------------------------------
 
-    def _accepted(self, event: TableAccepted) -> list[Command]:
-        if self.state is not PolicyState.PREPARING or event.round != self.next_round:
-            return []
-        joined = SetTimer("joined", self.next_round, self.config.last_call_s)
-        more = len(self.roster.here) > len(self.formation.chosen)
-        return [*self._start(event), *([joined] if more else [])]
-
-    def _failed(self, event: NodeFailed) -> list[Command]:
+    def _failed(self, event: m.NodeFailed) -> list[m.Command]:
         node = event.node
-        if event.hang and event.gone_on < self._go_ons[node]:
+        if event.hang and event.gone_on < self.members.all[node].gone_on:
             return []  # it had not heard yet that it goes on
         self.blame.failed(node, event.detail, victim=event.victim)
-        if self.state is PolicyState.STOPPING and self.stopping is not None:
-            return self._cut_short(self._cause_text(Cause(node, event.detail)))
-        if self.state is not PolicyState.RUNNING or not self.members.works(node):
+        if self.state is PolicyState.STOPPING:
+            return self._cut_short(self._named(node, event.detail))
+        if not self.running or node not in self.members.working:
             return []  # the round, or this node's part of it, is being stopped already
         if self.examination is not None and node in self.examination.suspects:
             self.examination.failed[node] = None
             return []  # until all nodes have been looked at
         self.members.fail(node)
-        return self._nodes_down([node], self._cause_text(Cause(node, event.detail)))
+        return self._nodes_down([node], self._named(node, event.detail))
 
-    def _suspected(self, event: HangSuspected) -> list[Command]:
+    def _suspected(self, event: m.HangSuspected) -> list[m.Command]:
         """A limit was passed: have all nodes looked at."""
-        working = self.members.working
-        if self.state is not PolicyState.RUNNING or event.node not in working:
-            return []
-        if self.config.rule is None or event.gone_on < self._go_ons[event.node]:
+        if self.config.rule is None or event.gone_on < self.members.all[event.node].gone_on:
             return []
         known = self.examination
         suspects = {} if known is None else known.suspects
         suspects[event.node] = None
         if known is not None and not known.over:
             return []
-        self.examination = Examination(tuple(working), suspects)
-        others = [node for node in working if node not in suspects]
-        timer = SetTimer("evidence", self.round, EVIDENCE_S)
-        return [*(Gather(node, self.round) for node in others), timer]
+        self.examination = Examination(tuple(self.members.working), suspects)
+        others = [node for node in self.members.working if node not in suspects]
+        timer = m.SetTimer("evidence", self.round, EVIDENCE_S)
+        return [*(m.Gather(node, self.round) for node in others), timer]
 
-    def _rule(self, examination: Examination) -> list[Command]:
+    def _rule(self, examination: Examination) -> list[m.Command]:
         """All nodes have been looked at: say who it was, and go on as after any failure."""
         self.examination = None
         failed, rule = tuple(examination.failed), self.config.rule
         assert rule is not None, "nothing is examined otherwise"
-        blame, known = self.blame, self.members.working | examination.evidence.keys()
+        blame, known = self.blame, self.members.working.keys() | examination.evidence.keys()
         places = tuple(place for place in self.places if place.node in known)
         ruling = rule(Case(self.round, places, examination.evidence))
         self.blame.ruled(ruling)
-        line = ruling.line or blame.reports[failed[0]]
-        why = self._cause_text(Cause(ruling.node if ruling.line else failed[0], line))
-        told: list[Command] = []
+        line = ruling.line or blame.reports[failed[0]].line
+        why = self._named(ruling.node if ruling.line else failed[0], line)
+        told: list[m.Command] = []
         if ruling.line:
-            told += self._blamed() or [Say(ruling.line)]  # it changes nothing, but is the reason
+            # What was said before is said again: it changes nothing, but is the reason.
+            told += self.blame.news(self.round) or [m.Say(ruling.line)]
         if ruling.problem:
-            told.append(Say(f"who hangs is not known, since judging it failed: {ruling.problem}"))
+            told.append(m.Say(f"who hangs is not known, since judging it failed: {ruling.problem}"))
         return [*told, *self._hung(failed, ruling, why)]
 
-    def _hung(self, failed: Collection[str], ruling: Ruling, why: str) -> list[Command]:
+    def _hung(self, failed: Collection[str], ruling: Ruling, why: str) -> list[m.Command]:
         """Nodes have reported a hang: it is their own, or they are victims of nodes that work."""
         working = self.members.working
         culprits = {place.node for place in self.places if place.has_any(ruling.ranks)}
@@ -646,120 +458,116 @@ class JobPolicy:
         for node in down:
             self.members.fail(node)
         commands = self._nodes_down(down, why)
-        if self.state is not PolicyState.RUNNING:
+        if not self.running:
             return commands
         if ruling.line:
             self.blame.gone_on(down)
-        self._go_ons.update(victims)
-        return [*commands, *(GoOn(node, self.round) for node in victims)]
+        for node in victims:
+            self.members.all[node].gone_on += 1
+        return [*commands, *(m.GoOn(node, self.round) for node in victims)]
 
-    def _timed(self, event: NodeTimes) -> list[Command]:
+    def _timed(self, event: m.NodeTimes) -> list[m.Command]:
         """A node has told how long its ranks have worked in the last steps."""
-        if self.state is not PolicyState.RUNNING or self.config.pace is None:
-            return []
-        if self.pace is None:
+        if self.pace is None and self.config.pace is not None:
             self.pace = self.config.pace(self.round, self.places)
+        if self.pace is None:
+            return []
         news = list(self.pace(event.node, event.times))
-        slow = [each for each in news if isinstance(each, Slow)]
-        told = [each for each in news if not isinstance(each, Slow) or each.line]
+        slow = [each for each in news if isinstance(each, m.Slow)]
+        told = [each for each in news if not isinstance(each, m.Slow) or each.line]
         return [*told, *self._slow_for_long(slow)]
 
-    def _slow_for_long(self, news: list[Slow]) -> list[Command]:
+    def _slow_for_long(self, news: list[m.Slow]) -> list[m.Command]:
         """Do what the user has chosen when a rank was slow for long and still steps so slowly."""
         if self.config.slow_ranks == "log":
             return []
         if self.slowness.note(news):
-            return [SetTimer("slow", self.round, self.config.slow_ranks_after_s)]
+            return [m.SetTimer("slow", self.round, self.config.slow_ranks_after_s)]
         slow, members = self.slowness.worst, self.members
-        if slow is None or slow not in news or not members.works(slow.node):
+        if slow is None or slow not in news or slow.node not in members.working:
             return []
         if members.finished or self.examination is not None:
             return []
-        node = slow.node
-        why = f"rank {slow.rank} (node {node}) has been slow for "
-        why += f"{format_duration(self.config.slow_ranks_after_s)}, {slow.lost:.0%} of the time "
-        why += "is lost"
-        grace_s = self._grace_s(GRACE_ON_REQUEST_S)
+        node, long = slow.node, format_duration(self.config.slow_ranks_after_s)
+        why = f"rank {slow.rank} (node {node}) has been slow for {long}, "
+        why += f"{slow.lost:.0%} of the time is lost"
         if self.config.slow_ranks == "stop":
-            return self._stop_round(why, Ending(Outcome.NO_RESTART, why), grace_s)
-        if kept := self._kept_though(slow):
+            return self._stop_round(why, Ending(m.Outcome.NO_RESTART, why))
+        reason = f"rank {slow.rank} was slow for long"
+        unwanted = Unwanted(slow.rank, node, reason, lost=slow.lost)
+        if kept := self._kept_though(unwanted):
             said, self.slowness.said = self.slowness.said, True
-            return [] if said else [Say(f"{why}; node {node} is kept: {kept}")]
-        self._too_slow = slow
+            return [] if said else [m.Say(f"{why}; node {node} is kept: {kept}")]
+        self._unwanted.append(unwanted)
         why += ": the job goes on without the node"
-        return self._stop_round(why, None, self.config.term_timeout_s, agree="restart")
+        return self._stop_round(why, None, agree="restart")
 
-    def _kept_though(self, slow: Slow) -> str:
-        """Why a node takes part though it has a slow rank, "" = it need not."""
-        if slow.rank in self.slow_before:
+    def _kept_though(self, unwanted: Unwanted) -> str:
+        """Why the node of such a rank takes part, "" = it need not."""
+        if unwanted.otherwise is None and unwanted.rank in self.slow_before:
             return "this rank was slow on another node as well, so its work is slow, not the node"
         if len(self.roster.excluded) >= MOST_EXCLUDED:
             return f"{len(self.roster.excluded)} nodes are excluded already"
-        others = self.formation.choose(self.members.seats, without=[slow.node])
+        others = self.formation.choose(self.members.seats, without=[unwanted.node])
         if not isinstance(others, Placement):
             return "the job needs it, start a spare one"
         ranks = sum(place.slots for place in self.places)
         fewer = 1 - sum(place.slots for place in others.places) / ranks
-        if fewer >= slow.lost:
+        if fewer >= unwanted.lost:
             return f"without it there would be {fewer:.0%} fewer ranks, start a spare one"
         return ""
 
-    def _without_slow(self, slow: Slow) -> None:
-        """The round is over: leave the node out, unless the job needs it by now."""
-        reason = f"rank {slow.rank} was slow for long"
-        if not self._kept_though(slow) and self._leave_out([slow.node], reason):
-            self.slow_before = tuple(sorted({*self.slow_before, slow.rank}))
+    def _nowhere_else(self, unwanted: Unwanted) -> Ending | None:
+        """How the job ends if there is no other place for a rank, None = it goes on."""
+        outcome, slots = unwanted.otherwise, max((place.slots for place in self.places), default=0)
+        turns = outcome is m.Outcome.SUSPECT and self.turned + 1 < slots  # it was not yet on all
+        if outcome is None or turns or not self._kept_though(unwanted):
+            return None
+        return Ending(outcome, f"{unwanted.why}, and there is no other place for it")
 
-    def _blamed(self) -> list[Command]:
-        """Tell everybody who is to blame, unless that was said before in this round."""
-        blamed = self.blame.verdict(self.round)
-        if blamed is None or blamed == self._told:
-            return []
-        self._told = blamed
-        return [blamed]
+    def _move(self, unwanted: Unwanted) -> Ending | None:
+        """The round is over: have the rank somewhere else in the next one, or end the job."""
+        if self._kept_though(unwanted):
+            ending = self._nowhere_else(unwanted)
+            self.turned += unwanted.otherwise is not None and ending is None
+            return ending
+        self._leave_out([unwanted.node], unwanted.why)
+        if unwanted.otherwise is None:
+            self.slow_before = tuple(sorted({*self.slow_before, unwanted.rank}))
+        return None
 
-    def _rank_lost(self, event: RankLost) -> list[Command]:
-        if self.state is not PolicyState.RUNNING or not self.members.works(event.node):
-            return []
+    def _rank_lost(self, event: m.RankLost) -> list[m.Command]:
         self.members.lose_rank(event.node)
-        why = self._cause_text(Cause(event.node, event.detail))
+        why = self._named(event.node, event.detail)
         if self._enough_healthy():
-            return [Say(f"{why}; {self._healthy} are left with all their ranks")]
+            return [m.Say(f"{why}; {self._healthy} are left with all their ranks")]
         self.blame.failed(event.node, event.detail)
-        return self._restart(why, self._grace_s(GRACE_AFTER_FAILURE_S), Outcome.FAILED)
+        return self._restart(why, self._grace_s(GRACE_AFTER_FAILURE_S), m.Outcome.FAILED)
 
-    def _finished(self, event: NodeFinished) -> list[Command]:
-        if self.state is not PolicyState.RUNNING:
-            return []
-        self.members.finish(event.node, event.lost)
-        return self._finish_if_done()
-
-    def _stopped(self, event: NodeStopped) -> list[Command]:
+    def _stopped(self, event: m.NodeStopped) -> list[m.Command]:
         node = event.node
         self.blame.judged(node, event.verdict, victim=event.victim, finding=event.finding)
         if node not in self.members.unstopped:
             return []
-        worked = self.members.works(node) and not event.all_ok
-        self.members.stop(
-            node, all_ok=event.all_ok, iterations=event.iterations, misuse=event.misuse
-        )
+        worked = node in self.members.working and not event.all_ok
+        self.members.stop(event)
         if self.state is PolicyState.STOPPING:
             return self._over_if_stopped()
         if worked:
             detail = event.verdict or "its ranks were stopped"
             self.blame.failed(node, detail, victim=event.victim)
-            return self._nodes_down([node], self._cause_text(Cause(node, detail)))
+            return self._nodes_down([node], self._named(node, detail))
         if reason := self.roster.barred(node):
-            return self._dismiss(node, Outcome.EXCLUDED, reason)
+            return self._dismiss(node, m.Outcome.EXCLUDED, reason)
         return self._finish_if_done()
 
-    def _exclusion_requested(self, event: ExclusionRequested) -> list[Command]:
+    def _exclusion_requested(self, event: m.ExclusionRequested) -> list[m.Command]:
         said = f": {event.description}" if event.description else ""
         reason = f"a rank on node {event.node} asked for its node to be excluded{said}"
         self.roster.excluded[event.node] = reason
         return self._bar_member(event.node, reason, self._grace_s(GRACE_ON_REQUEST_S))
 
-    def _exclusion_ordered(self, event: ExclusionOrdered) -> list[Command]:
+    def _exclusion_ordered(self, event: m.ExclusionOrdered) -> list[m.Command]:
         """Go on without a node if that is possible; it counts as no failure, and costs no restart.
 
         Other than a rank, somebody may be wrong about the node, or about how many are left.
@@ -767,21 +575,23 @@ class JobPolicy:
         node, reason = event.target, f"{event.by} asked to go on without node {event.target}"
         if node not in self.roster.here or self.roster.barred(node):
             who = name_some(info.name for info in self.roster.candidates())
-            return [Say(f"{reason}: it is not in the job, which has {who}", refused=True)]
+            return [m.Say(f"{reason}: it is not in the job, which has {who}", refused=True)]
         takes_part = self._takes_part(node)
         needed = takes_part or node in self.formation.chosen
         enough = not needed or self._fits(without=[node])
         self.roster.excluded[node] = reason
         if not enough or self._hopeless() is not None:
             del self.roster.excluded[node]
-            return [Say(f"{reason}: too few would be left; start a spare one before", refused=True)]
+            return [
+                m.Say(f"{reason}: too few would be left; start a spare one before", refused=True)
+            ]
         if not takes_part:
-            return [Say(reason), *self._go_on_without(node, Outcome.EXCLUDED, reason)]
+            return [m.Say(reason), *self._go_on_without(node, m.Outcome.EXCLUDED, reason)]
         if self.state is PolicyState.STOPPING:
-            return [Say(f"{reason}: so it does once the round is stopped")]
+            return [m.Say(f"{reason}: so it does once the round is stopped")]
         return self._another_round(reason, event)
 
-    def _restart_ordered(self, event: RestartOrdered) -> list[Command]:
+    def _restart_ordered(self, event: m.RestartOrdered) -> list[m.Command]:
         reason = f"{event.by} asked for a restart"
         if event.round != self.round:
             return []  # stale
@@ -789,148 +599,95 @@ class JobPolicy:
             case PolicyState.RUNNING:
                 return self._another_round(reason, event)
             case PolicyState.STOPPING:
-                return [Say(f"{reason}: the round is being stopped already", refused=True)]
+                return [m.Say(f"{reason}: the round is being stopped already", refused=True)]
             case PolicyState.FORMING if self.pausing:
                 self.pausing = False
-                return [Say(f"{reason}: the pause before it is over"), *self._form()]
+                return [m.Say(f"{reason}: the pause before it is over"), *self._form()]
         waits = f"; it waits: {self.formation.describe()}" if self.formation.problem else ""
-        return [Say(f"{reason}: round {self.next_round} is to begin anyway{waits}", refused=True)]
+        return [m.Say(f"{reason}: round {self.next_round} is to begin anyway{waits}", refused=True)]
 
-    def _stop_ordered(self, event: StopOrdered) -> list[Command]:
+    def _stop_ordered(self, event: m.StopOrdered) -> list[m.Command]:
         """End the job: now, or as soon as nothing runs and there is a quorum."""
         reason = f"{event.by} asked for a stop"
-        outcome, agree, grace_s = Outcome.NO_RESTART, "", self._grace_s(GRACE_ON_REQUEST_S)
-        if event.save:
-            outcome, agree, grace_s = Outcome.PREEMPTED, "requested", self.config.term_timeout_s
-        ending = Ending(outcome, reason)
-        if self.state is PolicyState.RUNNING:
-            return self._stop_round(reason, ending, grace_s, agree=agree)
+        ending = Ending(m.Outcome.PREEMPTED if event.save else m.Outcome.NO_RESTART, reason)
+        if self.running:
+            return self._stop_round(reason, ending, agree="requested" if event.save else "")
         if self.after is not None:
-            return [Say(f"{reason}: it ends already, since {self.after.reason}")]
+            return [m.Say(f"{reason}: it ends already, since {self.after.reason}")]
         if self.state is not PolicyState.STOPPING and not self.no_quorum:
             return self._end(ending)
         when = "there is a quorum" if self.no_quorum else "its round is stopped"
-        return [*self._instead_of_restart(ending), Say(f"{reason}: it ends once {when}")]
+        return [*self._instead_of_restart(ending), m.Say(f"{reason}: it ends once {when}")]
 
     def _another_round(
-        self, reason: str, order: RestartOrdered | ExclusionOrdered
-    ) -> list[Command]:
+        self, reason: str, order: m.RestartOrdered | m.ExclusionOrdered
+    ) -> list[m.Command]:
         """Nothing has failed, so this costs no restart."""
-        grace_s, agree = self._grace_s(GRACE_ON_REQUEST_S), ""
-        if order.save:
-            grace_s, agree = self.config.term_timeout_s, "restart"
-        return self._stop_round(reason, None, grace_s, agree=agree, by=order.by)
+        return self._stop_round(reason, None, agree="restart" if order.save else "", by=order.by)
 
-    def _limits_ordered(self, event: LimitsOrdered) -> list[Command]:
+    def _limits_ordered(self, event: m.LimitsOrdered) -> list[m.Command]:
         known = {} if self.limits is None else self.limits.limits
-        self.limits = NewLimits({**known, **event.limits}, event.by)
-        return [NewLimits(event.limits, event.by)]
+        self.limits = m.NewLimits({**known, **event.limits}, event.by)
+        return [m.NewLimits(event.limits, event.by)]
 
-    def _shutdown_requested(self, event: ShutdownRequested) -> list[Command]:
+    def _shutdown_requested(self, event: m.ShutdownRequested) -> list[m.Command]:
         said = f": {event.description}" if event.description else ""
         reason = f"{event.by} on node {event.node} asked for a shutdown{said}"
-        ending = Ending(Outcome.NO_RESTART, reason)
-        if self.state is PolicyState.RUNNING:
-            return self._stop_round(reason, ending, self._grace_s(GRACE_ON_REQUEST_S))
+        ending = Ending(m.Outcome.NO_RESTART, reason)
+        if self.running:
+            return self._stop_round(reason, ending)
         return self._instead_of_restart(ending)
 
-    def _stop_wanted(self, event: StopWanted) -> list[Command]:
-        who = f"rank {event.rank} (node {self._node_of(event)})"
-        if event.why == "preempted":
-            return self._preempted(Preempted(event.node, 15, "SIGTERM"), f"{who} was told to stop")
-        if event.why == "suspect" or (
-            event.why == "straggler" and self.config.slow_ranks == "exclude"
-        ):
-            return self._suspicious(event)
-        outcome, reason = _WISHES[event.why]
-        ending = Ending(outcome, reason.format(who) + event.said)
-        if self.state is PolicyState.RUNNING:
-            return self._stop_round(
-                ending.reason, ending, self.config.term_timeout_s, agree=event.why
-            )
-        return self._instead_of_restart(ending)
-
-    def _suspicious(self, event: StopWanted) -> list[Command]:
-        """Do the work of a rank somewhere else from now on, if that is possible."""
-        if self._suspect is None:
-            self._suspect = event
-        if self.state is not PolicyState.RUNNING:
-            return []
-        ending = self._nowhere_else(event)
-        grace_s = self.config.term_timeout_s
-        return self._stop_round(self._suspicion(event), ending, grace_s, agree=event.why)
-
-    def _suspicion(self, event: StopWanted) -> str:
-        what = "has a result that may be wrong" if event.why == "suspect" else "is slow"
-        return f"rank {event.rank} (node {self._node_of(event)}) {what}{event.said}"
-
-    def _node_of(self, event: StopWanted) -> str:
-        """The node of the rank that is the reason of a wish."""
+    def _stop_wanted(self, event: m.StopWanted) -> list[m.Command]:
         of_rank = [place.node for place in self.places if place.has_any((event.rank,))]
-        return of_rank[0] if of_rank else event.node
+        node, why = of_rank[0] if of_rank else event.node, event.why
+        who = f"rank {event.rank} (node {node})"
+        if why == "preempted":
+            return self._leaves(event.node, 15, f"{who} was told to stop")
+        outcome, text = _WISHES[why]
+        reason = text.format(who) + event.said
+        ending: Ending | None = Ending(outcome, reason)
+        moves = why == "suspect" or (why == "straggler" and self.config.slow_ranks == "exclude")
+        if moves:
+            unwanted = Unwanted(event.rank, node, reason, outcome)
+            ending = self._nowhere_else(unwanted)
+            if all(each.otherwise is None for each in self._unwanted):
+                self._unwanted.append(unwanted)
+        if self.running:
+            return self._stop_round(reason, ending, agree=why)
+        return [] if moves else self._instead_of_restart(Ending(outcome, reason))
 
-    def _nowhere_else(self, event: StopWanted) -> Ending | None:
-        """How the job ends if a rank can be nowhere else, None = it can be."""
-        node = self._node_of(event)
-        if self._can_spare(node) or (event.why == "suspect" and self._can_turn):
-            return None
-        outcome = Outcome.SUSPECT if event.why == "suspect" else Outcome.STRAGGLER
-        return Ending(outcome, f"{self._suspicion(event)}, and there is no other place for it")
-
-    def _can_spare(self, node: str) -> bool:
-        return len(self.roster.excluded) < MOST_EXCLUDED and self._fits(without=[node])
-
-    @property
-    def _can_turn(self) -> bool:
-        """Whether a rank has not yet been on all slots of its node."""
-        return self.turned + 1 < max((place.slots for place in self.places), default=0)
-
-    def _move(self, event: StopWanted) -> Ending | None:
-        """The round is over: have the rank somewhere else in the next one, or end the job."""
-        node = self._node_of(event)
-        if self._can_spare(node) and self._leave_out([node], self._suspicion(event)):
-            return None
-        ending = self._nowhere_else(event)
-        self.turned += ending is None
-        return ending
-
-    def _ranks_asked(self, event: RanksAsked) -> list[Command]:
-        if self.stopping is None or not self.members.works(event.node):
+    def _cut_short(self, why: str) -> list[m.Command]:
+        """Something has failed; if all were to stop together, the others need not be able to."""
+        if self.stopping is None:
             return []
-        self.stopping.take(event)
-        return [] if self.stopping.after is None else [self._stop_after(event.node)]
-
-    def _cut_short(self, why: str) -> list[Command]:
-        """Something has failed while all were to stop: the others need not be able to."""
-        about = (self.round, f"{why}, while all ranks were to stop")
         grace_s = self._grace_s(GRACE_ON_REQUEST_S)
-        return [Stop(node, *about, grace_s, agree=self._agree) for node in self.members.unstopped]
+        return self._hurry(f"{why}, while all ranks were to stop", grace_s, self.stopping.agree)
 
-    def _decided_to_stop(self) -> list[Command]:
+    def _decided_to_stop(self, stopping: Stopping) -> list[m.Command]:
         """It is known after which iteration; where no rank asks, all get the signal."""
-        assert self.stopping is not None
-        if self.stopping.after == -1 and self._agree == "restart" and not self.roster.leaving:
-            return [*self._hurry(self._why, self._grace_s(GRACE_ON_REQUEST_S))]
+        if stopping.after == -1 and stopping.agree == "restart" and not self.roster.leaving:
+            return self._hurry(self._why, self._grace_s(GRACE_ON_REQUEST_S))
         # Who failed before has been told to stop at once, and may have passed that iteration.
-        return [self._stop_after(node) for node in self.members.working]
+        return self._stops_after(self.members.working)
 
-    def _stop_after(self, node: str) -> StopAfter:
-        assert self.stopping is not None
-        assert self.stopping.after is not None, "known, before anybody is told"
-        return StopAfter(node, self.round, self.stopping.after)
+    def _stops_after(self, nodes: Iterable[str]) -> list[m.Command]:
+        """Tell nodes the iteration, once it is known."""
+        after = None if self.stopping is None else self.stopping.after
+        return [] if after is None else [m.StopAfter(node, self.round, after) for node in nodes]
 
-    def _bar_member(self, node: str, reason: str, grace_s: float) -> list[Command]:
+    def _bar_member(self, node: str, reason: str, grace_s: float) -> list[m.Command]:
         """A node of this round was barred: the round stops, goes on without it, or ends the job."""
         self.blame.failed(node, reason)
         ending = self._hopeless(reason)
         if self.state is PolicyState.STOPPING:
             return [] if ending is None else self._instead_of_restart(ending)
-        if not self.members.works(node):
+        if node not in self.members.working:
             return []
         self.members.fail(node)
         if ending is not None and not self._enough_healthy():
             return self._stop_round(reason, ending, grace_s)
-        return self._nodes_down([node], reason, grace_s, Outcome.EXCLUDED)
+        return self._nodes_down([node], reason, grace_s, m.Outcome.EXCLUDED)
 
     # --- what follows ---------------------------------------------------------------------------
 
@@ -939,16 +696,16 @@ class JobPolicy:
         nodes: Iterable[str],
         why: str,
         grace_s: float | None = None,
-        outcome: Outcome = Outcome.FAILED,
-    ) -> list[Command]:
+        outcome: m.Outcome = m.Outcome.FAILED,
+    ) -> list[m.Command]:
         """Nodes do not work any more: go on without them, or restart, or end the job."""
         if grace_s is None:
             grace_s = self._grace_s(GRACE_AFTER_FAILURE_S)
         if not self._enough_healthy():
             return self._restart(why, grace_s, outcome)
-        stops = self.members.stops(nodes, self.round, why, grace_s, 15)
+        stops = self.members.stops(nodes, m.Stop("", self.round, why, grace_s))
         text = f"{why}; {self._healthy} go on"
-        return [*stops, Say(text), *self._finish_if_done()]
+        return [*stops, m.Say(text), *self._finish_if_done()]
 
     @property
     def _healthy(self) -> str:
@@ -958,61 +715,53 @@ class JobPolicy:
         """Whether the round goes on although a node of it does not work any more."""
         return self.config.min_healthy and self.members.healthy >= self.config.min_nodes
 
-    def _restart(self, why: str, grace_s: float, outcome: Outcome) -> list[Command]:
-        failed = outcome is Outcome.FAILED
-        if budget := self._no_budget or self.intensity.spent:
+    def _restart(self, why: str, grace_s: float, outcome: m.Outcome) -> list[m.Command]:
+        failed, limit, budget = outcome is m.Outcome.FAILED, self.config.max_restarts, ""
+        if not self.restarts_left:
+            budget = f"no restart is left of {limit}" if limit else "--max-restarts is 0"
+        if budget := budget or self.intensity.spent:
             ending = Ending(outcome, f"{why}; {budget}", budget)
             return self._stop_round(why, ending, grace_s, failed=failed)
         self.restarts_used += 1
         timers = self.intensity.count(self.round)
         return [*timers, *self._stop_round(why, None, grace_s, counted=True, failed=failed)]
 
-    @property
-    def _no_budget(self) -> str:
-        """Why the job may not be restarted at all any more, "" = it may."""
-        limit = self.config.max_restarts
-        if self.restarts_left > 0:
-            return ""
-        return f"no restart is left of {limit}" if limit else "--max-restarts is 0"
-
-    def _finish_if_done(self) -> list[Command]:
+    def _finish_if_done(self) -> list[m.Command]:
         if self.members.working:
             return []
         reason = "every rank exited with 0"
         if self.members.finished < len(self.members):
             reason += f" on {self.members.finished} of {len(self.members)} nodes"
         if lost := self.members.lost_ranks:
-            reason += (
-                f", but for {lost} that was lost" if lost == 1 else f", but for {lost} lost ones"
-            )
+            reason += f", but for {lost} " + ("that was lost" if lost == 1 else "lost ones")
         grace_s = self._grace_s(GRACE_AFTER_FAILURE_S)
-        return self._stop_round("the work is done", Ending(Outcome.FINISHED, reason), grace_s)
+        return self._stop_round("the work is done", Ending(m.Outcome.FINISHED, reason), grace_s)
 
     def _grace_s(self, by_cause_s: float) -> float:
         return by_cause_s if self.config.stop_timeout_s is None else self.config.stop_timeout_s
 
     # --- the leader's own events ----------------------------------------------------------------
 
-    def _quorum_lost(self, event: QuorumLost) -> list[Command]:
+    def _quorum_lost(self, event: m.QuorumLost) -> list[m.Command]:
         self.no_quorum = f"no quorum: {event.reason}"
-        if self.state is PolicyState.PREPARING:
+        if self.preparing:
             return self._form()
         if self.state is PolicyState.STOPPING:
-            return [*self._hurry(self.no_quorum, GRACE_AFTER_FAILURE_S)]
-        if self.state is not PolicyState.RUNNING:
+            return self._hurry(self.no_quorum, GRACE_AFTER_FAILURE_S)
+        if not self.running:
             return []
         self.blame.lost("", self.no_quorum)
         # However much was asked for: others may start a round as soon as this time is over.
-        return self._restart(self.no_quorum, GRACE_AFTER_FAILURE_S, Outcome.FAILED)
+        return self._restart(self.no_quorum, GRACE_AFTER_FAILURE_S, m.Outcome.FAILED)
 
-    def _quorum_regained(self) -> list[Command]:
+    def _quorum_regained(self) -> list[m.Command]:
         self.no_quorum = ""
         self.roster.returning |= self.roster.lost  # it was the leader that was cut off
         if self.state is not PolicyState.FORMING:
             return []
         return self._form() if self.after is None else self._end(self.after)
 
-    def _timer(self, event: TimerFired) -> list[Command]:
+    def _timer(self, event: m.TimerFired) -> list[m.Command]:
         upcoming = self.state in {PolicyState.FORMING, PolicyState.PREPARING}
         if event.round != (self.next_round if upcoming else self.round):
             return []
@@ -1033,22 +782,18 @@ class JobPolicy:
             case "prepare", PolicyState.PREPARING:
                 return self._prepare_timed_out(event.silent)
             case "joined", PolicyState.RUNNING:
-                return self._grow() or self._name_spares()
+                spares = [node for node in self.roster.here if node not in self.members.seats]
+                said = m.Say(f"spare nodes: {name_some(spares)}")
+                return self._grow() or ([said] if spares else [])
             case "slow", PolicyState.RUNNING:
                 self.slowness.lasted = True  # the next times say whether the rank still steps
-            case "evidence", PolicyState.RUNNING:
-                return self._evidence_late()
+            case "evidence", PolicyState.RUNNING if self.examination is not None:
+                self.examination.over = True  # if no suspect has failed, nothing need happen
             case "stop", PolicyState.STOPPING:
                 return self._stop_timed_out()
         return []
 
-    def _evidence_late(self) -> list[Command]:
-        """Do without what has not come. If no suspect has failed by now, nothing need happen."""
-        if self.examination is not None:
-            self.examination.over = True
-        return []
-
-    def _grow(self) -> list[Command]:
+    def _grow(self) -> list[m.Command]:
         """Take in nodes that have joined an elastic job."""
         if not self.config.elastic or self.members.finished:
             return []
@@ -1058,15 +803,11 @@ class JobPolicy:
         if then <= now:
             return []
         reason = f"nodes have joined: the job grows from {now} to {then} nodes"
-        return self._stop_round(reason, None, self.config.term_timeout_s, agree="restart")
-
-    def _name_spares(self) -> list[Command]:
-        spares = [node for node in self.roster.here if node not in self.members.seats]
-        return [Say(f"spare nodes: {name_some(spares)}")] if spares else []
+        return self._stop_round(reason, None, agree="restart")
 
     # --- towards the next round -----------------------------------------------------------------
 
-    def _form(self) -> list[Command]:
+    def _form(self) -> list[m.Command]:
         """Prepare the next round, or wait for nodes, or end where waiting is no use."""
         self.state = PolicyState.FORMING
         if self.pausing:
@@ -1076,19 +817,21 @@ class JobPolicy:
         if self.formation.chosen:
             self.state = PolicyState.PREPARING
         elif self.formation.problem and not self.no_quorum:
-            ending = self._hopeless() or self._deserted()
+            ending = self._hopeless()
+            if ending is None and self.gone and not self.formation.returning(seats):
+                ending = Ending(m.Outcome.PREEMPTED, self.gone)  # the others are too few
             return commands if ending is None else self._end(ending)
         return commands
 
-    def _pause(self) -> list[Command]:
+    def _pause(self) -> list[m.Command]:
         """Put the next round off if the job was restarted a moment ago."""
         pause_s = self.intensity.pause_s if self._counted else 0.0
         self.pausing = pause_s > 0
         if not self.pausing:
             return []
         why = f"restart {len(self.intensity.recent)} in a short time (--restart-intensity)"
-        said = Say(f"waiting {format_duration(pause_s)}: {why}")
-        return [said, SetTimer("pause", self.next_round, pause_s)]
+        said = m.Say(f"waiting {format_duration(pause_s)}: {why}")
+        return [said, m.SetTimer("pause", self.next_round, pause_s)]
 
     def _fits(self, without: Collection[str] = ()) -> bool:
         """Whether the nodes that are there and stay are enough for a round."""
@@ -1105,15 +848,9 @@ class JobPolicy:
         reason = reason or self.roster.last_barred
         if known > 1:
             reason += f"; {len(barred)} of {known} nodes are excluded, {needed} are needed"
-        return Ending(Outcome.EXCLUDED, reason)
+        return Ending(m.Outcome.EXCLUDED, reason)
 
-    def _deserted(self) -> Ending | None:
-        """Nodes have left in order, and the others are too few: they are not waited for."""
-        if not self.gone or self.formation.returning(self.members.seats):
-            return None
-        return Ending(Outcome.PREEMPTED, self.gone)
-
-    def _form_timed_out(self) -> list[Command]:
+    def _form_timed_out(self) -> list[m.Command]:
         """Nodes have been waited for long enough."""
         self.formation.last_call_over()
         self.formation.return_over()
@@ -1126,24 +863,24 @@ class JobPolicy:
             cause = self.blame.first_cause
             why = self._why if cause is None else cause.text
             reason += f"; round {self.round} had been stopped because of this: {why}"
-        return self._end(self.after or Ending(Outcome.FAILED, reason))
+        return self._end(self.after or Ending(m.Outcome.FAILED, reason))
 
-    def _prepare_timed_out(self, silent: Collection[str]) -> list[Command]:
+    def _prepare_timed_out(self, silent: Collection[str]) -> list[m.Command]:
         """The table has been waited for long enough: go on without nodes that do not confirm it."""
         limit = format_duration(self.config.join_timeout_s)
         if not silent:
             reason = f"round {self.next_round} could not be started within {limit}: no quorum has "
             reason += "confirmed that it knows the table, or an older round may still run"
-            return self._end(Ending(Outcome.FAILED, reason))
-        commands: list[Command] = []
+            return self._end(Ending(m.Outcome.FAILED, reason))
+        commands: list[m.Command] = []
         for node in silent:
             reason = f"node {node} has not confirmed the table of round {self.next_round} within "
             reason += f"{limit}, though it is heard of: start its launcher again"
             self.roster.unhealthy[node] = reason
-            commands += self._dismiss(node, Outcome.EXCLUDED, reason)
+            commands += self._dismiss(node, m.Outcome.EXCLUDED, reason)
         return commands + self._form()
 
-    def _start(self, accepted: TableAccepted) -> list[Command]:
+    def _start(self, accepted: m.TableAccepted) -> list[m.Command]:
         """Start the round that has been prepared."""
         places = self.formation.chosen.values()
         self.formation.chosen = {}
@@ -1151,14 +888,13 @@ class JobPolicy:
         self.state = PolicyState.RUNNING
         self.members = Members(places)
         self.blame, self.examination, self.stopping = Blame(), None, None
-        self.pace, self.slowness, self._too_slow, self._suspect = None, Slowness(), None, None
+        self.pace, self.slowness, self._unwanted = None, Slowness(), []
         self.after, self.gone, self._why = None, "", ""
-        self._go_ons, self._told = Counter(), None
         self._announced = self._counted = False
         world_size = sum(place.slots for place in places)
-        limits: list[Command] = [] if self.limits is None else [self.limits]
+        limits: list[m.Command] = [] if self.limits is None else [self.limits]
         starts = [
-            Start(
+            m.Start(
                 node=place.node,
                 round=self.round,
                 group_rank=place.group_rank,
@@ -1173,7 +909,9 @@ class JobPolicy:
             )
             for place in places
         ]
-        return [*starts, *limits]
+        more = len(self.roster.here) > len(places)
+        joined = m.SetTimer("joined", self.round, self.config.last_call_s)
+        return [*starts, *limits, *([joined] if more else [])]
 
     # --- the end of a round ---------------------------------------------------------------------
 
@@ -1181,76 +919,72 @@ class JobPolicy:
         self,
         reason: str,
         after: Ending | None,
-        grace_s: float,
+        grace_s: float | None = None,
         *,
         signal: int = 15,
         counted: bool = False,
         agree: str = "",
         failed: bool = False,
         by: str = "",
-    ) -> list[Command]:
+    ) -> list[m.Command]:
         """Stop the round on all nodes.
 
         Args:
             reason: why.
             after: what follows, None = another round; nodes that leave must leave enough for it.
-            grace_s: between signal and SIGKILL.
+            grace_s: between signal and SIGKILL; None = as healthy ranks need.
             signal: for the ranks.
             counted: the restart uses the budget; it has been taken off already.
             agree: see `messages.Stop`.
             failed: see there.
             by: see `messages.Decided`.
         """
-        self.stopping, self._agree = Stopping() if agree else None, agree
+        if grace_s is None:
+            agreed_s = self.config.term_timeout_s
+            grace_s = agreed_s if agree else self._grace_s(GRACE_ON_REQUEST_S)
         self.state, self.examination = PolicyState.STOPPING, None
+        self.stopping = Stopping(agree) if agree else None
         self.after, self._why, self._counted = after, reason, counted
         self._announced = after is None and (not self.roster.leaving or self._fits())
         action = "restart" if self._announced else "end"
         why = reason if after is None else after.reason
-        commands: list[Command] = [Decided(self.round, action, why, self.restarts_left, by)]
-        about = (self.round, reason, grace_s, signal)
-        commands += self.members.stops(self.members.seats, *about, agree=agree, failed=failed)
-        commands.append(SetTimer("stop", self.round, grace_s + STOP_MARGIN_S))
+        commands: list[m.Command] = [m.Decided(self.round, action, why, self.restarts_left, by)]
+        stop = m.Stop("", self.round, reason, grace_s, signal, agree, failed)
+        commands += self.members.stops(self.members.seats, stop)
+        commands.append(m.SetTimer("stop", self.round, grace_s + STOP_MARGIN_S))
         return commands + self._over_if_stopped()
 
-    def _stops(
-        self, reason: str, grace_s: float, signal: int = 15, *, agree: str = ""
-    ) -> list[Stop]:
-        """Orders for all nodes that have not stopped."""
-        about = (self.round, reason, grace_s, signal)
-        return self.members.stops(self.members.seats, *about, agree=agree)
+    def _hurry(self, reason: str, grace_s: float, agree: str = "") -> list[m.Command]:
+        """Leave less time to all nodes that have not stopped."""
+        order = m.Stop("", self.round, reason, grace_s, agree=agree)
+        return [replace(order, node=node) for node in self.members.unstopped]
 
-    def _hurry(self, reason: str, grace_s: float) -> list[Stop]:
-        """Orders that leave less time to all nodes that have not stopped."""
-        return [Stop(node, self.round, reason, grace_s) for node in self.members.unstopped]
-
-    def _stop_timed_out(self) -> list[Command]:
+    def _stop_timed_out(self) -> list[m.Command]:
         """Go on without nodes that do not report that they have stopped."""
-        commands: list[Command] = []
+        commands: list[m.Command] = []
         for node in list(self.members.unstopped):
             reason = f"node {node} has not reported in time that its ranks are stopped"
             self.roster.unhealthy[node] = reason
             self.members.lose(node)
-            commands += self._dismiss(node, Outcome.EXCLUDED, reason)
+            commands += self._dismiss(node, m.Outcome.EXCLUDED, reason)
         return commands + self._over_if_stopped()
 
-    def _over_if_stopped(self) -> list[Command]:
+    def _over_if_stopped(self) -> list[m.Command]:
         """Go on once nothing of the round is left anywhere."""
         if self.members.unstopped:
             return []
-        preempted = self.after is not None and self.after.outcome is Outcome.PREEMPTED
-        if preempted and all(member.all_ok for member in self.members.all):
-            self.after = Ending(Outcome.FINISHED, f"{self._why}, and every rank exited with 0")
-        finished = self.after is not None and self.after.outcome is Outcome.FINISHED
-        commands = [] if finished else self._blamed()
+        preempted = self.after is not None and self.after.outcome is m.Outcome.PREEMPTED
+        if preempted and self.members.all_ok:
+            self.after = Ending(m.Outcome.FINISHED, f"{self._why}, and every rank exited with 0")
+        finished = self.after is not None and self.after.outcome is m.Outcome.FINISHED
+        commands: list[m.Command] = [] if finished else [*self.blame.news(self.round)]
         if self.after is None:
             self.after = self._no_next_round()
         if not finished:
             commands += self._advise()
-        if self.after is None and self._too_slow is not None and not self.no_quorum:
-            self._without_slow(self._too_slow)
-        if self.after is None and self._suspect is not None and not self.no_quorum:
-            self.after = self._move(self._suspect)
+        for unwanted in self._unwanted:
+            if self.after is None and not self.no_quorum:
+                self.after = self._move(unwanted)
         if self.after is None:
             return [*commands, *self._let_go(), *self._pause(), *self._form()]
         self.after = self._with_first_cause(self.after)
@@ -1258,20 +992,20 @@ class JobPolicy:
             return [*commands, *self._let_go(), *self._form()]
         return commands + self._end(self.after)
 
-    def _instead_of_restart(self, ending: Ending) -> list[Command]:
+    def _instead_of_restart(self, ending: Ending) -> list[m.Command]:
         """The round is being stopped already: do not start another one after it."""
         if self.after is not None:
             return []
         self.after = ending
         return self._call_off_restart(ending.reason)
 
-    def _call_off_restart(self, reason: str) -> list[Command]:
+    def _call_off_restart(self, reason: str) -> list[m.Command]:
         if not self._announced:
             return []
         self.restarts_used -= self._counted
         self.intensity.forget(self.round)
         self._announced = self._counted = False
-        return [Decided(self.round, "end", reason, self.restarts_left)]
+        return [m.Decided(self.round, "end", reason, self.restarts_left)]
 
     def _no_next_round(self) -> Ending | None:
         """Why the restart that was planned does not take place."""
@@ -1279,21 +1013,17 @@ class JobPolicy:
         if not self._announced:  # for nodes that leave, and of which some may be lost by now
             leaving = leaving or self._why
         if leaving:
-            if all(member.all_ok for member in self.members.all):
-                done = f"{leaving}, and every rank exited with 0"
-                return Ending(Outcome.FINISHED, done)
+            if self.members.all_ok:
+                return Ending(m.Outcome.FINISHED, f"{leaving}, and every rank exited with 0")
             # Nodes that are back by now change nothing: ranks were told that the job ends.
             if not self._announced or not self._fits():
-                return Ending(Outcome.PREEMPTED, leaving)
+                return Ending(m.Outcome.PREEMPTED, leaving)
         if self._counted and self._is_misuse:
-            return Ending(Outcome.FAILED, f"{self._why}; {_MISUSE}", _MISUSE)
-        if self._counted:
-            seen = [member.iterations for member in self.members.all]
-            if stuck := self.tracker.round_over(self.round, seen):
-                return Ending(Outcome.NO_RESTART, stuck)
-        return None
+            return Ending(m.Outcome.FAILED, f"{self._why}; {_MISUSE}", _MISUSE)
+        stuck = self._counted and self.tracker.round_over(self.round, self.members.iterations)
+        return Ending(m.Outcome.NO_RESTART, stuck) if stuck else None
 
-    def _advise(self) -> list[Command]:
+    def _advise(self) -> list[m.Command]:
         """Add the round to the history; if it failed, say what is best done, and perhaps do so."""
         if self.config.advise is None or self.no_quorum:
             return []
@@ -1303,7 +1033,7 @@ class JobPolicy:
             round=self.round,
             nodes=tuple(self.members.seats),
             spare=len(self.roster.candidates()) - self.config.min_nodes,
-            iteration=together(member.iterations for member in self.members.all).last,
+            iteration=together(self.members.iterations).last,
             blamed=blamed,
             lost=blamed is not None and blamed.node in self.blame.losses,
             findings=self.blame.findings,
@@ -1311,24 +1041,19 @@ class JobPolicy:
         advice = self.config.advise(self.history, attempt)
         self.history = advice.history if len(advice.history) <= MOST_HISTORY else b""
         problem = f"the history of earlier failures begins anew: {advice.problem}"
-        commands: list[Command] = [Say(problem)] if advice.problem else []
+        commands: list[m.Command] = [m.Say(problem)] if advice.problem else []
         if (advised := advice.advised) is None:
             return commands
-        done = self.config.act and self.after is None and self._act(advised)
+        done = self.config.act and self.after is None
+        if done and advised.action == "stop":
+            self.after = Ending(m.Outcome.NO_RESTART, advised.reason)
+        elif done:
+            done = advised.action == "exclude" and self._leave_out(advised.nodes, advised.reason)
         return [*commands, replace(advised, done=done)]
 
-    def _act(self, advised: Advised) -> bool:
-        """Do what is advised in place of a restart of all nodes; return whether it can be done."""
-        if advised.action == "stop":
-            self.after = Ending(Outcome.NO_RESTART, advised.reason)
-            return True
-        if advised.action != "exclude" or not advised.nodes:
-            return False
-        return self._leave_out(advised.nodes, advised.reason)
-
     def _leave_out(self, nodes: Collection[str], reason: str) -> bool:
-        """Bar nodes if enough are left for a round; return whether that is so."""
-        if not self._fits(without=nodes):
+        """Bar nodes if there are any and enough are left for a round; return whether that is so."""
+        if not nodes or not self._fits(without=nodes):
             return False
         for node in nodes:
             self.roster.excluded[node] = f"node {node} is left out: {reason}"
@@ -1337,50 +1062,48 @@ class JobPolicy:
     @property
     def _is_misuse(self) -> bool:
         """Whether the program cannot be meant to run as it was called; a restart is of no use."""
-        ends = {member.misuse for member in self.members.all}
-        begun = any(member.iterations.last is not None for member in self.members.all)
+        ends = {member.misuse for member in self.members.all.values()}
+        begun = together(self.members.iterations).last is not None
         return self.round == 0 and True in ends and False not in ends and not begun
 
     def _with_first_cause(self, ending: Ending) -> Ending:
         """Name the first cause: the first report need not be about what happened first."""
         cause = self.blame.first_cause
-        if cause is None:
+        if cause is None or (self.stopping is None and not ending.budget):
             return ending
-        if self.stopping is not None:
-            said = f"{ending.reason}; {self._cause_text(cause)}, while all ranks were to stop"
-            return Ending(ending.outcome, f"{said}: not all of them need have saved")
-        if not ending.budget:
-            return ending
-        return Ending(ending.outcome, f"{self._cause_text(cause)}; {ending.budget}")
+        why = self._named(cause.node, cause.line)
+        if self.stopping is None:
+            return Ending(ending.outcome, f"{why}; {ending.budget}")
+        said = f"{ending.reason}; {why}, while all ranks were to stop"
+        return Ending(ending.outcome, f"{said}: not all of them need have saved")
 
-    def _cause_text(self, cause: Cause) -> str:
-        """The line of a cause, with its node where there are several."""
-        return cause.line if len(self.members) == 1 else cause.text
+    def _named(self, node: str, line: str) -> str:
+        """What has happened, with the node where there are several."""
+        return line if len(self.members) == 1 else Cause(node, line).text
 
-    def _let_go(self) -> list[Command]:
+    def _let_go(self) -> list[m.Command]:
         """Between two rounds: dismiss nodes that take part no more, say what users should know."""
-        commands: list[Command] = []
+        commands: list[m.Command] = []
         for node, reason in list(self.roster.leaving.items()):
             self.gone = reason
-            commands += self._dismiss(node, Outcome.PREEMPTED, reason)
-        for node in [node for node in self.members.seats if self.roster.barred(node)]:
-            if node in self.roster.here:
-                commands += self._dismiss(node, Outcome.EXCLUDED, self.roster.barred(node))
-        seen = [member.iterations for member in self.members.all]
-        if self._counted and (text := self.tracker.to_say(seen)):
-            commands.append(Say(text))
+            commands += self._dismiss(node, m.Outcome.PREEMPTED, reason)
+        for node in self.members.seats:
+            if node in self.roster.here and (barred := self.roster.barred(node)):
+                commands += self._dismiss(node, m.Outcome.EXCLUDED, barred)
+        if self._counted and (text := self.tracker.to_say(self.members.iterations)):
+            commands.append(m.Say(text))
         return commands
 
     # --- the end --------------------------------------------------------------------------------
 
-    def _dismiss(self, node: str, outcome: Outcome, reason: str) -> list[Command]:
+    def _dismiss(self, node: str, outcome: m.Outcome, reason: str) -> list[m.Command]:
         """The job goes on without a node on which nothing runs."""
         self.roster.go(node)
-        return [End(node, outcome, reason)]
+        return [m.End(node, outcome, reason)]
 
-    def _end(self, ending: Ending) -> list[Command]:
+    def _end(self, ending: Ending) -> list[m.Command]:
         """End the job for everybody who is there."""
         commands = self._call_off_restart(ending.reason)
         self.state, self.ending = PolicyState.ENDED, ending
-        ends = [End(node, ending.outcome, ending.reason) for node in self.roster.here]
+        ends = [m.End(node, ending.outcome, ending.reason) for node in self.roster.here]
         return [*commands, *ends]

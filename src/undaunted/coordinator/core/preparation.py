@@ -36,24 +36,24 @@ class Preparation:
         record: the ledger.
         sessions: the followers.
         lost: node of the leader before, which members have lost; "" = there was none.
+
+    Attributes:
+        began_ns: when the leader began to lead.
     """
 
     def __init__(
         self, config: c.LeaderConfig, record: Record, sessions: Sessions, lost: str
     ) -> None:
         self._wanted: m.Prepare | None = None  # by the policy
-        self._leads_from_ns = 0
+        self.began_ns = 0
         self._config = config
         self._record = record
         self._sessions = sessions
         self._lost = lost
-        self._awaited: set[election.Voter] = set()  # nodes of the table that have not acknowledged
+        # Group ranks of those that have not acknowledged the table.
+        self._awaited: dict[election.Voter, int] = {}
         self._persisted = 0  # version of the ledger that is known to be written down
         self._waiting_said = False
-
-    def leads_from(self, now: int) -> None:
-        """Note when the leader began to lead."""
-        self._leads_from_ns = now
 
     @property
     def under_way(self) -> bool:
@@ -64,20 +64,17 @@ class Preparation:
         """Tell everybody the table, as soon as the ledger is of the leader's epoch."""
         self._wanted, self._waiting_said = prepare, False
         if not self._record.agreed:
-            self._awaited = set()
+            self._awaited = {}
             return []
-        places = sorted(prepare.places, key=lambda place: place.group_rank)
-        seats = tuple(self._seat(place) for place in places)
+        seats = tuple(self._seat(place) for place in prepare.places)
         self._record.prepare(prepare.round, seats)
-        learn, sessions = self._record.learn(), self._sessions.connected()
         commands: list[c.Command] = [self._record.persist(), self.probe(now)]
-        commands += [command for each in sessions for command in each.send(learn)]
-        self._awaited = {election.voter(seat) for seat in seats}
-        ranks = {place.node: place.group_rank for place in places}
-        for session in sessions:
+        commands += self._sessions.send(self._record.learn())
+        self._awaited = {election.voter(seat): seat.group_rank for seat in seats}
+        for session in self._sessions.connected():
             if not session.draining:
                 session.forget_round()
-                commands += self._tell(session, ranks.get(session.node, -1))
+                commands += self._tell(session, self._awaited.get(session.voter, -1))
         return commands
 
     def begin_again(self, now: int) -> list[c.Command]:
@@ -96,8 +93,7 @@ class Preparation:
         """Tell a follower again: its acknowledgement may have been lost with its connection."""
         if not self._is_told or session.voter not in self._awaited:
             return []
-        ranks = {election.voter(seat): seat.group_rank for seat in self._record.ledger.pending}
-        return self._tell(session, ranks.get(session.voter, -1))
+        return self._tell(session, self._awaited[session.voter])
 
     def acknowledged(self, session: Session, message: p.Prepared) -> None:
         """Note that a follower knows a table."""
@@ -106,7 +102,7 @@ class Preparation:
         session.acknowledged = message.version
         session.master = (message.master_addr, message.master_port)
         if message.version == self._record.ledger.version:
-            self._awaited.discard(session.voter)
+            self._awaited.pop(session.voter, None)
 
     def persisted(self, version: int) -> None:
         """Note that this version of the ledger is written down."""
@@ -138,7 +134,7 @@ class Preparation:
         """
         assert self._wanted is not None
         first = next(seat for seat in self._record.ledger.pending if seat.group_rank == 0)
-        accepted = m.TableAccepted(self._wanted.round, *self._sessions[first.node].master)
+        accepted = m.TableAccepted(self._wanted.round, *self._sessions.by_node[first.node].master)
         self._wanted = None
         self._record.start(replaceable=replaceable)
         return accepted
@@ -165,7 +161,7 @@ class Preparation:
         return self._wanted is not None and self._record.agreed
 
     def _seat(self, place: m.Place) -> p.Seat:
-        hello = self._sessions[place.node].hello
+        hello = self._sessions.by_node[place.node].hello
         return p.Seat(
             node=place.node,
             incarnation=hello.incarnation,
@@ -206,7 +202,7 @@ class Preparation:
         not count while all of the old world may live. An agent that hears nothing stops its ranks
         some time after the end of its lease.
         """
-        session = self._sessions.get(seat.node)
+        session = self._sessions.by_node.get(seat.node)
         if session is None:
             return self._unheard_left_s(seat, now, votes=votes)
         if session.hello.incarnation != seat.incarnation:
@@ -228,7 +224,7 @@ class Preparation:
             return 0  # members that have lost it have waited for that
         else:  # it has stopped with the leader before, or has lost that, and stops by itself
             stops_s = self._config.lease_s
-        return stops_s - (now - self._leads_from_ns) / _NS
+        return stops_s - (now - self.began_ns) / _NS
 
     def _stops_after_s(self, *, soon: bool) -> float:
         """From the last word of an agent until its ranks are gone."""
@@ -237,7 +233,7 @@ class Preparation:
 
     def _is_broken(self) -> bool:
         """Whether a node of the last table has stopped, or its agent has ended."""
-        known = (self._sessions.get(seat.node) for seat in self._record.ledger.table)
+        known = (self._sessions.by_node.get(seat.node) for seat in self._record.ledger.table)
         return any(
             each is not None and each.link is not None and not each.draining for each in known
         )

@@ -26,7 +26,7 @@ class Record:
         inherited: the ledger is of a job that had begun before.
         doubtful: seats that the leader before has prepared, and perhaps started.
         started: version of the ledger whose table was started.
-        replaceable: the job can go on without one of the nodes of the round.
+        replaceable: the job can go on without one of the nodes of the round; it may become true.
     """
 
     def __init__(self, config: c.LeaderConfig, ledger: p.Ledger, epoch: int) -> None:
@@ -99,10 +99,6 @@ class Record:
         self.ledger = p.started(known, known.version + 1, casting_vote)
         self._unconfirmed = {election.voter(seat) for seat in self.ledger.table}
 
-    def spare_is_here(self) -> None:
-        """The job can go on without one of the nodes of the round, from now on."""
-        self.replaceable = True
-
     def confirmed(self, who: election.Voter, number: int) -> bool:
         """Note that ``who`` knows of the start of round ``number``; return whether all members do.
 
@@ -139,17 +135,17 @@ class Record:
     def stop(self, policy: JobPolicy) -> None:
         """Note that the round is told to stop: once, so that all nodes hear of the same ledger."""
         known = self.ledger
-        now = p.stopped(known, known.version, policy.restarts_used, dict(policy.excluded))
+        now = p.stopped(known, known.version, policy.restarts_used, dict(policy.roster.excluded))
         if now != known:
             self.ledger = msgspec.structs.replace(now, version=self._next_version)
 
     def catch_up(self, policy: JobPolicy) -> list[c.Command]:
         """Write down what the policy has changed by itself."""
         ledger = self.ledger
-        reached, stalled = policy.progress
+        reached, stalled = policy.tracker.known
         changed = {
             "restarts_used": policy.restarts_used,
-            "excluded": dict(policy.excluded),
+            "excluded": dict(policy.roster.excluded),
             "reached": reached,
             "stalled": stalled,
             "history": policy.history,

@@ -12,7 +12,7 @@ from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core import messages as m
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection
 
     from undaunted.coordinator.core import election
     from undaunted.coordinator.core.record import Record
@@ -120,49 +120,40 @@ class Sessions:
 
     Attributes:
         voters: those that are there.
+        by_node: of all that have ever been here, connected or lost.
+        by_link: those that are connected.
     """
 
     voters: dict[election.Voter, None] = field(default_factory=dict)
-    _by_node: dict[str, Session] = field(default_factory=dict)
-    _by_link: dict[int, Session] = field(default_factory=dict)
+    by_node: dict[str, Session] = field(default_factory=dict)
+    by_link: dict[int, Session] = field(default_factory=dict)
     _swept_ns: int | None = None  # when `silent` ran last; it is due every third of a lease
     _late_sweep_ns: int | None = None  # the last run that was late: this process stood still before
 
-    def __iter__(self) -> Iterator[Session]:
-        """Sessions of all nodes that have ever been here, connected or lost; one per node."""
-        return iter(self._by_node.values())
-
-    def __getitem__(self, node: str) -> Session:
-        """The session of a node that has introduced itself."""
-        return self._by_node[node]
-
-    def get(self, node: str) -> Session | None:
-        """The session of a node, None = there has been none."""
-        return self._by_node.get(node)
-
-    def on(self, link: int) -> Session | None:
-        """The session that has the connection ``link``, None = none has."""
-        return self._by_link.get(link)
-
     def connected(self) -> list[Session]:
-        """Sessions that are connected."""
-        return list(self._by_link.values())
+        """Those that are, now: a list that does not change."""
+        return list(self.by_link.values())
+
+    def send(self, message: p.Message, but: Collection[str] = ()) -> list[c.Command]:
+        """Send a message to all that are connected, ``but`` to these nodes."""
+        told = [each for each in self.connected() if each.node not in but]
+        return [command for each in told for command in each.send(message)]
 
     def add(self, session: Session) -> None:
         """Add a new agent, perhaps in place of an earlier one of its node."""
-        self._by_node[session.node] = session
+        self.by_node[session.node] = session
         assert session.link is not None
-        self._by_link[session.link] = session
+        self.by_link[session.link] = session
         self.voters[session.voter] = None
 
     def reconnect(self, session: Session, link: int) -> list[c.Command]:
         """Note that the agent is here on another connection."""
         commands: list[c.Command] = []
         if session.link is not None:  # its reset has not been seen yet
-            del self._by_link[session.link]
+            del self.by_link[session.link]
             commands = [c.Close(session.link)]
         session.link, session.silent = link, False
-        self._by_link[link] = session
+        self.by_link[link] = session
         self.voters[session.voter] = None
         return commands
 
@@ -170,7 +161,7 @@ class Sessions:
         """Its connection is gone, or nothing is heard on it."""
         session.silent = silent
         if session.link is not None:
-            self._by_link.pop(session.link, None)
+            self.by_link.pop(session.link, None)
             self.voters.pop(session.voter, None)
         session.link = None
         session.draining = False
@@ -180,7 +171,7 @@ class Sessions:
         if self._is_late(lease_s, now):
             self._late_sweep_ns = now
         self._swept_ns, since_ns = now, now - round(lease_s * _NS)
-        return [each for each in self._by_link.values() if each.heard_ns <= since_ns]
+        return [each for each in self.by_link.values() if each.heard_ns <= since_ns]
 
     def stood_still(self, lease_s: float, now: int) -> bool:
         """Whether this process has until a moment ago: followers that it misses may have missed it.
@@ -197,7 +188,7 @@ class Sessions:
 
     def is_here(self, seat: p.Seat) -> bool:
         """Whether the very agent of a table is connected."""
-        session = self._by_node.get(seat.node)
+        session = self.by_node.get(seat.node)
         if session is None or session.link is None:
             return False
         return session.hello.incarnation == seat.incarnation

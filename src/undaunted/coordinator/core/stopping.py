@@ -16,9 +16,11 @@ class Stopping:
     """What nodes have reported, and what follows from it.
 
     Attributes:
+        agree: why all of them stop, see `messages.Stop`.
         after: the iteration, None = not known yet, -1 = no rank asks.
     """
 
+    agree: str
     after: int | None = None
     _asked: dict[str, RanksAsked] = field(default_factory=dict)
 

@@ -75,13 +75,13 @@ def of_leader(leader: Leader, now_ns: int, pause_left_s: float | None) -> s.JobS
         lease_s=lease_s,
         members=_members(ledger, left),
         spares=[node for node in policy.roster.here if node not in members],
-        excluded=dict(policy.excluded),
+        excluded=dict(policy.roster.excluded),
     )
 
 
 def of_follower(follower: Follower, now_ns: int) -> s.JobStatus:
     """What the node of a job knows that another one leads."""
-    ledger, left_s = follower.knows.ledger, follower.lease_left_s(now_ns)
+    ledger, left_s = follower.knows.told, follower.lease_left_s(now_ns)
     return s.JobStatus(
         role="follower",
         state=follower.state.name.lower(),
