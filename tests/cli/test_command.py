@@ -304,3 +304,5 @@ def test_help_fits_a_terminal(command):
     assert max(map(len, text.splitlines())) <= 80
     shown = command.shown or [one.name for one in command.options if not one.about.rare]
     assert all(f"--{name}" in text for name in shown)
+    if not command.shown:
+        assert ("--help-all" in text) == (len(shown) < len(command.options))

@@ -298,6 +298,7 @@ def help_text(command: Command[Any], *, everything: bool) -> str:
     lines += command.about.strip("\n").splitlines()
     defaults = command.schema()
     more: list[str] = []
+    hidden = False
     for group, options in groups(command):
         shown = [option for option in options if everything or _is_shown(command, option)]
         if shown:
@@ -305,10 +306,12 @@ def help_text(command: Command[Any], *, everything: bool) -> str:
             lines += [line for option in shown for line in _lines(option, defaults)]
         else:
             more.append(group.partition(",")[0].lower())
+        hidden = hidden or len(shown) < len(options)
     if command.tail:
         lines += ["", *_wrapped(command.tail, _WIDTH)]
-    if more and not command.shown:
-        text = f"More options, also about {', '.join(more)}: undaunted {command.name} --help-all"
+    if hidden and not command.shown:
+        also = f", also about {', '.join(more)}" if more else ""
+        text = f"More options{also}: undaunted {command.name} --help-all"
         lines += ["", *_wrapped(text, _WIDTH)]
     return "\n".join(lines) + "\n"
 
