@@ -133,6 +133,10 @@ def test_what_was_found_once_where_healthy_nodes_go_on(seed: int, kinds: Sequenc
     assert not run(vary(seed, 4, 2, min_healthy=True), seed, kinds=kinds).problem
 
 
+def test_who_has_missed_a_hand_over_has_stopped_before_others_take_its_place() -> None:
+    assert not run(vary(50142, 8, 2), 50142, faults=12).problem
+
+
 @pytest.mark.parametrize("seed", [18407, 27155])
 def test_who_knows_only_a_node_that_is_gone_need_not_hear_of_the_end(seed: int) -> None:
     assert not run(vary(seed, 4, 2), seed, kinds=BEFORE_ORDERS).problem

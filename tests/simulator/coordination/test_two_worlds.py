@@ -9,7 +9,7 @@ from simulator.coordination.setup import Setup
 from simulator.run import InvariantError
 from tests.simulator.coordination.jobs import S, at, finish, job, nodes_of_last_round
 from undaunted.coordinator import protocol
-from undaunted.coordinator.core import election
+from undaunted.coordinator.core import election, preparation
 
 ELASTIC = Setup(2, 3, elastic=True)
 SILENT, RESET = 3, 7  # see `Nemesis._shift`
@@ -41,6 +41,8 @@ def test_there_would_be_two_worlds_if_the_table_before_did_not_count(
 ) -> None:
     monkeypatch.setattr(election, "electing", lambda known: ((known.table, known.casting_vote),))
     monkeypatch.setattr(protocol, "further", lambda one, other: one.round > other.round)
+    # Who waits until silent nodes have stopped has lost the other side before it starts.
+    monkeypatch.setattr(preparation, "STOPPED_AFTER_S", 0.0)
     with pytest.raises(InvariantError, match="never two worlds"):
         shifted(SILENT, seed=3)
 
@@ -54,6 +56,23 @@ def test_a_node_that_is_cut_off_has_stopped_before_a_spare_takes_its_place(
     before = cluster.checker.rounds
     cluster.simulation.run(20 * S)
     assert cluster.checker.rounds == before + 1, "within lease and grace"
+    assert cluster.checker.job_runs
+
+
+def test_a_node_that_missed_a_hand_over_has_stopped_before_others_take_its_place() -> None:
+    setup = Setup(8, 2, elastic=True)
+    hand_over_s = 15.04  # it takes a while, as the next leader is slow
+    faults = [at(9.9, "slow", "n001", lasts=6), at(10, "leave", "n000")]
+    cluster = job(setup, 2, [*faults, at(hand_over_s, "isolate", "n002", lasts=14)])
+    cluster.simulation.run(40 * S)
+    assert cluster.checker.job_runs
+
+
+def test_a_node_that_counted_on_others_has_stopped_before_others_take_its_place() -> None:
+    late = at(9.99, "pause", "n003", lasts=0.07)  # so it hears of the reset, and asks, a bit later
+    faults = [late, at(10, "kill", "n000"), at(13.065, "isolate", "n003", lasts=14)]
+    cluster = job(Setup(3, 4, elastic=True), 1, faults)
+    cluster.simulation.run(40 * S)
     assert cluster.checker.job_runs
 
 

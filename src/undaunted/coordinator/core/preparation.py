@@ -217,14 +217,15 @@ class Preparation:
         return self._stops_after_s(soon=soon) - (now - session.heard_ns) / _NS
 
     def _unheard_left_s(self, seat: p.Seat, now: int, *, votes: bool) -> float:
-        """For how long ranks may still live where this leader has never heard of the agent."""
-        if not votes:
-            stops_s = self._stops_after_s(soon=self._config.durable)
-        elif seat.node == self._lost:
+        """For how long ranks may still live where this leader has never heard of the agent.
+
+        It may have followed the leader before until this one has begun, as in a hand-over, or have
+        counted on members that missed that leader, so that all of its lease may be left.
+        """
+        if votes and seat.node == self._lost:
             return 0  # members that have lost it have waited for that
-        else:  # it has stopped with the leader before, or has lost that, and stops by itself
-            stops_s = self._config.lease_s
-        return stops_s - (now - self.began_ns) / _NS
+        soon = votes or self._config.durable
+        return self._stops_after_s(soon=soon) - (now - self.began_ns) / _NS
 
     def _stops_after_s(self, *, soon: bool) -> float:
         """From the last word of an agent until its ranks are gone."""
