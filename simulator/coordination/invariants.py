@@ -389,10 +389,10 @@ class Checker:
         later; so do those whom it leads. If it is the leader that ends the job, the others cannot
         know, and go on: the verdict is theirs.
         """
-        if not self.job_outcome:
-            return True
         if node in self.cut_off_for_good:
             return False
+        if not self.job_outcome:
+            return True
         since, until = self._ended_at - _TOLD_SINCE_NS, self._ended_at + _TOLD_UNTIL_NS
         return all(to < since or at > until for at, to in self._faults.get(node, ()))
 

@@ -10,7 +10,7 @@ from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core.config import PolicyConfig
-from undaunted.coordinator.core.leader import Leader, LeaderState
+from undaunted.coordinator.core.leader import LINGER_S, Leader, LeaderState
 
 if TYPE_CHECKING:
     from types import UnionType
@@ -782,6 +782,34 @@ def test_one_that_missed_the_end_hears_of_it_when_it_is_back():
     harness.lose("c")
     harness.hello("c", round=0, running=False, promised=EPOCH)
     assert harness.heard("c", m.End)[0].outcome is m.Outcome.FINISHED
+
+
+def ended_while_it_stood_still() -> Harness:
+    """The leader has lost both nodes as it stood still; they are back, and stop their ranks."""
+    harness = Harness(min_nodes=2, max_nodes=2, max_restarts=0).running("ab")
+    harness.now += 17 * S
+    harness.pass_time(0.1)
+    assert harness.leader.state is LeaderState.ENDED
+    for node in "ab":
+        harness.hello(node, round=0, running=True, promised=EPOCH)
+    return harness
+
+
+def test_the_leader_stays_until_those_that_stop_their_ranks_have_heard_of_the_end():
+    harness = ended_while_it_stood_still()
+    harness.pass_time(40, alive="ab")
+    assert c.Done() not in harness.out
+    for node in "ab":
+        harness.report(node, m.NodeStopped, 1)
+        assert harness.heard(node, m.End)[0].outcome is m.Outcome.FAILED
+    harness.pass_time(LINGER_S, alive="ab")
+    assert c.Done() in harness.out
+
+
+def test_the_leader_does_not_wait_for_ever_for_ranks_that_do_not_stop():
+    harness = ended_while_it_stood_still()
+    harness.pass_time(harness.leader.linger_s, alive="ab")
+    assert c.Done() in harness.out
 
 
 def test_a_shutdown_is_said_to_be_of_the_one_who_asked_for_it():

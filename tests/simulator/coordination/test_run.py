@@ -142,6 +142,11 @@ def test_who_knows_only_a_node_that_is_gone_need_not_hear_of_the_end(seed: int) 
     assert not run(vary(seed, 4, 2), seed, kinds=BEFORE_ORDERS).problem
 
 
+def test_who_knows_only_a_node_that_is_gone_need_not_have_ended_when_the_last_one_leaves() -> None:
+    """A node that led by hand-over leaves, and nobody else has heard of it."""
+    assert not run(vary(30156, 1, 2), 30156, faults=12).problem
+
+
 def test_who_knows_only_a_node_that_looks_for_the_leader_need_not_hear_of_the_end() -> None:
     """A leader ends the job when it has just taken over, before it has asked at the endpoint."""
     away = [at(6, "kill", "n000", lasts=39), at(16, "power", "n001", lasts=29, to="n005")]

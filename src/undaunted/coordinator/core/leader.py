@@ -25,7 +25,7 @@ from undaunted.coordinator.core import election
 from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core.formation import name_some
-from undaunted.coordinator.core.policy import JobPolicy
+from undaunted.coordinator.core.policy import STOP_MARGIN_S, JobPolicy
 from undaunted.coordinator.core.preparation import Preparation
 from undaunted.coordinator.core.record import Record
 from undaunted.coordinator.core.sessions import Session, Sessions
@@ -52,6 +52,8 @@ STAY_S = 15.0
 LINGER_S = 3.0
 # The same, in leases, where some may still be looking for this leader.
 LINGER_LEASES = 2
+# How much longer it stays, at most, for followers that came back with ranks of the job.
+DRAINS_S = DRAIN_GRACE_S + STOP_MARGIN_S
 
 
 class LeaderState(enum.Enum):
@@ -182,8 +184,9 @@ class Leader:
         if self.policy.ended and self.state is LeaderState.LEADING:
             self.state = LeaderState.ENDED
             more = self._more_may_come(now)
-            self.linger_s = LINGER_LEASES * self.config.lease_s if more else LINGER_S
-            commands += [c.SetTimer("linger", 0, self.linger_s), *self._done_if_all_gone(now)]
+            linger_s = LINGER_LEASES * self.config.lease_s if more else LINGER_S
+            self.linger_s = linger_s + DRAINS_S
+            commands += [c.SetTimer("linger", 0, linger_s), *self._done_if_all_gone(now)]
         return commands + self._leave_if_dismissed()
 
     def _look_at_start(self, now: int) -> list[c.Command]:
@@ -585,7 +588,7 @@ class Leader:
             case "probe" if self._preparation.under_way:
                 return self._probe(now)
             case "linger" if self.state is LeaderState.ENDED:
-                return [c.Done()]
+                return self._done_if_all_know(event.round)
             case "leave" if self.state is LeaderState.LEADING:
                 return self._stand_down(LEFT, "")
             case "policy last_call" if (left_s := self._asked_by_others_s(now)) > 0:
@@ -750,6 +753,13 @@ class Leader:
     def _done_if_all_gone(self, now: int) -> list[c.Command]:
         if self._sessions.connected() or self._more_may_come(now):
             return []
+        return [c.Done()]
+
+    def _done_if_all_know(self, waited: int) -> list[c.Command]:
+        """Stay while ranks of a follower stop that came back: it is told of the end after that."""
+        drains = any(each.draining for each in self._sessions.connected())
+        if drains and (waited + 1) * LINGER_S <= DRAINS_S:
+            return [c.SetTimer("linger", waited + 1, LINGER_S)]
         return [c.Done()]
 
     def _more_may_come(self, now: int) -> bool:
