@@ -66,7 +66,8 @@ STATUS = s.NodeStatus(
 class Server:
     """Answers what it is asked, on a loop in a thread of its own; CLOSES ends the connection.
 
-    At a socket with a file, or where ``place`` is None, at a port.
+    At a socket with a file, or where ``place`` is None, at a port. A body with the name of a node is
+    for who asks that one.
     """
 
     def __init__(self, place: Path | None, node: str, *bodies: Any, error: str = "") -> None:
@@ -100,7 +101,7 @@ class Server:
     def received(self, connection: Connection, message: p.Question) -> None:
         question = s.question_of(message.data)
         self.asked.append((message.node, question) if message.node else question)
-        body = self.bodies.pop(0)
+        body = self.bodies.pop(self._next(message.node or self.node))
         if body is CLOSES:
             connection.close("it closes")
         else:
@@ -109,6 +110,11 @@ class Server:
 
     def closed(self, connection: Connection, reason: str) -> None:
         """It has its answer."""
+
+    def _next(self, asked: str) -> int:
+        """Where the next body is: nodes are asked at once, their questions come in any order."""
+        named = [body[0] if isinstance(body, tuple) else asked for body in self.bodies]
+        return named.index(asked)
 
     def _answer(self, body: Any) -> bytes:
         node, body = body if isinstance(body, tuple) else (self.node, body)
@@ -294,7 +300,8 @@ def test_nodes_without_ranks_are_named_in_one_line(serve: Any, ask: Any) -> None
         ("flight", [], [s.RankRecording(0, 71)]),
         ("limits", idle, STATUS),
     ):
-        server = serve(status, (s.COORDINATOR, empty), ("a", full), ("c", empty), port=True)
+        bodies = [(s.COORDINATOR, empty), ("a", full), ("c", empty)]
+        server = serve(status, *bodies, node=s.COORDINATOR, port=True)
         *others, last = ask(server, action).splitlines()
         assert last == nothing
         assert [line for line in others if "===" in line] in ([], ["=== node a ==="])
