@@ -66,8 +66,8 @@ STATUS = s.NodeStatus(
 class Server:
     """Answers what it is asked, on a loop in a thread of its own; CLOSES ends the connection.
 
-    At a socket with a file, or where ``place`` is None, at a port. A body with the name of a node is
-    for who asks that one.
+    At a socket with a file, or where ``place`` is None, at a port. A body with the name of a node
+    is for who asks that one.
     """
 
     def __init__(self, place: Path | None, node: str, *bodies: Any, error: str = "") -> None:
@@ -173,6 +173,16 @@ def test_status_says_until_when_a_job_pauses(serve: Any, run: Any) -> None:
     paused = msgspec.structs.replace(STATUS.job, pause_left_s=7.25)
     serve(msgspec.structs.replace(STATUS, job=paused))
     assert "(7.2 s more" in run("status").partition("pauses until ")[2]
+
+
+def test_status_says_what_follows_a_stop_and_that_no_round_has_begun(serve: Any, run: Any) -> None:
+    stopping = msgspec.structs.replace(STATUS.job, state="stopping", then="then the job ends")
+    forming = msgspec.structs.replace(STATUS.job, round=-1)
+    serve(
+        *(msgspec.structs.replace(STATUS, job=job, round=job.round) for job in (stopping, forming))
+    )
+    assert "round 2, stopping (then the job ends), 1 restart" in run("status")
+    assert run("status").count("no round yet") == 2
 
 
 def test_status_says_since_when_the_leader_is_silent(serve: Any, run: Any) -> None:
@@ -313,6 +323,11 @@ def test_a_coordinator_alone_is_asked_by_the_name_that_it_has(serve: Any, ask: A
     assert server.asked == [(s.COORDINATOR, s.Status())]
 
 
+def test_at_a_coordinator_alone_it_is_said_who_has_ranks(serve: Any, run: Any) -> None:
+    serve([], node=s.COORDINATOR)
+    assert "(coordinator); undaunted ctl HOST:PORT asks all nodes" in run("stacks")
+
+
 def test_an_order_goes_to_the_leader_and_one_that_is_none_says_who_leads(
     serve: Any, ask: Any
 ) -> None:
@@ -382,7 +397,8 @@ def test_this_users_own_token_is_taken(serve: Any, ask: Any, tmp_path: Path) -> 
 def test_where_nobody_listens(serve: Any, ask: Any) -> None:
     server = serve(port=True)
     server.close()
-    assert f"127.0.0.1:{server.port}: connection refused" in ask(server, "status", code=1)
+    told = ask(server, "status", code=1)
+    assert f"127.0.0.1:{server.port}: connection refused; nobody listens there" in told
 
 
 @pytest.mark.parametrize(
@@ -484,7 +500,13 @@ def test_a_run_that_is_not_there(
     assert main(["/none:29400", "status"]) == 2
     assert "is no directory" in capsys.readouterr().err
     assert main([str(tmp_path), "status"]) == 1
-    assert "no launcher can be asked here" in capsys.readouterr().err
+    assert "no launcher can be asked here: the run is over" in capsys.readouterr().err
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "journal-a.jsonl").touch()
+    assert main([str(tmp_path), "status"]) == 1
+    assert f"holds some; the newest one is {tmp_path}/run\n" in capsys.readouterr().err
+    assert main([str(tmp_path / "run"), "status"]) == 1
+    assert "undaunted report says how it ended" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["--help"], ["stacks", "--help"], ["x", "limits", "--help"]])
