@@ -165,8 +165,10 @@ class There:
                 why = late if error.number == errno.ETIMEDOUT else why
                 remedy = "; ask again: another node may lead soon"
             elif error.number == errno.ECONNREFUSED:
-                remedy = "; nobody listens there: the job is over or has not begun, or another "
-                remedy += "node leads it now: ask that one"
+                remedy = (
+                    "; nobody listens there: the job, or only its leader, has ended or not begun; "
+                )
+                remedy += "any of its launchers says who leads"
             elif error.number == errno.ETIMEDOUT:
                 remedy = "; its launcher may be stopped: ask that of another node"
             raise NoAnswerError(f"{sent_on}{why}{remedy}{_fate(question, error)}") from None
