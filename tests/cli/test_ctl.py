@@ -66,7 +66,8 @@ STATUS = s.NodeStatus(
 class Server:
     """Answers what it is asked, on a loop in a thread of its own; CLOSES ends the connection.
 
-    At a socket with a file, or where ``place`` is None, at a port.
+    At a socket with a file, or where ``place`` is None, at a port. A body with the name of a node
+    is for who asks that one.
     """
 
     def __init__(self, place: Path | None, node: str, *bodies: Any, error: str = "") -> None:
@@ -100,7 +101,7 @@ class Server:
     def received(self, connection: Connection, message: p.Question) -> None:
         question = s.question_of(message.data)
         self.asked.append((message.node, question) if message.node else question)
-        body = self.bodies.pop(0)
+        body = self.bodies.pop(self._next(message.node or self.node))
         if body is CLOSES:
             connection.close("it closes")
         else:
@@ -109,6 +110,11 @@ class Server:
 
     def closed(self, connection: Connection, reason: str) -> None:
         """It has its answer."""
+
+    def _next(self, asked: str) -> int:
+        """Where the next body is: nodes are asked at once, their questions come in any order."""
+        named = [body[0] if isinstance(body, tuple) else asked for body in self.bodies]
+        return named.index(asked)
 
     def _answer(self, body: Any) -> bytes:
         node, body = body if isinstance(body, tuple) else (self.node, body)
@@ -167,6 +173,16 @@ def test_status_says_until_when_a_job_pauses(serve: Any, run: Any) -> None:
     paused = msgspec.structs.replace(STATUS.job, pause_left_s=7.25)
     serve(msgspec.structs.replace(STATUS, job=paused))
     assert "(7.2 s more" in run("status").partition("pauses until ")[2]
+
+
+def test_status_says_what_follows_a_stop_and_that_no_round_has_begun(serve: Any, run: Any) -> None:
+    stopping = msgspec.structs.replace(STATUS.job, state="stopping", then="then the job ends")
+    forming = msgspec.structs.replace(STATUS.job, round=-1)
+    serve(
+        *(msgspec.structs.replace(STATUS, job=job, round=job.round) for job in (stopping, forming))
+    )
+    assert "round 2, stopping (then the job ends), 1 restart" in run("status")
+    assert run("status").count("no round yet") == 2
 
 
 def test_status_says_since_when_the_leader_is_silent(serve: Any, run: Any) -> None:
@@ -294,7 +310,8 @@ def test_nodes_without_ranks_are_named_in_one_line(serve: Any, ask: Any) -> None
         ("flight", [], [s.RankRecording(0, 71)]),
         ("limits", idle, STATUS),
     ):
-        server = serve(status, (s.COORDINATOR, empty), ("a", full), ("c", empty), port=True)
+        bodies = [(s.COORDINATOR, empty), ("a", full), ("c", empty)]
+        server = serve(status, *bodies, node=s.COORDINATOR, port=True)
         *others, last = ask(server, action).splitlines()
         assert last == nothing
         assert [line for line in others if "===" in line] in ([], ["=== node a ==="])
@@ -304,6 +321,11 @@ def test_a_coordinator_alone_is_asked_by_the_name_that_it_has(serve: Any, ask: A
     server = serve((s.COORDINATOR, STATUS), port=True)
     ask(server, "status", "--node", s.COORDINATOR)
     assert server.asked == [(s.COORDINATOR, s.Status())]
+
+
+def test_at_a_coordinator_alone_it_is_said_who_has_ranks(serve: Any, run: Any) -> None:
+    serve([], node=s.COORDINATOR)
+    assert "(coordinator); undaunted ctl HOST:PORT asks all nodes" in run("stacks")
 
 
 def test_an_order_goes_to_the_leader_and_one_that_is_none_says_who_leads(
@@ -375,7 +397,8 @@ def test_this_users_own_token_is_taken(serve: Any, ask: Any, tmp_path: Path) -> 
 def test_where_nobody_listens(serve: Any, ask: Any) -> None:
     server = serve(port=True)
     server.close()
-    assert f"127.0.0.1:{server.port}: connection refused" in ask(server, "status", code=1)
+    told = ask(server, "status", code=1)
+    assert f"127.0.0.1:{server.port}: connection refused; nobody listens there" in told
 
 
 @pytest.mark.parametrize(
@@ -477,7 +500,13 @@ def test_a_run_that_is_not_there(
     assert main(["/none:29400", "status"]) == 2
     assert "is no directory" in capsys.readouterr().err
     assert main([str(tmp_path), "status"]) == 1
-    assert "no launcher can be asked here" in capsys.readouterr().err
+    assert "no launcher can be asked here: the run is over" in capsys.readouterr().err
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "journal-a.jsonl").touch()
+    assert main([str(tmp_path), "status"]) == 1
+    assert f"holds some; the newest one is {tmp_path}/run\n" in capsys.readouterr().err
+    assert main([str(tmp_path / "run"), "status"]) == 1
+    assert "undaunted report says how it ended" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["--help"], ["stacks", "--help"], ["x", "limits", "--help"]])

@@ -40,13 +40,14 @@ STEPS = """
         undaunted.step(number)
         time.sleep(0.02)
 """
-# The last rank holds the interpreter's lock in C.
+# The last rank holds the interpreter's lock in C, where it waits on after a signal: the witness of
+# a rank that comes there at once has no name yet, and the main thread takes what asks for stacks.
 HELD = """
     import ctypes, os, time, undaunted
     undaunted.step(0)
     os.write(1, f"rank {os.environ['RANK']} is there\\n".encode())
     if os.environ["RANK"] == "2":
-        ctypes.PyDLL(None).usleep(1_000_000_000)
+        ctypes.PyDLL(None).read(os.pipe()[0], ctypes.create_string_buffer(1), 1)
     number = 0
     while True:
         number += 1

@@ -20,6 +20,7 @@ from undaunted.coordinator.wire.connection import WireError
 from undaunted.coordinator.wire.handshake import Terms
 from undaunted.coordinator.wire.sockets import peer
 from undaunted.fault_tolerance import control_socket as s
+from undaunted.journal.reader import newest_run
 
 if TYPE_CHECKING:
     import ssl
@@ -59,11 +60,16 @@ class Here:
         del question
         found = sorted(each.name for each in self._run.glob(f"{s.PREFIX}*{s.SUFFIX}"))
         if not found:
-            raise NoAnswerError(
-                f"{self._run}: no launcher can be asked here: the run is over, or it runs on other "
-                "machines; ask its coordinator, if it has several nodes: undaunted ctl HOST:PORT"
-            )
+            raise NoAnswerError(f"{self._run}: no launcher can be asked here: {self._nobody()}")
         return [each.removeprefix(s.PREFIX).removesuffix(s.SUFFIX) for each in found]
+
+    def _nobody(self) -> str:
+        if inside := newest_run(self._run):
+            return f"this is no run, but holds some; the newest one is {inside}"
+        return (
+            "the run is over (undaunted report says how it ended), has only just begun, or is on "
+            "other machines; ask its coordinator, if it has several nodes: undaunted ctl HOST:PORT"
+        )
 
     async def ask(self, name: str, question: s.Question) -> s.Answer:
         """Ask at a socket."""
@@ -158,6 +164,11 @@ class There:
                 late = f"{self._leader}: no answer within {ANSWER_S:g} s"
                 why = late if error.number == errno.ETIMEDOUT else why
                 remedy = "; ask again: another node may lead soon"
+            elif error.number == errno.ECONNREFUSED:
+                remedy = (
+                    "; nobody listens there: the job, or only its leader, has ended or not begun; "
+                )
+                remedy += "any of its launchers says who leads"
             elif error.number == errno.ETIMEDOUT:
                 remedy = "; its launcher may be stopped: ask that of another node"
             raise NoAnswerError(f"{sent_on}{why}{remedy}{_fate(question, error)}") from None

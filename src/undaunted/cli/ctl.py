@@ -40,7 +40,10 @@ class CtlOptions(msgspec.Struct, kw_only=True, frozen=True):
     node: Annotated[
         str,
         Kind(lambda text: text if text == s.COORDINATOR else values.node_name(text), "NAME"),
-        Opt("Ask this launcher only", shown="all, or for an order the leader"),
+        Opt(
+            "Ask this launcher only; orders are for the whole job, whoever gets them",
+            shown="all, or for an order the leader",
+        ),
     ] = ""
     token_file: Annotated[
         OptionalFile,
@@ -344,7 +347,8 @@ def _show(parsed: Parsed[Any], bodies: dict[str, T], lines: Callable[[T], Iterab
 
 def _idle(answers: Mapping[str, Sized]) -> list[str]:
     nodes = [node for node, answer in answers.items() if not answer]
-    return [f"no ranks run on {', '.join(nodes)}"] if nodes else []
+    ask_all = "; undaunted ctl HOST:PORT asks all nodes" if nodes == [s.COORDINATOR] else ""
+    return [f"no ranks run on {', '.join(nodes)}{ask_all}"] if nodes else []
 
 
 def _order(launchers: Launchers, parsed: Parsed[Any], order: s.Order) -> int:
@@ -363,7 +367,9 @@ def _order(launchers: Launchers, parsed: Parsed[Any], order: s.Order) -> int:
 
 def _status_lines(status: s.NodeStatus) -> Iterator[str]:
     job = status.job
-    yield f"job       {status.run_id}, round {job.round}, {job.state}{_pause(job)}{_restarts(job)}"
+    then = f" ({job.then})" if job.then else ""
+    about = f"{_round(job.round)}, {job.state}{then}{_pause(job)}{_restarts(job)}"
+    yield f"job       {status.run_id}, {about}"
     if job.role != "alone":
         at = f" at {job.leader_address}" if job.leader_address else ""
         yield f"leader    {job.leader or 'not known'}{at}, epoch {job.epoch}"
@@ -378,7 +384,7 @@ def _status_lines(status: s.NodeStatus) -> Iterator[str]:
         yield f"spares    {spares}"
     for node, reason in job.excluded.items():
         yield f"excluded  {node}: {reason}"
-    what = f"{status.state}, round {status.round}, pid {status.pid}, undaunted {status.version}"
+    what = f"{status.state}, {_round(status.round)}, pid {status.pid}, undaunted {status.version}"
     yield f"node      {status.node} ({job.role}): {what}"
     for rank in status.ranks:
         yield f"rank      {rank.rank}: {_rank(rank)}"
@@ -392,6 +398,10 @@ def _limit_lines(status: s.NodeStatus | _LimitsOnly) -> Iterator[str]:
         seconds = "off" if limit.seconds is None else format_duration(limit.seconds)
         held = "" if len(limit.ranks) == len(all_ranks) else f", {_ranks(limit.ranks)}"
         yield f"{limit.name}: {seconds} ({limit.source}{held})"
+
+
+def _round(number: int) -> str:
+    return "no round yet" if number < 0 else f"round {number}"
 
 
 def _pause(job: s.JobStatus) -> str:

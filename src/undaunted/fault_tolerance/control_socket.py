@@ -214,6 +214,8 @@ class JobStatus(msgspec.Struct, frozen=True):
         leader_address: where it is.
         epoch: of the leader.
         round: the last one that was started, -1 = none.
+        then: what follows once the round is stopped; "" = it is not being stopped, or only the
+            leader knows.
         pause_left_s: until the next round may begin, after restarts a moment ago; None = it need
             not wait for that, or only the leader knows.
         restarts_used, restarts_left: None = only the leader knows.
@@ -232,6 +234,7 @@ class JobStatus(msgspec.Struct, frozen=True):
     round: int = -1
     restarts_used: int | None = None
     restarts_left: int | None = None
+    then: str = ""
     pause_left_s: float | None = None
     lease_s: float | None = None
     lease_left_s: float | None = None

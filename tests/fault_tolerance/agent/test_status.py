@@ -72,6 +72,17 @@ def test_a_job_of_one_node() -> None:
     assert status.of_policy(policy, "a", 3.0).pause_left_s == 3.0
 
 
+def test_what_follows_while_a_round_is_stopped() -> None:
+    policy = JobPolicy(PolicyConfig())
+    policy.handle(m.NodeJoined(m.NodeInfo("a", 2)))
+    policy.handle(m.TableAccepted(0, "", 0))
+    assert status.of_policy(policy, "a", None).then == ""
+    policy.handle(m.RestartOrdered("a", 0, "ann"))
+    assert "another round" in status.of_policy(policy, "a", None).then
+    policy.handle(m.StopOrdered("a", 0, "ben"))
+    assert "the job ends: ben" in status.of_policy(policy, "a", None).then
+
+
 def test_long_stacks_are_cut_so_that_all_fit_into_an_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

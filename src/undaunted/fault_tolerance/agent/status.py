@@ -8,6 +8,7 @@ from undaunted.attribution.evidence import place_of, state_in_words
 from undaunted.attribution.stacks import users_first
 from undaunted.base.text import format_duration
 from undaunted.coordinator.core import election
+from undaunted.coordinator.core.policy import PolicyState
 from undaunted.fault_tolerance import control_socket as s
 from undaunted.fault_tolerance.agent.node import describe_exit
 
@@ -45,6 +46,7 @@ def of_policy(policy: JobPolicy, node: str, pause_left_s: float | None) -> s.Job
     return s.JobStatus(
         role="alone",
         state=policy.state.name.lower(),
+        then=_then(policy),
         pause_left_s=_pause_left_s(policy, pause_left_s),
         leader=node,
         round=policy.round,
@@ -65,6 +67,7 @@ def of_leader(leader: Leader, now_ns: int, pause_left_s: float | None) -> s.JobS
     return s.JobStatus(
         role="leader",
         state=f"{leader.state.name.lower()}, {policy.state.name.lower()}",
+        then=_then(policy),
         pause_left_s=_pause_left_s(policy, pause_left_s),
         leader=leader.config.node or s.COORDINATOR,
         leader_address=leader.config.address,
@@ -95,6 +98,13 @@ def of_follower(follower: Follower, now_ns: int) -> s.JobStatus:
         members=[] if ledger is None else _members(ledger, {}),
         excluded={} if ledger is None else dict(ledger.excluded),
     )
+
+
+def _then(policy: JobPolicy) -> str:
+    if policy.state is not PolicyState.STOPPING:
+        return ""
+    end = policy.after
+    return "another round is to follow" if end is None else f"then the job ends: {end.reason}"
 
 
 def _pause_left_s(policy: JobPolicy, timer_s: float | None) -> float | None:
