@@ -168,7 +168,8 @@ class Leading:
         """Have the node that is asked answer."""
         node, addresses = question.node, self.leader.addresses()
         if not addresses.get(node):
-            reason = f"node {node} is not in the job, which has {name_some(addresses)}"
+            there = name_some(addresses) or "no node yet"
+            reason = f"node {node} is not in the job, which has {there}"
             if node in addresses:
                 reason = f"node {node} takes no connections (takeover=0): ask on its machine"
             return p.Refused(reason=reason)
