@@ -4,7 +4,8 @@ Looked at before the set-up and after the tear-down of every test:
 
 * ``processes``: descendants of the pytest process. It is made a subreaper, so that whatever a test
   started, however deep and whether or not it called setsid, stays among them.
-* ``fds``: open descriptors, by what they refer to (files, pipes, sockets, memfds, eventfds).
+* ``fds``: open descriptors, by what they refer to (files, pipes, sockets, memfds, eventfds); they
+  may be closed a moment later.
 * ``threads``: Python threads.
 * ``maps``: mapped memfds and mapped files of /dev/shm.
 * ``shm``: files in /dev/shm; not judged while another session of ours runs on the machine, as a
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 KINDS = ("processes", "fds", "threads", "maps", "shm")
 GRACE_S = 20.0  # how long what is already ending may take to end, on a busy machine too
 KILLED_S = 20.0  # how long what is killed may take to end
+CLOSED_S = 2.0  # how long a library's own thread may take to close its end of a connection
 PR_SET_CHILD_SUBREAPER = 36
 SHM = Path("/dev/shm")
 
@@ -276,6 +278,10 @@ def leftovers(before: Snapshot, allowed: Callable[[], Snapshot]) -> Snapshot:
         if f"{thread.name} (ident {thread.ident})" in suspects.get("threads", ()):
             thread.join(max(0.0, deadline - time.monotonic()))
     left = new()
+    deadline = time.monotonic() + CLOSED_S
+    while left.found.keys() == {"fds"} and time.monotonic() < deadline:
+        time.sleep(0.01)  # nothing tells when torch's server has noticed that a client is gone
+        left = new()
     if "shm" in left.found:
         mine = [path for path in left.found["shm"] if only_session() and not used_by_others(path)]
         left.found["shm"] = Counter(mine)
