@@ -97,6 +97,7 @@ class Aborts:
             self._once(f"abort {number}", phase)
             counts[phase] += 1
         self._load()
+        self._meet()  # rank 0 serves the store over which the others load
         return counts
 
     def _once(self, name: str, phase: str) -> None:
