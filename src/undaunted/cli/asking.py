@@ -155,24 +155,27 @@ class There:
                 sent_on = f"{self._leader}: {said.reason}; "
                 self._leader = said.leader
         except WireError as error:
-            why, remedy = str(error), ""
-            if error.refused:
-                remedy = (
-                    "; --token-file takes the token of its launchers, --tls-ca is for their TLS"
-                )
-            elif sent_on:
-                late = f"{self._leader}: no answer within {ANSWER_S:g} s"
-                why = late if error.number == errno.ETIMEDOUT else why
-                remedy = "; ask again: another node may lead soon"
-            elif error.number == errno.ECONNREFUSED:
-                remedy = (
-                    "; nobody listens there: the job, or only its leader, has ended or not begun; "
-                )
-                remedy += "any of its launchers says who leads"
-            elif error.number == errno.ETIMEDOUT:
-                remedy = "; its launcher may be stopped: ask that of another node"
+            late = f"{self._leader}: no answer within {ANSWER_S:g} s"
+            why = late if sent_on and error.number == errno.ETIMEDOUT else str(error)
+            remedy = _remedy(error, sent_on=bool(sent_on))
             raise NoAnswerError(f"{sent_on}{why}{remedy}{_fate(question, error)}") from None
         return _answer(said, self._leader)
+
+
+def _remedy(error: WireError, *, sent_on: bool) -> str:
+    """What to do where nobody has answered from another machine."""
+    if error.refused:
+        return "; --token-file takes the token of its launchers, --tls-ca is for their TLS"
+    if sent_on:
+        return "; ask again: another node may lead soon"
+    if error.number == errno.ECONNREFUSED:
+        return (
+            "; nobody listens there: the job, or only its leader, has ended or not begun; any of "
+            "its launchers says who leads"
+        )
+    if error.number == errno.ETIMEDOUT:
+        return "; its launcher may be stopped: ask that of another node"
+    return ""
 
 
 async def _said(address: str, asked: Question, terms: Terms, tls: ssl.SSLContext | None) -> Message:

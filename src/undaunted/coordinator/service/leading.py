@@ -329,11 +329,11 @@ class Listener:
         left_s = None if follower is None else follower.lease_left_s(lease_clock_ns())
         if follower is None or left_s is None:
             return p.Refused(reason=f"{_NOT_LEADING}, and does not know who does")
-        ledger, heard_s = follower.knows.ledger, format_duration(follower.lease_s - left_s)
-        leader = f"node {ledger.leader}" if ledger and ledger.leader else "the coordinator"
-        node = follower.config.node
+        node, name = follower.config.node, follower.knows.ledger.leader
+        leader = f"node {name}" if name else "the coordinator"
         who = f"--node {node} asks this node for itself; the job is led by {leader}"
-        return p.Refused(reason=f"{who}, last heard of {heard_s} ago", leader=follower.leader)
+        heard = f"last heard of {format_duration(follower.lease_s - left_s)} ago"
+        return p.Refused(reason=f"{who}, {heard}", leader=follower.leader)
 
     def _leader(self) -> str:
         return "" if self.following is None else self.following.follower.leader

@@ -434,8 +434,7 @@ class SharedOrders:
 
     def _last_round(self) -> int:
         following = self._listener.following
-        ledger = None if following is None else following.follower.knows.ledger
-        return -1 if ledger is None else ledger.round
+        return -1 if following is None else following.follower.knows.ledger.round
 
     def _leading_done(self, leading: Leading) -> None:
         if self._listener.leading is not leading:
