@@ -16,6 +16,7 @@ sed -n '/^# Frameworks/,$p' constraints.txt >"$env/constraints.txt"
 wanted=(".[${name//_/-}]")
 case $name in
     both) wanted=(".[lightning,transformers]") ;; # for benchmarks/first_step.py
+    lightning) wanted+=(torchdata) ;; # a loader with a state
     torchtitan) wanted+=(triton) ;; # which it imports, and torch without GPUs does not bring
     megatron) wanted=(megatron-core) ;;
     kubernetes) wanted=(kubernetes==37.0.2 kubeflow-trainer-api) ;; # TorchX has an older one

@@ -148,3 +148,29 @@ def test_without_the_launcher_ranks_stop_together(tmp_path: Path) -> None:
     )
     assert first.returncode == 75
     assert len(checkpoints(tmp_path)) == 1
+
+
+def epochs(folder: Path, kind: str, *faults: str) -> tuple[str, str]:
+    """Return the last line of a run, and all it has said."""
+    folder.mkdir(exist_ok=True)
+    options = [word for fault in faults for word in ("--inject-fault", fault)]
+    script = str(Path(__file__).with_name("epochs.py"))
+    launcher = Launcher([*OPTIONS, *PRELOAD, *options, script, kind], folder)
+    try:
+        assert launcher.finish(LIMIT_S) == 0, launcher.text
+    finally:
+        launcher.close()
+    return re.findall(r"result: (.*)", launcher.text)[-1], launcher.text
+
+
+@pytest.mark.parametrize("kind", ["stateful", "plain"])
+def test_a_checkpoint_of_the_last_batch_of_an_epoch(tmp_path: Path, kind: str) -> None:
+    right, _ = epochs(tmp_path / "undisturbed", kind)
+    assert right.startswith("step 60,")
+    kills = [f"sigkill:rank=1,iteration={at}" for at in (23, 43)]
+    result, text = epochs(tmp_path / "killed", kind, *kills)
+    assert result == right
+    assert "epoch 2 at 40" in text
+    again, text = epochs(tmp_path / "killed", kind)
+    assert again == right  # not an epoch more
+    assert "fit has made no step" in text

@@ -54,6 +54,8 @@ class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[
         self._fit: contextlib.ExitStack | None = None
         self._section: contextlib.AbstractContextManager[None] | None = None
         self._step = 0  # which comes next, or is under way
+        self._idle = True  # no batch was seen
+        self._ended: Any = None  # states of loaders, of an epoch that is complete
 
     # --- begin and end ----------------------------------------------------------------------------
 
@@ -64,7 +66,7 @@ class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[
         if sum(isinstance(each, UndauntedCallback) for each in trainer.callbacks) > 1:
             raise ValueError("there are two UndauntedCallback: give Trainer(callbacks=...) one")
         self._leave(None)  # of a `fit` that did not say that it had ended
-        self._step = 0
+        self._step, self._idle = 0, True
         _say_if_not_found_again(trainer)
         with contextlib.ExitStack() as fit:
             fit.enter_context(_place(trainer))
@@ -74,9 +76,11 @@ class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[
             self._fit = fit.pop_all()
         _go_last(trainer, self)
 
-    def teardown(self, *_: Any, stage: str) -> None:
+    def teardown(self, trainer: Any, *_: Any, stage: str) -> None:
         """End."""
         if stage == "fit":
+            if self._fit is not None and self._idle and trainer.is_global_zero:
+                _say_no_step(trainer)
             self._leave(None)
 
     def on_exception(self, _: Any, __: Any, exception: BaseException) -> None:
@@ -96,12 +100,22 @@ class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[
     # would do nothing, and each of them take 2 us of a batch.
     on_before_zero_grad = on_before_backward = on_after_backward = on_before_optimizer_step = None
 
+    def on_load_checkpoint(self, _: Any, __: Any, checkpoint: dict[str, Any]) -> None:
+        """Keep the states of loaders whose epoch is complete, of which there may be none."""
+        loop = checkpoint.get("loops", {}).get("fit_loop", {})
+        ended = loop.get("epoch_loop.batch_progress", {}).get("is_last_batch")
+        self._ended = loop.get("state_dict", {}).get("combined_loader", []) if ended else None
+
     def on_train_start(self, trainer: Any, *_: Any) -> None:
         """All is loaded."""
         self._step = trainer.global_step
+        states, self._ended = self._ended, None
+        if states is not None and trainer.fit_loop.restarted_mid_epoch:
+            _begin_epoch(trainer.fit_loop, states)
 
     def on_train_batch_start(self, *_: Any) -> None:
         """A step begins, or a part of one whose gradients are accumulated."""
+        self._idle = False
         if self._section is not None:
             self._close()  # a batch that was skipped has no end
         if self.session is not None:
@@ -163,6 +177,44 @@ def _go_last(trainer: Any, callback: UndauntedCallback) -> None:
     savers = trainer.checkpoint_callbacks
     others = [each for each in trainer.callbacks if each is not callback and each not in savers]
     trainer.callbacks = [*others, callback, *savers]
+
+
+def _begin_epoch(loop: Any, states: Any) -> None:
+    """Begin the next epoch after a checkpoint of the last batch of one.
+
+    Lightning goes on as if the epoch that begins had begun before: it does not count it, and the
+    start after this one would train for an epoch more. Loaders have got the states of the one that
+    is complete. Those of torch have no batch left then, and Lightning would end the epoch without
+    a step; their next iterator gives the next epoch. Other loaders may go on by themselves.
+    """
+    from torch.utils.data import DataLoader
+
+    loop.reset_restart_stage()
+    if not states:
+        return
+
+    loaders, fetcher = loop._combined_loader, loop._data_fetcher  # noqa: SLF001
+    for loader in loaders.flattened:
+        for owner in (loader, getattr(loader, "batch_sampler", None)):
+            sampler = getattr(owner, "sampler", None)
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(loop.epoch_progress.current.processed)
+    left = next(fetcher, None)  # samplers take their state when they are asked for a batch
+    if left is not None and not all(isinstance(one, DataLoader) for one in loaders.flattened):
+        loaders._load_state_dicts(states)  # noqa: SLF001 - as if nobody had asked
+    iter(fetcher)
+
+
+def _say_no_step(trainer: Any) -> None:
+    """Say that nothing was left to do, or that something is wrong."""
+    _LOG.warning(
+        "fit has made no step: training goes on from step %d in epoch %d, and ends there by "
+        "max_epochs=%s and max_steps=%s of the Trainer, or the loader has no batches",
+        trainer.global_step,
+        trainer.current_epoch,
+        trainer.max_epochs,
+        trainer.max_steps,
+    )
 
 
 def _say_if_not_found_again(trainer: Any) -> None:
