@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def write(path: Path, age: int, *, weights_only: bool = False) -> None:
     path.parent.mkdir(exist_ok=True, parents=True)
-    state = {"global_step": age, "state_dict": {"weights": torch.ones(100)}}
+    state = {"epoch": 3, "global_step": 1000 - age, "state_dict": {"weights": torch.ones(100)}}
     torch.save(state if weights_only else {**state, "lr_schedulers": []}, path)
     for each in (path, path.parent):
         os.utime(each, (1000 - age, 1000 - age))
@@ -34,6 +34,21 @@ def test_the_newest_counts_whatever_its_name(tmp_path: Path) -> None:
     write(tmp_path / "a.ckpt", 1)
     write(tmp_path / "b.ckpt", 2)
     (tmp_path / "notes.txt").touch()
+    assert last_checkpoint(tmp_path) == str(tmp_path / "a.ckpt")
+
+
+@pytest.mark.parametrize("step", [0, 1, 200, 300, 70_000, 2**31, 2**40])
+def test_the_highest_step_counts_whatever_the_times_are(tmp_path: Path, step: int) -> None:
+    for name, at, time in (("a", step, 9), ("b", step + 4, 1), ("c", max(0, step - 4), 10)):
+        torch.save({"global_step": at, "lr_schedulers": []}, tmp_path / f"{name}.ckpt")
+        os.utime(tmp_path / f"{name}.ckpt", (time, time))
+    assert last_checkpoint(tmp_path) == str(tmp_path / "b.ckpt")
+
+
+def test_of_one_step_the_last_written_counts(tmp_path: Path) -> None:
+    for name, time in (("a", 9), ("b", 1)):
+        torch.save({"global_step": 4, "lr_schedulers": []}, tmp_path / f"{name}.ckpt")
+        os.utime(tmp_path / f"{name}.ckpt", (time, time))
     assert last_checkpoint(tmp_path) == str(tmp_path / "a.ckpt")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import pickletools
 import zipfile
 from fnmatch import fnmatch
 from pathlib import PurePath
@@ -15,11 +17,12 @@ if TYPE_CHECKING:
 
 _STOPPED = "stopped-step={}.ckpt"
 _FINALIZE = "maybe_finalize_save_checkpoint"  # of NeMo's CheckpointIO
+_NUMBERS = frozenset({"BININT", "BININT1", "BININT2", "LONG1", "INT", "LONG"})
 _META = "meta.pt"  # written last where a strategy shards a checkpoint
 
 
 def last_checkpoint(folder: str | PathLike[str]) -> str | None:
-    """Return the newest checkpoint in a folder for ``fit(ckpt_path=...)``.
+    """Return the checkpoint of the highest step in a folder, for ``fit(ckpt_path=...)``.
 
     One that was cut short when its writer was killed is passed over, as is one that has the weights
     only; a line of the log says so.
@@ -39,13 +42,15 @@ def last_checkpoint(folder: str | PathLike[str]) -> str | None:
     if files.isfile(root):
         raise ValueError(f"{folder} is a file: give last_checkpoint the folder of the checkpoints")
 
-    def written_at(path: str) -> float:
+    def age(path: str) -> tuple[float, float]:
+        """By step: a copy of a folder has other times. One that cannot be read comes first."""
         try:
-            return float(files.modified(_last_written(files, path)).timestamp())
-        except FileNotFoundError:  # cut short
-            return 0.0
+            written = files.modified(_last_written(files, path)).timestamp()
+            return _step(_content(files, path)), written
+        except (FileNotFoundError, EOFError):
+            return math.inf, 0.0
 
-    found = sorted(_found(folder, "*.ckpt"), key=written_at, reverse=True)
+    found = sorted(_found(folder, "*.ckpt"), key=age, reverse=True)
     return newest(found, lambda path: _check(files, path))
 
 
@@ -121,16 +126,37 @@ def _last_written(files: Any, path: str) -> str:
 
 
 def _check(files: Any, path: str) -> None:
-    """Read what torch.save writes last, the index of the archive, and what Lightning needs."""
+    """Look for what Lightning needs to go on."""
+    if b"lr_schedulers" not in _content(files, path):  # as with `save_weights_only`
+        raise ValueError("has the weights only, see save_weights_only of ModelCheckpoint")
+
+
+def _content(files: Any, path: str) -> bytes:
+    """Return the pickle of a checkpoint, without its tensors. It is not unpickled.
+
+    The index of the archive is what torch.save writes last.
+    """
     try:
         with files.open(_last_written(files, path)) as file, zipfile.ZipFile(file) as archive:
             (pickled,) = (name for name in archive.namelist() if name.endswith("/data.pkl"))
-            keys = archive.read(pickled)
+            return archive.read(pickled)
     except FileNotFoundError:
         raise EOFError(
             f"without {_META}: cut short, or of a strategy that writes no such"
         ) from None
     except (ValueError, zipfile.BadZipFile):
         raise EOFError("cut short, or not written by torch.save") from None
-    if b"lr_schedulers" not in keys:  # as with `save_weights_only`
-        raise ValueError("has the weights only, see save_weights_only of ModelCheckpoint")
+
+
+def _step(content: bytes) -> int:
+    """Return the number that follows ``global_step`` in a pickle, -1 if there is none."""
+    key = False
+    try:
+        for operation, argument, _ in pickletools.genops(content):
+            if key and isinstance(argument, int) and operation.name in _NUMBERS:
+                return argument
+            if isinstance(argument, str):
+                key = argument == "global_step"
+    except ValueError:  # of another kind of pickle
+        pass
+    return -1
