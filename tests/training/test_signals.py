@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -61,3 +63,31 @@ def test_in_a_side_thread_nothing_is_installed():
         thread.join()
     assert answers == [False, True]
     assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+
+
+LOADER = """
+import torch
+from torch.utils.data import DataLoader
+from undaunted.training import Session, ignore_stop_signals
+loader = DataLoader(
+    torch.arange(10000), batch_size=4, num_workers=2, persistent_workers={persistent},
+    worker_init_fn=ignore_stop_signals,
+)
+batches = iter(loader)
+with Session() as session:
+    for step in range(5):
+        with session.step(step):
+            next(batches)
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_program_whose_workers_ignore_the_signal_ends_without_a_word(tmp_path, persistent):
+    script = LOADER.format(persistent=persistent)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=100, cwd=tmp_path
+    )
+    assert ended.returncode == 0
+    assert "Traceback" not in ended.stderr
+    assert "killed by signal" not in ended.stderr

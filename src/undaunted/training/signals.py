@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -90,14 +91,29 @@ def _end_workers_at_exit() -> None:
 
 
 def _end_workers() -> None:
+    """End the daemons among the children; at once where they ignore SIGTERM.
+
+    torch's handler of SIGCHLD raises when a worker of a loader is killed: it is put back before.
+    """
     workers = [one for one in multiprocessing.active_children() if one.daemon]
+    if workers and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for worker in workers:
-        worker.terminate()
+        (worker.kill if _ignores_stop(worker.pid) else worker.terminate)()
     deadline = time.monotonic() + _END_S
     for worker in workers:
         worker.join(max(0.0, deadline - time.monotonic()))
         if worker.is_alive():
             worker.kill()
+
+
+def _ignores_stop(pid: int | None) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text("ascii", "replace")
+        ignored = int(status.partition("SigIgn:")[2].split()[0], 16)
+    except (OSError, ValueError, IndexError):
+        return False
+    return bool(ignored >> (signal.SIGTERM - 1) & 1)
 
 
 def signal_number(name: str | int) -> int:

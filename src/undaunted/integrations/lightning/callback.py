@@ -196,7 +196,7 @@ def _begin_epoch(loop: Any, states: Any) -> None:
     loaders, fetcher = loop._combined_loader, loop._data_fetcher  # noqa: SLF001
     for loader in loaders.flattened:
         for owner in (loader, getattr(loader, "batch_sampler", None)):
-            sampler = getattr(owner, "sampler", None)
+            sampler: Any = getattr(owner, "sampler", None)
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(loop.epoch_progress.current.processed)
     left = next(fetcher, None)  # samplers take their state when they are asked for a batch
