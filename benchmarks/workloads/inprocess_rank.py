@@ -89,7 +89,7 @@ def undaunted(rank: Rank) -> None:
     def train(call: inprocess.CallWrapper) -> None:
         rank.train(call.iteration, call.store if rank.backend else None, call.ping)
 
-    inprocess.Wrapper()(train)(None)
+    inprocess.Wrapper(max_identical_faults=None)(train)(None)
 
 
 def nvrx(rank: Rank, **intervals: timedelta) -> None:

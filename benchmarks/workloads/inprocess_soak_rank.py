@@ -84,7 +84,7 @@ class Rank:
             plugins["rank_assignment"] = inprocess.Compose(
                 assignment.MaxActiveWorldSize(most), assignment.ShiftRanks()
             )
-        return inprocess.Wrapper(**plugins)
+        return inprocess.Wrapper(max_identical_faults=None, **plugins)
 
     # --- plug-ins ---------------------------------------------------------------------------------
 

@@ -36,6 +36,8 @@ PROGRAM = """
         pathlib.Path(f"here{rank}-{round_}").touch()
         gives_up = sys.argv[1] == "abort"
         back = "UNDAUNTED_INPROCESS_REJOIN" in os.environ
+        if sys.argv[1] == "always":
+            raise ValueError("never works")
         if gives_up or (call.iteration == 0 and rank == "1" and not back):
             while len(list(pathlib.Path().glob(f"here*-{round_}"))) < 3:
                 threading.Event().wait(0.02)
@@ -276,3 +278,11 @@ def test_a_call_that_cannot_go_on_is_restarted_with_new_processes_then_given_up(
         assert all("RestartAbort" in str(verdict["line"]) for verdict in verdicts)
         actions = [event["action"] for event in launcher.events("decision")]
         assert actions == ["restart", "end"]
+
+
+def test_a_function_that_fails_at_once_each_time_is_given_up(tmp_path: Path) -> None:
+    with launched(tmp_path, PROGRAM, *RANKS, args=("always",)) as launcher:
+        assert launcher.finish() == 1
+        launcher.wait_for("the same fault 3 times in a row.*never works")
+        assert len(re.findall("iteration 2: rank", launcher.text)) == 3
+        assert "iteration 3: rank" not in launcher.text

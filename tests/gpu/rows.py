@@ -253,6 +253,7 @@ def nccl_in_process(_folder: Path) -> str:
     @inprocess.Wrapper(
         initialize=inprocess.initialize.RetryController(max_iterations=5),
         health_check=inprocess.health_check.CudaHealthCheck(timedelta(seconds=20)),
+        max_identical_faults=None,
     )
     def train(call: inprocess.CallWrapper) -> float:
         began.append(time.monotonic())

@@ -237,7 +237,7 @@ def main() -> None:
         reserve = inprocess.rank_assignment.MaxActiveWorldSize(active)
         shift = inprocess.rank_assignment.ShiftRanks()
         limits["rank_assignment"] = inprocess.Compose(reserve, shift)
-    wrapped = inprocess.Wrapper(**limits)(SCENARIOS[sys.argv[1]])
+    wrapped = inprocess.Wrapper(max_identical_faults=None, **limits)(SCENARIOS[sys.argv[1]])
     for _ in range(times):
         tell(result=wrapped(None, **settings))
 

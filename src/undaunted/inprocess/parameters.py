@@ -86,7 +86,7 @@ class Parameters:
     monitor_process_logfile: str | None
     monitor_process_pidfile: str | None
     enabled: bool
-    max_identical_faults: int | None = None
+    max_identical_faults: int | None = 3
 
     def __post_init__(self) -> None:
         self._check_types()

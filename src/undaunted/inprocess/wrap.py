@@ -81,7 +81,7 @@ class Wrapper:
         enabled: bool = True,
         completion: Completion | Callable[..., Any] | None = None,
         terminate: Terminate | Callable[..., Any] | None = None,
-        max_identical_faults: int | None = None,
+        max_identical_faults: int | None = 3,
     ) -> None:
         """Check the arguments.
 
@@ -118,8 +118,10 @@ class Wrapper:
                 logged.
             terminate: called in a rank that leaves.
             max_identical_faults: the same exception, raised at the same line this often in a row
-                without a `CallWrapper.ping` or ``soft_timeout`` in between, ends the call with
-                `RestartAbort` in all ranks; None = the function is restarted for ever.
+                without progress, ends the call with `RestartAbort` in all ranks. Progress is a
+                `CallWrapper.ping`, a higher number of ``undaunted.step``, or an iteration of
+                ``soft_timeout``. From the second time on it is called again after a pause of 1 s,
+                2 s, ... 5 s. None = it is restarted for ever, without a pause.
 
         Raises:
             TypeError: an argument has the wrong type.

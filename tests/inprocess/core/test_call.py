@@ -231,12 +231,14 @@ def test_reasons_are_bounded() -> None:
 
 def restart(job: Job, epoch: int, fingerprint: str, progress: int = 0) -> Job:
     job.feed(job.fault(1, epoch, fingerprint))
-    return job.joins(epoch + 1, *ALL, progress=progress)
+    job.joins(epoch + 1, *ALL, progress=progress)
+    return job.feed(*map(c.TimerFired, [name for name in job.timers if name.startswith("pause")]))
 
 
 def test_the_same_fault_again_and_again_ends_the_call() -> None:
     job = running(repeats=3)
     restart(job, 0, "a")
+    assert "pause 0 1" not in job.timers
     restart(job, 1, "a")
     assert isinstance(job.told(0)[-1], m.Record)
     restart(job, 2, "a")
@@ -244,6 +246,21 @@ def test_the_same_fault_again_and_again_ends_the_call() -> None:
     assert end.kind == "abort"
     assert "boom" in end.text
     assert job.notes[-1].what == "ended"
+
+
+def test_before_a_fault_that_repeats_is_met_again_is_a_pause() -> None:
+    job = running(repeats=10)
+    for epoch in range(6):
+        restart(job, epoch, "a")
+    pauses = [job.timers[f"pause 0 {epoch}"] for epoch in range(2, 7)]
+    assert pauses == sorted(pauses)
+    assert (pauses[0], pauses[-1]) == (1.0, 5.0)
+    job.all_told()
+    job.feed(job.fault(1, 6, "a")).joins(7, *ALL)
+    assert not any(isinstance(one, m.Record) for told in job.all_told().values() for one in told)
+    job.feed(c.TimerFired("barrier 0 7"), job.lost(2))  # while it lasts
+    job.feed(c.TimerFired("pause 0 7"))
+    assert record_of(job).members == (0, 1, 3)
 
 
 @pytest.mark.parametrize(

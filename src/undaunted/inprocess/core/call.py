@@ -36,6 +36,10 @@ class CallState(enum.Enum):
     OVER = enum.auto()
 
 
+# Before a function that fails at once is called again.
+_LONGEST_PAUSE_S = 5.0
+
+
 @dataclass(slots=True)
 class Streak:
     """Counts how often in a row the same fault comes, without progress of any rank in between."""
@@ -44,20 +48,14 @@ class Streak:
     _fingerprints: frozenset[str] = frozenset()
     _progress: dict[int, int] = field(default_factory=dict)
 
-    def repeats(
-        self,
-        reasons: tuple[m.Reason, ...],
-        joins: Collection[m.Join],
-        limit: int,
-        *,
-        long: bool = False,
-    ) -> bool:
-        """Count the stop of an epoch; return whether the fault has come ``limit`` times in a row.
+    def add(
+        self, reasons: tuple[m.Reason, ...], joins: Collection[m.Join], *, long: bool = False
+    ) -> int:
+        """Count the stop of an epoch; return how often in a row the fault has come.
 
         Args:
             reasons: of the stop.
             joins: of the ranks, with their progress.
-            limit: 0 = none, the result is False.
             long: the epoch has run long enough to count as progress.
         """
         progress = {join.job_rank: join.progress for join in joins}
@@ -74,7 +72,7 @@ class Streak:
         else:
             self._count = 1 if fingerprints else 0
             self._fingerprints = fingerprints
-        return 0 < limit <= self._count
+        return self._count
 
 
 @dataclass(slots=True)
@@ -112,6 +110,7 @@ class Call:
     _completed: set[int] = field(default_factory=set)
     _returned: bool = False  # the function has returned in one of these
     _streak: Streak = field(default_factory=Streak)
+    _pauses: bool = False  # all have joined, and the fault was the one before
     _last: int = -1  # the rank that has joined last
     _ran_s: float = 0.0  # how long the epoch ran that was stopped
     _evidence: dict[int, m.Evidence] = field(default_factory=dict)  # of a hang
@@ -253,6 +252,11 @@ class Call:
         """A timer has run out."""
         if self.over or epoch != self.epoch:
             return []
+        if what == "pause" and self._pauses:
+            self._pauses = False
+            return self._make_record(now)
+        if what == "barrier" and self._pauses:
+            return []  # all have joined
         if what == "barrier" and self.state is CallState.GATHERING:
             return self._barrier_timeout(now)
         if what == "completion" and self.state is CallState.RUNNING:
@@ -335,15 +339,22 @@ class Call:
         return msgspec.structs.replace(reason, text=text, consequence=True, fingerprint="")
 
     def _record_if_all_joined(self, now: int) -> list[c.ControllerCommand]:
-        if self.held or self.state is not CallState.GATHERING:
+        if self.held or self._pauses or self.state is not CallState.GATHERING:
             return []
         if not self.members <= self._joins.keys():
             return []
         long = self._ran_s >= self.enter.limits.soft_timeout
-        limit = self.enter.repeats
-        if self._streak.repeats(self._reasons, self._joins.values(), limit, long=long):
-            text = f"the same fault {limit} times in a row, without progress"
+        times = self._streak.add(self._reasons, self._joins.values(), long=long)
+        if 0 < self.enter.repeats <= times:
+            text = f"the same fault {times} times in a row, without progress (max_identical_faults)"
             return self.end("abort", f"{text}: {self._reasons[0].text or self._reasons[0].kind}")
+        if times > 1 and self.enter.repeats:
+            self._pauses = True
+            longest = min(_LONGEST_PAUSE_S, self.enter.limits.barrier_timeout / 4)
+            return [self._timer("pause", min(2.0 ** min(times - 2, 8), longest))]
+        return self._make_record(now)
+
+    def _make_record(self, now: int) -> list[c.ControllerCommand]:
         try:
             record = make_record(
                 self.number,

@@ -69,7 +69,7 @@ class Enter(msgspec.Struct, frozen=True, tag=True):
         node: name of its host.
         limits: of this call.
         repeats: the call is ended when the same fault has come this often in a row, without
-            progress in between; 0 = never.
+            progress in between, and before that there are pauses; 0 = neither.
         rejoin: the process takes the place of a lost one, and may join a call that has begun. It
             does not know the call's number: it says call 0, and joins epoch 0 as rank -1; the
             record that it hears then has the right numbers.
@@ -96,7 +96,7 @@ class Join(msgspec.Struct, frozen=True, tag=True):
         world_size: as assigned in the epoch before; in epoch 0 that of the job.
         store: ``HOST:PORT`` where it would serve the epoch's store, "" = it cannot.
         info: `RankAssignment.info` of the rank, for all ranks; JSON can hold it; None = nothing.
-        progress: how often the rank has called ``ping``.
+        progress: grows with each ``ping``, and with the highest ``undaunted.step``.
         phases: durations of the phases of its recovery, seconds, by name.
     """
 

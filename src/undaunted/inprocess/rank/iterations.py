@@ -47,6 +47,7 @@ from undaunted.inprocess.rank_assignment import (
     activate,
 )
 from undaunted.inprocess.state import Mode
+from undaunted.progress.writer import last_iteration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -77,6 +78,7 @@ class Iterations:
         self._limits = parameters.limits()
         self._error: BaseException | None = None  # that ended the function in this epoch
         self._outer = sys.exc_info()[1]
+        self._furthest = 0  # of the numbers of `undaunted.step`
         self._result: Any = None
         self._phases: dict[str, float] = {}
         self._tag = "other_ex"  # of the code that runs, for log lines
@@ -132,6 +134,7 @@ class Iterations:
 
     def _ready(self) -> Join:
         session, state = self._session, self._state
+        self._furthest = max(self._furthest, last_iteration() or 0)
         return Join(
             call=session.call,
             job_rank=session.link.job_rank,
@@ -140,7 +143,7 @@ class Iterations:
             world_size=state.world_size,
             store=session.store.address(),
             info=_wanted_info(self._parameters.rank_assignment, state),
-            progress=session.page.pings,
+            progress=session.page.pings + self._furthest,
             phases=self._phases,
         )
 
