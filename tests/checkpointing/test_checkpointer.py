@@ -379,6 +379,8 @@ def test_after_an_abort_nothing_goes_on(tmp_path: Path) -> None:
     checkpoints = Checkpointer(tmp_path, timeout=60, bandwidth=1e5, on_failure="retry", slots=2)
     for step in (1, 2):
         checkpoints.save(step, {"x": torch.ones(1 << 20)})
+    for step in (1, 2):  # 42 s of the bandwidth each
+        assert not (tmp_path / f"step-{step:08}").exists()
     checkpoints.abort()
     assert not checkpoints._saves._thread.is_alive()
     assert checkpoints._writer._process is None

@@ -86,7 +86,11 @@ def test_slow_a_second_time(network: SlowNetwork) -> None:
     network.slow()
     network.lift()
     network.slow()
+    said, _ = send(network, 8000).communicate(timeout=60)
+    assert float(said) > 0.5
     network.lift()
+    said, _ = send(network, 1_000_000).communicate(timeout=60)
+    assert float(said) < 60
 
 
 def test_nothing_but_a_loopback(network: SlowNetwork) -> None:

@@ -262,8 +262,10 @@ def test_no_file_is_nothing_to_talk_about(tmp_path):
     assert (entries, "cannot be read" in problem) == ([], True)
 
 
-def test_the_end_of_a_round_that_never_began(start):
-    start().keeper.end_round()
+def test_the_end_of_a_round_that_never_began_writes_nothing(start):
+    node = start()
+    node.keeper.end_round()
+    assert read(str(node.path)) == ([], "")
 
 
 # --- a hang ---------------------------------------------------------------------------------------

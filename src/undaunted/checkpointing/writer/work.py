@@ -151,8 +151,7 @@ class _Pace:
         self._work = work
         self._page = page
         self._lock = threading.Lock()
-        block = work.write.block_bytes
-        self._bucket = Bucket(bandwidth, block, time.monotonic()) if bandwidth else None
+        self._bucket = Bucket(bandwidth, 0.0, time.monotonic()) if bandwidth else None
 
     def wrote(self, count: int) -> None:
         """Called after each block, by any thread."""
