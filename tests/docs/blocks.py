@@ -38,7 +38,8 @@ VARIABLE = (
     (re.compile(r"\d+(\.\d+)? (ms|s|min|h)\b"), "TIME"),
     (re.compile(r"\bpid \d+"), "pid N"),
     (re.compile(r"\b(node|of \S+ on) [\w.-]+"), r"\1 NODE"),
-    (re.compile(r"\bloss \d+\.\d+"), "loss X"),
+    # The last digits are those of the processor and its library.
+    (re.compile(r"\b(loss \d+\.\d\d)\d+"), r"\1"),
     (re.compile(r"\.py:\d+"), ".py:LINE"),
 )
 
