@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from undaunted.base import process
+from undaunted.base.memory import open_memfd
 from undaunted.fault_tolerance.worker import messages
 from undaunted.fault_tolerance.worker.numerics import TEMPLATE_ENVIRONMENT
 
@@ -282,7 +283,7 @@ class FreshSpawner:
 
     def _spawn(self, spec: WorkerSpec) -> int:
         orders = messages.Fork(number=0, specs=[spec])
-        fd = os.memfd_create("undaunted-worker", os.MFD_CLOEXEC)
+        fd = open_memfd("undaunted-worker")
         with os.fdopen(fd, "wb") as file:
             file.write(messages.encode(orders)[messages.HEADER.size :])
             file.seek(0)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 
 from undaunted.base import process
+from undaunted.base.memory import open_memfd
 from undaunted.fault_tolerance.worker import likeness
 from undaunted.fault_tolerance.worker.import_notes import changes, installed_file, stamp
 from undaunted.fault_tolerance.worker.imports import Imports, silence
@@ -106,7 +107,7 @@ def read(fd: int) -> Learned:
 
 def write(learned: Learned) -> int:
     """Return a descriptor of a file for `read`."""
-    fd = os.memfd_create("undaunted-learned", os.MFD_CLOEXEC)
+    fd = open_memfd("undaunted-learned")
     with os.fdopen(os.dup(fd), "wb") as file:
         file.write(msgspec.json.encode(learned))
     return fd
@@ -284,7 +285,7 @@ class _Check:
     @classmethod
     def forked(cls, learned: Learned, imports: WarmImports) -> _Check:
         """Fork, as a worker is forked."""
-        fd = os.memfd_create("undaunted-compared", os.MFD_CLOEXEC)
+        fd = open_memfd("undaunted-compared")
         template = os.getpid()
         pid = os.fork()
         if pid == 0:

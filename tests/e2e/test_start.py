@@ -1,0 +1,115 @@
+"""The launcher in surroundings that users have: other builds of Python, kernels, environments."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import undaunted
+from tests.e2e.launcher import launched
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+
+SRC = Path(undaunted.__file__).parent
+# Names that a build of Python has or lacks: they need a C library newer than 2.17, or the headers
+# of a kernel newer than 3.10, which is what builds for all of Linux are made with.
+OPTIONAL = re.compile(
+    r"memfd_create|MFD_\w+|pidfd_\w+|PIDFD_\w+|P_PIDFD|CLD_\w+|copy_file_range|getrandom|GRND_\w+"
+    r"|RWF_\w+|splice|SPLICE_\w+|close_range|CLONE_\w+|unshare|setns|login_tty|EPOLLEXCLUSIVE"
+    r"|EFD_\w+_|F_ADD_SEALS|F_GET_SEALS|F_SEAL_\w+|F_OFD_\w+|MADV_(?:FREE|WIPE\w+|KEEP\w+|COLD"
+    r"|PAGEOUT|POPULATE\w+)|MAP_(?:FIXED_NOREPLACE|SHARED_VALIDATE|SYNC)|SO_INCOMING_CPU"
+    r"|TCP_(?:NOTSENT_LOWAT|CC_INFO|SAVE\w*|FASTOPEN\w*|ULP|ZEROCOPY\w*)|SCHED_DEADLINE"
+    r"|timerfd_\w+|TFD_\w+|posix_spawn_file_actions_\w+|POSIX_SPAWN_CLOSEFROM|EX_NOTFOUND"
+)
+MODULES = ("os", "posix", "signal", "socket", "select", "fcntl", "mmap", "resource", "time")
+OLD_BUILD = """
+    import fcntl, mmap, os, posix, re, resource, select, signal, socket, time
+    for module in (os, posix, signal, socket, select, fcntl, mmap, resource, time):
+        for name in dir(module):
+            if re.fullmatch({pattern!r}, name):
+                delattr(module, name)
+    def without(name, at, words):
+        there = getattr(os, name)
+        def call(*args, **kwargs):
+            if len(args) > at or any(kwargs.get(word) for word in words):
+                raise NotImplementedError(f"{{name}}: {{words}} unavailable on this platform")
+            return there(*args, **kwargs)
+        setattr(os, name, call)
+    if {old_calls!r}:  # their functions are there, and refuse what came later
+        without("posix_spawn", 3, ("setsid", "scheduler"))
+        without("posix_spawnp", 3, ("setsid", "scheduler"))
+        without("preadv", 3, ("flags",))
+        without("pwritev", 3, ("flags",))
+"""
+JOB = """
+    import os, undaunted
+    again = os.environ["TORCHELASTIC_RESTART_COUNT"]
+    undaunted.step(int(again))
+    print("rank", os.environ["RANK"], "in round", again, flush=True)
+    if again == "0" and os.environ["RANK"] == "1":
+        os.kill(os.getpid(), 9)
+    print("done", flush=True)
+"""
+
+
+def used() -> Iterator[tuple[Path, str, str]]:
+    """Yield the names of these modules that our code uses; no module where it looks for one."""
+    for path in sorted(SRC.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Attribute(value=ast.Name(id=module), attr=name) if module in MODULES:
+                    yield path, module, name
+                case ast.Call(
+                    func=ast.Name(id="getattr" | "hasattr"),
+                    args=[ast.Name(id=module), ast.Constant(value=str(name)), *_],
+                ) if module in MODULES:
+                    yield path, "", name
+
+
+def taken_away() -> list[str]:
+    return sorted({name for _, _, name in used() if OPTIONAL.fullmatch(name)})
+
+
+def old_build(place: Path, pattern: str, *, old_calls: bool = True) -> str:
+    """Make a place for PYTHONPATH that takes names away from every interpreter of a job."""
+    place.mkdir()
+    code = textwrap.dedent(OLD_BUILD).format(pattern=pattern, old_calls=old_calls)
+    (place / "sitecustomize.py").write_text(code)
+    return os.pathsep.join([str(place), *filter(None, [os.environ.get("PYTHONPATH", "")])])
+
+
+@pytest.mark.parametrize("mode", ["warm", "fresh"])
+def test_a_python_that_was_built_for_an_old_c_library(tmp_path: Path, mode: str) -> None:
+    path = old_build(tmp_path / "site", OPTIONAL.pattern)
+    options = ("--nproc-per-node", "2", "--max-restarts", "1", "--worker-start", mode)
+    with launched(tmp_path, JOB, *options, PYTHONPATH=path) as launcher:
+        assert launcher.finish() == 0, launcher.text
+    assert launcher.text.count("in round 1") == 2
+    assert "Traceback" not in launcher.text
+
+
+@pytest.mark.parametrize("name", taken_away())
+def test_a_python_that_lacks_one_name(tmp_path: Path, name: str) -> None:
+    path = old_build(tmp_path / "site", name, old_calls=False)
+    with launched(tmp_path, JOB, "--max-restarts", "0", PYTHONPATH=path) as launcher:
+        assert launcher.finish() == 0, launcher.text
+    assert "Traceback" not in launcher.text
+
+
+def test_names_that_a_python_may_lack_are_looked_for_where_they_are_used() -> None:
+    looked_for = {(path, name) for path, module, name in used() if not module}
+    bare = {
+        f"{path.relative_to(SRC)}: {module}.{name}"
+        for path, module, name in used()
+        if module and OPTIONAL.fullmatch(name) and (path, name) not in looked_for
+    }
+    assert bare == set()
