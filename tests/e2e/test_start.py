@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import os
+import platform
 import re
+import shutil
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import undaunted
-from tests.e2e.launcher import launched
+from tests.e2e.launcher import Launcher, launched
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,3 +115,24 @@ def test_names_that_a_python_may_lack_are_looked_for_where_they_are_used() -> No
         if module and OPTIONAL.fullmatch(name) and (path, name) not in looked_for
     }
     assert bare == set()
+
+
+@pytest.mark.parametrize("call", ["pidfd_open", "memfd_create", "eventfd2", "fallocate", "prctl"])
+@pytest.mark.parametrize("error", ["ENOSYS", "EPERM"])
+def test_a_kernel_without_a_call_that_is_needed(tmp_path: Path, call: str, error: str) -> None:
+    if not shutil.which("strace"):
+        pytest.skip("no strace")
+    inject = ("strace", "-f", "-qq", "-o", "/dev/null", "-e", f"inject={call}:error={error}")
+    (tmp_path / "train.py").write_text("print('trains')")
+    launcher = Launcher(["--run-dir", "run", "train.py"], tmp_path, enter=inject)
+    try:
+        assert launcher.finish() == 2
+    finally:
+        launcher.close()
+    first = launcher.seen[0]
+    assert call.removesuffix("2") in first
+    assert platform.release() in first
+    assert "seccomp" in launcher.text
+    assert "Traceback" not in launcher.text
+    assert "trains" not in launcher.text
+    assert not launcher.run_dir.exists()
