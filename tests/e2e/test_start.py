@@ -6,7 +6,9 @@ import ast
 import os
 import platform
 import re
+import shlex
 import shutil
+import sys
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -135,4 +137,63 @@ def test_a_kernel_without_a_call_that_is_needed(tmp_path: Path, call: str, error
     assert "seccomp" in launcher.text
     assert "Traceback" not in launcher.text
     assert "trains" not in launcher.text
+    assert not launcher.run_dir.exists()
+
+
+def other_python(folder: Path, content: str) -> str:
+    path = folder / "other python"
+    path.write_text(f"#!/bin/bash\n{content}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('exec {python} -S -E "$@"', ("msgspec", "pip install")),
+        ("echo undaunted asks: 3 8 1", ("Python 3.8", "3.11")),
+        ("echo hello; echo cannot load the image >&2; exit 7", ("7", "cannot load the image")),
+    ],
+)
+def test_an_interpreter_that_ranks_cannot_use(
+    tmp_path: Path, content: str, words: tuple[str, ...]
+) -> None:
+    python = other_python(tmp_path, content.format(python=shlex.quote(sys.executable)))
+    with launched(tmp_path, "print('trains')", PYTHON_EXEC=python) as launcher:
+        assert launcher.finish() == 2
+    assert f"PYTHON_EXEC: {python}" in launcher.seen[0]
+    assert all(word in launcher.text for word in words)
+    assert "Traceback" not in launcher.text
+    assert not launcher.run_dir.exists()
+
+
+@pytest.mark.parametrize("mode", ["warm", "fresh"])
+@pytest.mark.parametrize(
+    "content", ['{python} "$@"; exit $?', 'echo a banner; (bash -c \'{python} "$@"\' bash "$@")']
+)
+def test_an_interpreter_that_starts_python_as_its_child(
+    tmp_path: Path, content: str, mode: str
+) -> None:
+    python = other_python(tmp_path, content.format(python=shlex.quote(sys.executable)))
+    options = ("--nproc-per-node", "2", "--max-restarts", "1", "--worker-start", mode)
+    script = """
+        import os, sys, undaunted
+        undaunted.step(0)
+        again = os.environ["TORCHELASTIC_RESTART_COUNT"]
+        print("rank", os.environ["RANK"], "in round", again, flush=True)
+        sys.exit(3 if (again, os.environ["RANK"]) == ("0", "1") else 0)
+    """
+    with launched(tmp_path, script, *options, PYTHON_EXEC=python) as launcher:
+        assert launcher.finish() == 0, launcher.text
+    assert launcher.text.count("in round 1") == 2
+
+
+def test_a_script_that_can_be_read_only_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "script")
+    launcher = Launcher(["--run-dir", "run", "script"], tmp_path)
+    try:
+        assert launcher.finish() == 2
+    finally:
+        launcher.close()
+    assert "pipe" in launcher.seen[0]
     assert not launcher.run_dir.exists()

@@ -151,6 +151,14 @@ def start_time(pid: int) -> int | None:
     return stat.start_time if stat is not None else None
 
 
+def is_below(pid: int, ancestor: int) -> bool:
+    """Return whether ``pid`` is ``ancestor``, or a process below it."""
+    while pid > 1 and pid != ancestor:
+        stat = read_stat(pid)
+        pid = stat.ppid if stat is not None else 0
+    return pid == ancestor
+
+
 def descendants(pid: int, spare: Collection[tuple[int, int]] = ()) -> list[int]:
     """Return the pids below ``pid``, parents before children; zombies are included.
 

@@ -12,7 +12,7 @@ from undaunted.base.options import variable_of
 from undaunted.cli.directories import make_log_dir, make_run_dir
 from undaunted.cli.messages import UsageError
 from undaunted.cli.options import RUN
-from undaunted.cli.program import check_program, program_kind
+from undaunted.cli.program import check_interpreter, check_program, program_kind
 from undaunted.cli.settings import (
     attribution_service,
     check_settings,
@@ -34,7 +34,7 @@ from undaunted.fault_tolerance.run_config import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from undaunted.cli.options import RunParsed
@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
 def _run(parsed: RunParsed) -> int:
     if objection := system_calls.objection():
         raise UsageError(objection)
-    config, notice = build_config(parsed, os.environ, _current_directory())
+    config, notice = build_config(parsed, os.environ, _current_directory(), check_interpreter)
     for line in notice.splitlines():
         config.lines.show(line)
     from undaunted.fault_tolerance.front import run
@@ -68,8 +68,19 @@ def _run(parsed: RunParsed) -> int:
     return code if config.exit_codes == "all" else _SIMPLE.get(code, code)
 
 
-def build_config(parsed: RunParsed, environ: Mapping[str, str], cwd: str) -> tuple[RunConfig, str]:
+def build_config(
+    parsed: RunParsed,
+    environ: Mapping[str, str],
+    cwd: str,
+    ask: Callable[[str], None] | None = None,
+) -> tuple[RunConfig, str]:
     """Check everything and make the directories, in this order; nothing is started.
+
+    Args:
+        parsed: the command line.
+        environ: of this process.
+        cwd: where it is.
+        ask: whether ranks can run in an interpreter; raises UsageError if not.
 
     Returns:
         The configuration, and lines for the user ("" if there is nothing to say).
@@ -82,6 +93,8 @@ def build_config(parsed: RunParsed, environ: Mapping[str, str], cwd: str) -> tup
     kind = program_kind(parsed)
     python = environ.get("PYTHON_EXEC") or sys.executable
     check_program(kind, parsed.target, cwd, python, environ)
+    if ask is not None and kind != "program" and python != sys.executable:
+        ask(python)
     _check_contradictions(parsed)
     check_settings(parsed, environ)
     nproc = _resolve_nproc(parsed, environ)
