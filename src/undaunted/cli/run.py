@@ -91,10 +91,11 @@ def build_config(
     parsed, file_notice = with_file(parsed, cwd)
     options = parsed.options
     kind = program_kind(parsed)
-    python = environ.get("PYTHON_EXEC") or sys.executable
+    given = environ.get("PYTHON_EXEC", "")
+    python = given or sys.executable
     check_program(kind, parsed.target, cwd, python, environ)
-    if ask is not None and kind != "program" and python != sys.executable:
-        ask(python)
+    if ask is not None and given and kind != "program":
+        ask(given)
     _check_contradictions(parsed)
     check_settings(parsed, environ)
     nproc = _resolve_nproc(parsed, environ)
