@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import platform
 import re
@@ -197,3 +198,38 @@ def test_a_script_that_can_be_read_only_once(tmp_path: Path) -> None:
         launcher.close()
     assert "pipe" in launcher.seen[0]
     assert not launcher.run_dir.exists()
+
+
+@pytest.fixture
+def one_cpu(tmp_path: Path) -> Iterator[Path]:
+    """A control group below one that may use the time of one CPU."""
+    version_1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").exists()
+    group = Path("/sys/fs/cgroup", "cpu" if version_1 else "", f"undaunted-{os.getpid()}")
+    inner = group / "inner"
+    try:
+        inner.mkdir(parents=True)
+        file, text = ("cpu.cfs_quota_us", "100000") if version_1 else ("cpu.max", "100000 100000")
+        (group / file).write_text(text)
+        yield inner
+    except OSError as error:
+        pytest.skip(f"no control groups here: {error}")
+    finally:
+        for folder in (inner, group):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+def test_as_many_ranks_as_the_control_group_has_time_for(tmp_path: Path, one_cpu: Path) -> None:
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one CPU anyway")
+    script = "import os; print('ranks:', os.environ['WORLD_SIZE'], '')"
+    (tmp_path / "train.py").write_text(script)
+    enter = ("bash", "-c", f'echo $$ > {one_cpu}/cgroup.procs; exec "$@"', "bash")
+    command = ["--run-dir", "run", "--nproc-per-node", "auto", "train.py"]
+    launcher = Launcher(command, tmp_path, enter=enter)
+    try:
+        assert launcher.finish() == 0
+    finally:
+        launcher.close()
+    assert "control group" in launcher.seen[0]
+    assert launcher.text.count("ranks: 1 ") == 1

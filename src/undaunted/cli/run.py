@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from undaunted.base import system_calls, values
+from undaunted.base.cgroups import cpu_quota, usable_cpus
 from undaunted.base.ids import file_name, new_run_id, node_name
 from undaunted.base.options import variable_of
 from undaunted.cli.directories import make_log_dir, make_run_dir
@@ -170,7 +171,14 @@ def build_config(
     )
     variables = (_old_variable(parsed), RUN.unknown_variables(environ))
     ignored = (_unknown_keys(parsed, others), *_absent_ranks(parsed, nproc))
-    notices = (*variables, *ignored, file_notice, limits_notice, dir_notice)
+    notices = (
+        *variables,
+        *ignored,
+        _ranks_by_quota(parsed, nproc),
+        file_notice,
+        limits_notice,
+        dir_notice,
+    )
     return config, "\n".join(filter(None, notices))
 
 
@@ -230,17 +238,28 @@ def _resolve_nproc(parsed: RunParsed, environ: Mapping[str, str]) -> int:
     wanted = parsed.options.nproc_per_node
     if isinstance(wanted, int):
         return wanted
-    from undaunted.cli.devices import cpu_count, gpu_count
+    from undaunted.cli.devices import gpu_count
 
     if wanted == "cpu":
-        return cpu_count()
+        return usable_cpus()
     gpus = gpu_count(environ)
     if gpus == 0 and wanted == "gpu":
         raise UsageError(
             f"{parsed.source('nproc-per-node')} gpu: no NVIDIA or AMD GPU is visible here (see "
             "CUDA_VISIBLE_DEVICES); give the number of workers, or auto"
         )
-    return gpus or cpu_count()
+    return gpus or usable_cpus()
+
+
+def _ranks_by_quota(parsed: RunParsed, nproc: int) -> str:
+    """Say that the number of ranks is a limit of CPU time, if it is."""
+    wanted, cpus = parsed.options.nproc_per_node, len(os.sched_getaffinity(0))
+    if isinstance(wanted, int) or nproc >= cpus or nproc != cpu_quota():
+        return ""
+    return (
+        f"{parsed.source('nproc-per-node')} {wanted}: {nproc}, as the control group of this "
+        f"process limits its CPU time (the machine lets it use {cpus} CPUs)"
+    )
 
 
 def _check_devices(parsed: RunParsed, environ: Mapping[str, str], nproc: int) -> None:
