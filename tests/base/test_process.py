@@ -174,6 +174,16 @@ assert not process.die_with_parent(parent), "that one is not our parent"
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.fixture(params=["as built now", "as built for an old C library"])
+def spawn_of_python(request, monkeypatch):
+    def refuse(*_args, **_kwargs):
+        raise NotImplementedError("setsid unavailable on this platform")
+
+    if request.param != "as built now":
+        monkeypatch.setattr(os, "posix_spawnp", refuse)
+
+
+@pytest.mark.usefixtures("spawn_of_python")
 def test_spawn_passes_descriptors_and_resets_signals(tmp_path):
     out = tmp_path / "out"
     r, w = os.pipe()
@@ -197,6 +207,7 @@ def test_spawn_passes_descriptors_and_resets_signals(tmp_path):
     assert str(w) not in text.partition("[")[2].replace("]", "").replace(")", "").split(", ")
 
 
+@pytest.mark.usefixtures("spawn_of_python")
 def test_spawn_resets_signals_that_are_ignored_here(tmp_path):
     numbers = (signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT)
     code = f"import signal; assert not any(signal.getsignal(n) for n in {[*map(int, numbers)]})"
@@ -209,6 +220,7 @@ def test_spawn_resets_signals_that_are_ignored_here(tmp_path):
     assert os.waitpid(pid, 0)[1] == 0
 
 
+@pytest.mark.usefixtures("spawn_of_python")
 def test_spawn_of_what_is_not_there():
     with pytest.raises(FileNotFoundError, match="/no/such/python"):
         process.spawn(["/no/such/python"], {}, ())

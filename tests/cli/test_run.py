@@ -156,7 +156,7 @@ def test_environment(build):
 
 
 def test_number_of_workers_by_device(build, monkeypatch):
-    monkeypatch.setattr(devices, "cpu_count", lambda: 6)
+    monkeypatch.setattr(run, "usable_cpus", lambda: 6)
     monkeypatch.setattr(devices, "gpu_count", lambda _: 0)
     assert build("--nproc-per-node=cpu")[0].nproc_per_node == 6
     assert build("--nproc-per-node=auto")[0].nproc_per_node == 6

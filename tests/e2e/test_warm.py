@@ -139,3 +139,37 @@ def test_a_rank_that_comes_before_rank_0_is_not_refused_by_its_store(tmp_path: P
         assert "refused" not in launcher.text
         (spawned,) = launcher.events("workers_spawned")
         assert spawned["mode"] == "warm"
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("mode", ["warm", "fresh"])
+def test_what_a_program_sets_before_it_imports_torch_counts(tmp_path: Path, mode: str) -> None:
+    script = """
+        import os, sys
+        early = "torch" in sys.modules
+        os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
+        import torch.distributed as dist
+        print("level", dist.get_debug_level().name, "early", early, flush=True)
+    """
+    with launched(tmp_path, script, "--worker-start", mode) as launcher:
+        assert launcher.finish() == 0
+        launcher.wait_for(f"level DETAIL early {mode == 'warm'}")
+        assert "in advance" not in launcher.text
+
+
+@pytest.mark.parametrize("mode", ["warm", "fresh"])
+def test_a_package_that_a_program_brings_is_the_one_it_gets(tmp_path: Path, mode: str) -> None:
+    (tmp_path / "vendored").mkdir()
+    (tmp_path / "vendored/numpy.py").write_text("__version__ = 'vendored'")
+    script = """
+        import pathlib, sys
+        sys.path.insert(0, str(pathlib.Path(__file__).parent / "vendored"))
+        import numpy
+        print("numpy is", numpy.__version__, flush=True)
+    """
+    options = ("--nproc-per-node", "2", "--worker-start", mode)
+    with launched(tmp_path, script, *options) as launcher:
+        assert launcher.finish() == 0
+        launcher.wait_for("numpy is vendored")
+    lines = [line for line in launcher.seen if "in advance: train.py:3 changes sys.path" in line]
+    assert len(lines) == (1 if mode == "warm" else 0)

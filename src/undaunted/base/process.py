@@ -24,12 +24,15 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_GET_CHILD_SUBREAPER = 37
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PF_EXITING = 0x4  # of the flags in /proc/PID/stat, since Linux 2.6
 # Numbers of system calls newer than Linux 5.0 are the same on every architecture. Some builds of
 # Python lack the wrappers, because they were made on older kernel headers.
 _NR_PIDFD_SEND_SIGNAL = 424
 _NR_PIDFD_OPEN = 434
+# spawn.h: the child's signals are set, and it leads a session (glibc 2.26, musl 1.1.18).
+_SPAWN_FLAGS = 0x04 | 0x08 | 0x80
 
 
 # By number of the error: how shells call the limit, which it is, and its unit.
@@ -148,6 +151,14 @@ def start_time(pid: int) -> int | None:
     return stat.start_time if stat is not None else None
 
 
+def is_below(pid: int, ancestor: int) -> bool:
+    """Return whether ``pid`` is ``ancestor``, or a process below it."""
+    while pid > 1 and pid != ancestor:
+        stat = read_stat(pid)
+        pid = stat.ppid if stat is not None else 0
+    return pid == ancestor
+
+
 def descendants(pid: int, spare: Collection[tuple[int, int]] = ()) -> list[int]:
     """Return the pids below ``pid``, parents before children; zombies are included.
 
@@ -204,7 +215,7 @@ def open_pidfd(pid: int) -> int | None:
     try:
         if hasattr(os, "pidfd_open"):
             return os.pidfd_open(pid)
-        return _syscall(_NR_PIDFD_OPEN, pid, 0)
+        return system_call(_NR_PIDFD_OPEN, pid, 0)
     except ProcessLookupError:
         return None
 
@@ -215,7 +226,7 @@ def signal_pidfd(pidfd: int, number: int) -> bool:
         if hasattr(signal, "pidfd_send_signal"):
             signal.pidfd_send_signal(pidfd, number)
         else:
-            _syscall(_NR_PIDFD_SEND_SIGNAL, pidfd, number, 0, 0)
+            system_call(_NR_PIDFD_SEND_SIGNAL, pidfd, number, 0, 0)
     except ProcessLookupError:
         return False
     return True
@@ -252,6 +263,17 @@ def become_subreaper() -> None:
         OSError: the kernel refused.
     """
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def is_subreaper() -> bool:
+    """Return whether this process adopts every orphan among its descendants.
+
+    Raises:
+        OSError: the kernel refused, or knows no subreapers (Linux before 3.4).
+    """
+    answer = ctypes.c_int()
+    _prctl(_PR_GET_CHILD_SUBREAPER, ctypes.addressof(answer))
+    return bool(answer.value)
 
 
 def die_with_parent(parent: int, number: int = signal.SIGKILL) -> bool:
@@ -347,15 +369,56 @@ def spawn(argv: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int]) 
         actions += [(os.POSIX_SPAWN_DUP2, fd, spare), (os.POSIX_SPAWN_DUP2, spare, fd)]
     if pass_fds:
         actions.append((os.POSIX_SPAWN_CLOSE, spare))
-    return os.posix_spawnp(
-        argv[0],
-        list(argv),
-        dict(env),
-        file_actions=actions,
-        setsid=True,
-        setsigmask=[],
-        setsigdef=_DEFAULTS,
-    )
+    try:
+        return os.posix_spawnp(
+            argv[0],
+            list(argv),
+            dict(env),
+            file_actions=actions,
+            setsid=True,
+            setsigmask=[],
+            setsigdef=_DEFAULTS,
+        )
+    except NotImplementedError:  # Python was built for a C library without POSIX_SPAWN_SETSID
+        return _spawn_by_libc(argv, env, actions)
+
+
+def _spawn_by_libc(
+    argv: Sequence[str], env: Mapping[str, str], actions: Sequence[tuple[int, ...]]
+) -> int:
+    """Do the same with functions of the C library: the one that is here has what it takes."""
+    libc = ctypes.CDLL(None)
+    # Larger than these structures are anywhere.
+    attributes, files, signals = (ctypes.create_string_buffer(1024) for _ in range(3))
+    libc.posix_spawnattr_init(attributes)
+    libc.posix_spawnattr_setflags(attributes, ctypes.c_short(_SPAWN_FLAGS))
+    libc.sigemptyset(signals)
+    libc.posix_spawnattr_setsigmask(attributes, signals)
+    for number in _DEFAULTS:
+        libc.sigaddset(signals, number)
+    libc.posix_spawnattr_setsigdefault(attributes, signals)
+    libc.posix_spawn_file_actions_init(files)
+    for kind, *fds in actions:
+        add = "adddup2" if kind == os.POSIX_SPAWN_DUP2 else "addclose"
+        getattr(libc, f"posix_spawn_file_actions_{add}")(files, *fds)
+    words = [os.fsencode(word) for word in argv]
+    variables = [os.fsencode(f"{name}={value}") for name, value in env.items()]
+    pid = ctypes.c_int()
+    try:
+        number = libc.posix_spawnp(
+            ctypes.byref(pid),
+            words[0],
+            files,
+            attributes,
+            (ctypes.c_char_p * (len(words) + 1))(*words),
+            (ctypes.c_char_p * (len(variables) + 1))(*variables),
+        )
+    finally:
+        libc.posix_spawn_file_actions_destroy(files)
+        libc.posix_spawnattr_destroy(attributes)
+    if number:
+        raise OSError(number, os.strerror(number), argv[0])
+    return pid.value
 
 
 def _prctl(option: int, value: int) -> None:
@@ -364,11 +427,17 @@ def _prctl(option: int, value: int) -> None:
         _raise_errno(f"prctl({option}, {value})")
 
 
-def _syscall(*words: int) -> int:
+def system_call(number: int, *words: int | bytes) -> int:
+    """Make a system call for which this build of Python has no function.
+
+    Raises:
+        OSError: the kernel refused.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
-    result: int = libc.syscall(*(ctypes.c_long(word) for word in words))
+    numbers = (word if isinstance(word, bytes) else ctypes.c_long(word) for word in words)
+    result: int = libc.syscall(ctypes.c_long(number), *numbers)
     if result < 0:
-        _raise_errno(f"system call {words[0]}")
+        _raise_errno(f"system call {number}")
     return result
 
 

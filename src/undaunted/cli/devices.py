@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,11 +10,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _NVIDIA_DEVICE = re.compile(r"nvidia\d+")
-
-
-def cpu_count() -> int:
-    """Number of CPUs this process may run on."""
-    return len(os.sched_getaffinity(0))
 
 
 def gpu_count(environ: Mapping[str, str], root: str = "/") -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -13,6 +14,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from undaunted.cli.options import RunParsed
+
+_ANSWER_S = 120.0  # an interpreter on a busy network file system
+_LONGEST_ANSWER = 200
+_OLDEST_PYTHON = (3, 11)
+_ANSWER = "undaunted asks: "
+# For any Python; a wrapper may print as well. Nothing in the current directory is imported.
+_QUESTION = f"""
+import sys
+del sys.path[0:1]
+try:
+    import msgspec
+    found = 1
+except ImportError:
+    found = 0
+print("{_ANSWER}%d %d %d" % (sys.version_info[0], sys.version_info[1], found))
+"""
 
 Kind = Literal["script", "module", "run_path", "program"]
 
@@ -57,6 +74,48 @@ def check_program(
         _check_script(target, cwd)
 
 
+def check_interpreter(python: str) -> None:
+    """Ask another interpreter than ours, once, whether ranks can run in it.
+
+    Raises:
+        UsageError: they cannot, or it gives no answer; says what to do.
+    """
+    import subprocess
+
+    try:
+        done = subprocess.run(
+            [python, "-c", _QUESTION],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_ANSWER_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise UsageError(
+            f"PYTHON_EXEC: {python} did not run a line of Python within {_ANSWER_S:g} s"
+        ) from None
+    except OSError as error:
+        raise UsageError(f"PYTHON_EXEC: {python} cannot be run: {error.strerror}") from None
+    said = done.stdout.decode(errors="replace").partition(_ANSWER)[2].split("\n")[0].split()
+    if len(said) != 3 or not all(word.isdecimal() for word in said):
+        words = done.stderr.decode(errors="replace").strip().split("\n")[-1][:_LONGEST_ANSWER]
+        raise UsageError(
+            f"PYTHON_EXEC: {python} does not run Python (exit code {done.returncode}): {words}\n"
+            "  Name an interpreter, or a program that hands its arguments on to one"
+        )
+    major, minor, msgspec = map(int, said)
+    if (major, minor) < _OLDEST_PYTHON:
+        raise UsageError(
+            f"PYTHON_EXEC: {python} is Python {major}.{minor}; ranks need Python "
+            f"{_OLDEST_PYTHON[0]}.{_OLDEST_PYTHON[1]} or newer"
+        )
+    if not msgspec:
+        raise UsageError(
+            f"PYTHON_EXEC: {python} has no msgspec, which ranks need: install undaunted there\n"
+            f"  {shlex.quote(python)} -m pip install undaunted"
+        )
+
+
 def _check_script(target: str, cwd: str) -> None:
     path = Path(cwd, target)
     if not path.exists():
@@ -64,6 +123,11 @@ def _check_script(target: str, cwd: str) -> None:
         if not hint and "/" not in target and not target.endswith(".py"):
             hint = "; for a module use -m, for an executable --no-python"
         raise UsageError(f"script {target!r} not found in {cwd}{hint}")
+    if path.is_fifo() or path.is_socket() or path.is_char_device():
+        raise UsageError(
+            f"script {target!r} comes from a pipe or device, which can be read only once; "
+            "each rank of each round reads it: write it to a file"
+        )
     if path.is_dir() and not (path / "__main__.py").exists():
         raise UsageError(f"script {target!r} is a directory without a __main__.py; name the file")
     if not os.access(path, os.R_OK):

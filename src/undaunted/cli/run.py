@@ -6,13 +6,14 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from undaunted.base import values
+from undaunted.base import system_calls, values
+from undaunted.base.cgroups import cpu_quota, usable_cpus
 from undaunted.base.ids import file_name, new_run_id, node_name
 from undaunted.base.options import variable_of
 from undaunted.cli.directories import make_log_dir, make_run_dir
 from undaunted.cli.messages import UsageError
 from undaunted.cli.options import RUN
-from undaunted.cli.program import check_program, program_kind
+from undaunted.cli.program import check_interpreter, check_program, program_kind
 from undaunted.cli.settings import (
     attribution_service,
     check_settings,
@@ -34,7 +35,7 @@ from undaunted.fault_tolerance.run_config import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from undaunted.cli.options import RunParsed
@@ -57,7 +58,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(parsed: RunParsed) -> int:
-    config, notice = build_config(parsed, os.environ, _current_directory())
+    if objection := system_calls.objection():
+        raise UsageError(objection)
+    config, notice = build_config(parsed, os.environ, _current_directory(), check_interpreter)
     for line in notice.splitlines():
         config.lines.show(line)
     from undaunted.fault_tolerance.front import run
@@ -66,8 +69,19 @@ def _run(parsed: RunParsed) -> int:
     return code if config.exit_codes == "all" else _SIMPLE.get(code, code)
 
 
-def build_config(parsed: RunParsed, environ: Mapping[str, str], cwd: str) -> tuple[RunConfig, str]:
+def build_config(
+    parsed: RunParsed,
+    environ: Mapping[str, str],
+    cwd: str,
+    ask: Callable[[str], None] | None = None,
+) -> tuple[RunConfig, str]:
     """Check everything and make the directories, in this order; nothing is started.
+
+    Args:
+        parsed: the command line.
+        environ: of this process.
+        cwd: where it is.
+        ask: whether ranks can run in an interpreter; raises UsageError if not.
 
     Returns:
         The configuration, and lines for the user ("" if there is nothing to say).
@@ -78,8 +92,11 @@ def build_config(parsed: RunParsed, environ: Mapping[str, str], cwd: str) -> tup
     parsed, file_notice = with_file(parsed, cwd)
     options = parsed.options
     kind = program_kind(parsed)
-    python = environ.get("PYTHON_EXEC") or sys.executable
+    given = environ.get("PYTHON_EXEC", "")
+    python = given or sys.executable
     check_program(kind, parsed.target, cwd, python, environ)
+    if ask is not None and given and kind != "program":
+        ask(given)
     _check_contradictions(parsed)
     check_settings(parsed, environ)
     nproc = _resolve_nproc(parsed, environ)
@@ -154,7 +171,14 @@ def build_config(parsed: RunParsed, environ: Mapping[str, str], cwd: str) -> tup
     )
     variables = (_old_variable(parsed), RUN.unknown_variables(environ))
     ignored = (_unknown_keys(parsed, others), *_absent_ranks(parsed, nproc))
-    notices = (*variables, *ignored, file_notice, limits_notice, dir_notice)
+    notices = (
+        *variables,
+        *ignored,
+        _ranks_by_quota(parsed, nproc),
+        file_notice,
+        limits_notice,
+        dir_notice,
+    )
     return config, "\n".join(filter(None, notices))
 
 
@@ -214,17 +238,28 @@ def _resolve_nproc(parsed: RunParsed, environ: Mapping[str, str]) -> int:
     wanted = parsed.options.nproc_per_node
     if isinstance(wanted, int):
         return wanted
-    from undaunted.cli.devices import cpu_count, gpu_count
+    from undaunted.cli.devices import gpu_count
 
     if wanted == "cpu":
-        return cpu_count()
+        return usable_cpus()
     gpus = gpu_count(environ)
     if gpus == 0 and wanted == "gpu":
         raise UsageError(
             f"{parsed.source('nproc-per-node')} gpu: no NVIDIA or AMD GPU is visible here (see "
             "CUDA_VISIBLE_DEVICES); give the number of workers, or auto"
         )
-    return gpus or cpu_count()
+    return gpus or usable_cpus()
+
+
+def _ranks_by_quota(parsed: RunParsed, nproc: int) -> str:
+    """Say that the number of ranks is a limit of CPU time, if it is."""
+    wanted, cpus = parsed.options.nproc_per_node, len(os.sched_getaffinity(0))
+    if isinstance(wanted, int) or nproc >= cpus or nproc != cpu_quota():
+        return ""
+    return (
+        f"{parsed.source('nproc-per-node')} {wanted}: {nproc}, as the control group of this "
+        f"process limits its CPU time (the machine lets it use {cpus} CPUs)"
+    )
 
 
 def _check_devices(parsed: RunParsed, environ: Mapping[str, str], nproc: int) -> None:

@@ -142,6 +142,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         python: interpreter of the ranks; "" = it was not asked.
         torch_problem: why it cannot import torch; "" = it can, has none, or gave no answer.
         environ: variables that some known issue is about.
+        lacking: functions that this build of Python lacks.
+        refused: system calls that the launcher needs and that fail here, each with why.
         arch: as ``uname -m`` says.
         cpus: that this process may use.
         memory: of the machine, bytes.
@@ -168,6 +170,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     python: str = ""
     torch_problem: str = ""
     environ: dict[str, str] = {}
+    lacking: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
     arch: str = ""
     cpus: int | None = None
     memory: int | None = None

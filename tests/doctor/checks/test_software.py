@@ -61,3 +61,11 @@ def test_a_torch_that_cannot_be_imported() -> None:
     problem = "exit code 1: ImportError: libcudart.so.12"
     found = said(software, python="py", versions={"torch": "2.8.0"}, torch_problem=problem)
     assert ("D03", "fail", f"py cannot import torch: {problem}") in found
+
+
+def test_calls_that_the_launcher_needs_and_functions_that_python_lacks() -> None:
+    call = "pidfd_open (Linux 5.3): Function not implemented"
+    (row,) = said(software, versions={"linux": "5.10.0"}, refused=(call,))
+    assert row == ("D04", "fail", f"Linux 5.10.0 refuses {call}")
+    (row,) = said(software, lacking=("os.memfd_create", "os.pidfd_open"))
+    assert row == ("D05", "info", "this build of Python lacks os.memfd_create, os.pidfd_open")

@@ -100,10 +100,17 @@ def test_socket_of_the_health_service_is_handed_on() -> None:
     assert "UNDAUNTED_NODE_HEALTH_CHECK_ENDPOINT" not in environment({})
 
 
-def test_one_thread_per_rank_unless_the_user_says_otherwise() -> None:
+def test_one_thread_per_rank_unless_the_user_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert shared_environment({}, 4)["OMP_NUM_THREADS"] == "1"
     assert shared_environment({"OMP_NUM_THREADS": "6"}, 4)["OMP_NUM_THREADS"] == "6"
+    monkeypatch.setattr(f"{shared_environment.__module__}.cpu_quota", lambda: None)
     assert "OMP_NUM_THREADS" not in shared_environment({}, 1)
+    monkeypatch.setattr(f"{shared_environment.__module__}.cpu_quota", lambda: 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    assert shared_environment({}, 1)["OMP_NUM_THREADS"] == "1"
+    assert shared_environment({"OMP_NUM_THREADS": "6"}, 1)["OMP_NUM_THREADS"] == "6"
 
 
 def test_the_recorder_is_on_unless_the_user_has_said_otherwise() -> None:

@@ -27,8 +27,8 @@ NAMES = {
 
 
 def check(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
-    """Is there a torch? Then compare every version with every range."""
-    findings = _torch(facts, issues)
+    """Look for torch and for calls of the launcher; compare every version with every range."""
+    findings = [*_torch(facts, issues), *_launcher(facts, issues)]
     for issue in issues.versions:
         version = facts.versions.get(issue.component, "")
         if version and issue.concerns(asked.features) and _affected(version, issue, facts):
@@ -49,6 +49,20 @@ def _torch(facts: Facts, issues: KnownIssues) -> list[Finding]:
         found = f"there is no torch for {python}"
         return [issue.finding(SUBJECT, found, "warn", wanted=issue.wanted)]
     return []
+
+
+def _launcher(facts: Facts, issues: KnownIssues) -> list[Finding]:
+    """Look for functions of the kernel and of Python that the launcher uses."""
+    findings = []
+    if facts.refused:
+        found = f"Linux {facts.versions.get('linux', '')} refuses {', '.join(facts.refused)}"
+        issue = issues.setting("D04")
+        findings.append(issue.finding(SUBJECT, found, wanted=issue.wanted))
+    if facts.lacking:
+        found = f"this build of Python lacks {', '.join(facts.lacking)}"
+        issue = issues.setting("D05")
+        findings.append(issue.finding(SUBJECT, found, wanted=issue.wanted))
+    return findings
 
 
 def _affected(version: str, issue: VersionIssue, facts: Facts) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from undaunted.base.cgroups import own_groups
+from undaunted.base.cgroups import own_directories
 from undaunted.doctor.facts import Cgroup
 from undaunted.doctor.probe.kernel import ROOT, read_text
 
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _UNLIMITED = 1 << 60  # version 1 writes a number near 2^63
-_DEEPEST = 32
 
 
 class _Names(NamedTuple):
@@ -32,27 +31,12 @@ _V2 = _Names("memory.max", "memory.current", "inactive_file", "memory.events")
 
 def of_cgroup(root: Path = ROOT) -> Cgroup:
     """Return the limits, None for what is not limited or cannot be read."""
-    paths = own_groups(root)
-    mounts = root / "sys/fs/cgroup"
-    unified = mounts / "unified" if (mounts / "unified").is_dir() else mounts
     found: dict[str, int | None] = {}
-    for names, mount, controller in (
-        (_V2, unified, ""),
-        (_V1, mounts / "memory", "memory"),
-    ):
-        if controller in paths:
-            found |= _memory(_upwards(mount, paths[controller]), names)
-    for mount, controller in ((unified, ""), (mounts / "pids", "pids")):
-        if controller in paths:
-            found |= _pids(_upwards(mount, paths[controller]))
+    for names, controller in ((_V2, ""), (_V1, "memory")):
+        found |= _memory(own_directories(controller, root), names)
+    for controller in ("", "pids"):
+        found |= _pids(own_directories(controller, root))
     return Cgroup(**found)
-
-
-def _upwards(mount: Path, path: str) -> list[Path]:
-    """Return the group's directory and those above it; only the mount where it is not shown."""
-    parts = [part for part in path.split("/") if part not in {"", ".", ".."}][:_DEEPEST]
-    groups = [mount.joinpath(*parts[:count]) for count in range(len(parts), -1, -1)]
-    return [group for group in groups if group.is_dir()]
 
 
 def _memory(groups: list[Path], names: _Names) -> dict[str, int | None]:

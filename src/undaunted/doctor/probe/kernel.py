@@ -8,6 +8,8 @@ import resource
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from undaunted.base import system_calls
+from undaunted.base.cgroups import usable_cpus
 from undaunted.doctor.facts import Limit
 
 if TYPE_CHECKING:
@@ -55,9 +57,11 @@ def read_text(path: Path) -> str | None:
 def of_kernel(root: Path = ROOT) -> dict[str, Any]:
     """Return facts that are in files of the kernel."""
     return {
+        "lacking": tuple(system_calls.lacking_names()),
+        "refused": tuple(system_calls.refused()),
         "arch": platform.machine(),
         "versions": {"linux": platform.release(), "python": platform.python_version()},
-        "cpus": len(os.sched_getaffinity(0)),
+        "cpus": usable_cpus(root),
         "memory": _memory(read_text(root / "proc/meminfo") or ""),
         "limits": limits(),
         "settings": settings(root, os.getuid()),

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from undaunted.base.cgroups import cpu_quota
 from undaunted.base.ids import NODE_VARIABLE
 from undaunted.coordinator import epoch
 from undaunted.fault_tolerance.metrics_config import TOKEN_VARIABLE
@@ -54,6 +56,9 @@ def shared_environment(
     if nproc_per_node > 1:
         # As torchrun does: N ranks with a thread per core each would fight for the cores.
         env.setdefault("OMP_NUM_THREADS", "1")
+    elif (quota := cpu_quota()) is not None and quota < len(os.sched_getaffinity(0)):
+        # Libraries count the CPUs of the machine; more threads than time for them are held up.
+        env.setdefault("OMP_NUM_THREADS", str(quota))
     return env
 
 

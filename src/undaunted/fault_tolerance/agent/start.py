@@ -11,16 +11,18 @@ import resource
 from typing import TYPE_CHECKING
 
 from undaunted.base import process
-from undaunted.base.text import count
+from undaunted.base.text import count, one_line
 from undaunted.fault_tolerance.agent.begun import Begun, StackPipes
 from undaunted.fault_tolerance.agent.environment import numa_problem, shared_environment
 from undaunted.fault_tolerance.output.lines import ERROR
 from undaunted.fault_tolerance.worker.preload import later_modules, template_modules
+from undaunted.fault_tolerance.worker.prologue import Prologue, read_prologue
 from undaunted.fault_tolerance.worker.spawner import Spawner
 from undaunted.progress.area import PageArea
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Mapping
 
     from undaunted.fault_tolerance.run_config import RunConfig
 
@@ -28,6 +30,7 @@ _CANNOT_START = 2
 # Of the agent: page, mailbox, stacks, output, guard of each rank; its own files and sockets.
 _FDS_PER_RANK = 9
 _FDS_BESIDES = 50
+_LONGEST = 90  # of a reason in a line
 
 
 def run_agent(config: RunConfig, front: socket.socket) -> int:
@@ -88,8 +91,22 @@ def _begin(config: RunConfig, metrics: socket.socket | None) -> Begun:
     environment = shared_environment(
         os.environ, config.nproc_per_node, flight_recorder=config.flight_recorder == "on"
     )
+    _prepare(config, spawner, environment)
+    return Begun(area, pipes, spawner, environment, plug_in, metrics)
+
+
+def _prepare(config: RunConfig, spawner: Spawner, environment: Mapping[str, str]) -> None:
+    """Start the template. It imports torch as the program would, or leaves torch to the ranks."""
     modules = template_modules(config.kind, config.target, config.cwd, config.preload)
     later = later_modules(config.kind, config.target, config.cwd)
-    note = config.learn_imports == "on"
-    spawner.prepare(environment, modules, (config.target, *config.args), later, note)
-    return Begun(area, pipes, spawner, environment, plug_in, metrics)
+    before, alone = Prologue({}), "torch" not in modules
+    if spawner.warm and modules != config.preload:
+        place = (config.kind, config.target, config.cwd)
+        before = read_prologue(*place, environment, without_torch=alone)
+    if before.obstacle:
+        modules, later = list(config.preload), []
+        reason = one_line(before.obstacle, longest=_LONGEST)
+        config.lines.show(f"{'numpy' if alone else 'torch'} is not imported in advance: {reason}")
+    note = config.learn_imports == "on" and not before.lasting
+    words = (config.target, *config.args)
+    spawner.prepare(environment, modules, words, later, note, before.variables)

@@ -229,13 +229,15 @@ def _make_directory(path: Path) -> None:
 def read_spec(fd: int) -> WorkerSpec:
     """Read this worker's spec from the descriptor the agent passed; the environment is ours.
 
-    Ends the process if the agent is no longer the parent.
+    Ends the process if it is no longer below the agent. What PYTHON_EXEC names may start the
+    interpreter as its child: then that is the parent.
     """
     with os.fdopen(fd, "rb") as file:
         body = file.read(messages.MAX_BODY)
     message = messages.decode(body)
     assert isinstance(message, messages.Fork), "the agent puts one Fork into it"
     (spec,) = message.specs
-    if not process.die_with_parent(spec.agent_pid):
+    parent = os.getppid()
+    if not process.die_with_parent(parent) or not process.is_below(parent, spec.agent_pid):
         sys.exit(1)
     return spec

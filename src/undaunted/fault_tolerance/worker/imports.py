@@ -20,7 +20,7 @@ from undaunted.base.process import thread_count
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 # Files below /dev that are no devices with state of their own, or are everybody's.
 _HARMLESS = (
@@ -72,6 +72,15 @@ class Imports:
             for finding in _unsafe()
         ]
         return f"the template has {', '.join(findings)}" if findings else ""
+
+
+def set_variables(variables: Mapping[str, str | None]) -> None:
+    """Change the environment of this process; None = not set any more."""
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def _import(name: str) -> None:

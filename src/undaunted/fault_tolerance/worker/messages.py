@@ -70,10 +70,12 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
 class Prepare(Message, frozen=True, tag="prepare"):
     """Agent to template, once: import these for the workers, and ``later`` what can wait.
 
-    Workers note what they import if ``note``; file ``learned_fd`` has what earlier ones have noted.
+    The program sets ``variables`` before its imports; None = not set any more. Workers note what
+    they import if ``note``; file ``learned_fd`` has what earlier ones have noted.
     """
 
     modules: list[str]
+    variables: dict[str, str | None] = {}
     later: list[str] = []
     note: bool = False
     learned_fd: int = -1

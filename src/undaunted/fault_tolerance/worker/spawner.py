@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from undaunted.base import process
+from undaunted.base.memory import open_memfd
 from undaunted.fault_tolerance.worker import messages
 from undaunted.fault_tolerance.worker.numerics import TEMPLATE_ENVIRONMENT
 
@@ -115,6 +116,7 @@ class Spawner:
         words: Sequence[str] = (),
         later: Sequence[str] = (),
         note: bool = False,
+        variables: Mapping[str, str | None] | None = None,
     ) -> None:
         """Start the template, which imports ``modules`` while the caller does other things.
 
@@ -124,9 +126,12 @@ class Spawner:
             words: the user's program and arguments, for ps.
             later: see `preload.later_modules`.
             note: whether workers note what they import, for `learn`.
+            variables: that the program sets before it imports anything, see `prologue`.
         """
         self._modules = list(modules)
-        prepare = messages.Prepare(modules=self._modules, later=list(later), note=note)
+        prepare = messages.Prepare(
+            modules=self._modules, variables=dict(variables or {}), later=list(later), note=note
+        )
         self._start = partial(
             WarmSpawner.start,
             python=self._python,
@@ -137,6 +142,11 @@ class Spawner:
         )
         if self._warm is not None:
             self._start(self._warm)
+
+    @property
+    def warm(self) -> bool:
+        """Whether there is a template, or will be."""
+        return self._warm is not None
 
     async def spawn(self, specs: Sequence[WorkerSpec]) -> Spawned:
         """Start one worker per spec, one request after another. The caller waits for the processes.
@@ -282,7 +292,7 @@ class FreshSpawner:
 
     def _spawn(self, spec: WorkerSpec) -> int:
         orders = messages.Fork(number=0, specs=[spec])
-        fd = os.memfd_create("undaunted-worker", os.MFD_CLOEXEC)
+        fd = open_memfd("undaunted-worker")
         with os.fdopen(fd, "wb") as file:
             file.write(messages.encode(orders)[messages.HEADER.size :])
             file.seek(0)

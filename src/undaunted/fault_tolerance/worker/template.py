@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from undaunted.base import process
 from undaunted.fault_tolerance.worker import import_notes, messages
-from undaunted.fault_tolerance.worker.imports import Imports, Later
+from undaunted.fault_tolerance.worker.imports import Imports, Later, set_variables
 
 if TYPE_CHECKING:
     from undaunted.fault_tolerance.worker.messages import Fork, WorkerSpec
@@ -101,6 +101,7 @@ def _prepare(
     ours = Imports()
     for name in _OURS:
         ours.load(name)
+    set_variables(request.variables)
     for name in request.modules:
         imports.load(name)
     warm, left, problem = _load_learned(request.learned_fd)

@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 
 from undaunted.base import process
+from undaunted.base.memory import open_memfd
 from undaunted.fault_tolerance.worker import likeness
 from undaunted.fault_tolerance.worker.import_notes import changes, installed_file, stamp
-from undaunted.fault_tolerance.worker.imports import Imports, silence
+from undaunted.fault_tolerance.worker.imports import Imports, set_variables, silence
 from undaunted.fault_tolerance.worker.likeness import Snapshot
 from undaunted.fault_tolerance.worker.messages import Learned, RankValue
 from undaunted.fault_tolerance.worker.numerics import TEMPLATE_ENVIRONMENT
@@ -106,7 +107,7 @@ def read(fd: int) -> Learned:
 
 def write(learned: Learned) -> int:
     """Return a descriptor of a file for `read`."""
-    fd = os.memfd_create("undaunted-learned", os.MFD_CLOEXEC)
+    fd = open_memfd("undaunted-learned")
     with os.fdopen(os.dup(fd), "wb") as file:
         file.write(msgspec.json.encode(learned))
     return fd
@@ -122,7 +123,7 @@ def _load(learned: Learned, guard: _Guard | None) -> tuple[list[str], dict[str, 
             sys.meta_path.insert(0, guard)
             stack.callback(sys.meta_path.remove, guard)
         for group in learned.groups:
-            _set({name: base.get(name) for name in given} | group.environment)
+            set_variables({name: base.get(name) for name in given} | group.environment)
             given = group.environment
             for name in group.modules:
                 if (package := name.partition(".")[0]) in learned.left:
@@ -135,16 +136,8 @@ def _load(learned: Learned, guard: _Guard | None) -> tuple[list[str], dict[str, 
                 if guard is not None:
                     overwritten = {variable for variable in changed if variable in before}
                     guard.check(name, imports.failed.get(name, ""), overwritten)
-        _set({name: base.get(name) for name in given})
+        set_variables({name: base.get(name) for name in given})
     return imports.done, variables
-
-
-def _set(variables: Mapping[str, str | None]) -> None:
-    for name, value in variables.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
 
 
 class _Guard:
@@ -284,7 +277,7 @@ class _Check:
     @classmethod
     def forked(cls, learned: Learned, imports: WarmImports) -> _Check:
         """Fork, as a worker is forked."""
-        fd = os.memfd_create("undaunted-compared", os.MFD_CLOEXEC)
+        fd = open_memfd("undaunted-compared")
         template = os.getpid()
         pid = os.fork()
         if pid == 0:

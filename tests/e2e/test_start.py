@@ -1,0 +1,235 @@
+"""The launcher in surroundings that users have: other builds of Python, kernels, environments."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import os
+import platform
+import re
+import shlex
+import shutil
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import undaunted
+from tests.e2e.launcher import Launcher, launched
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+
+SRC = Path(undaunted.__file__).parent
+# Names that a build of Python has or lacks: they need a C library newer than 2.17, or the headers
+# of a kernel newer than 3.10, which is what builds for all of Linux are made with.
+OPTIONAL = re.compile(
+    r"memfd_create|MFD_\w+|pidfd_\w+|PIDFD_\w+|P_PIDFD|CLD_\w+|copy_file_range|getrandom|GRND_\w+"
+    r"|RWF_\w+|splice|SPLICE_\w+|close_range|CLONE_\w+|unshare|setns|login_tty|EPOLLEXCLUSIVE"
+    r"|EFD_\w+_|F_ADD_SEALS|F_GET_SEALS|F_SEAL_\w+|F_OFD_\w+|MADV_(?:FREE|WIPE\w+|KEEP\w+|COLD"
+    r"|PAGEOUT|POPULATE\w+)|MAP_(?:FIXED_NOREPLACE|SHARED_VALIDATE|SYNC)|SO_INCOMING_CPU"
+    r"|TCP_(?:NOTSENT_LOWAT|CC_INFO|SAVE\w*|FASTOPEN\w*|ULP|ZEROCOPY\w*)|SCHED_DEADLINE"
+    r"|timerfd_\w+|TFD_\w+|posix_spawn_file_actions_\w+|POSIX_SPAWN_CLOSEFROM|EX_NOTFOUND"
+)
+MODULES = ("os", "posix", "signal", "socket", "select", "fcntl", "mmap", "resource", "time")
+OLD_BUILD = """
+    import fcntl, mmap, os, posix, re, resource, select, signal, socket, time
+    for module in (os, posix, signal, socket, select, fcntl, mmap, resource, time):
+        for name in dir(module):
+            if re.fullmatch({pattern!r}, name):
+                delattr(module, name)
+    def without(name, at, words):
+        there = getattr(os, name)
+        def call(*args, **kwargs):
+            if len(args) > at or any(kwargs.get(word) for word in words):
+                raise NotImplementedError(f"{{name}}: {{words}} unavailable on this platform")
+            return there(*args, **kwargs)
+        setattr(os, name, call)
+    if {old_calls!r}:  # their functions are there, and refuse what came later
+        without("posix_spawn", 3, ("setsid", "scheduler"))
+        without("posix_spawnp", 3, ("setsid", "scheduler"))
+        without("preadv", 3, ("flags",))
+        without("pwritev", 3, ("flags",))
+"""
+JOB = """
+    import os, undaunted
+    again = os.environ["TORCHELASTIC_RESTART_COUNT"]
+    undaunted.step(int(again))
+    print("rank", os.environ["RANK"], "in round", again, flush=True)
+    if again == "0" and os.environ["RANK"] == "1":
+        os.kill(os.getpid(), 9)
+    print("done", flush=True)
+"""
+
+
+def used() -> Iterator[tuple[Path, str, str]]:
+    """Yield the names of these modules that our code uses; no module where it looks for one."""
+    for path in sorted(SRC.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Attribute(value=ast.Name(id=module), attr=name) if module in MODULES:
+                    yield path, module, name
+                case ast.Call(
+                    func=ast.Name(id="getattr" | "hasattr"),
+                    args=[ast.Name(id=module), ast.Constant(value=str(name)), *_],
+                ) if module in MODULES:
+                    yield path, "", name
+
+
+def taken_away() -> list[str]:
+    return sorted({name for _, _, name in used() if OPTIONAL.fullmatch(name)})
+
+
+def old_build(place: Path, pattern: str, *, old_calls: bool = True) -> str:
+    """Make a place for PYTHONPATH that takes names away from every interpreter of a job."""
+    place.mkdir()
+    code = textwrap.dedent(OLD_BUILD).format(pattern=pattern, old_calls=old_calls)
+    (place / "sitecustomize.py").write_text(code)
+    return os.pathsep.join([str(place), *filter(None, [os.environ.get("PYTHONPATH", "")])])
+
+
+@pytest.mark.parametrize("mode", ["warm", "fresh"])
+def test_a_python_that_was_built_for_an_old_c_library(tmp_path: Path, mode: str) -> None:
+    path = old_build(tmp_path / "site", OPTIONAL.pattern)
+    options = ("--nproc-per-node", "2", "--max-restarts", "1", "--worker-start", mode)
+    with launched(tmp_path, JOB, *options, PYTHONPATH=path) as launcher:
+        assert launcher.finish() == 0, launcher.text
+    assert launcher.text.count("in round 1") == 2
+    assert "Traceback" not in launcher.text
+
+
+@pytest.mark.parametrize("name", taken_away())
+def test_a_python_that_lacks_one_name(tmp_path: Path, name: str) -> None:
+    path = old_build(tmp_path / "site", name, old_calls=False)
+    with launched(tmp_path, JOB, "--max-restarts", "0", PYTHONPATH=path) as launcher:
+        assert launcher.finish() == 0, launcher.text
+    assert "Traceback" not in launcher.text
+
+
+def test_names_that_a_python_may_lack_are_looked_for_where_they_are_used() -> None:
+    looked_for = {(path, name) for path, module, name in used() if not module}
+    bare = {
+        f"{path.relative_to(SRC)}: {module}.{name}"
+        for path, module, name in used()
+        if module and OPTIONAL.fullmatch(name) and (path, name) not in looked_for
+    }
+    assert bare == set()
+
+
+@pytest.mark.parametrize("call", ["pidfd_open", "memfd_create", "eventfd2", "fallocate", "prctl"])
+@pytest.mark.parametrize("error", ["ENOSYS", "EPERM"])
+def test_a_kernel_without_a_call_that_is_needed(tmp_path: Path, call: str, error: str) -> None:
+    if not shutil.which("strace"):
+        pytest.skip("no strace")
+    inject = ("strace", "-f", "-qq", "-o", "/dev/null", "-e", f"inject={call}:error={error}")
+    (tmp_path / "train.py").write_text("print('trains')")
+    launcher = Launcher(["--run-dir", "run", "train.py"], tmp_path, enter=inject)
+    try:
+        assert launcher.finish() == 2
+    finally:
+        launcher.close()
+    first = launcher.seen[0]
+    assert call.removesuffix("2") in first
+    assert platform.release() in first
+    assert "seccomp" in launcher.text
+    assert "Traceback" not in launcher.text
+    assert "trains" not in launcher.text
+    assert not launcher.run_dir.exists()
+
+
+def other_python(folder: Path, content: str) -> str:
+    path = folder / "other python"
+    path.write_text(f"#!/bin/bash\n{content}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('exec {python} -S -E "$@"', ("msgspec", "pip install")),
+        ("echo undaunted asks: 3 8 1", ("Python 3.8", "3.11")),
+        ("echo hello; echo cannot load the image >&2; exit 7", ("7", "cannot load the image")),
+    ],
+)
+def test_an_interpreter_that_ranks_cannot_use(
+    tmp_path: Path, content: str, words: tuple[str, ...]
+) -> None:
+    python = other_python(tmp_path, content.format(python=shlex.quote(sys.executable)))
+    with launched(tmp_path, "print('trains')", PYTHON_EXEC=python) as launcher:
+        assert launcher.finish() == 2
+    assert f"PYTHON_EXEC: {python}" in launcher.seen[0]
+    assert all(word in launcher.text for word in words)
+    assert "Traceback" not in launcher.text
+    assert not launcher.run_dir.exists()
+
+
+@pytest.mark.parametrize("mode", ["warm", "fresh"])
+@pytest.mark.parametrize(
+    "content", ['{python} "$@"; exit $?', 'echo a banner; (bash -c \'{python} "$@"\' bash "$@")']
+)
+def test_an_interpreter_that_starts_python_as_its_child(
+    tmp_path: Path, content: str, mode: str
+) -> None:
+    python = other_python(tmp_path, content.format(python=shlex.quote(sys.executable)))
+    options = ("--nproc-per-node", "2", "--max-restarts", "1", "--worker-start", mode)
+    script = """
+        import os, sys, undaunted
+        undaunted.step(0)
+        again = os.environ["TORCHELASTIC_RESTART_COUNT"]
+        print("rank", os.environ["RANK"], "in round", again, flush=True)
+        sys.exit(3 if (again, os.environ["RANK"]) == ("0", "1") else 0)
+    """
+    with launched(tmp_path, script, *options, PYTHON_EXEC=python) as launcher:
+        assert launcher.finish() == 0, launcher.text
+    assert launcher.text.count("in round 1") == 2
+
+
+def test_a_script_that_can_be_read_only_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "script")
+    launcher = Launcher(["--run-dir", "run", "script"], tmp_path)
+    try:
+        assert launcher.finish() == 2
+    finally:
+        launcher.close()
+    assert "pipe" in launcher.seen[0]
+    assert not launcher.run_dir.exists()
+
+
+@pytest.fixture
+def one_cpu(tmp_path: Path) -> Iterator[Path]:
+    """A control group below one that may use the time of one CPU."""
+    version_1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").exists()
+    group = Path("/sys/fs/cgroup", "cpu" if version_1 else "", f"undaunted-{os.getpid()}")
+    inner = group / "inner"
+    try:
+        inner.mkdir(parents=True)
+        file, text = ("cpu.cfs_quota_us", "100000") if version_1 else ("cpu.max", "100000 100000")
+        (group / file).write_text(text)
+        yield inner
+    except OSError as error:
+        pytest.skip(f"no control groups here: {error}")
+    finally:
+        for folder in (inner, group):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+def test_as_many_ranks_as_the_control_group_has_time_for(tmp_path: Path, one_cpu: Path) -> None:
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one CPU anyway")
+    script = "import os; print('ranks:', os.environ['WORLD_SIZE'], '')"
+    (tmp_path / "train.py").write_text(script)
+    enter = ("bash", "-c", f'echo $$ > {one_cpu}/cgroup.procs; exec "$@"', "bash")
+    command = ["--run-dir", "run", "--nproc-per-node", "auto", "train.py"]
+    launcher = Launcher(command, tmp_path, enter=enter)
+    try:
+        assert launcher.finish() == 0
+    finally:
+        launcher.close()
+    assert "control group" in launcher.seen[0]
+    assert launcher.text.count("ranks: 1 ") == 1
