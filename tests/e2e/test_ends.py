@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -10,14 +11,12 @@ import subprocess
 import sys
 import textwrap
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.e2e.launcher import DEADLINE_S, Launcher, alive, launched, wait_until_gone
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.e2e
 
@@ -491,3 +490,121 @@ def test_a_stalled_reader_of_our_output(tmp_path: Path) -> None:
     finally:
         os.close(read)
         os.close(write)
+
+
+# Writes a second after its rank's end, as loggers do that upload what they have; in a session of
+# its own. With "stubborn" it never ends.
+LOGGER = """
+    import os, signal, subprocess, sys, threading
+    logger = '''
+    import os, signal, sys, time
+    if sys.argv[2] == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("up", flush=True)
+    sys.stdin.read()
+    time.sleep(1)
+    open(sys.argv[1], "w").close()
+    while sys.argv[2] == "stubborn":
+        signal.pause()
+    '''
+    number, kind = os.environ["TORCHELASTIC_RESTART_COUNT"], sys.argv[2]
+    command = [sys.executable, "-c", logger, f"written-{number}", kind]
+    helper = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    helper.stdout.readline()
+    print("logger", helper.pid, flush=True)
+    if number == "0":
+        if sys.argv[1] == "crash":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if sys.argv[1] in ("hang", "wait"):
+            import undaunted
+            undaunted.heartbeat()
+            while True:
+                threading.Event().wait(600)
+"""
+
+
+@pytest.mark.parametrize("end", ["success", "crash", "hang", "wait"])
+def test_a_helper_in_a_session_of_its_own_may_work_on_after_its_rank(
+    tmp_path: Path, end: str
+) -> None:
+    options = ("--nproc-per-node", "1", "--max-restarts", "1", "--ft-rank-heartbeat-timeout", "2")
+    limits = options if end == "hang" else options[:4]
+    with launched(tmp_path, LOGGER, *limits, args=(end, "ends")) as launcher:
+        pid = int(launcher.wait_for_next(r"logger (\d+)")[1])
+        if end == "wait":
+            launcher.process.send_signal(signal.SIGTERM)
+        assert launcher.finish() == (75 if end == "wait" else 0), launcher.text
+        rounds = 2 if end in ("crash", "hang") else 1
+        assert sorted(path.name for path in tmp_path.glob("written-*")) == [
+            f"written-{number}" for number in range(rounds)
+        ]
+        assert not alive(pid)
+
+
+def test_a_helper_that_does_not_end_is_ended_with_the_job(tmp_path: Path) -> None:
+    options = ("--nproc-per-node", "1", "--workers-stop-timeout", "1")
+    with launched(tmp_path, LOGGER, *options, args=("success", "stubborn")) as launcher:
+        pid = int(launcher.wait_for_next(r"logger (\d+)")[1])
+        assert launcher.finish() == 0, launcher.text
+        assert (tmp_path / "written-0").exists()
+        assert not alive(pid)
+
+
+def test_the_second_interrupt_ends_helpers_as_well(tmp_path: Path) -> None:
+    options = ("--nproc-per-node", "1", "--workers-stop-timeout", "600")
+    with launched(tmp_path, LOGGER, *options, args=("wait", "stubborn")) as launcher:
+        pid = int(launcher.wait_for_next(r"logger (\d+)")[1])
+        launcher.process.send_signal(signal.SIGINT)
+        while not (tmp_path / "written-0").exists():  # the rank has ended more than a second ago
+            assert launcher.process.poll() is None
+            threading.Event().wait(0.05)
+        launcher.process.send_signal(signal.SIGINT)
+        assert launcher.finish() == 75, launcher.text
+        assert not alive(pid)
+
+
+def test_a_helper_that_holds_a_port_does_not_outlive_its_round(tmp_path: Path) -> None:
+    script = """
+        import os, signal, socket, subprocess, sys
+        listen = "import signal, socket, sys; s = socket.socket(); " \\
+            "s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); " \\
+            "s.bind(('127.0.0.1', int(sys.argv[1]))); s.listen(); print('up'); signal.pause()"
+        server = subprocess.Popen([sys.executable, "-uc", listen, sys.argv[1]],
+            stdout=subprocess.PIPE, text=True, start_new_session=True)
+        assert server.stdout.readline() == "up\\n", "the port is in use"
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            os.kill(os.getpid(), signal.SIGKILL)
+    """
+    options = ("--nproc-per-node", "1", "--max-restarts", "1")
+    with launched(tmp_path, script, *options, args=(str(free_ports(1)),)) as launcher:
+        assert launcher.finish() == 0, launcher.text
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("restarts", [0, 2])
+def test_nothing_of_the_ranks_is_left_in_dev_shm(tmp_path: Path, restarts: int) -> None:
+    """torch_shm_manager removes the memory of a process that has died, 2 s after it."""
+    script = """
+        import os, signal, sys, threading
+        from multiprocessing.shared_memory import SharedMemory
+        import torch, torch.distributed, torch.multiprocessing
+        torch.multiprocessing.set_sharing_strategy("file_system")
+        torch.distributed.init_process_group("gloo")
+        kept = torch.ones(1 << 18).share_memory_()
+        named = SharedMemory(create=True, size=1 << 20)
+        sys.stdout.write(f"shares {os.getpid()} {named.name}\\n")
+        torch.distributed.barrier()
+        if int(os.environ["TORCHELASTIC_RESTART_COUNT"]) < int(sys.argv[1]):
+            if os.environ["RANK"] == "1":
+                os.kill(os.getpid(), signal.SIGKILL)
+            threading.Event().wait(600)
+    """
+    options = ("--nproc-per-node", "2", "--max-restarts", str(restarts))
+    with launched(tmp_path, script, *options, args=(str(restarts),)) as launcher:
+        assert launcher.finish() == 0, launcher.text
+        shares = re.findall(r"shares (\d+) (\S+)", launcher.text)
+        assert len(shares) == 2 * (restarts + 1)
+        left = [path.name for path in Path("/dev/shm").iterdir()]
+        ours = {f"torch_{pid}" for pid, _ in shares} | {name for _, name in shares}
+        assert [name for name in left if "_".join(name.split("_")[:2]) in ours] == []

@@ -25,6 +25,7 @@ from undaunted.coordinator.core import messages as job
 from undaunted.fault_tolerance.agent import node as m
 from undaunted.fault_tolerance.agent.clearing import Clearing
 from undaunted.fault_tolerance.agent.control import Control
+from undaunted.fault_tolerance.agent.helpers import TERM_S, Helpers
 from undaunted.fault_tolerance.agent.import_learner import ImportLearner
 from undaunted.fault_tolerance.agent.inprocess import InProcess
 from undaunted.fault_tolerance.agent.judge import serve_error_file
@@ -98,7 +99,7 @@ class Agent:
             front,
             config.signals,
             stop=self._stop_signalled,
-            kill=partial(self._post, m.KillNow()),
+            kill=self._kill_now,
             front_gone=self._front_gone,
         )
         self._timers = Timers()
@@ -107,7 +108,10 @@ class Agent:
         self._turns = Turns()
         self._shelf = Shelf(say)
         self._workers = Workers(on_exit=self._rank_exited, on_tree_change=self._child_ended)
-        self._tree = Tree(self._workers, self._kept_processes, partial(self._post, m.TreeEmpty()))
+        stop_s = config.stop_timeout_s
+        self._helpers = Helpers(TERM_S if stop_s is None else stop_s)
+        empty = partial(self._post, m.TreeEmpty())
+        self._tree = Tree(self._workers, self._kept_processes, empty, self._spare_helpers)
         self._health = NodeHealth(config, begun.environment, self._journal, say)
         self._clearing = Clearing(config, begun.environment, self._journal, say, self._health)
         self._throttling = Throttling(begun.environment)
@@ -226,6 +230,7 @@ class Agent:
         self._ranks.watch.close()
         self._progress.close()
         self._timers.cancel()
+        self._helpers.close()
         await self._tasks.cancel()
         await self._control.close()
         self._clearing.close()
@@ -380,6 +385,16 @@ class Agent:
                 self._round_stopped(command)
 
     def _end(self, end: job.End) -> None:
+        if self._helpers.pids():
+            self._tasks.start(self._end_after_helpers(end))
+        else:
+            self._job_over(end)
+
+    async def _end_after_helpers(self, end: job.End) -> None:
+        await self._helpers.wait()
+        self._job_over(end)
+
+    def _job_over(self, end: job.End) -> None:
         self._scribe.job_ended(end)
         if not self._ended.done():
             self._ended.set_result(end.outcome.exit_code)
@@ -464,6 +479,7 @@ class Agent:
             self._orders.post(job.RankLost(self._config.node, self._node.round, what))
 
     def _child_ended(self) -> None:
+        self._helpers.look()
         self._tree.look()
         if not self._abandoned and not self._ended.done():
             self._spawner.look()
@@ -471,7 +487,12 @@ class Agent:
     def _kept_processes(self) -> set[int]:
         """Processes that belong to no round."""
         own = self._spawner.pids() | self._clearing.pids() | self._health.pids()
+        own |= self._helpers.pids()
         return own | self._throttling.pids() | {pid for pid, _ in self._servers()}
+
+    def _spare_helpers(self, left: tuple[int, ...]) -> None:
+        if ranks := self._workers.ranks:  # else it is unknown which processes are ranks
+            self._helpers.adopt(left, ranks, restart=self._node.restarts)
 
     def _servers(self) -> set[tuple[int, int]]:
         """Processes that end after all ranks: pid and start time."""
@@ -552,6 +573,11 @@ class Agent:
         self._spawner.replace_no_more()
         self._post(m.NoRestart())
         self._orders.post(job.Preempted(self._config.node, number, name))
+
+    def _kill_now(self) -> None:
+        """The user insists."""
+        self._helpers.kill()
+        self._post(m.KillNow())
 
     def _front_gone(self) -> None:
         """End the tree and this process; the others learn why."""

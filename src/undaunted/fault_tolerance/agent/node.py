@@ -24,8 +24,8 @@ count anew, EXAMINING or FAILED becomes RUNNING again, and what happened meanwhi
 
 Ranks that hang are signalled when the round is stopped, so that all nodes can be looked at before.
 
-A round is left only through KILLING, so that no process of one round sees the next one. CLEARING is
-left out when no round follows.
+A round is left only through KILLING, so that no process of one round sees the next one, but for
+helpers that clean up behind a rank (`helpers`). CLEARING is left out when no round follows.
 """
 
 from __future__ import annotations
@@ -488,6 +488,11 @@ class Node:
         """Local ranks whose processes have not ended."""
         return tuple(rank for rank in range(self._slots) if rank not in self._exited)
 
+    @property
+    def restarts(self) -> bool:
+        """Whether another round follows the one that ends."""
+        return self._restart and not self._has_worked
+
     def handle(self, event: Event) -> list[Command]:  # noqa: C901, PLR0912 - one case per event
         """Take one event; return the commands it causes, in order."""
         match event:
@@ -862,7 +867,7 @@ class Node:
 
     @property
     def _clearing_follows(self) -> bool:
-        return self._restart and self.clearing_s > 0 and not self._has_worked
+        return self.restarts and self.clearing_s > 0
 
     @property
     def _has_worked(self) -> bool:
