@@ -142,6 +142,15 @@ def is_exiting(pid: int) -> bool:
     return stat is None or stat.exiting
 
 
+def catches(pid: int, number: int) -> bool:
+    """Return whether ``pid`` has a handler for a signal now; it does not die of it then."""
+    with contextlib.suppress(OSError):
+        status = Path(f"/proc/{pid}/status").read_bytes()
+        caught = status.partition(b"\nSigCgt:")[2].split(maxsplit=1)
+        return bool(caught) and bool(int(caught[0], 16) >> (number - 1) & 1)
+    return False
+
+
 def start_time(pid: int) -> int | None:
     """Return when ``pid`` started, in clock ticks since boot, or None if it does not exist."""
     stat = read_stat(pid)
@@ -328,11 +337,16 @@ def script_command(path: str | Path, *words: str) -> list[str]:
     return [sys.executable, "-I", "-S", str(path), *words]
 
 
-def spawn(argv: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int]) -> int:
+def spawn(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    pass_fds: Sequence[int],
+    blocked: Sequence[int] = (),
+) -> int:
     """Start a program in a session of its own and return its pid; the caller waits for it.
 
-    The signal mask is empty. The dispositions that Python changes, and those of signals that a
-    launcher may handle, are the defaults again.
+    The signal mask is ``blocked``. The dispositions that Python changes, and those of signals that
+    a launcher may handle, are the defaults again.
     Standard streams are inherited, and of all other descriptors those in ``pass_fds`` and those
     that are inheritable anyway.
 
@@ -353,7 +367,7 @@ def spawn(argv: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int]) 
         dict(env),
         file_actions=actions,
         setsid=True,
-        setsigmask=[],
+        setsigmask=blocked,
         setsigdef=_DEFAULTS,
     )
 

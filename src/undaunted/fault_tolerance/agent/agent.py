@@ -19,6 +19,7 @@ import msgspec
 from undaunted import __version__
 from undaunted.base import process
 from undaunted.base.recent import Recent
+from undaunted.base.signals import PROGRAMS_SIGNALS, SAME_S
 from undaunted.base.timers import Timers
 from undaunted.checkpointing.keeping.shelf import Shelf
 from undaunted.coordinator.core import messages as job
@@ -50,7 +51,7 @@ from undaunted.journal.writer import JournalWriter
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from undaunted.fault_tolerance.agent.attribution import Attribution
     from undaunted.fault_tolerance.agent.begun import Begun
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
 _CLOSE_JOURNAL_S = 2.0
 # For processes that a killed one left behind in the last moment; longer only for the unkillable.
 _LAST_SWEEP_S = 2.0
+# How long a signal to all processes of a job takes from one of them to another. Less than `SAME_S`.
+_EVERYWHERE_S = 0.5
 
 
 def serve(config: RunConfig, front: socket.socket, begun: Begun) -> int:
@@ -100,6 +103,8 @@ class Agent:
             config.signals,
             stop=self._stop_signalled,
             kill=self._kill_now,
+            programs=self._programs_signal,
+            ends=self._front_ends,
             front_gone=self._front_gone,
         )
         self._timers = Timers()
@@ -574,6 +579,15 @@ class Agent:
         self._post(m.NoRestart())
         self._orders.post(job.Preempted(self._config.node, number, name))
 
+    def _programs_signal(self, number: int, everywhere: bool) -> None:
+        """Pass a signal on that means something to the program, if ranks have a handler for it."""
+        passed = [] if everywhere else self._workers.pass_on(number)
+        ranks = [self._this_round().rank(local_rank) for local_rank in passed]
+        self._scribe.programs_signal(signal.Signals(number).name, ranks, everywhere=everywhere)
+
+    def _front_ends(self, number: int) -> None:
+        self._scribe.launcher_ends(signal.Signals(number).name)
+
     def _kill_now(self) -> None:
         """The user insists."""
         self._helpers.kill()
@@ -609,6 +623,8 @@ class Outside:
         signals: signals that mean to stop.
         stop: called with such a signal, and whether it has come before.
         kill: called when the user insists: a second Ctrl-C.
+        programs: called with a signal that is the program's, and whether it came to all processes.
+        ends: called with a signal that ends the front.
         front_gone: called when nobody is left to return an exit code to.
     """
 
@@ -619,26 +635,34 @@ class Outside:
         *,
         stop: Callable[[int, bool], None],
         kill: Callable[[], None],
+        programs: Callable[[int, bool], None],
+        ends: Callable[[int], None],
         front_gone: Callable[[], None],
     ) -> None:
         self._front = front
         self._signals = signals
         self._on_stop = stop
         self._on_kill = kill
+        self._on_programs = programs
+        self._on_end = ends
         self._on_front_gone = front_gone
         self._interrupts = 0
         self._seen: set[int] = set()
+        self._own_at: dict[int, float] = {}  # when they came to this process
+        self._fronts_at: dict[int, float] = {}  # when they came to the front
+        self._timers = Timers()
 
     def open(self) -> None:
         """Begin to listen."""
         loop = asyncio.get_running_loop()
-        for number in self._signals:
-            loop.add_signal_handler(number, self._stop, number)
+        for number in {*self._signals, *PROGRAMS_SIGNALS}:
+            loop.add_signal_handler(number, self._own_signal, number)
         self._front.setblocking(False)
         loop.add_reader(self._front.fileno(), self._front_says)
 
     def close(self) -> None:
         """Listen to the front no more; a signal still does not end this process."""
+        self._timers.cancel()
         asyncio.get_running_loop().remove_reader(self._front.fileno())
 
     def _front_says(self) -> None:
@@ -652,13 +676,43 @@ class Outside:
             self._on_front_gone()
             return
         for number in said:
-            self._interrupts += number == signal.SIGINT
-            if self._interrupts > 1 and number == signal.SIGINT:
-                self._on_kill()
+            self._fronts_at[number] = time.monotonic()
+            if number in self._signals:
+                self._fronts_stop(number)
+            elif number in PROGRAMS_SIGNALS:
+                # Who signals all processes of a job has not come to this one yet, perhaps.
+                here = _just_now(self._own_at, number)
+                self._programs_signal_in(0.0 if here else _EVERYWHERE_S, number)
             else:
-                self._stop(number)
+                self._on_end(number)
+
+    def _fronts_stop(self, number: int) -> None:
+        self._interrupts += number == signal.SIGINT
+        if self._interrupts > 1 and number == signal.SIGINT:
+            self._on_kill()
+        elif not _just_now(self._own_at, number):
+            self._stop(number)
+
+    def _programs_signal_in(self, delay_s: float, number: int) -> None:
+        self._timers.set(f"{number}", delay_s, partial(self._fronts_programs, number))
+
+    def _fronts_programs(self, number: int) -> None:
+        self._on_programs(number, _just_now(self._own_at, number))
+
+    def _own_signal(self, number: int) -> None:
+        """Take a signal that came to this process, as if it had come to the front, but once."""
+        same = _just_now(self._own_at, number) or _just_now(self._fronts_at, number)
+        self._own_at[number] = time.monotonic()
+        if number in self._signals and not same:
+            self._stop(number)
+        elif self._timers.left_s(f"{number}") is not None:
+            self._programs_signal_in(0.0, number)
 
     def _stop(self, number: int) -> None:
         again = number in self._seen
         self._seen.add(number)
         self._on_stop(number, again)
+
+
+def _just_now(moments: Mapping[int, float], number: int) -> bool:
+    return number in moments and time.monotonic() - moments[number] < SAME_S

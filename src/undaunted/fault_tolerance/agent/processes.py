@@ -179,6 +179,19 @@ class Workers:
                     os.kill(worker.pid, signal.SIGCONT)
                     os.kill(worker.pid, number)
 
+    def pass_on(self, number: int) -> list[int]:
+        """Send ``number`` to the ranks that have a handler for it; return their local ranks.
+
+        It is somebody else's signal: what a rank does then is its own.
+        """
+        passed = []
+        for worker in self.all:
+            if worker.code is None and process.catches(worker.pid, number):
+                with contextlib.suppress(PermissionError):  # it has changed its user
+                    os.kill(worker.pid, number)
+                    passed.append(worker.local_rank)
+        return passed
+
     def signal_tree(self, number: int, spare: set[int]) -> list[int]:
         """Send ``number`` to every descendant but ``spare`` and what is below; return the pids."""
         left = below_us(spare)

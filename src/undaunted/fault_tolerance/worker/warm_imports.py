@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 
 from undaunted.base import process
+from undaunted.base.signals import PROGRAMS_SIGNALS
 from undaunted.fault_tolerance.worker import likeness
 from undaunted.fault_tolerance.worker.import_notes import changes, installed_file, stamp
 from undaunted.fault_tolerance.worker.imports import Imports, silence
@@ -279,7 +280,7 @@ class _Check:
         own = {k: v for k, v in os.environ.items() if k not in TEMPLATE_ENVIRONMENT}
         fd = write(learned)
         command = [*boot, "compare", str(fd), str(os.getpid())]
-        return cls(process.spawn(command, {**own, **environment}, (fd,)), fd)
+        return cls(process.spawn(command, {**own, **environment}, (fd,), PROGRAMS_SIGNALS), fd)
 
     @classmethod
     def forked(cls, learned: Learned, imports: WarmImports) -> _Check:
