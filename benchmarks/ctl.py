@@ -97,7 +97,6 @@ def measure(place: Path, ranks: int, dumps: int, action: str, *, alone: bool) ->
         wait_for(place, "done-", ranks - 1)
     finally:
         job.send_signal(signal.SIGINT)
-        job.send_signal(signal.SIGINT)
         job.wait(30)
     return figures(place, ranks, asked, quiet)
 

@@ -97,7 +97,9 @@ class Launcher:
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
-            self.process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(1.5)
+            self.process.send_signal(signal.SIGINT)  # a second one, and not the first one twice
             try:
                 self.process.wait(30)
             except subprocess.TimeoutExpired:

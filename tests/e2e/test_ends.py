@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -10,14 +12,13 @@ import subprocess
 import sys
 import textwrap
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.e2e.launcher import DEADLINE_S, Launcher, alive, launched, wait_until_gone
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.ports import free_ports
+from undaunted.base import process
 
 pytestmark = pytest.mark.e2e
 
@@ -37,6 +38,13 @@ FAMILY = """
     print("family", os.getpid(), child.pid, pid, flush=True)
     threading.Event().wait(600)
 """
+
+
+def interrupt_again(launcher: Launcher) -> None:
+    """A second Ctrl-C: one within a second of the first counts as the same."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        launcher.process.wait(1.5)
+    launcher.process.send_signal(signal.SIGINT)
 
 
 def family_of(launcher: Launcher, ranks: int) -> list[int]:
@@ -243,8 +251,99 @@ def test_the_second_interrupt_does_not_wait(tmp_path: Path) -> None:
         launcher.wait_for("ready")
         launcher.process.send_signal(signal.SIGINT)
         launcher.wait_for("ignored")
-        launcher.process.send_signal(signal.SIGINT)
+        interrupt_again(launcher)
         assert launcher.finish() == 75, launcher.text
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_comes_twice_is_one(tmp_path: Path, number: signal.Signals) -> None:
+    """As from a terminal and from a wrapper that passes it on: the ranks save meanwhile."""
+    script = """
+        import signal, sys, threading
+        def told(number, frame):
+            print("told", flush=True)
+            threading.Event().wait(2)
+            print("saved", flush=True)
+            sys.exit(1)
+        signal.signal(signal.SIGINT, told)
+        signal.signal(signal.SIGTERM, told)
+        print("ready", flush=True)
+        threading.Event().wait(600)
+    """
+    with launched(tmp_path, script, "--nproc-per-node", "1") as launcher:
+        launcher.wait_for("ready")
+        launcher.process.send_signal(number)
+        threading.Event().wait(0.2)  # the wrapper's
+        launcher.process.send_signal(number)
+        assert launcher.finish() == 75, launcher.text
+        assert launcher.text.count("told") == launcher.text.count("saved") == 1
+
+
+# What a rank does with SIGUSR1: "handles" saves and goes on.
+USER_SIGNAL = """
+    import os, signal, sys, threading
+    over = threading.Event()
+    def hear(number, frame):
+        sys.stdout.write(f"heard {signal.Signals(number).name}\\n")
+        over.set()
+    if sys.argv[1] == "handles":
+        for name in ("SIGUSR1", "SIGUSR2", "SIGXCPU"):
+            signal.signal(getattr(signal, name), hear)
+    sys.stdout.write(f"ready {os.getpid()}\\n")
+    over.wait(600)
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGUSR1", "SIGUSR2", "SIGXCPU"])
+@pytest.mark.parametrize("mode", ["warm", "fresh"])
+def test_a_signal_of_the_programs_is_passed_on_and_the_job_goes_on(
+    tmp_path: Path, mode: str, name: str
+) -> None:
+    options = ("--nproc-per-node", "2", "--worker-start", mode)
+    with launched(tmp_path, USER_SIGNAL, *options, args=("handles",)) as launcher:
+        for _ in range(2):
+            launcher.wait_for_next("ready")
+        launcher.process.send_signal(getattr(signal, name))
+        launcher.wait_for(f"received {name}: passed on to ranks 0-1")
+        assert launcher.finish() == 0, launcher.text
+        assert launcher.text.count(f"heard {name}") == 2
+        (event,) = launcher.events("signal_passed_on")
+        assert event["signal"] == name
+        assert event["ranks"] == [0, 1]
+
+
+def test_a_signal_of_the_programs_to_all_processes_ends_nothing(tmp_path: Path) -> None:
+    """As Slurm's --signal=USR1@90 does: launcher, agent and template get it as well."""
+    options = ("--nproc-per-node", "2", "--worker-start", "warm")
+    with launched(tmp_path, USER_SIGNAL, *options, args=("handles",)) as launcher:
+        for _ in range(2):
+            launcher.wait_for_next("ready")
+        pid = launcher.process.pid
+        for each in [pid, *process.descendants(pid)]:
+            os.kill(each, signal.SIGUSR1)
+        launcher.wait_for("received SIGUSR1: the ranks got it")
+        assert launcher.finish() == 0, launcher.text
+        assert launcher.text.count("heard SIGUSR1") == 2
+
+
+def test_a_signal_of_the_programs_is_not_passed_on_to_who_would_die_of_it(tmp_path: Path) -> None:
+    with launched(tmp_path, USER_SIGNAL, "--nproc-per-node", "1", args=("",)) as launcher:
+        pid = int(launcher.wait_for_next(r"ready (\d+)")[1])
+        launcher.process.send_signal(signal.SIGUSR1)
+        launcher.wait_for("received SIGUSR1: no rank has a handler")
+        assert alive(pid)
+
+
+def test_a_signal_that_ends_the_launcher_is_in_the_journal(tmp_path: Path) -> None:
+    options = ("--nproc-per-node", "1", "--signals-to-handle", "SIGTERM")
+    with launched(tmp_path, USER_SIGNAL, *options, args=("",)) as launcher:
+        pid = int(launcher.wait_for_next(r"ready (\d+)")[1])
+        agent = launcher.agent_pid
+        launcher.process.send_signal(signal.SIGHUP)
+        assert launcher.finish() == -signal.SIGHUP
+        assert wait_until_gone([pid, agent], timeout_s=DEADLINE_S) == []
+        (event,) = launcher.events("signal_received")
+        assert event["signal"] == "SIGHUP"
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -255,8 +354,9 @@ def test_a_signal_does_not_wait_for_the_imports(tmp_path: Path, times: int) -> N
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     with launched(tmp_path, "", "--preload", "slow_to_import", PYTHONPATH=path) as launcher:
         launcher.wait_for("importing")
-        for _ in range(times):
-            launcher.process.send_signal(signal.SIGINT)
+        launcher.process.send_signal(signal.SIGINT)
+        if times == 2:
+            interrupt_again(launcher)
         assert launcher.finish() == 75, launcher.text
 
 
@@ -273,6 +373,8 @@ def test_a_second_signal_is_not_said_to_be_passed_on(tmp_path: Path) -> None:
         launcher.wait_for("ready")
         launcher.process.send_signal(signal.SIGTERM)
         launcher.wait_for("passed on to the ranks")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            launcher.process.wait(1.5)  # one that comes within a second is the same
         launcher.process.send_signal(signal.SIGTERM)
         launcher.wait_for("received SIGTERM: the ranks are being stopped already")
         assert launcher.finish() == 75, launcher.text
@@ -491,3 +593,118 @@ def test_a_stalled_reader_of_our_output(tmp_path: Path) -> None:
     finally:
         os.close(read)
         os.close(write)
+
+
+# Writes a second after its rank's end, as loggers do that upload what they have; in a session of
+# its own. With "stubborn" it never ends.
+LOGGER = """
+    import os, signal, subprocess, sys, threading
+    logger = '''
+    import os, signal, sys, time
+    if sys.argv[2] == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("up", flush=True)
+    sys.stdin.read()
+    time.sleep(1)
+    open(sys.argv[1], "w").close()
+    while sys.argv[2] == "stubborn":
+        signal.pause()
+    '''
+    number, kind = os.environ["TORCHELASTIC_RESTART_COUNT"], sys.argv[2]
+    command = [sys.executable, "-c", logger, f"written-{number}", kind]
+    helper = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    helper.stdout.readline()
+    print("logger", helper.pid, flush=True)
+    if number == "0":
+        if sys.argv[1] == "crash":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if sys.argv[1] in ("hang", "wait"):
+            import undaunted
+            undaunted.heartbeat()
+            while True:
+                threading.Event().wait(600)
+"""
+
+
+@pytest.mark.parametrize("end", ["success", "crash", "hang", "wait"])
+def test_a_helper_in_a_session_of_its_own_may_work_on_after_its_rank(
+    tmp_path: Path, end: str
+) -> None:
+    options = ("--nproc-per-node", "1", "--max-restarts", "1", "--ft-rank-heartbeat-timeout", "2")
+    limits = options if end == "hang" else options[:4]
+    with launched(tmp_path, LOGGER, *limits, args=(end, "ends")) as launcher:
+        pid = int(launcher.wait_for_next(r"logger (\d+)")[1])
+        if end == "wait":
+            launcher.process.send_signal(signal.SIGTERM)
+        assert launcher.finish() == (75 if end == "wait" else 0), launcher.text
+        rounds = 2 if end in ("crash", "hang") else 1
+        assert sorted(path.name for path in tmp_path.glob("written-*")) == [
+            f"written-{number}" for number in range(rounds)
+        ]
+        assert not alive(pid)
+
+
+def test_a_helper_that_does_not_end_is_ended_with_the_job(tmp_path: Path) -> None:
+    options = ("--nproc-per-node", "1", "--workers-stop-timeout", "1")
+    with launched(tmp_path, LOGGER, *options, args=("success", "stubborn")) as launcher:
+        pid = int(launcher.wait_for_next(r"logger (\d+)")[1])
+        assert launcher.finish() == 0, launcher.text
+        assert (tmp_path / "written-0").exists()
+        assert not alive(pid)
+
+
+def test_the_second_interrupt_ends_helpers_as_well(tmp_path: Path) -> None:
+    options = ("--nproc-per-node", "1", "--workers-stop-timeout", "600")
+    with launched(tmp_path, LOGGER, *options, args=("wait", "stubborn")) as launcher:
+        pid = int(launcher.wait_for_next(r"logger (\d+)")[1])
+        launcher.process.send_signal(signal.SIGINT)
+        interrupt_again(launcher)
+        assert launcher.finish() == 75, launcher.text
+        assert not alive(pid)
+
+
+def test_a_helper_that_holds_a_port_does_not_outlive_its_round(tmp_path: Path) -> None:
+    script = """
+        import os, signal, socket, subprocess, sys
+        listen = "import signal, socket, sys; s = socket.socket(); " \\
+            "s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); " \\
+            "s.bind(('127.0.0.1', int(sys.argv[1]))); s.listen(); print('up'); signal.pause()"
+        server = subprocess.Popen([sys.executable, "-uc", listen, sys.argv[1]],
+            stdout=subprocess.PIPE, text=True, start_new_session=True)
+        assert server.stdout.readline() == "up\\n", "the port is in use"
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            os.kill(os.getpid(), signal.SIGKILL)
+    """
+    options = ("--nproc-per-node", "1", "--max-restarts", "1")
+    with launched(tmp_path, script, *options, args=(str(free_ports(1)),)) as launcher:
+        assert launcher.finish() == 0, launcher.text
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("restarts", [0, 2])
+def test_nothing_of_the_ranks_is_left_in_dev_shm(tmp_path: Path, restarts: int) -> None:
+    """torch_shm_manager removes the memory of a process that has died, 2 s after it."""
+    script = """
+        import os, signal, sys, threading
+        from multiprocessing.shared_memory import SharedMemory
+        import torch, torch.distributed, torch.multiprocessing
+        torch.multiprocessing.set_sharing_strategy("file_system")
+        torch.distributed.init_process_group("gloo")
+        kept = torch.ones(1 << 18).share_memory_()
+        named = SharedMemory(create=True, size=1 << 20)
+        sys.stdout.write(f"shares {os.getpid()} {named.name}\\n")
+        torch.distributed.barrier()
+        if int(os.environ["TORCHELASTIC_RESTART_COUNT"]) < int(sys.argv[1]):
+            if os.environ["RANK"] == "1":
+                os.kill(os.getpid(), signal.SIGKILL)
+            threading.Event().wait(600)
+    """
+    options = ("--nproc-per-node", "2", "--max-restarts", str(restarts))
+    with launched(tmp_path, script, *options, args=(str(restarts),)) as launcher:
+        assert launcher.finish() == 0, launcher.text
+        shares = re.findall(r"shares (\d+) (\S+)", launcher.text)
+        assert len(shares) == 2 * (restarts + 1)
+        left = [path.name for path in Path("/dev/shm").iterdir()]
+        ours = {f"torch_{pid}" for pid, _ in shares} | {name for _, name in shares}
+        assert [name for name in left if "_".join(name.split("_")[:2]) in ours] == []

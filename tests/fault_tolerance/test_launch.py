@@ -415,6 +415,37 @@ def test_a_job_can_be_interrupted_where_a_shell_has_its_caller_ignore_sigint(
     assert wait_until_gone(pids, 10.0) == []
 
 
+TWICE = """
+import os, signal, sys, threading, time
+from pathlib import Path
+from undaunted.fault_tolerance import LaunchConfig, elastic_launch
+
+def train(caller):
+    def save(*_):
+        time.sleep(2)
+        Path("saved").touch()
+        sys.exit(1)
+    def interrupt():
+        os.kill(caller, signal.SIGINT)
+        time.sleep(0.2)
+        os.kill(caller, signal.SIGINT)
+    signal.signal(signal.SIGINT, save)
+    threading.Thread(target=interrupt).start()
+    threading.Event().wait(600)
+
+if __name__ == "__main__":
+    elastic_launch(LaunchConfig(1, 1, 1, worker_start="fresh"), train)(os.getpid())
+"""
+
+
+@pytest.mark.e2e
+def test_an_interrupt_of_the_caller_that_comes_twice_is_one(tmp_path: Path) -> None:
+    """As from a terminal and from a wrapper that passes it on."""
+    done = script(tmp_path, TWICE)
+    assert "KeyboardInterrupt" in done.stderr
+    assert (tmp_path / "saved").exists()
+
+
 INTERRUPTED = """
 import _thread, sys, threading
 from pathlib import Path

@@ -145,6 +145,15 @@ def is_exiting(pid: int) -> bool:
     return stat is None or stat.exiting
 
 
+def catches(pid: int, number: int) -> bool:
+    """Return whether ``pid`` has a handler for a signal now; it does not die of it then."""
+    with contextlib.suppress(OSError):
+        status = Path(f"/proc/{pid}/status").read_bytes()
+        caught = status.partition(b"\nSigCgt:")[2].split(maxsplit=1)
+        return bool(caught) and bool(int(caught[0], 16) >> (number - 1) & 1)
+    return False
+
+
 def start_time(pid: int) -> int | None:
     """Return when ``pid`` started, in clock ticks since boot, or None if it does not exist."""
     stat = read_stat(pid)
@@ -350,11 +359,16 @@ def script_command(path: str | Path, *words: str) -> list[str]:
     return [sys.executable, "-I", "-S", str(path), *words]
 
 
-def spawn(argv: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int]) -> int:
+def spawn(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    pass_fds: Sequence[int],
+    blocked: Sequence[int] = (),
+) -> int:
     """Start a program in a session of its own and return its pid; the caller waits for it.
 
-    The signal mask is empty. The dispositions that Python changes, and those of signals that a
-    launcher may handle, are the defaults again.
+    The signal mask is ``blocked``. The dispositions that Python changes, and those of signals that
+    a launcher may handle, are the defaults again.
     Standard streams are inherited, and of all other descriptors those in ``pass_fds`` and those
     that are inheritable anyway.
 
@@ -376,15 +390,18 @@ def spawn(argv: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int]) 
             dict(env),
             file_actions=actions,
             setsid=True,
-            setsigmask=[],
+            setsigmask=blocked,
             setsigdef=_DEFAULTS,
         )
     except NotImplementedError:  # Python was built for a C library without POSIX_SPAWN_SETSID
-        return _spawn_by_libc(argv, env, actions)
+        return _spawn_by_libc(argv, env, actions, blocked)
 
 
 def _spawn_by_libc(
-    argv: Sequence[str], env: Mapping[str, str], actions: Sequence[tuple[int, ...]]
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    actions: Sequence[tuple[int, ...]],
+    blocked: Sequence[int],
 ) -> int:
     """Do the same with functions of the C library: the one that is here has what it takes."""
     libc = ctypes.CDLL(None)
@@ -392,11 +409,14 @@ def _spawn_by_libc(
     attributes, files, signals = (ctypes.create_string_buffer(1024) for _ in range(3))
     libc.posix_spawnattr_init(attributes)
     libc.posix_spawnattr_setflags(attributes, ctypes.c_short(_SPAWN_FLAGS))
-    libc.sigemptyset(signals)
-    libc.posix_spawnattr_setsigmask(attributes, signals)
-    for number in _DEFAULTS:
-        libc.sigaddset(signals, number)
-    libc.posix_spawnattr_setsigdefault(attributes, signals)
+    for numbers, put in (
+        (blocked, libc.posix_spawnattr_setsigmask),
+        (_DEFAULTS, libc.posix_spawnattr_setsigdefault),
+    ):
+        libc.sigemptyset(signals)
+        for number in numbers:
+            libc.sigaddset(signals, number)
+        put(attributes, signals)
     libc.posix_spawn_file_actions_init(files)
     for kind, *fds in actions:
         add = "adddup2" if kind == os.POSIX_SPAWN_DUP2 else "addclose"

@@ -13,6 +13,7 @@ import select
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,11 +21,12 @@ import msgspec
 
 from undaunted.base import process
 from undaunted.base.deadline import within
+from undaunted.base.signals import PROGRAMS_SIGNALS, Repeats
 from undaunted.fault_tolerance import run_lock
 from undaunted.fault_tolerance.output.lines import ERROR, TEXT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from undaunted.fault_tolerance.run_config import RunConfig
 
@@ -38,6 +40,8 @@ _MOST_LAUNCHERS = 256  # of one job on a host
 # Its presence tells a script that starts jobs again (NeMo-Run) that this one is finished.
 _FINISHED_FLAG = "FAULT_TOL_FINISHED_FLAG_FILE"
 _FLAG_DEADLINE_S = 5.0
+# These end the launcher where they are not among those that it handles. The agent hears it before.
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM)
 
 
 def run(config: RunConfig) -> int:
@@ -59,14 +63,14 @@ def run(config: RunConfig) -> int:
         return _IN_USE
     process.become_subreaper()
     ours, agents = socket.socketpair()
-    with _signals_to_pipe(config.signals) as signals, ours:
+    with _signals_to_pipe({*_ENDING, *PROGRAMS_SIGNALS, *config.signals}) as signals, ours:
         with agents:
             try:
                 agent_pid = _fork_agent(config, ours, agents, signals)
             except OSError as error:
                 config.lines.show(_no_process(error.strerror or str(error)), level=ERROR)
                 return _NOTHING_STARTED
-        status, told = _stand_by(agent_pid, ours, signals)
+        status, told = _stand_by(config, agent_pid, ours, signals)
     killed = process.end_descendants(_SWEEP_DEADLINE_S, strangers)
     code = _exit_code(config, status, agent_pid, killed)
     # Ranks that were told to stop may end with 0 as well, having saved what they had.
@@ -130,7 +134,9 @@ def _fork_agent(
         ours.close()
         signals.close()
         signal.set_wakeup_fd(-1)
-        for number in config.signals:
+        for ending in _ENDING:
+            signal.signal(ending, signal.SIG_DFL)
+        for number in {*config.signals, *PROGRAMS_SIGNALS}:
             signal.signal(number, signal.SIG_IGN)  # until the agent's loop handles them
         os.setsid()  # Ctrl-C in the terminal reaches the front only, which passes it on
         from undaunted.fault_tolerance.agent.start import run_agent
@@ -163,14 +169,14 @@ def _flush_standard_streams() -> None:
 
 
 @contextlib.contextmanager
-def _signals_to_pipe(forwarded: Sequence[int]) -> Iterator[socket.socket]:
+def _signals_to_pipe(wanted: Iterable[int]) -> Iterator[socket.socket]:
     """Turn these signals into bytes (their numbers) on the yielded socket."""
     readable, writable = socket.socketpair()
     readable.setblocking(False)
     writable.setblocking(False)
     old_fd = signal.set_wakeup_fd(writable.fileno(), warn_on_full_buffer=False)
     # What was ignored when we were started stays so: nohup means that SIGHUP shall do nothing.
-    numbers = [n for n in forwarded if signal.getsignal(n) is not signal.SIG_IGN]
+    numbers = [n for n in wanted if signal.getsignal(n) is not signal.SIG_IGN]
     old = {number: signal.signal(number, lambda *_: None) for number in numbers}
     old[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else children vanish
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {*numbers, signal.SIGCHLD})
@@ -184,9 +190,11 @@ def _signals_to_pipe(forwarded: Sequence[int]) -> Iterator[socket.socket]:
         writable.close()
 
 
-def _stand_by(agent_pid: int, agent: socket.socket, signals: socket.socket) -> tuple[int, bool]:
+def _stand_by(
+    config: RunConfig, agent_pid: int, agent: socket.socket, signals: socket.socket
+) -> tuple[int, bool]:
     """Forward signals until the agent is gone; return its wait status, and if there was one."""
-    interrupts, told = 0, False
+    interrupts, told, repeats = 0, False, Repeats()
     agent.setblocking(False)
     pidfd = process.open_pidfd(agent_pid)
     assert pidfd is not None, "an own child exists until it has been waited for"
@@ -197,16 +205,27 @@ def _stand_by(agent_pid: int, agent: socket.socket, signals: socket.socket) -> t
         while True:
             ready = {fd for fd, _ in poller.poll()}
             if signals.fileno() in ready:
-                numbers, told = signals.recv(64), True
+                now, told = time.monotonic(), True
+                numbers = bytes(n for n in signals.recv(64) if repeats.counts(n, now))
                 interrupts += numbers.count(signal.SIGINT)
                 if interrupts >= _INTERRUPTS_TO_KILL_AGENT:
                     process.signal_pidfd(pidfd, signal.SIGKILL)
-                with contextlib.suppress(OSError):  # full buffer or dying agent: the pidfd tells
-                    agent.send(numbers)
+                if numbers:
+                    with contextlib.suppress(OSError):  # full buffer or dying agent: see the pidfd
+                        agent.send(numbers)
+                _end_by_itself(config, numbers)
             if pidfd in ready:
                 return os.waitpid(agent_pid, 0)[1], told
     finally:
         os.close(pidfd)
+
+
+def _end_by_itself(config: RunConfig, numbers: bytes) -> None:
+    """End this process as a signal does that it does not handle; the agent ends all others."""
+    for number in numbers:
+        if number not in config.signals and number not in PROGRAMS_SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
 
 
 def _exit_code(config: RunConfig, status: int, agent_pid: int, killed: int) -> int:

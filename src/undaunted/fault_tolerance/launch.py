@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from undaunted.base.ids import file_name, new_run_id
 from undaunted.base.process import code_command, open_pidfd
+from undaunted.base.signals import SAME_S
 from undaunted.base.text import one_line
 from undaunted.fault_tolerance.launch_config import environment, options, settings
 
@@ -255,13 +256,21 @@ def _last_line(path: Path) -> str:
 
 def _wait_for_end(launcher: subprocess.Popen[bytes]) -> None:
     """Wait for a launcher that was told to end, which it does within its ``--term-timeout``."""
-    try:
-        _wait(launcher)
-    except BaseException:
-        launcher.send_signal(signal.SIGINT)
-        launcher.send_signal(signal.SIGINT)  # the second one kills
-        launcher.wait()
-        raise
+    told = time.monotonic()
+    while True:
+        try:
+            _wait(launcher)
+        except BaseException:
+            if time.monotonic() - told < SAME_S:
+                continue  # a signal that came twice
+            launcher.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                launcher.wait(2 * SAME_S)
+                raise
+            launcher.send_signal(signal.SIGINT)  # the second one kills
+            launcher.wait()
+            raise
+        return
 
 
 def _program(entrypoint: str | Sequence[str], args: Sequence[Any]) -> list[str]:

@@ -425,6 +425,17 @@ class SignalReceived(Event, tag="signal_received", frozen=True, kw_only=True):
     signal: str
 
 
+class SignalPassedOn(Event, tag="signal_passed_on", frozen=True, kw_only=True):
+    """The launcher got a signal that is the program's, such as SIGUSR1; the job goes on.
+
+    ``ranks`` have got it from the launcher. ``everywhere``: all processes of the job got it.
+    """
+
+    signal: str
+    ranks: list[int] = []
+    everywhere: bool = False
+
+
 class EventsLost(Event, tag="events_lost", frozen=True, kw_only=True):
     """The journal could not be written for a while; ``count`` events are missing before this."""
 
@@ -588,6 +599,7 @@ AnyEvent = Union[  # noqa: UP007 - msgspec needs the runtime union, also on Pyth
     AttributionResult,
     AgentPaused,
     SignalReceived,
+    SignalPassedOn,
     EventsLost,
     JobEnded,
     LastCopy,

@@ -181,6 +181,7 @@ _TEXTS: dict[type[e.Event], Callable[..., _Told]] = {
         "yellow",
     ),
     e.SignalReceived: lambda event: (f"the launcher received {event.signal}", "yellow"),
+    e.SignalPassedOn: lambda event: (f"received {event.signal}; the job goes on", "dim"),
     e.AgentPaused: lambda event: (
         f"the launcher itself did not run for {format_duration(event.seconds)}",
         "yellow",

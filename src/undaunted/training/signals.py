@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from undaunted.base.signals import SAME_S
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-# A scheduler and a launcher may both send a signal to a rank, and mean the same.
-_SAME_S = 1.0
 _END_S = 2.0  # for workers to end by SIGTERM
 _at_exit = 0  # process that ends its workers when it ends
 
@@ -66,7 +66,7 @@ class Signals:
         now = time.monotonic()
         if not self._last:
             self._first()
-        elif now - self._last > _SAME_S:
+        elif now - self._last > SAME_S:
             self.hurry = True
             self.restore()
         self._last = now

@@ -94,6 +94,13 @@ class Heard:
     def kill(self) -> None:
         self.words.append("kill")
 
+    def programs(self, number: int, everywhere: bool) -> None:
+        name = signal.Signals(number).name
+        self.words.append(f"{name} to {'all' if everywhere else 'the front'}")
+
+    def ends(self, number: int) -> None:
+        self.words.append(f"ends by {signal.Signals(number).name}")
+
     def front_gone(self) -> None:
         self.gone.set()
 
@@ -104,7 +111,13 @@ def listen(*, said: bytes, own: int = 0) -> list[str]:
         heard = Heard()
         with front, agent:
             outside = Outside(
-                agent, STOP_SIGNALS, stop=heard.stop, kill=heard.kill, front_gone=heard.front_gone
+                agent,
+                STOP_SIGNALS,
+                stop=heard.stop,
+                kill=heard.kill,
+                programs=heard.programs,
+                ends=heard.ends,
+                front_gone=heard.front_gone,
             )
             outside.open()
             if own:

@@ -22,7 +22,7 @@ LAUNCHER = process.module_command("undaunted.cli.main", "run")
 # stop, then killed with a second SIGINT, then the agent is killed, then the launcher.
 _ENDING = (
     (signal.SIGTERM, 5.0),
-    (signal.SIGINT, 0.5),
+    (signal.SIGINT, 1.5),
     (signal.SIGINT, 10.0),
     (signal.SIGINT, 10.0),
     (signal.SIGKILL, 10.0),

@@ -19,12 +19,14 @@ import msgspec
 from undaunted import __version__
 from undaunted.base import process
 from undaunted.base.recent import Recent
+from undaunted.base.signals import PROGRAMS_SIGNALS, SAME_S
 from undaunted.base.timers import Timers
 from undaunted.checkpointing.keeping.shelf import Shelf
 from undaunted.coordinator.core import messages as job
 from undaunted.fault_tolerance.agent import node as m
 from undaunted.fault_tolerance.agent.clearing import Clearing
 from undaunted.fault_tolerance.agent.control import Control
+from undaunted.fault_tolerance.agent.helpers import TERM_S, Helpers
 from undaunted.fault_tolerance.agent.import_learner import ImportLearner
 from undaunted.fault_tolerance.agent.inprocess import InProcess
 from undaunted.fault_tolerance.agent.judge import serve_error_file
@@ -49,7 +51,7 @@ from undaunted.journal.writer import JournalWriter
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from undaunted.fault_tolerance.agent.attribution import Attribution
     from undaunted.fault_tolerance.agent.begun import Begun
@@ -59,6 +61,8 @@ if TYPE_CHECKING:
 _CLOSE_JOURNAL_S = 2.0
 # For processes that a killed one left behind in the last moment; longer only for the unkillable.
 _LAST_SWEEP_S = 2.0
+# How long a signal to all processes of a job takes from one of them to another. Less than `SAME_S`.
+_EVERYWHERE_S = 0.5
 
 
 def serve(config: RunConfig, front: socket.socket, begun: Begun) -> int:
@@ -98,7 +102,9 @@ class Agent:
             front,
             config.signals,
             stop=self._stop_signalled,
-            kill=partial(self._post, m.KillNow()),
+            kill=self._kill_now,
+            programs=self._programs_signal,
+            ends=self._front_ends,
             front_gone=self._front_gone,
         )
         self._timers = Timers()
@@ -107,7 +113,10 @@ class Agent:
         self._turns = Turns()
         self._shelf = Shelf(say)
         self._workers = Workers(on_exit=self._rank_exited, on_tree_change=self._child_ended)
-        self._tree = Tree(self._workers, self._kept_processes, partial(self._post, m.TreeEmpty()))
+        stop_s = config.stop_timeout_s
+        self._helpers = Helpers(TERM_S if stop_s is None else stop_s)
+        empty = partial(self._post, m.TreeEmpty())
+        self._tree = Tree(self._workers, self._kept_processes, empty, self._spare_helpers)
         self._health = NodeHealth(config, begun.environment, self._journal, say)
         self._clearing = Clearing(config, begun.environment, self._journal, say, self._health)
         self._throttling = Throttling(begun.environment)
@@ -226,6 +235,7 @@ class Agent:
         self._ranks.watch.close()
         self._progress.close()
         self._timers.cancel()
+        self._helpers.close()
         await self._tasks.cancel()
         await self._control.close()
         self._clearing.close()
@@ -380,6 +390,16 @@ class Agent:
                 self._round_stopped(command)
 
     def _end(self, end: job.End) -> None:
+        if self._helpers.pids():
+            self._tasks.start(self._end_after_helpers(end))
+        else:
+            self._job_over(end)
+
+    async def _end_after_helpers(self, end: job.End) -> None:
+        await self._helpers.wait()
+        self._job_over(end)
+
+    def _job_over(self, end: job.End) -> None:
         self._scribe.job_ended(end)
         if not self._ended.done():
             self._ended.set_result(end.outcome.exit_code)
@@ -464,6 +484,7 @@ class Agent:
             self._orders.post(job.RankLost(self._config.node, self._node.round, what))
 
     def _child_ended(self) -> None:
+        self._helpers.look()
         self._tree.look()
         if not self._abandoned and not self._ended.done():
             self._spawner.look()
@@ -471,7 +492,12 @@ class Agent:
     def _kept_processes(self) -> set[int]:
         """Processes that belong to no round."""
         own = self._spawner.pids() | self._clearing.pids() | self._health.pids()
+        own |= self._helpers.pids()
         return own | self._throttling.pids() | {pid for pid, _ in self._servers()}
+
+    def _spare_helpers(self, left: tuple[int, ...]) -> None:
+        if ranks := self._workers.ranks:  # else it is unknown which processes are ranks
+            self._helpers.adopt(left, ranks, restart=self._node.restarts)
 
     def _servers(self) -> set[tuple[int, int]]:
         """Processes that end after all ranks: pid and start time."""
@@ -553,6 +579,20 @@ class Agent:
         self._post(m.NoRestart())
         self._orders.post(job.Preempted(self._config.node, number, name))
 
+    def _programs_signal(self, number: int, everywhere: bool) -> None:
+        """Pass a signal on that means something to the program, if ranks have a handler for it."""
+        passed = [] if everywhere else self._workers.pass_on(number)
+        ranks = [self._this_round().rank(local_rank) for local_rank in passed]
+        self._scribe.programs_signal(signal.Signals(number).name, ranks, everywhere=everywhere)
+
+    def _front_ends(self, number: int) -> None:
+        self._scribe.launcher_ends(signal.Signals(number).name)
+
+    def _kill_now(self) -> None:
+        """The user insists."""
+        self._helpers.kill()
+        self._post(m.KillNow())
+
     def _front_gone(self) -> None:
         """End the tree and this process; the others learn why."""
         self._abandoned = True
@@ -583,6 +623,8 @@ class Outside:
         signals: signals that mean to stop.
         stop: called with such a signal, and whether it has come before.
         kill: called when the user insists: a second Ctrl-C.
+        programs: called with a signal that is the program's, and whether it came to all processes.
+        ends: called with a signal that ends the front.
         front_gone: called when nobody is left to return an exit code to.
     """
 
@@ -593,26 +635,34 @@ class Outside:
         *,
         stop: Callable[[int, bool], None],
         kill: Callable[[], None],
+        programs: Callable[[int, bool], None],
+        ends: Callable[[int], None],
         front_gone: Callable[[], None],
     ) -> None:
         self._front = front
         self._signals = signals
         self._on_stop = stop
         self._on_kill = kill
+        self._on_programs = programs
+        self._on_end = ends
         self._on_front_gone = front_gone
         self._interrupts = 0
         self._seen: set[int] = set()
+        self._own_at: dict[int, float] = {}  # when they came to this process
+        self._fronts_at: dict[int, float] = {}  # when they came to the front
+        self._timers = Timers()
 
     def open(self) -> None:
         """Begin to listen."""
         loop = asyncio.get_running_loop()
-        for number in self._signals:
-            loop.add_signal_handler(number, self._stop, number)
+        for number in {*self._signals, *PROGRAMS_SIGNALS}:
+            loop.add_signal_handler(number, self._own_signal, number)
         self._front.setblocking(False)
         loop.add_reader(self._front.fileno(), self._front_says)
 
     def close(self) -> None:
         """Listen to the front no more; a signal still does not end this process."""
+        self._timers.cancel()
         asyncio.get_running_loop().remove_reader(self._front.fileno())
 
     def _front_says(self) -> None:
@@ -626,13 +676,43 @@ class Outside:
             self._on_front_gone()
             return
         for number in said:
-            self._interrupts += number == signal.SIGINT
-            if self._interrupts > 1 and number == signal.SIGINT:
-                self._on_kill()
+            self._fronts_at[number] = time.monotonic()
+            if number in self._signals:
+                self._fronts_stop(number)
+            elif number in PROGRAMS_SIGNALS:
+                # Who signals all processes of a job has not come to this one yet, perhaps.
+                here = _just_now(self._own_at, number)
+                self._programs_signal_in(0.0 if here else _EVERYWHERE_S, number)
             else:
-                self._stop(number)
+                self._on_end(number)
+
+    def _fronts_stop(self, number: int) -> None:
+        self._interrupts += number == signal.SIGINT
+        if self._interrupts > 1 and number == signal.SIGINT:
+            self._on_kill()
+        elif not _just_now(self._own_at, number):
+            self._stop(number)
+
+    def _programs_signal_in(self, delay_s: float, number: int) -> None:
+        self._timers.set(f"{number}", delay_s, partial(self._fronts_programs, number))
+
+    def _fronts_programs(self, number: int) -> None:
+        self._on_programs(number, _just_now(self._own_at, number))
+
+    def _own_signal(self, number: int) -> None:
+        """Take a signal that came to this process, as if it had come to the front, but once."""
+        same = _just_now(self._own_at, number) or _just_now(self._fronts_at, number)
+        self._own_at[number] = time.monotonic()
+        if number in self._signals and not same:
+            self._stop(number)
+        elif self._timers.left_s(f"{number}") is not None:
+            self._programs_signal_in(0.0, number)
 
     def _stop(self, number: int) -> None:
         again = number in self._seen
         self._seen.add(number)
         self._on_stop(number, again)
+
+
+def _just_now(moments: Mapping[int, float], number: int) -> bool:
+    return number in moments and time.monotonic() - moments[number] < SAME_S

@@ -8,6 +8,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from undaunted.base import process
+from undaunted.base.signals import PROGRAMS_SIGNALS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +36,8 @@ class ChildProgram:
         with theirs:
             command = process.script_command(path, str(theirs.fileno()))
             try:
-                self.pid = process.spawn(command, environ, (theirs.fileno(),))
+                fds = (theirs.fileno(),)
+                self.pid = process.spawn(command, environ, fds, PROGRAMS_SIGNALS)
             except OSError:
                 self.sock.close()
                 raise

@@ -24,8 +24,8 @@ count anew, EXAMINING or FAILED becomes RUNNING again, and what happened meanwhi
 
 Ranks that hang are signalled when the round is stopped, so that all nodes can be looked at before.
 
-A round is left only through KILLING, so that no process of one round sees the next one. CLEARING is
-left out when no round follows.
+A round is left only through KILLING, so that no process of one round sees the next one, but for
+helpers that clean up behind a rank (`helpers`). CLEARING is left out when no round follows.
 """
 
 from __future__ import annotations
@@ -481,12 +481,18 @@ class Node:
     _grace_s: float = 0.0  # of the stop that is under way
     _restart: bool = False  # another round follows
     _unkillable: bool = False
+    _kills: bool = False  # the user insists: whatever is stopped is killed
     _look_again: bool = False  # nothing was left but a rank that was being started again
 
     @property
     def alive(self) -> tuple[int, ...]:
         """Local ranks whose processes have not ended."""
         return tuple(rank for rank in range(self._slots) if rank not in self._exited)
+
+    @property
+    def restarts(self) -> bool:
+        """Whether another round follows the one that ends."""
+        return self._restart and not self._has_worked
 
     def handle(self, event: Event) -> list[Command]:  # noqa: C901, PLR0912 - one case per event
         """Take one event; return the commands it causes, in order."""
@@ -715,7 +721,7 @@ class Node:
         if self.state is State.SPAWNING:
             self._stop = event  # the pids are not known yet
             # Ranks of other nodes may wait for these, to stop with them.
-            return [] if event.agree else [CallOffSpawn()]
+            return [] if event.agree and not self._kills else [CallOffSpawn()]
         if self.state is State.STOPPING:
             if self._stop is not None and not event.agree:
                 self._stop = replace(self._stop, agree=False)
@@ -773,8 +779,9 @@ class Node:
         return []
 
     def _kill_now(self) -> list[Command]:
+        self._kills = True  # the order to stop may not be here yet
         if self.state is State.SPAWNING and self._stop is not None:
-            self._stop = replace(self._stop, grace_s=0.0)
+            return [CallOffSpawn()] if self._stop.agree else []  # else that has been said
         if self.state is State.CLEARING:
             return self._round_over()
         return self._kill() if self.state is State.STOPPING else []
@@ -826,6 +833,8 @@ class Node:
         self._may_be_first = unjudged and stop.failed
         self.state = State.STOPPING
         self._stop, self._grace_s = stop, stop.grace_s
+        if self._kills:
+            return [Watch(on=False), *self._kill()]
         commands: list[Command] = [Watch(on=False), SetTimer("grace", stop.grace_s)]
         if hung := tuple(rank for rank in self._culprits if rank not in self._exited):
             commands.append(SignalRanks(hung, self.rank_termination_signal))
@@ -862,7 +871,7 @@ class Node:
 
     @property
     def _clearing_follows(self) -> bool:
-        return self._restart and self.clearing_s > 0 and not self._has_worked
+        return self.restarts and self.clearing_s > 0 and not self._kills
 
     @property
     def _has_worked(self) -> bool:

@@ -18,6 +18,7 @@ from undaunted.base import process
 from undaunted.base.deadline import wait_for
 from undaunted.base.directories import make_private
 from undaunted.base.ids import file_name
+from undaunted.base.signals import PROGRAMS_SIGNALS
 from undaunted.coordinator.wire.credentials import TokenError, find_token
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class OwnService:
                 f"--state-dir={directory}",
                 *([f"--export-url={export_url}"] if export_url else []),
             )
-            self._pid = process.spawn(argv, os.environ, [fd])
+            self._pid = process.spawn(argv, os.environ, [fd], PROGRAMS_SIGNALS)
         pidfd = process.open_pidfd(self._pid)
         assert pidfd is not None, "an own child exists until it has been waited for"
         self._pidfd = pidfd

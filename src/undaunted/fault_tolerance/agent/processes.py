@@ -99,6 +99,11 @@ class Workers:
         """Processes of the round that are known to have existed."""
         return {*self._by_pid, *self._unclaimed, *self._signalled}
 
+    @property
+    def ranks(self) -> set[int]:
+        """Processes that are, or were, a rank of the round."""
+        return {*self._by_pid}
+
     def begin_round(self) -> None:
         """Forget the last round's processes."""
         self._by_pid.clear()
@@ -174,6 +179,19 @@ class Workers:
                     os.kill(worker.pid, signal.SIGCONT)
                     os.kill(worker.pid, number)
 
+    def pass_on(self, number: int) -> list[int]:
+        """Send ``number`` to the ranks that have a handler for it; return their local ranks.
+
+        It is somebody else's signal: what a rank does then is its own.
+        """
+        passed = []
+        for worker in self.all:
+            if worker.code is None and process.catches(worker.pid, number):
+                with contextlib.suppress(PermissionError):  # it has changed its user
+                    os.kill(worker.pid, number)
+                    passed.append(worker.local_rank)
+        return passed
+
     def signal_tree(self, number: int, spare: set[int]) -> list[int]:
         """Send ``number`` to every descendant but ``spare`` and what is below; return the pids."""
         left = below_us(spare)
@@ -182,7 +200,7 @@ class Workers:
             worker = self._by_pid.get(pid)
             if worker is not None and not process.is_exiting(pid):
                 worker.signals_sent.append((number, now))
-            _send(pid, number)
+            send(pid, number)
         self._signalled.update(left)
         if number == signal.SIGKILL:
             self.killed.update(left)
@@ -210,7 +228,7 @@ def below_us(spare: set[int]) -> list[int]:
     return process.descendants(os.getpid(), spared)
 
 
-def _send(pid: int, number: int) -> None:
+def send(pid: int, number: int) -> None:
     """Signal a descendant that is not necessarily our child: its pid may be stale by now."""
     try:
         pidfd = process.open_pidfd(pid)
@@ -233,19 +251,26 @@ class Tree:
         workers: they send the signals.
         kept: returns the processes that the agent keeps between rounds.
         empty: called once when nothing is left after `signal`.
+        spare: called before a signal with all that it would go to; what it adds to ``kept`` lives.
     """
 
     def __init__(
-        self, workers: Workers, kept: Callable[[], set[int]], empty: Callable[[], None]
+        self,
+        workers: Workers,
+        kept: Callable[[], set[int]],
+        empty: Callable[[], None],
+        spare: Callable[[tuple[int, ...]], None] = lambda _: None,
     ) -> None:
         self._workers = workers
         self._kept = kept
         self._empty = empty
+        self._spare = spare
         self._awaited = 0  # the signal that was sent to all
 
     def signal(self, number: int) -> None:
         """Send ``number`` to all, and have ``empty`` called when they have ended."""
         self._awaited = number
+        self._spare(self.left())
         self._workers.signal_tree(number, spare=self._kept())
         self.look()
 
@@ -253,7 +278,9 @@ class Tree:
         """After every exit: is anything left? Whoever has come since SIGKILL gets it too."""
         if not self._awaited or self._others_end_first():
             return
-        if not self.left():
+        if left := self.left():
+            self._spare(left)
+        if not left or not self.left():
             self._awaited = 0
             self._empty()
         elif self._awaited == signal.SIGKILL:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from undaunted.attribution.error_file import ErrorReport
 from undaunted.attribution.evidence import RankEvidence, expired_in_words, format_full
 from undaunted.attribution.exits import signal_name
-from undaunted.base.text import count, format_duration, format_ranks, one_line
+from undaunted.base.text import count, format_duration, format_ranks, name_ranks, one_line
 from undaunted.fault_tolerance.function_call import shown
 from undaunted.fault_tolerance.output.lines import ERROR, INFO
 from undaunted.journal import events as e
@@ -57,6 +57,7 @@ class Scribe:
         self._last_traceback = ""
         self._heartbeats_missed = False
         self._stopped_by = ""  # the first signal to the launcher
+        self._passed_on: set[str] = set()  # signals of the program's that were named
         self._why = ""  # a round is stopped, and nobody is blamed for it
         self._said = ""  # the last line about who is to blame
         self._blamed: int | None = None  # the last round of which it was said who is to blame
@@ -581,6 +582,34 @@ class Scribe:
         else:
             what = "the ranks are being stopped; passed on as well"
         self.say(f"received {name}: {what}")
+
+    def programs_signal(self, name: str, ranks: Sequence[int], *, everywhere: bool) -> None:
+        """The launcher got a signal that is the program's; the job goes on.
+
+        Args:
+            name: of the signal.
+            ranks: to which it was passed on.
+            everywhere: it came to all processes of the job, the ranks too.
+        """
+        event = e.SignalPassedOn(
+            t=_now_ns(), round=self._round, signal=name, ranks=list(ranks), everywhere=everywhere
+        )
+        self.journal.record(event)
+        if name in self._passed_on:
+            return
+        self._passed_on.add(name)
+        if everywhere:
+            what = "the ranks got it as well"
+        elif ranks:
+            what = f"passed on to {name_ranks(ranks)}"
+        else:
+            what = "no rank has a handler for it, so that it is not passed on"
+        self.say(f"received {name}: {what}; the job goes on (--signals-to-handle makes it a stop)")
+
+    def launcher_ends(self, name: str) -> None:
+        """The launcher got a signal that it does not handle, and that ends it."""
+        self.journal.record(e.SignalReceived(t=_now_ns(), round=self._round, signal=name))
+        self.say(f"received {name}, which ends the launcher: --signals-to-handle leaves it out")
 
 
 def _now_ns() -> int:

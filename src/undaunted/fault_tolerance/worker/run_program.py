@@ -19,6 +19,7 @@ from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import TYPE_CHECKING
 
+from undaunted.base.signals import PROGRAMS_SIGNALS
 from undaunted.fault_tolerance.worker import leaving
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ def run(spec: WorkerSpec, page: Page, interpreter: Sequence[str]) -> None:
         interpreter: how Python was started, for ``sys.orig_argv``.
     """
     try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # see `template.serve`
+        # See `template.serve`.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, *PROGRAMS_SIGNALS})
         _record_digests()
         _inject_faults()
         if spec.kind == "module":

@@ -20,6 +20,7 @@ import msgspec
 
 from undaunted.base import process
 from undaunted.base.memory import open_memfd
+from undaunted.base.signals import PROGRAMS_SIGNALS
 from undaunted.fault_tolerance.worker import messages
 from undaunted.fault_tolerance.worker.numerics import TEMPLATE_ENVIRONMENT
 
@@ -381,7 +382,8 @@ class WarmSpawner:
                 asked = msgspec.structs.replace(prepare, note=note, learned_fd=learned_fd)
                 ours.send(messages.encode(asked))
                 fds = [*pass_fds, theirs.fileno(), *([learned_fd] if learned_fd >= 0 else [])]
-                self.pid = process.spawn(command, {**env, **TEMPLATE_ENVIRONMENT}, fds)
+                environ = {**env, **TEMPLATE_ENVIRONMENT}
+                self.pid = process.spawn(command, environ, fds, PROGRAMS_SIGNALS)
                 self._pidfd = process.open_pidfd(self.pid)
             except (OSError, messages.ProtocolError) as error:
                 self._lose(f"the template could not be started: {error}", hopeless=True)

@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from undaunted import __version__
+from undaunted.base.signals import PROGRAMS_SIGNALS
 from undaunted.coordinator.wire.sockets import peer
 from undaunted.inprocess.core.messages import MAX_MESSAGE_BYTES, VERSION
 from undaunted.inprocess.guard import startup
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from undaunted.inprocess.guard.controller_link import ControllerLink
 
 # A scheduler sends these to all processes; the rank decides what follows for the job.
-_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *PROGRAMS_SIGNALS)
 
 # The controller gives up a guard later than the guard gives up the controller, by this.
 _MARGIN_S = 1.0

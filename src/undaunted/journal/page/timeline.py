@@ -278,6 +278,8 @@ class Marks:
                 text = f"the launcher did not run for {format_duration(seconds)}"
             case e.SignalReceived(signal=signal):
                 text = f"the launcher received {signal}"
+            case e.SignalPassedOn(signal=signal):
+                text = f"the launcher received {signal}; the job goes on"
             case e.ControlRequested(rank=rank, action=action, description=description):
                 text = f"asks for {action}: {description}"
             case e.TemplateLost(reason=reason):
