@@ -130,6 +130,29 @@ def test_stacks_of_a_rank_that_holds_the_interpreters_lock(tmp_path: Path) -> No
         assert "no answer from rank 2" in ctl(job, "flight")
 
 
+# Rank 0 becomes another program, which keeps pid and page but no handler of signals.
+EXECS = """
+    import os, signal, undaunted
+    undaunted.step(0)
+    if os.environ["RANK"] == "0":
+        os.execv("/bin/sh", ["sh", "-c", "echo another program is there; exec sleep 600"])
+    while True:
+        signal.pause()
+"""
+
+
+def test_looks_leave_a_rank_alone_that_has_become_another_program(tmp_path: Path) -> None:
+    with launched(tmp_path, EXECS, "--nproc-per-node", "2") as job:
+        job.wait_for("another program is there")
+        (ranks,) = json.loads(ctl(job, "stacks", "--json")).values()
+        assert not ranks[0]["stacks"]
+        assert "exec" in ranks[0]["reason"]
+        ctl(job, "flight")
+        (status,) = json.loads(ctl(job, "status", "--json")).values()
+        assert (status["state"], status["round"]) == ("running", 0)
+        assert not job.events("verdict")
+
+
 def test_a_round_that_does_not_stop_can_be_looked_at(tmp_path: Path) -> None:
     stubborn = "import signal\nsignal.signal(signal.SIGTERM, lambda *_: print('hears it'))\n"
     script = stubborn + "import time\nprint('is there', flush=True)\nwhile True: time.sleep(0.1)\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -56,6 +57,37 @@ def test_the_launcher_is_stopped(tmp_path: Path) -> None:
     lost = [event["count"] for event in launcher.events("rank_events_lost")]
     assert len(mine) + sum(lost) == EVENTS  # type: ignore[arg-type]
     assert mine[-1]["text"] == str(EVENTS - 1)
+
+
+# More than the ring of a page holds; each 30 of them wait until the launcher has read those before.
+SAVES = """
+import glob, os, signal, sys, time, undaunted
+def save(*_):
+    for number in range(90):
+        undaunted.event("shard", str(number))
+        deadline = time.monotonic() + 30
+        while number % 30 == 29 and time.monotonic() < deadline:
+            (journal,) = glob.glob("run/journal-*")
+            if f'"text":"{number}"' in open(journal).read():
+                break
+            time.sleep(0.05)
+    os._exit(0)
+signal.signal(signal.SIGTERM, save)
+undaunted.step(0)
+print("works", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+def test_what_a_rank_tells_while_it_is_being_stopped(tmp_path: Path) -> None:
+    with launched(tmp_path, SAVES, *OPTIONS) as launcher:
+        launcher.wait_for("works")
+        launcher.process.send_signal(signal.SIGTERM)
+        launcher.finish()
+    shards = [event["text"] for event in launcher.events("rank_event") if event["name"] == "shard"]
+    assert shards == [str(number) for number in range(90)]
+    assert launcher.events("rank_events_lost") == []
 
 
 def test_the_disk_hangs(tmp_path: Path) -> None:

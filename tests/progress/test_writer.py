@@ -305,6 +305,28 @@ def test_descriptors_reused_for_something_else_are_not_written(area, writer, tmp
     assert path.read_bytes() == b""
 
 
+def test_an_eventfd_of_the_program_is_neither_written_nor_read(area, writer):
+    ours = area.fds()[1:3]
+    saved = [os.dup(fd) for fd in ours]
+    theirs = [os.eventfd(0, os.EFD_NONBLOCK), os.eventfd(7, os.EFD_NONBLOCK)]
+    try:
+        for other, fd in zip(theirs, ours, strict=True):
+            os.dup2(other, fd)
+        writer.initialize()
+        with pytest.raises(TimeoutError):
+            writer.request(b"ask", 0.001)
+    finally:
+        for kept, fd in zip(saved, ours, strict=True):
+            os.dup2(kept, fd, inheritable=False)
+            os.close(kept)
+    with pytest.raises(BlockingIOError):
+        os.eventfd_read(theirs[0])
+    assert os.eventfd_read(theirs[1]) == 7
+    assert area.kickless(0), "the agent looks at the page by itself from now on"
+    for fd in theirs:
+        os.close(fd)
+
+
 def test_a_refused_child_says_so_quietly(area, monkeypatch, caplog):
     area._words[0][layout.VERSION] = 99
     monkeypatch.setenv("UNDAUNTED_PAGE", area.env_value(0))

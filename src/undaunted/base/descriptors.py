@@ -1,13 +1,68 @@
-"""Descriptors over a Unix socket."""
+"""Descriptors: over a Unix socket, and where a program closes those that are not its own."""
 
 from __future__ import annotations
 
+import fcntl
+import os
+import resource
 import socket
 import struct
+from pathlib import Path
 from typing import NamedTuple
 
 _INT_BYTES = struct.calcsize("i")
+EVENTFD = "anon_inode:[eventfd]"
+_HIGH = 500  # programs that use select() have room up to 1023
 _CUT = socket.MSG_TRUNC | socket.MSG_CTRUNC
+
+
+def move_high(fd: int) -> int:
+    """Move a descriptor to a number that programs hardly use, close-on-exec; return the number.
+
+    A program that closes descriptors by number, as daemons do, gets the low ones again. Where the
+    limit of descriptors is too low the number stays.
+    """
+    lowest = min(_HIGH, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+    try:
+        moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest)
+    except OSError:
+        return fd
+    os.close(fd)
+    return moved
+
+
+def identity(fd: int, process: int | str = "self") -> str:
+    """Return which file a descriptor stands for, "" = none, or that cannot be seen.
+
+    It begins with what ``/proc/PID/fd`` shows. Another file that has got the number since then has
+    another identity.
+
+    Args:
+        fd: its number.
+        process: whose descriptor it is: a pid.
+    """
+    try:
+        link = os.readlink(f"/proc/{process}/fd/{fd}")
+        if link == EVENTFD:  # all of them have the same inode
+            lines = Path(f"/proc/{process}/fdinfo/{fd}").read_text().splitlines()
+            return " ".join([link, *(line for line in lines if line.startswith("eventfd-id"))])
+        status = Path(f"/proc/{process}/fd/{fd}").stat()
+    except OSError:
+        return ""
+    return f"{link} {status.st_dev}:{status.st_ino}"
+
+
+def is_still(fd: int, known: str) -> bool:
+    """Whether a descriptor of this process stands for the file whose `identity` is known."""
+    return bool(known) and identity(fd) == known
+
+
+def close_own(sock: socket.socket, known: str) -> None:
+    """Close a socket, unless its number belongs to another file than the one that is known."""
+    if is_still(sock.fileno(), known):
+        sock.close()
+    else:
+        sock.detach()
 
 
 def send(sock: socket.socket, data: bytes | memoryview, fd: int = -1) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 
 _KEEP_SIZE_PUNCH_HOLE = 0x1 | 0x2  # flags of fallocate(2)
 
@@ -20,3 +21,15 @@ def free(fd: int, begin: int, end: int) -> bool:
     libc = ctypes.CDLL(None, use_errno=True)
     failed: int = libc.fallocate(fd, _KEEP_SIZE_PUNCH_HOLE, ctypes.c_int64(begin), length)
     return not failed
+
+
+def data_from(fd: int, position: int) -> int:
+    """Return where the file has data again, from ``position`` on, whose beginning may be freed.
+
+    That is ``position`` if it has data there, or none behind it. Look after reading: what was read
+    before that position was freed meanwhile, and is zeros.
+    """
+    try:
+        return os.lseek(fd, position, os.SEEK_DATA)
+    except OSError:  # at the end of the file, or the file system does not say
+        return position

@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from undaunted.base.descriptors import move_high
 from undaunted.base.memory import create_memfd
 from undaunted.progress import layout, record
 from undaunted.progress.reader import (
@@ -84,11 +85,11 @@ class PageArea:
         if ranks < 1:
             raise ValueError(f"a node has at least one rank, not {ranks}")
         with contextlib.ExitStack() as undo:
-            pages_fd = create_memfd(MEMFD_NAME, ranks * layout.PAGE_BYTES)
+            pages_fd = move_high(create_memfd(MEMFD_NAME, ranks * layout.PAGE_BYTES))
             undo.callback(os.close, pages_fd)
             event_fds = []
             for _ in range(1 + ranks):
-                event_fds.append(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+                event_fds.append(move_high(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)))
                 undo.callback(os.close, event_fds[-1])
             area = cls(ranks, pages_fd, event_fds[0], event_fds[1:])
             undo.pop_all()

@@ -12,6 +12,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from undaunted.base.descriptors import EVENTFD, identity
 from undaunted.base.process import read_stat
 from undaunted.progress import layout, record
 from undaunted.progress.reader import IDENTITY, header_problem, read_identity
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MEMFD_LINK = "/memfd:undaunted-pages"
-_EVENTFD_LINK = "anon_inode:[eventfd]"
 
 
 class AttachError(Exception):
@@ -76,7 +76,7 @@ def attach(value: str) -> Attachment:
     attachment = Attachment(memory, (status.st_dev, status.st_ino, address.index), again=again)
     # Whoever closed the memory's descriptor closed these too; what has their numbers now is not
     # ours to write to.
-    if inherited and is_eventfd(address.kick_fd) and is_eventfd(address.ack_fd):
+    if inherited and _is_eventfd(address.kick_fd) and _is_eventfd(address.ack_fd):
         attachment.kick_fd, attachment.ack_fd = address.kick_fd, address.ack_fd
     return attachment
 
@@ -92,9 +92,8 @@ def page_key(value: str) -> tuple[int, int, int] | None:
     return status.st_dev, status.st_ino, address.index
 
 
-def is_eventfd(fd: int) -> bool:
-    """Tell whether this descriptor is (still) an eventfd."""
-    return _link(fd) == _EVENTFD_LINK
+def _is_eventfd(fd: int) -> bool:
+    return identity(fd).startswith(EVENTFD)
 
 
 def _parse(value: str) -> _Address:
@@ -110,7 +109,7 @@ def _parse(value: str) -> _Address:
 @contextlib.contextmanager
 def _open_pages(address: _Address) -> Iterator[tuple[int, bool]]:
     """Yield a descriptor of the pages, and whether it is the inherited one."""
-    if _link(address.pages_fd).startswith(_MEMFD_LINK):
+    if identity(address.pages_fd).startswith(_MEMFD_LINK):
         yield address.pages_fd, True
         return
     path = f"/proc/{address.agent_pid}/fd/{address.pages_fd}"
@@ -183,10 +182,3 @@ def _clear(page: memoryview, words: memoryview) -> None:
         words[word] = 0
     start, end = layout.IDENTITY * layout.WORD_BYTES, layout.RING * layout.WORD_BYTES
     page[start:end] = bytes(end - start)
-
-
-def _link(fd: int) -> str:
-    try:
-        return os.readlink(f"/proc/self/fd/{fd}")
-    except OSError:
-        return ""

@@ -9,8 +9,8 @@ import threading
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
+from undaunted.base.descriptors import identity, is_still
 from undaunted.progress import layout, record
-from undaunted.progress.attach import is_eventfd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,7 @@ class Mailbox:
     def __init__(self, page: memoryview, kick: Callable[[], None], ack_fd: int) -> None:
         self._page = page
         self._kick = kick
-        self._ack_fd = ack_fd
+        self._ack_fd, self._ack_file = ack_fd, identity(ack_fd)
         self._busy = threading.Lock()
 
     def request(self, payload: bytes, timeout_s: float) -> bytes:
@@ -64,7 +64,7 @@ class Mailbox:
 
     def _wait_for_ack(self, left_s: float) -> None:
         poll = select.poll()
-        if not is_eventfd(self._ack_fd):
+        if not is_still(self._ack_fd, self._ack_file):
             poll.poll(min(left_s, _POLL_S) * 1000)
             return
         poll.register(self._ack_fd, select.POLLIN)

@@ -17,8 +17,9 @@ from collections import deque
 from time import monotonic_ns, thread_time_ns
 from typing import TYPE_CHECKING, Any, Literal
 
+from undaunted.base.descriptors import identity, is_still
 from undaunted.progress import layout, record
-from undaunted.progress.attach import AttachError, Attachment, attach, is_eventfd, page_key
+from undaunted.progress.attach import AttachError, Attachment, attach, page_key
 from undaunted.progress.histogram import count
 from undaunted.progress.layout import (
     HEARTBEAT_HISTOGRAM,
@@ -91,7 +92,9 @@ class PageWriter:
         self._others = OverflowSection(layout.OTHERS, self._words, others, self._open_now)
         self._event_numbers = itertools.count(self._words[layout.RING_HEAD] % 2**32 + 1)
         self._mailbox: Mailbox | None = None
+        self._kick_file = ""
         if attachment is not None:
+            self._kick_file = identity(attachment.kick_fd)
             self._mailbox = Mailbox(self._bytes, self._kick, attachment.ack_fd)
 
     @classmethod
@@ -333,7 +336,6 @@ class PageWriter:
 
     def _begin(self) -> None:
         assert self._attachment is not None
-        self._words[layout.KICKLESS] = int(self._attachment.kick_fd < 0)
         if not self._words[layout.ATTACHED_NS]:
             self._words[layout.ATTACHED_NS] = monotonic_ns()
         self._words[layout.PHASE] = Phase.STARTING
@@ -405,10 +407,14 @@ class PageWriter:
 
     def _kick(self) -> None:
         """Wake the agent. Never blocks; costs a system call, so only for what is rare."""
-        fd = -1 if self._attachment is None else self._attachment.kick_fd
-        if fd >= 0 and is_eventfd(fd):
+        attachment = self._attachment
+        if attachment is None:
+            return
+        if is_still(attachment.kick_fd, self._kick_file):
             with contextlib.suppress(OSError):
-                os.eventfd_write(fd, 1)
+                os.eventfd_write(attachment.kick_fd, 1)
+        else:  # the program has closed it, and the number may be another file's
+            self._words[layout.KICKLESS] = 1
 
     def _move_to_own_memory(self, reason: str) -> None:
         self.attached, self.reason = False, reason

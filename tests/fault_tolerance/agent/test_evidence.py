@@ -23,6 +23,7 @@ from undaunted.progress.snapshot import PageSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 ARMED = """
 import faulthandler, signal, sys
@@ -126,6 +127,61 @@ async def test_a_rank_that_would_die_of_the_signal_is_not_asked(
         assert (seen.stacks, seen.reason) == (None, "it has not armed faulthandler")
 
 
+EXECS = """
+import faulthandler, os, signal, sys
+faulthandler.register(signal.SIGUSR1, file=int(sys.argv[1]), all_threads=True)
+os.execv("/bin/sh", ["sh", "-c", "echo; exec sleep 600"])
+"""
+
+
+@on_loop
+async def test_another_program_under_the_pid_of_a_rank_is_not_asked(pipes: StackPipes) -> None:
+    command = [sys.executable, "-c", EXECS, str(pipes.write[0])]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, pass_fds=pipes.write) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        (seen,) = await evidence.gather(
+            [Worker(0, child.pid, 1)], [0], [page(child.pid)], [()], pipes
+        )
+        assert child.poll() is None
+        child.kill()
+    assert seen.stacks is None
+    assert "exec" in seen.reason
+
+
+# A file, or a pipe of the same kind, gets the number that the program has closed.
+CLOSES = """
+import faulthandler, os, signal, sys
+number, path, kind = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+faulthandler.register(signal.SIGUSR1, file=number, all_threads=True)
+os.closerange(3, number + 1)
+if kind:
+    other = os.pipe()[1] if kind == "pipe" else os.open(path, os.O_RDWR | os.O_CREAT)
+    os.dup2(other, number)
+print(flush=True)
+while True: signal.pause()
+"""
+
+
+@pytest.mark.parametrize("kind", ["file", "pipe", ""])
+@on_loop
+async def test_a_rank_that_has_closed_the_pipe_is_not_asked(
+    pipes: StackPipes, tmp_path: Path, kind: str
+) -> None:
+    path = tmp_path / "data"
+    command = [sys.executable, "-c", CLOSES, str(pipes.write[0]), str(path), kind]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, pass_fds=pipes.write) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        (seen,) = await evidence.gather(
+            [Worker(0, child.pid, 1)], [0], [page(child.pid)], [()], pipes
+        )
+        child.kill()
+    assert seen.stacks is None
+    assert "closed" in seen.reason
+    assert not path.exists() or not path.read_bytes()
+
+
 @on_loop
 async def test_a_rank_that_has_ended(pipes: StackPipes) -> None:
     ended = Worker(0, os.getpid(), 1, code=1)
@@ -138,8 +194,12 @@ async def test_a_rank_that_does_not_answer(
     pipes: StackPipes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(evidence, "ANSWER_DEADLINE_S", 0.02)
-    with subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]) as child:
-        silent = page(child.pid, signal.SIGCHLD)  # which does nothing there
+    blocked = ARMED.replace("print(", "signal.pthread_sigmask(0, [signal.SIGUSR1]); print(")
+    command = [sys.executable, "-c", blocked, str(pipes.write[0])]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, pass_fds=pipes.write) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        silent = page(child.pid)
         (seen,) = await evidence.gather([Worker(0, child.pid, 1)], [0], [silent], [()], pipes)
         child.kill()
     assert (seen.stacks, seen.reason) == (None, "it did not answer")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -65,12 +66,14 @@ def told() -> Told:
     return Told()
 
 
-def health(root: Path, told: Told, strike_file: str = "", **settings: Any) -> NodeHealth:
+def health(
+    root: Path, told: Told, strike_file: str = "", socket: str = "", **settings: Any
+) -> NodeHealth:
     config = RunConfig(
         run_id="x", node="here", nproc_per_node=1, max_restarts=1, kind="program", target="sleep",
         args=[], cwd="/", run_dir="/", log_dir="/", stdout=[0], stderr=[0],
         health_checks=Settings(root=str(root), **settings),
-        strike_file=strike_file, strike_limit=(2, 3600.0),
+        node_health_socket=socket, strike_file=strike_file, strike_limit=(2, 3600.0),
         ft=FaultToleranceConfig(node_health_check_interval=0.01),
     )  # fmt: skip
     return NodeHealth(config, os.environ, cast("JournalWriter", told), told.say)
@@ -100,6 +103,24 @@ def test_nothing_to_check_no_program(tmp_path: Path, told: Told) -> None:
     assert examine(one) == ""
     assert told.events == []
     assert process.children() == set()
+
+
+@pytest.mark.parametrize("entry", ["", ".", "lib", "{here}", "{link}"])
+def test_nothing_is_imported_from_the_directory_of_the_job(
+    tmp_path: Path, told: Told, monkeypatch: pytest.MonkeyPatch, entry: str
+) -> None:
+    here, link, ran = tmp_path / "here", tmp_path / "link", tmp_path / "ran"
+    for folder in (here, here / "lib"):
+        folder.mkdir()
+        (folder / "grpc.py").write_text(f"open({str(ran)!r}, 'w')\nraise ImportError('not this')")
+    link.symlink_to(here)
+    (tmp_path / "socket").touch()
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(sys, "path", [entry.format(here=here, link=link), *sys.path])
+    assert examine(health(tmp_path, told, socket=str(tmp_path / "socket"))) == ""
+    (event,) = told.events
+    assert "health service" in str(event)
+    assert not ran.exists()
 
 
 def test_what_is_found_is_told(tmp_path: Path, told: Told) -> None:

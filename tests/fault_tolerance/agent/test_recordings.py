@@ -170,6 +170,50 @@ def test_a_rank_goes_on_without_an_agent(monkeypatch: pytest.MonkeyPatch) -> Non
     witness.begin()
 
 
+# Its descriptors are closed, and a socket of the program has the number; a child closes it neither.
+CLOSES = """
+import os, socket, sys, threading
+from undaunted.base.descriptors import identity
+from undaunted.fault_tolerance.worker import witness
+witness.begin()
+open_fds = (int(name) for name in os.listdir("/proc/self/fd"))
+(number,) = (fd for fd in open_fds if fd > 2 and identity(fd).startswith("socket"))
+here, there = socket.socketpair()
+os.closerange(3, here.fileno())
+os.closerange(there.fileno() + 1, 4096)
+os.dup2(here.fileno(), number)
+print(flush=True)
+sys.stdin.readline()
+for thread in threading.enumerate():
+    if thread.name == "undaunted-witness":
+        thread.join(60)
+        assert not thread.is_alive()
+pid = os.fork()
+if not pid:
+    os._exit(os.write(number, b"the program's") - 13)
+assert os.waitpid(pid, 0)[1] == 0
+assert there.recv(100) == b"the program's"
+"""
+
+
+@on_loop
+async def test_a_socket_of_the_program_gets_no_answer() -> None:
+    asked = Recordings()
+    with subprocess.Popen(
+        [sys.executable, "-c", CLOSES],
+        env={**os.environ, witness.VARIABLE: asked.open()},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as child:
+        assert child.stdout is not None
+        await asyncio.to_thread(child.stdout.readline)
+        answer = asyncio.ensure_future(asked.ask_idly([child.pid], witness.TIMES))
+        await asyncio.to_thread(child.communicate, b"\n", timeout=60)
+        await answer
+    asked.close()
+    assert child.returncode == 0
+
+
 FORKS = """
 import os
 from undaunted.fault_tolerance.worker import witness

@@ -167,6 +167,24 @@ def test_events_are_read_now_and_then_without_a_kick(watched, monkeypatch):
     watched(test, Limits())
 
 
+@pytest.mark.parametrize("kicks", [True, False])
+def test_events_of_ranks_that_are_being_stopped_are_read(watched, monkeypatch, kicks):
+    monkeypatch.setattr(watch_module, "_TICK_S", 0.01 if kicks else 3600.0)
+    monkeypatch.setattr(watch_module, "_KICKLESS_S", 0.01)
+
+    async def test(watch, writer, told):
+        if not kicks:
+            writer._words[2] = 1  # KICKLESS
+        watch.hold_to_limits([time.monotonic_ns()] * 2)
+        watch.hold_to_limits([])
+        writer.event("saves")
+        await told.wait("ring_events")
+        watch.end()
+        assert told.of("limit_passed") == []
+
+    watched(test, Limits(heartbeat_s=1e-6, initial_heartbeat_s=None))
+
+
 def test_limits_are_not_applied_to_nobody(watched):
     async def test(watch, writer, told):
         writer.heartbeat()

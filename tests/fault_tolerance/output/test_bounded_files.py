@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -113,6 +114,29 @@ def test_nothing_to_do(tmp_path: Path, most: int) -> None:
     bounds.start()
     assert bounds.close(10)
     assert not (tmp_path / "x").exists()
+
+
+def test_a_disk_that_answers_only_after_the_close_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The late start itself gives back what it has opened."""
+    opened, answers = threading.Event(), threading.Event()
+
+    def hangs(path: str, most: int) -> BoundedFile:
+        opened.set()
+        assert answers.wait(60)
+        return BoundedFile(path, most)
+
+    monkeypatch.setattr(bounded_files, "BoundedFile", hangs)
+    bounds = BoundedFiles([str(tmp_path / "x")], MOST)
+    starting = threading.Thread(target=bounds.start)
+    starting.start()
+    assert opened.wait(60)
+    assert bounds.close(0.0)
+    answers.set()
+    starting.join(60)
+    assert not starting.is_alive()
+    assert bounds.problems == []
 
 
 def test_a_device_is_left_alone() -> None:

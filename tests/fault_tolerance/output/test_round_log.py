@@ -4,12 +4,14 @@ import errno
 import os
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from undaunted.fault_tolerance.output import round_log
+from undaunted.fault_tolerance.output.job_logs import open_here
 from undaunted.fault_tolerance.output.round_log import (
     ContainsFilter,
     DeviceListFilter,
@@ -18,7 +20,7 @@ from undaunted.fault_tolerance.output.round_log import (
     Source,
 )
 from undaunted.logs import growth as growth_module
-from undaunted.logs import log_file
+from undaunted.logs import holes, log_file
 from undaunted.logs.log_file import LogFile
 
 DEADLINE_S = 60.0
@@ -197,6 +199,37 @@ def test_a_hanging_disk_is_not_waited_for(tmp_path, monkeypatch):
     assert log.close(DEADLINE_S)
 
 
+def test_a_disk_that_answers_only_after_the_close_leaves_nothing_behind(tmp_path):
+    """The late start itself gives back what it has opened, and removes the temporary files."""
+    opened, answers = threading.Event(), threading.Event()
+
+    def hangs(path, missing):
+        opened.set()
+        assert answers.wait(DEADLINE_S)
+        return open_here(path, missing)
+
+    (source,) = sources(tmp_path, [0])
+    log = RoundLog(str(tmp_path / "log"), [source], world_size=1, open_log=hangs)
+    starting = threading.Thread(target=log.start)
+    starting.start()
+    assert opened.wait(DEADLINE_S)
+    assert log.close(0.0)
+    answers.set()
+    starting.join(DEADLINE_S)
+    assert not starting.is_alive()
+    assert log.problems == []
+    assert not Path(source.path).exists(), "it was temporary"
+
+
+def test_files_that_cannot_be_opened_leave_nothing_behind(tmp_path):
+    (tmp_path / "file").touch()
+    source = Source(str(tmp_path / "file" / "x"), 0, temporary=False)
+    log = RoundLog(str(tmp_path / "log"), [source], world_size=1)
+    log.start()
+    assert log.close(0)
+    assert "Not a directory" in log.problems[0]
+
+
 def test_close_may_come_twice_and_without_start(tmp_path):
     log = RoundLog(str(tmp_path / "log"), sources(tmp_path, [0]), world_size=1)
     assert log.close(0)
@@ -251,6 +284,33 @@ def test_what_is_in_the_file_already_is_not_copied(tmp_path):
     pair.writer.write(b"new\n")
     assert pair.copy_all() == b"7: new\n"
     pair.close()
+
+
+def test_what_was_freed_before_it_is_copied_is_skipped_and_counted(tmp_path):
+    """Another thread frees the beginning of a file that somebody asked for."""
+    path, log_path = tmp_path / "stdout.log", tmp_path / "log"
+    source = Source(str(path), 0, temporary=False, prefix="")
+    lines = [b"line %07d\n" % number for number in range(200_000)]
+    released = threading.Event()
+
+    def slow(lines):
+        assert released.wait(DEADLINE_S)
+        return lines
+
+    log = RoundLog(str(log_path), [source], 1, make_filter=lambda: slow)
+    log.start()
+    append(source, b"".join(lines))
+    with path.open("rb+") as file:
+        if not holes.free(file.fileno(), 0, 1 << 20):
+            pytest.skip("this file system cannot free parts of files")
+    released.set()
+    assert log.close(DEADLINE_S)
+    copied = log_path.read_bytes()
+    assert b"\0" not in copied
+    assert set(copied.splitlines(keepends=True)) <= set(lines)
+    gone = path.stat().st_size - len(copied)
+    assert gone > 0
+    assert any(f"{gone} bytes" in problem for problem in log.problems)
 
 
 @pytest.mark.parametrize("end", [b"", b"\n", b"\nnext\n"])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from undaunted.base.inotify import Inotify
 from undaunted.fault_tolerance.output import console as console_module
+from undaunted.fault_tolerance.output.bounded_files import BoundedFiles
 from undaunted.fault_tolerance.output.tee import (
     CHUNK_BYTES,
     FileTail,
@@ -21,6 +22,7 @@ from undaunted.fault_tolerance.output.tee import (
     TeeEntry,
 )
 from undaunted.logs import growth as growth_module
+from undaunted.logs import holes
 
 DEADLINE_S = 60.0
 
@@ -90,6 +92,62 @@ def test_lines_of_several_files_appear_with_prefixes(tmp_path, reader):
     assert reader.read_rest().endswith(b"[1]:last without end\n")
     assert tee.dropped_lines == 0
     assert tee.problems == []
+
+
+def free_beginning(path, end):
+    with path.open("rb+") as file:
+        if not holes.free(file.fileno(), 0, end):
+            pytest.skip("this file system cannot free parts of files")
+
+
+def test_what_is_freed_before_it_is_read_is_counted_and_said(tmp_path):
+    """Neither zeros nor parts of lines are shown; lines are shown, or their bytes are counted."""
+    path = tmp_path / "stdout.log"
+    tail = FileTail(str(path), b">")
+    lines = [b"line %07d" % number for number in range(100_000)]
+    append(path, b"\n".join(lines) + b"\n")
+    size = path.stat().st_size
+    shown = tail.read()
+    free_beginning(path, 1 << 20)
+    while (more := tail.read()) is not None:
+        shown += more
+    shown += tail.finish()
+    tail.close()
+    assert b"\0" not in shown
+    got = shown.replace(b">", b"").splitlines()
+    notices = [line for line in got if line.startswith(b"[undaunted]")]
+    kept = [line for line in got if not line.startswith(b"[undaunted]")]
+    (notice,) = notices
+    assert b"%d bytes" % tail.skipped_bytes in notice
+    cut = kept[got.index(notice) - 1]  # begun before the gap
+    assert set(kept) - {cut} <= set(lines)
+    assert kept[-1] == lines[-1]
+    assert sum(len(line) + 1 for line in kept) - 1 + tail.skipped_bytes == size
+
+
+def test_a_slow_reader_of_bounded_files_gets_no_zeros(tmp_path, reader, monkeypatch):
+    """What the console's reader is too slow for is freed behind the tee's back."""
+    monkeypatch.setattr(console_module, "STALL_S", DEADLINE_S)
+    path = tmp_path / "stdout.log"
+    tee = OutputTee([entry(path, reader, "")])
+    bounds = BoundedFiles([str(path)], 1 << 20)
+    tee.start()
+    bounds.start()
+    line = b"x" * 99 + b"\n"
+    append(path, line * 80_000)  # 8 MB, for a pipe of 64 KiB that nobody reads
+    assert bounds.close(DEADLINE_S), "it has freed the beginning"
+    tee.request_close(DEADLINE_S)
+    reader.read_until(b"[undaunted]")
+    reading = threading.Thread(target=reader.read_until, args=(b"the end",))
+    reading.start()
+    assert tee.close(DEADLINE_S)
+    os.write(reader.write_fd, b"the end")
+    reading.join(DEADLINE_S)
+    whole = [each + b"\n" for each in bytes(reader.data).splitlines() if each.startswith(b"x")]
+    assert b"\0" not in reader.data
+    assert len(set(whole)) <= 2, "whole lines, and the one that was begun before the gap"
+    assert sum(map(len, whole)) + tee.skipped_bytes - (80_000 * len(line)) in {0, 1}
+    assert any(f"{tee.skipped_bytes} bytes" in problem for problem in tee.problems)
 
 
 def test_what_was_written_before_close_is_shown(tmp_path, reader):

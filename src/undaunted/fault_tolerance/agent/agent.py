@@ -519,6 +519,7 @@ class Agent:
         self._tree.forget()
         self._clearing.close()
         self._ranks.watch.read_pages()
+        self._ranks.watch.end()
         self._close_round()
         seen = self._progress.end()
         self._scribe.round_stopped(unkillable)

@@ -8,6 +8,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from undaunted.base.descriptors import identity, move_high
+
 if TYPE_CHECKING:
     import socket
 
@@ -42,6 +44,7 @@ class StackPipes:
         self.write: list[int] = []
         for _ in range(ranks):
             read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            write = move_high(write)
             self._read.append(read)
             self.write.append(write)
             with contextlib.suppress(OSError):  # the user's quota: a long dump is cut at 64 KiB
@@ -50,6 +53,11 @@ class StackPipes:
     def read_fd(self, local_rank: int) -> int:
         """The reading end."""
         return self._read[local_rank]
+
+    def is_open_in(self, local_rank: int, pid: int) -> bool:
+        """Whether a process still has the writing end, under the number that it was given."""
+        fd = self.write[local_rank]
+        return identity(fd) == identity(fd, pid)
 
     def drain(self, local_rank: int) -> bytes:
         """Everything in the pipe now."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # whose signal mask blocks the signal never answers.
 ANSWER_DEADLINE_S = 1.5
 _MOST_THREADS = 100
+_ENDED = ("", "X", "Z")
 # faulthandler marks no end. It writes one dump in one go, so silence for this long is the end.
 QUIET_S = 0.03
 
@@ -43,12 +44,12 @@ async def gather(
         pipes: where their stacks come out.
     """
     states = [process.state(w.pid) if w.code is None else "" for w in workers]
-    asked = [
+    refusals = [
         _ask(worker, page, state, pipes)
         for worker, page, state in zip(workers, pages, states, strict=True)
     ]
     stacks = await asyncio.gather(
-        *(_answer(i, pipes) if was_asked else _nothing() for i, was_asked in enumerate(asked))
+        *(_nothing() if refused else _answer(i, pipes) for i, refused in enumerate(refusals))
     )
     return [
         RankEvidence(
@@ -59,24 +60,34 @@ async def gather(
             expired=passed,
             state=state if worker.code is None else "",
             stacks=text or None,
-            reason=_why_no_stacks(worker, state, was_asked),
+            reason=refused or "it did not answer",
         )
-        for worker, rank, page, passed, state, text, was_asked in zip(
-            workers, ranks, pages, expired, states, stacks, asked, strict=True
+        for worker, rank, page, passed, state, text, refused in zip(
+            workers, ranks, pages, expired, states, stacks, refusals, strict=True
         )
     ]
 
 
-def _ask(worker: Worker, page: PageSnapshot, state: str, pipes: StackPipes) -> bool:
-    # An unarmed process would die of the signal, as would one that has taken over the pid's page.
+def _ask(worker: Worker, page: PageSnapshot, state: str, pipes: StackPipes) -> str:
+    """Ask a rank, or return why it is not asked."""
     armed = page.evidence_signal if page.pid == worker.pid and not page.problem else 0
+    if worker.code is not None or state in _ENDED:
+        return "it had ended"
     # One that is stopped stays so: it would catch up, its peers with it, and all would look well.
-    if worker.code is not None or not armed or state in STOPPED:
-        return False
+    if state in STOPPED:
+        return "it is stopped"
+    if not armed:
+        return "it has not armed faulthandler"
+    # By now the process may be another program (exec), which the signal would end; or another file
+    # may have the number of the pipe, and would get the stacks.
+    if not process.catches(worker.pid, armed):
+        return "the process no longer takes the signal, as after exec"
+    if not pipes.is_open_in(worker.local_rank, worker.pid):
+        return "the program has closed the descriptor for stacks"
     pipes.drain(worker.local_rank)
     if not _ask_witness(worker.pid, armed):
         os.kill(worker.pid, armed)
-    return True
+    return ""
 
 
 def _ask_witness(pid: int, armed: int) -> bool:
@@ -114,11 +125,3 @@ async def _answer(local_rank: int, pipes: StackPipes) -> str:
 
 async def _nothing() -> str:
     return ""
-
-
-def _why_no_stacks(worker: Worker, state: str, asked: bool) -> str:
-    if worker.code is not None:
-        return "it had ended"
-    if state in STOPPED:
-        return "it is stopped"
-    return "it did not answer" if asked else "it has not armed faulthandler"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 import time
 from dataclasses import dataclass, field
@@ -54,6 +55,16 @@ class Checked:
     duration_ns: int = 0
 
 
+def _import_path(cwd: str) -> tuple[str, ...]:
+    """Where installed packages are: not what lies in the directory that a job is started in."""
+    theirs = {os.path.realpath(path) for path in (cwd, ".")}
+    return tuple(
+        path
+        for path in sys.path
+        if Path(path).is_absolute() and os.path.realpath(path) not in theirs
+    )
+
+
 class NodeHealth:
     """The health of this node. Owns the program, while it runs.
 
@@ -74,7 +85,7 @@ class NodeHealth:
         settings = config.health_checks._replace(
             visible_devices=environ.get("CUDA_VISIBLE_DEVICES"),
             endpoint=config.node_health_socket,
-            import_path=tuple(sys.path),
+            import_path=_import_path(config.cwd),
         )
         self._settings = settings
         self._environ = environ

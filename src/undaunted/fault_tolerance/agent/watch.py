@@ -86,12 +86,23 @@ class PageWatch:
     def close(self) -> None:
         """Stop everything."""
         asyncio.get_running_loop().remove_reader(self.area.kick_fd)
+        self.end()
+
+    def end(self) -> None:
+        """No rank runs any more: look again when ranks are held to limits."""
         self.hold_to_limits([])
+        for timer in (self._tick_timer, self._kickless_timer):
+            if timer is not None:
+                timer.cancel()
+        self._tick_timer = self._kickless_timer = None
 
     def hold_to_limits(
         self, started_ns: list[int], ended: Collection[int] = (), *, anew_ns: int = 0
     ) -> None:
         """Apply the limits to local ranks started at these times; ``[]`` = to nobody.
+
+        From the first time on, until `end`, their events are read, too: ranks that are being
+        stopped may save for long.
 
         Args:
             started_ns: by local rank.
@@ -99,28 +110,21 @@ class PageWatch:
             anew_ns: what ranks did before then is not held against them.
         """
         self._started_ns = started_ns
-        timers = (
-            self._deadline_timer,
-            self._tick_timer,
-            self._kickless_timer,
-            self._heartbeat_timer,
-        )
-        for timer in timers:
+        for timer in (self._deadline_timer, self._heartbeat_timer):
             if timer is not None:
                 timer.cancel()
-        self._deadline_timer = self._tick_timer = self._kickless_timer = self._heartbeat_timer = (
-            None
-        )
+        self._deadline_timer = self._heartbeat_timer = None
         if started_ns:  # else what the ranks did is still judged by the limits of before
             self._ended, self._anew_ns = set(ended), anew_ns
             self.pauses.clear()
             self._silent.clear()
             self._looks_left = self._looks_left if anew_ns else _MOST_LOOKS
-            self._last_tick_ns = time.monotonic_ns()
-            self._schedule_tick()
+            if self._tick_timer is None:
+                self._last_tick_ns = time.monotonic_ns()
+                self._schedule_tick()
+                self._look_at_kickless()
             self._expect_heartbeats()
             self._check_limits()
-            self._look_at_kickless()
 
     def apply(self, limits: Limits, learned: dict[str, Learned]) -> None:
         """Hold ranks to these from now on, if they are held to limits at all."""
@@ -272,13 +276,12 @@ class PageWatch:
             self.callbacks.paused(late_ns / _NS)
 
     def _look_at_kickless(self) -> None:
-        if any(self.area.kickless(index) for index in range(len(self._started_ns))):
+        if any(self.area.kickless(index) for index in range(self.area.ranks)):
             self.read_pages()
             if self._started_ns:
                 self._check_limits()
             delay = _KICKLESS_S
         else:
             delay = _TICK_S
-        if self._started_ns:
-            loop = asyncio.get_running_loop()
-            self._kickless_timer = loop.call_later(delay, self._look_at_kickless)
+        loop = asyncio.get_running_loop()
+        self._kickless_timer = loop.call_later(delay, self._look_at_kickless)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _BATCH_S = 0.1  # a rank that prints all the time wakes us at most this often
+_LATE_S = 5.0  # for the thread to end that was started after the round
 _BLOCK = 64 * 1024  # space is freed in multiples of it
 _CHUNK = 1 << 20
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
@@ -114,23 +115,32 @@ class BoundedFiles:
         self._files: list[BoundedFile] = []
         self._growth: Growth | None = None
         self._closing = False
+        self._closed = False
+        self._release_once = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Open the files and begin to look at them. Call it before the ranks start."""
+        """Open the files and begin to look at them. Call it before the ranks start.
+
+        On a disk that does not answer for a while, another thread may close it meanwhile.
+        """
         if not self._paths or self._closing:
             return
-        growth = Growth()
+        growth = self._growth = Growth()
         for path in self._paths:
             self._open(path, growth)
-        self._growth = growth
-        self._thread = threading.Thread(
+        thread = threading.Thread(
             target=self._run, args=(growth,), name="undaunted-log-bound", daemon=True
         )
-        self._thread.start()
+        thread.start()
+        self._thread = thread
+        if self._closed:  # and nobody will do it again
+            self._release(_LATE_S)
 
     def request_close(self) -> None:
         """The ranks have ended. Does not wait."""
+        if self._closing:
+            return
         self._closing = True
         if self._growth is not None:
             self._growth.wake()
@@ -142,16 +152,20 @@ class BoundedFiles:
             False if the disk hangs; the thread then ends with the process.
         """
         self.request_close()
-        if self._thread is None:
-            return True
+        self._closed = True
+        return self._thread is None or self._release(timeout_s)
+
+    def _release(self, timeout_s: float) -> bool:
+        """Wait for the thread and give back what it used; return whether it has ended."""
+        assert self._thread is not None, "it was started"
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             self.problems.append("files of the ranks could not be shortened in time")
             return False
-        self._thread = None
-        if self._growth is not None:
-            self._growth.close()
-            self._growth = None
+        with self._release_once:
+            growth, self._growth = self._growth, None
+        if growth is not None:
+            growth.close()
         return True
 
     def _open(self, path: str, growth: Growth) -> None:

@@ -76,7 +76,7 @@ class Console:
         self._stalled = False
         notice = self._notice(
             f"the reader of this output stalled: {self._untold} lines were not shown; "
-            "the log files are complete"
+            "see the log files"
         )
         if self._write_piece((b"\n" if self._in_line else b"") + notice.encode()):
             self._untold = 0

@@ -42,6 +42,7 @@ RECLAIM_BYTES = 16 * 1024 * 1024
 KEEP_BYTES = 1024 * 1024
 _BATCH_S = 0.02  # a rank that prints all the time wakes us at most this often
 _RETRY_S = 1.0  # after the log could not be written to
+_LATE_S = 5.0  # for the thread to end that was started after the round
 _PATIENCE_S = 5.0  # while closing: how long nothing may be copied before that is given up
 
 
@@ -90,8 +91,16 @@ def _lines(lines: bytes) -> Iterator[bytes]:
     return (line + b"\n" for line in lines.split(b"\n")[:-1])
 
 
+class _GapError(Exception):
+    """The file has lost its beginning, up to what was to be copied now (`BoundedFiles`)."""
+
+
 class LineCopy:
-    """One file of a rank. Used by one thread."""
+    """One file of a rank. Used by one thread.
+
+    Attributes:
+        skipped_bytes: freed by another thread before they were copied, and up to the next line.
+    """
 
     def __init__(
         self, path: str, prefix: bytes, keeps: LineFilter, *, reclaim: bool = False
@@ -116,6 +125,7 @@ class LineCopy:
         self._scanned = self._done  # no line ends between the two
         self._long_end = 0  # end of a long line whose beginning was copied
         self._lacks_end = False
+        self.skipped_bytes = 0
         self._prefix = prefix
         self._keeps = keeps
         self._freed = self._done if reclaim else None
@@ -138,6 +148,12 @@ class LineCopy:
         Returns:
             How many bytes were looked at; 0 = nothing new in the file, or it cannot be read.
         """
+        try:
+            return self._step(log)
+        except _GapError:
+            return self._skip_gap(log)
+
+    def _step(self, log: LogFile) -> int:
         if self.in_line:
             return self._copy_piece(log)
         data = self._read(self._scanned, CHUNK_BYTES)
@@ -163,7 +179,10 @@ class LineCopy:
         if self._scanned == self._done or self.in_line:
             return False
         self._lacks_end = True
-        self._copy_line(self._scanned, log)
+        try:
+            self._copy_line(self._scanned, log)
+        except _GapError:
+            self._skip_gap(log)
         return True
 
     def unread_bytes(self) -> int:
@@ -201,9 +220,25 @@ class LineCopy:
 
     def _read(self, position: int, count: int) -> bytes:
         try:
-            return os.pread(self._fd, count, position)
+            data = os.pread(self._fd, count, position)
         except OSError:
             return b""
+        if data and self._freed is None and holes.data_from(self._fd, position) > position:
+            raise _GapError
+        return data
+
+    def _skip_gap(self, log: LogFile) -> int:
+        """Go on with the first whole line that is left; return how many bytes were skipped."""
+        if self.in_line:
+            log.write([b"\n"])
+        begin = holes.data_from(self._fd, self._done)
+        with contextlib.suppress(OSError):
+            begin += os.pread(self._fd, CHUNK_BYTES, begin).find(b"\n") + 1
+        gone = begin - self._done  # of a line that is too long, the rest is copied
+        self.skipped_bytes += gone
+        self._done += gone
+        self._scanned, self._long_end = self._done, 0
+        return gone
 
     def _reclaim(self) -> None:
         if self._freed is None or self._done - KEEP_BYTES - self._freed < RECLAIM_BYTES:
@@ -256,30 +291,43 @@ class RoundLog:
         self._growth: Growth | None = None
         self._thread: threading.Thread | None = None
         self._closing = False
+        self._closed = False
+        self._release_once = threading.Lock()
         self._complete = False
         self._steps = 0  # of copying: whether the thread gets on
 
     def start(self) -> None:
-        """Open everything and begin to copy. Call it before the ranks start. Never raises."""
+        """Open everything and begin to copy. Call it before the ranks start. Never raises.
+
+        On a disk that does not answer for a while, another thread may close it meanwhile.
+        """
+        if self._closing:
+            return
         try:
             log = self._open_log(self._path, self._unread_bytes)
         except OSError as error:
             self._say_unwritten(error.strerror or str(error))
             return
         try:
-            self._growth = Growth()
-            self._open(self._growth)
+            growth = self._growth = Growth()
+            self._open(growth)
         except OSError as error:
             self._say_unwritten(error.strerror or str(error))
-            self._release(log)
+            self._release_files(log)
+            self._release_growth()
             return
-        self._thread = threading.Thread(
-            target=self._run, args=(log, self._growth), name="undaunted-round-log", daemon=True
+        thread = threading.Thread(
+            target=self._run, args=(log, growth), name="undaunted-round-log", daemon=True
         )
-        self._thread.start()
+        thread.start()
+        self._thread = thread
+        if self._closed:  # and nobody will do it again
+            self._release(_LATE_S)
 
     def request_close(self) -> None:
         """Have what is in the files now copied and the thread end. Does not wait."""
+        if self._closing:
+            return
         self._closing = True
         if self._growth is not None:
             self._growth.wake()
@@ -294,19 +342,27 @@ class RoundLog:
             False if the disk hangs; the thread then ends with the process.
         """
         self.request_close()
-        if self._thread is None:
-            return True
+        self._closed = True
+        return self._thread is None or self._release(timeout_s)
+
+    def _release(self, timeout_s: float) -> bool:
+        """Wait for the thread and give back what it used; return whether it has ended."""
+        assert self._thread is not None, "it was started"
         self._join(self._thread, time.monotonic() + timeout_s)
         if self._thread.is_alive():
             self._say_unwritten("not all could be written in time")
             return False
-        self._thread = None
-        if self._growth is not None:
-            self._growth.close()
-            self._growth = None
-        if self._complete:
+        if self._release_growth() and self._complete:
             self._remove_temporary()
         return True
+
+    def _release_growth(self) -> bool:
+        """Return whether that was not done yet."""
+        with self._release_once:
+            growth, self._growth = self._growth, None
+        if growth is not None:
+            growth.close()
+        return growth is not None
 
     def _join(self, thread: threading.Thread, deadline: float) -> None:
         steps = -1
@@ -334,7 +390,7 @@ class RoundLog:
             self._follow(log, growth)
         finally:
             growth.stop_watching()
-            self._release(log)
+            self._release_files(log)
 
     def _follow(self, log: LogFile, growth: Growth) -> None:
         while True:
@@ -350,6 +406,11 @@ class RoundLog:
             if not found:
                 growth.wait(looked_at + _BATCH_S)
         self._complete = self._finish_lines(log, growth)
+        if skipped := sum(copy.skipped_bytes for copy, _ in self._copies):
+            self.problems.append(
+                f"{skipped} bytes of the ranks' output are not in {self._path}: --log-max-bytes "
+                "removed them before they were copied; raise it"
+            )
 
     def _unread_bytes(self) -> int:
         return sum(copy.unread_bytes() for copy, _ in self._copies)
@@ -397,7 +458,7 @@ class RoundLog:
             log.flush()
         return True
 
-    def _release(self, log: LogFile) -> None:
+    def _release_files(self, log: LogFile) -> None:
         for copy, _ in self._copies:
             copy.close()
         log.close()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from undaunted.base.directories import make_private
 from undaunted.fault_tolerance.output.console import Console
+from undaunted.logs import holes
 from undaunted.logs.growth import Growth
 
 if TYPE_CHECKING:
@@ -65,7 +66,12 @@ class LineAssembler:
 
 
 class FileTail:
-    """Reads what is appended to a file, from its present end on."""
+    """Reads what is appended to a file, from its present end on.
+
+    Attributes:
+        has_more: whether the last read left something in the file.
+        skipped_bytes: freed before they were read, see `BoundedFiles`, and up to the next line.
+    """
 
     def __init__(self, path: str, prefix: bytes) -> None:
         """Open the file; it is created (0600) if the rank has not done so yet.
@@ -77,7 +83,9 @@ class FileTail:
         self._fd = os.open(path, flags, 0o600)
         self._offset = os.fstat(self._fd).st_size
         self._assembler = LineAssembler(prefix)
-        self.has_more = False  # whether the last read left something in the file
+        self._gap = 0  # skipped just now, with the line that the gap ends in; 0 = not in a gap
+        self.has_more = False
+        self.skipped_bytes = 0
 
     def read(self) -> bytes | None:
         """Return the whole lines in the next chunk, or None when there is nothing new."""
@@ -88,11 +96,29 @@ class FileTail:
         self.has_more = len(data) == CHUNK_BYTES
         if not data:
             return None
+        begun = b""
+        if gone := holes.data_from(self._fd, self._offset) - self._offset:
+            begun, self.has_more = self._assembler.finish(), True
+            self._offset += gone
+            self._gap += gone
+            data = data[gone:]
         self._offset += len(data)
-        return self._assembler.feed(data)
+        return begun + self._assembler.feed(self._after_gap(data) if self._gap else data)
+
+    def _after_gap(self, data: bytes) -> bytes:
+        """Leave out the line whose beginning is gone, then say how much was skipped."""
+        end = data.find(b"\n") + 1
+        self._gap += end or len(data)
+        if not end:
+            return b""
+        text = f"[undaunted] {self._gap} bytes are not shown: --log-max-bytes removed them first\n"
+        self.skipped_bytes += self._gap
+        self._gap = 0
+        return text.encode() + data[end:]
 
     def finish(self) -> bytes:
         """Return the last line if it has no end."""
+        self.skipped_bytes += self._gap
         return self._assembler.finish()
 
     def unread_bytes(self) -> int:
@@ -117,12 +143,14 @@ class OutputTee:
 
     ``problems`` says which files could not be followed and why, and, once closed, how much the
     reader of the console did not get. ``dropped_lines`` counts lines, ``unread_bytes`` what was not
-    even read from the files because the time for closing was over.
+    even read from the files because the time for closing was over, ``skipped_bytes`` what was freed
+    before it was read.
     """
 
     def __init__(self, entries: Sequence[TeeEntry]) -> None:
         self.problems: list[str] = []
         self.unread_bytes = 0
+        self.skipped_bytes = 0
         self._entries = entries
         self._tails: list[tuple[FileTail, Console]] = []
         self._consoles: dict[int, Console] = {}
@@ -191,7 +219,12 @@ class OutputTee:
         if self.dropped_lines or self.unread_bytes:
             self.problems.append(
                 f"{self.dropped_lines} lines and {self.unread_bytes} bytes of the ranks' output "
-                "were not shown because nobody read them in time; the log files are complete"
+                "were not shown because nobody read them in time; see the log files"
+            )
+        if self.skipped_bytes:
+            self.problems.append(
+                f"{self.skipped_bytes} bytes of the ranks' output were not shown: --log-max-bytes "
+                "removed them before the reader of the console took them; raise it"
             )
         return True
 
@@ -216,6 +249,7 @@ class OutputTee:
             for tail, console in self._tails:
                 console.write(tail.finish())
                 self.unread_bytes += tail.unread_bytes()
+                self.skipped_bytes += tail.skipped_bytes
             for console in self._consoles.values():
                 console.resume()
         finally:

@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 import warnings
+from functools import partial
 
 import msgspec
 
@@ -28,6 +29,7 @@ from undaunted.attribution.flight.recording import encode
 from undaunted.attribution.straggler import own_times
 from undaunted.attribution.straggler.own_times import OwnTimes, Step
 from undaunted.base import process
+from undaunted.base.descriptors import close_own, identity, is_still, move_high
 from undaunted.fault_tolerance.worker import import_notes
 from undaunted.progress import writer
 
@@ -60,23 +62,26 @@ def begin(stacks: int = 0) -> None:
 
 def _begin(name: str, stacks: int) -> None:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock = socket.socket(fileno=move_high(sock.detach()))
     try:
         sock.setblocking(False)  # where the agent does not accept, it goes without
         sock.connect(f"\0{name}")
         sock.setblocking(True)
         _let_the_rank_fork()
-        _start(sock, stacks)
+        file = identity(sock.fileno())
+        _start(sock, file, stacks)
     except BaseException:
         sock.close()
         raise
-    os.register_at_fork(after_in_child=sock.close)
+    os.register_at_fork(after_in_child=partial(close_own, sock, file))
 
 
-def _start(sock: socket.socket, stacks: int) -> None:
+def _start(sock: socket.socket, file: str, stacks: int) -> None:
     """Start the thread, which takes no other signal: all of them are for the main thread."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - {stacks})
     try:
-        threading.Thread(target=_serve, args=(sock,), name="undaunted-witness", daemon=True).start()
+        args = (sock, file)
+        threading.Thread(target=_serve, args=args, name="undaunted-witness", daemon=True).start()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
@@ -95,18 +100,32 @@ def _are_mixed() -> bool:
     return abort is not None and abort.aborted.is_set()
 
 
-def _serve(sock: socket.socket) -> None:
+def _serve(sock: socket.socket, file: str) -> None:
     process.name_this_thread(THREAD)
     times = Times()
     gc.callbacks.append(times.collecting)
     try:
-        while len(question := sock.recv(QUESTION_BYTES, socket.MSG_WAITALL)) == QUESTION_BYTES:
+        while len(question := _receive(sock, file)) == QUESTION_BYTES:
             number, what = question[:1], question[1:]
             body = import_notes.answer() if what == IMPORTS else _recorded(times, what)
             body = body if len(body) <= MOST_BYTES.get(what, 0) else b""
+            if not _is_ours(sock, file):
+                break
             sock.sendall(number + len(body).to_bytes(4, "big") + body)
     except OSError:
         pass  # the agent is gone
+
+
+def _receive(sock: socket.socket, file: str) -> bytes:
+    return sock.recv(QUESTION_BYTES, socket.MSG_WAITALL) if _is_ours(sock, file) else b""
+
+
+def _is_ours(sock: socket.socket, file: str) -> bool:
+    """Whether the program has left it open; if not, its number may belong to another file."""
+    ours = is_still(sock.fileno(), file)
+    if not ours:
+        sock.detach()
+    return ours
 
 
 def _recorded(times: Times, what: bytes) -> bytes:
