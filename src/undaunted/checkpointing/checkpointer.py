@@ -283,6 +283,7 @@ class Checkpointer:
         if os.getpid() != self._pid:
             return
         self._begin_end()
+        self._loader.abort()
         self._publisher.abort(ABORT_S)
         self._saves.close(0.0)
         self._writer.abort()
