@@ -145,3 +145,53 @@ def test_the_rank_whose_disk_fails_is_blamed_though_another_says_so(tmp_path: Pa
         launcher.wait_for(
             "rank 1 .* failed: .*SaveError.*; rank 0 failed because a peer had failed"
         )
+
+
+# Thousands of tensors, a loader's long list, and an object that grows a little. The objects and the
+# plan of all ranks together need much more room than those of small states.
+LARGE = """
+    import os, sys
+    import torch, torch.distributed as dist
+    from torch import nn
+    from undaunted.checkpointing import Checkpointer
+
+    def memory():
+        links = {os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")}
+        named = {f for f in links if os.path.islink(f) and "undaunted-checkpoint" in os.readlink(f)}
+        return {os.stat(f).st_ino for f in named}
+
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(500)])
+    optimizer = torch.optim.AdamW(model.parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    loader = {"order": list(range(40_000)), "seen": {"a": 0}, "text": ""}
+    state = {"model": model, "optimizer": optimizer, "loader": loader}
+    with Checkpointer("checkpoints", timeout=60) as checkpoints:
+        before = checkpoints.load(state) or 0
+        if sys.argv[1:] == ["warm"]:
+            checkpoints.warm_up(state)
+        seen = memory()
+        for step in range(before + 1, 6):
+            loader["seen"]["a"] = step * 10**step
+            loader["text"] += "grown "
+            checkpoints.save(step, state)
+            checkpoints.wait()
+            seen |= memory()
+    print(f"from {before}, arenas: {len(seen)}", flush=True)
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_a_state_of_thousands_of_tensors_is_saved_in_the_same_memory(
+    tmp_path: Path, warm: bool
+) -> None:
+    args = ("warm",) if warm else ()
+    with launched(tmp_path, LARGE, *TWO, "--max-restarts", "0", args=args) as launcher:
+        assert launcher.finish() == 0, launcher.text
+        assert launcher.text.count("from 0, arenas: 1") == 2, launcher.text
+    with launched(tmp_path, LARGE, "--nproc-per-node", "1") as later:
+        later.wait_for("from 5, ")
