@@ -48,6 +48,7 @@ TRAINING = """
             if not slow:
                 checkpoints.wait()
         dist.barrier()
+        print("copied", flush=True)
         if rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         threading.Event().wait(100)
@@ -74,6 +75,25 @@ def test_the_last_copy_of_a_job_that_ends_is_written(tmp_path: Path) -> None:
         assert (event["step"], event["outcome"]) == (2, "written")
     with launched(tmp_path, TRAINING, "--nproc-per-node", "1") as later:
         later.wait_for("rank 0 begins after step 2: 600.0")
+
+
+@pytest.mark.parametrize("ending", [False, True])
+def test_the_last_copy_is_written_after_the_launcher_is_killed(
+    tmp_path: Path, ending: bool
+) -> None:
+    script = TRAINING if ending else TRAINING.replace("if rank == 1:", "if False:")
+    with launched(tmp_path, script, *TWO, "--max-restarts", "0", args=SLOW) as launcher:
+        if ending:  # the job has failed, and the copy is just written
+            launcher.wait_for("writing the copy of step 2")
+        else:
+            for _ in range(2):
+                launcher.wait_for_next("copied")
+        launcher.process.kill()
+        launcher.finish()
+        (event,) = launcher.events("last_copy")
+        assert (event["step"], event["outcome"]) == (2, "written")
+        assert launcher.text.count("the launcher was killed") == (0 if ending else 1)
+    assert (tmp_path / "checkpoints/step-00000002").is_dir()
 
 
 def test_a_committed_checkpoint_is_not_written_again(tmp_path: Path) -> None:
