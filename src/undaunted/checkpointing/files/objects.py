@@ -108,7 +108,7 @@ class ObjectStorage:
             self._put(names.step(attempt.step) + _MARKER, manifests.encode(manifest))
         if former not in (None, attempt):
             with contextlib.suppress(OSError):  # left for the sweep
-                self._remove(_below(former))
+                self._remove_below(former)
 
     def raise_epoch(self, epoch: int) -> None:
         """See `Storage`."""
@@ -160,8 +160,7 @@ class ObjectStorage:
         former = self._attempt_of(step, required=True)
         self._remove(names.step(step) + _MARKER)
         if former is not None:
-            with contextlib.suppress(FileNotFoundError):
-                self._remove(_below(former))
+            self._remove_below(former)
 
     def sweep(self, session: str) -> list[str]:
         """See `Storage`: what is older than `abandoned_after_s` counts as left by an ended one."""
@@ -187,7 +186,7 @@ class ObjectStorage:
         for attempt in left:
             written = [found[path].written for path in groups[attempt]]
             if _is_older(written, now, self._abandoned_after_s):
-                self._remove(_below(attempt))
+                self._remove_below(attempt)
                 swept.append(_below(attempt))
         return swept
 
@@ -244,6 +243,9 @@ class ObjectStorage:
 
     def _remove(self, name: str) -> None:
         self._remote.remove(self._path(name))
+
+    def _remove_below(self, attempt: names.Attempt) -> None:
+        self._remote.remove_below(self._path(_below(attempt)))
 
 
 class _ObjectReader:
