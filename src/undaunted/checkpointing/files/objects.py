@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.checkpointing.errors import DamagedCheckpointError
 from undaunted.checkpointing.files.remote import Remote
-from undaunted.checkpointing.files.storage import NO_GATE
+from undaunted.checkpointing.files.storage import NO_GATE, warn
 from undaunted.checkpointing.files.upload import PART_BYTES, upload
 from undaunted.checkpointing.format import fence, names
 from undaunted.checkpointing.format import manifest as manifests
@@ -186,8 +186,12 @@ class ObjectStorage:
         for attempt in left:
             written = [found[path].written for path in groups[attempt]]
             if _is_older(written, now, self._abandoned_after_s):
-                self._remove_below(attempt)
-                swept.append(_below(attempt))
+                try:
+                    self._remove_below(attempt)
+                    swept.append(_below(attempt))
+                except OSError as error:
+                    where = f"{self.place}/{_below(attempt)}"
+                    warn("%s cannot be removed, nor all that is in it: %s", where, error)
         return swept
 
     def close(self) -> None:
