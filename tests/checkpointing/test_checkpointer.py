@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
+import shutil
 import signal
+import subprocess
+import sys
+import textwrap
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,7 +34,6 @@ from undaunted.checkpointing.staging import copy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from undaunted.checkpointing.format.names import Attempt
 
@@ -442,3 +447,107 @@ def test_who_may_read_checkpoints(
     names = {path.name for path in step.iterdir()}
     assert names == {"__0_0.distcp", ".metadata", "undaunted.json"}
     assert {path.stat().st_mode & 0o777 for path in step.iterdir()} == {file}
+
+
+def run_without_rights(tmp_path: Path, script: str) -> str:
+    """Run a program that is not root, or a root that may no more than others."""
+    given = []
+    if os.geteuid() == 0:
+        if shutil.which("setpriv") is None:
+            pytest.skip("needs setpriv to give up the rights of root")
+        given = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
+    command = [*given, sys.executable, "-c", textwrap.dedent(script)]
+    ended = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout + ended.stderr
+
+
+def test_a_folder_that_may_only_be_read_is_loaded_from(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path / "c", timeout=60) as checkpoints:
+        checkpoints.save(1, {"x": torch.ones(3)})
+    before = sorted(os.listdir(tmp_path / "c"))
+    (tmp_path / "c").chmod(0o555)
+    (tmp_path / "empty").mkdir(0o555)
+    try:
+        said = run_without_rights(
+            tmp_path,
+            """
+            import torch
+            from undaunted.checkpointing import Checkpointer, SaveError
+
+            x = torch.zeros(3)
+            with Checkpointer("c", timeout=60) as checkpoints:
+                print("loaded", checkpoints.load({"x": x}), x.tolist())
+                for refused in (lambda: checkpoints.save(2, {"x": x}),
+                                lambda: checkpoints.warm_up({"x": x})):
+                    try:
+                        refused()
+                    except SaveError as error:
+                        print("refused", error)
+            with Checkpointer("c", timeout=60, on_failure="warn") as checkpoints:
+                checkpoints.save(2, {"x": x})
+            try:
+                Checkpointer("empty", timeout=60)
+            except SaveError as error:
+                print("empty", error)
+            """,
+        )
+    finally:
+        (tmp_path / "c").chmod(0o755)
+    assert "loaded 1 [1.0, 1.0, 1.0]" in said
+    assert said.count("refused nothing can be saved to") == 2
+    assert "the checkpoint of step 2 was not saved" in said
+    assert f"empty PermissionError: [Errno 13] Permission denied: '{tmp_path}/empty/" in said
+    assert sorted(os.listdir(tmp_path / "c")) == before
+
+
+def test_what_cannot_be_removed_keeps_nobody_from_starting(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path / "c", timeout=60) as checkpoints:
+        checkpoints.save(1, {"x": torch.ones(3)})
+    left = tmp_path / "c/.step-00000002.deleted-0123456789abcdef"
+    (left / "upload").mkdir(parents=True)
+    (left / "upload/state").touch()
+    (left / "upload").chmod(0o500)
+    try:
+        said = run_without_rights(
+            tmp_path,
+            """
+            import torch
+            from undaunted.checkpointing import Checkpointer
+
+            with Checkpointer("c", timeout=60) as checkpoints:
+                print("loaded", checkpoints.load({"x": torch.zeros(3)}))
+            """,
+        )
+    finally:
+        (left / "upload").chmod(0o700)
+    assert "loaded 1" in said
+    assert f"'{left}/upload/state'" in said
+
+
+@pytest.mark.parametrize("refused", ["folders", "open files"])
+def test_a_mounted_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
+    """Those of gcsfuse rename no folders, and no files that are open."""
+    rename = os.rename
+
+    def fail(one: str, other: str) -> None:
+        is_open = any(
+            os.path.realpath(f"/proc/self/fd/{fd}") == os.path.realpath(one)
+            for fd in os.listdir("/proc/self/fd")
+        )
+        if refused == "folders" and Path(one).is_dir():
+            raise OSError(errno.EMFILE, "Too many open files", one, None, other)
+        if refused == "open files" and is_open:
+            raise OSError(errno.EOPNOTSUPP, "Operation not supported", one, None, other)
+        rename(one, other)
+
+    monkeypatch.setattr(os, "rename", fail)
+    if refused == "folders":
+        with pytest.raises(SaveError, match=r"cannot rename folders.*gs://bucket"):
+            Checkpointer(tmp_path / "c", timeout=60)
+    else:
+        with Checkpointer(tmp_path / "c", timeout=60) as checkpoints:
+            checkpoints.save(1, {"x": torch.ones(1)})
+    assert os.listdir(tmp_path / "c") == (["step-00000001"] if refused == "open files" else [])

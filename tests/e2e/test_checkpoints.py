@@ -48,6 +48,7 @@ TRAINING = """
             if not slow:
                 checkpoints.wait()
         dist.barrier()
+        print("copied", flush=True)
         if rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         threading.Event().wait(100)
@@ -74,6 +75,25 @@ def test_the_last_copy_of_a_job_that_ends_is_written(tmp_path: Path) -> None:
         assert (event["step"], event["outcome"]) == (2, "written")
     with launched(tmp_path, TRAINING, "--nproc-per-node", "1") as later:
         later.wait_for("rank 0 begins after step 2: 600.0")
+
+
+@pytest.mark.parametrize("ending", [False, True])
+def test_the_last_copy_is_written_after_the_launcher_is_killed(
+    tmp_path: Path, ending: bool
+) -> None:
+    script = TRAINING if ending else TRAINING.replace("if rank == 1:", "if False:")
+    with launched(tmp_path, script, *TWO, "--max-restarts", "0", args=SLOW) as launcher:
+        if ending:  # the job has failed, and the copy is just written
+            launcher.wait_for("writing the copy of step 2")
+        else:
+            for _ in range(2):
+                launcher.wait_for_next("copied")
+        launcher.process.kill()
+        launcher.finish()
+        (event,) = launcher.events("last_copy")
+        assert (event["step"], event["outcome"]) == (2, "written")
+        assert launcher.text.count("the launcher was killed") == (0 if ending else 1)
+    assert (tmp_path / "checkpoints/step-00000002").is_dir()
 
 
 def test_a_committed_checkpoint_is_not_written_again(tmp_path: Path) -> None:
@@ -145,3 +165,53 @@ def test_the_rank_whose_disk_fails_is_blamed_though_another_says_so(tmp_path: Pa
         launcher.wait_for(
             "rank 1 .* failed: .*SaveError.*; rank 0 failed because a peer had failed"
         )
+
+
+# Thousands of tensors, a loader's long list, and an object that grows a little. The objects and the
+# plan of all ranks together need much more room than those of small states.
+LARGE = """
+    import os, sys
+    import torch, torch.distributed as dist
+    from torch import nn
+    from undaunted.checkpointing import Checkpointer
+
+    def memory():
+        links = {os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")}
+        named = {f for f in links if os.path.islink(f) and "undaunted-checkpoint" in os.readlink(f)}
+        return {os.stat(f).st_ino for f in named}
+
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(500)])
+    optimizer = torch.optim.AdamW(model.parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    loader = {"order": list(range(40_000)), "seen": {"a": 0}, "text": ""}
+    state = {"model": model, "optimizer": optimizer, "loader": loader}
+    with Checkpointer("checkpoints", timeout=60) as checkpoints:
+        before = checkpoints.load(state) or 0
+        if sys.argv[1:] == ["warm"]:
+            checkpoints.warm_up(state)
+        seen = memory()
+        for step in range(before + 1, 6):
+            loader["seen"]["a"] = step * 10**step
+            loader["text"] += "grown "
+            checkpoints.save(step, state)
+            checkpoints.wait()
+            seen |= memory()
+    print(f"from {before}, arenas: {len(seen)}", flush=True)
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_a_state_of_thousands_of_tensors_is_saved_in_the_same_memory(
+    tmp_path: Path, warm: bool
+) -> None:
+    args = ("warm",) if warm else ()
+    with launched(tmp_path, LARGE, *TWO, "--max-restarts", "0", args=args) as launcher:
+        assert launcher.finish() == 0, launcher.text
+        assert launcher.text.count("from 0, arenas: 1") == 2, launcher.text
+    with launched(tmp_path, LARGE, "--nproc-per-node", "1") as later:
+        later.wait_for("from 5, ")

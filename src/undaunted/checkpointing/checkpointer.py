@@ -13,6 +13,7 @@ checkpoints.close()
 from __future__ import annotations
 
 import atexit
+import errno
 import math
 import os
 import sys
@@ -85,6 +86,8 @@ class Checkpointer:
     ) -> None:
         """Open the directory; all ranks of the group together.
 
+        Where it has checkpoints and cannot be written, they can be loaded, and `save` fails.
+
         Args:
             directory: a folder that all ranks see (created when missing), or a URL for fsspec.
             keep: how many of the newest checkpoints are kept, at least 1; None keeps all.
@@ -115,6 +118,7 @@ class Checkpointer:
         )
         self._writer = WriterSeat(str(directory), options)
         self._links = links = connect(process_group, timeout)
+        self._read_only = ""  # why
         self._enter(epoch)
         self._shelf = ShelfClient.connect(links.rank, self._storage.place)
         self._saver = Saver(links.main)
@@ -183,6 +187,7 @@ class Checkpointer:
 
     def _plan(self, step: int, state_dict: dict[str, Any]) -> Planned | None:
         try:
+            self._check_writable()
             return self._saver.plan(state_dict, self._timeout_s, f"save of step {step}")
         except SaveError as error:  # on all ranks, so that nobody waits for this one
             announce.failed(step, error)
@@ -209,6 +214,7 @@ class Checkpointer:
             OSError: there is not enough memory.
         """
         self._check_open()
+        self._check_writable()
         planned = self._saver.plan(state_dict, self._timeout_s, "warm-up")
         slot = self._slots.take(self._saves.longest_s)
         try:
@@ -283,6 +289,7 @@ class Checkpointer:
         if os.getpid() != self._pid:
             return
         self._begin_end()
+        self._loader.abort()
         self._publisher.abort(ABORT_S)
         self._saves.close(0.0)
         self._writer.abort()
@@ -331,13 +338,25 @@ class Checkpointer:
         """Have rank 0 prepare the place; what goes wrong there is raised on all ranks."""
 
         def prepare(_: Sequence[bytes]) -> bytes:
-            self._storage.raise_epoch(epoch)
-            for name in self._storage.sweep(self._links.session):
-                announce.swept(name)
+            try:
+                self._storage.raise_epoch(epoch)
+                for name in self._storage.sweep(self._links.session):
+                    announce.swept(name)
+            except OSError as error:
+                refused = isinstance(error, PermissionError) or error.errno == errno.EROFS
+                if not refused or not self._storage.steps():
+                    raise
+                announce.log.warning(
+                    "the checkpoints in %s can be loaded, and none can be saved there: %s",
+                    self._storage.place,
+                    error,
+                )
+                return str(error).encode()
             return b""
 
         try:
-            self._links.main.round("open", b"", prepare, self._timeout_s)
+            why = self._links.main.round("open", b"", prepare, self._timeout_s)
+            self._read_only = why.decode()
         except BaseException:
             self._writer.abort()
             self._links.close()
@@ -361,6 +380,13 @@ class Checkpointer:
             )
         if self._closed:
             raise ValueError("this Checkpointer is closed")
+
+    def _check_writable(self) -> None:
+        if self._read_only:
+            raise SaveError(
+                f"nothing can be saved to {self._storage.place}, which could only be read when it "
+                f"was opened: {self._read_only}"
+            )
 
     def _give_back(self, timeout_s: float, farewell_s: float = FAREWELL_S) -> None:
         self._saves.close(timeout_s)

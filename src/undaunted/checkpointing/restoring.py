@@ -16,6 +16,7 @@ from undaunted.checkpointing.errors import (
     CheckpointError,
     DamagedCheckpointError,
     NoCheckpointError,
+    SaveError,
 )
 from undaunted.checkpointing.finding import find_together
 from undaunted.checkpointing.keeping.copies import Copies
@@ -49,6 +50,7 @@ class Loader:
         self._shelf = shelf
         self._timeout_s = timeout_s
         self._looked = False  # for copies that earlier rounds have left
+        self._aborted = False
 
     def load(self, state_dict: dict[str, Any], wanted: int | None) -> int | None:
         """See `Checkpointer.load`."""
@@ -57,6 +59,10 @@ class Loader:
             return self._load_newest(state_dict, wanted, copies)
         finally:
             copies.close()
+
+    def abort(self) -> None:
+        """Have a load that another thread is in read no further block."""
+        self._aborted = True
 
     def _load_newest(
         self, state_dict: dict[str, Any], wanted: int | None, copies: Copies
@@ -86,6 +92,12 @@ class Loader:
 
     def _load(self, state_dict: dict[str, Any], manifest: Manifest, copies: Copies) -> None:
         began = time.monotonic()
+
+        def advance(count: int) -> None:
+            if self._aborted:
+                raise SaveError("the load was aborted")
+            shown.advance(count)
+
         with Shown(f"loading step {manifest.step}", self._agreement.rank) as shown:
             loading.load(
                 state_dict,
@@ -95,7 +107,7 @@ class Loader:
                 threads=_READ_THREADS,
                 timeout_s=self._timeout_s,
                 expect=shown.expect,
-                progress=shown.advance,
+                progress=advance,
             )
         size = sum(file.size for file in manifest.files.values())
         announce.loaded(manifest.step, size, time.monotonic() - began)

@@ -55,12 +55,14 @@ class Taker:
         """
         # Nobody else needs the blueprint while this process lives.
         blueprint = planned.blueprint() if self._shelf is not None else b""
+        beside = len(blueprint)
+        # An arena that is there is replaced only if the content has no room in it.
+        arena = self._room(slot, planned.arena_bytes(beside) if slot.arena is None else 0)
         try:
-            arena = self._room(slot, planned.arena_bytes + len(blueprint))
-            staged = planned.stage(arena)
+            staged = planned.stage(arena, beside)
         except ArenaTooSmallError as error:  # objects have grown
-            arena = self._room(slot, error.needed + len(blueprint))
-            staged = planned.stage(arena)
+            arena = self._room(slot, error.needed)
+            staged = planned.stage(arena, beside)
         arena.complete(
             Description(
                 step=step,
@@ -83,7 +85,7 @@ class Taker:
             OSError: there is not enough.
         """
         blueprint = planned.blueprint() if self._shelf is not None else b""
-        planned.warm_up(self._room(slot, planned.arena_bytes + len(blueprint)))
+        planned.warm_up(self._room(slot, planned.arena_bytes(len(blueprint))))
 
     def _room(self, slot: Slot, size: int) -> Arena:
         """Return the slot's arena; one that the agent does not have is given to it to keep."""

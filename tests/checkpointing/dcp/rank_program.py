@@ -80,7 +80,7 @@ def states(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str
 
 def save(folder: Path, state: dict[str, Any], saver: Saver, agreement: Any) -> None:
     planned = saver.plan(state, DEADLINE_S)
-    arena = Arena.create("test", planned.arena_bytes)
+    arena = Arena.create("test", planned.arena_bytes())
     staged = planned.stage(arena)
     write(folder, staged, arena)
     arena.close()

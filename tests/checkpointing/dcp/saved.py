@@ -58,7 +58,7 @@ def manifest_of(folder: Path, world_size: int = 1, block_bytes: int = BLOCK_BYTE
 def save(folder: Path, state: dict[str, Any], saver: Saver | None = None) -> Planned:
     """Save the state of the only rank."""
     planned = (saver or Saver(alone())).plan(state, 10)
-    arena = Arena.create("test", planned.arena_bytes + (1 << 20))
+    arena = Arena.create("test", planned.arena_bytes() + (1 << 20))
     try:
         staged = planned.stage(arena)
         write(folder, staged, arena)

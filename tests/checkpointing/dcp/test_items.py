@@ -42,7 +42,7 @@ def test_several_files_in_one_arena(arena: Arena) -> None:
     }
     planner, items = planned(state)
     laid = [lay_out("one", items[:2]), lay_out("two", items[2:]), lay_out("none", [])]
-    assert arena_bytes(laid) <= arena.size
+    assert arena_bytes(laid, 5000) <= arena.size
     for length in (5000, 9000, 10):
         state["text"] = planner.state_dict["text"] = "x" * length
         staged = stage_items(laid, planner.resolve_data, arena)

@@ -81,6 +81,44 @@ class Objects(Conformance):
         storage.delete(100)
         assert storage.steps() == []
 
+    @pytest.mark.parametrize(
+        ("name", "other"),
+        [
+            ("layers=[2,2]", "layers=2"),
+            ("a*", "ab"),
+            ("a?", "ab"),
+            ("{a,b}", "a"),
+            ("[!b]", "a"),
+            ("**", "a"),
+            ("a", "ab"),
+            ("a b#%20&", "a b"),
+        ],
+    )
+    def test_no_name_is_a_pattern(self, make: Any, name: str, other: str) -> None:
+        place = make().place
+        with (
+            closing(ObjectStorage(f"{place}/{other}", block_bytes=BLOCK)) as theirs,
+            closing(
+                ObjectStorage(f"{place}/{name}", block_bytes=BLOCK, abandoned_after_s=0.0)
+            ) as mine,
+        ):
+            save(theirs, 1)
+            write_attempt(theirs, 2, session="s5")
+            save(mine, 1)
+            save(mine, 1, number=1, seed=4)
+            save(mine, 2, number=2)
+            write_attempt(mine, 3, number=3)
+            assert mine.steps() == [1, 2]
+            assert read(mine, 1, "__0_0.distcp") == content(4)
+            assert mine.sweep("s2") == ["step-00000003/s1-3"]
+            mine.delete(1)
+            mine.delete(2)
+            fs, root = fsspec.core.url_to_fs(place)
+            fs.invalidate_cache()
+            left = [path.removeprefix(f"{root}/").partition("/")[0] for path in fs.find(root)]
+            assert left == [other] * 7
+            assert theirs.manifest(1).step == 1
+
     def test_large_objects_go_in_parts(self, make: Any) -> None:
         storage = make(part_bytes=5 << 20, threads=2)
         size = (11 << 20) + 77

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests.checkpointing.files.conformance import save
 from undaunted.checkpointing.files.folder import FolderStorage
 from undaunted.checkpointing.files.places import open_storage
 
@@ -38,3 +40,23 @@ def test_a_url_without_a_place_is_refused(where: str) -> None:
 def test_memory_of_one_process_is_refused() -> None:
     with pytest.raises(ValueError, match=r"memory://x: .* written by another"):
         open_storage("memory://x")
+
+
+@pytest.mark.parametrize("where", ["s3://bucket//x", "gs://bucket/x//y/"])
+def test_an_empty_name_in_a_bucket_is_refused(where: str) -> None:
+    """Objects below it are written, and not found."""
+    with pytest.raises(ValueError, match="two slashes") as caught:
+        open_storage(where)
+    assert where.rstrip("/").replace("t//", "t/").replace("x//", "x/") in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["layers=[2,2]", "a*", "a?", "{a,b}", "[!b]"])
+def test_no_name_of_a_folder_is_a_pattern(tmp_path: Path, name: str) -> None:
+    with closing(open_storage(tmp_path / "layers=2")) as theirs:
+        save(theirs, 1)
+    with closing(open_storage(tmp_path / name)) as mine:
+        save(mine, 1)
+        mine.delete(1)
+        assert mine.steps() == []
+    with closing(open_storage(tmp_path / "layers=2")) as theirs:
+        assert theirs.steps() == [1]

@@ -186,7 +186,7 @@ def test_what_the_caller_raises_ends_the_reading() -> None:
             reader, described(content), BLOCK, pieces_of(content, [(0, 40 * BLOCK)]), 2, read
         )
     assert len(reader.reads) <= 2
-    assert reader.closed == 2
+    assert reader.closed in (1, 2)  # a thread that comes late opens nothing
 
 
 def test_an_error_of_the_system_is_passed_on() -> None:

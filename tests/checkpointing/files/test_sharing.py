@@ -36,3 +36,19 @@ def test_an_error_ends_the_work_of_all() -> None:
     with pytest.raises(ValueError, match="of the second"):
         share(1000, 2, "test", work)
     assert len(done) < 999
+
+
+def test_fewer_threads_do_it_where_no_more_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, started = threading.Thread.start, []
+
+    def start(thread: threading.Thread) -> None:
+        if started:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        real(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    done: list[int] = []
+    share(20, 4, "test", done.extend)
+    assert sorted(done) == list(range(20))
+    assert not started[0].is_alive()

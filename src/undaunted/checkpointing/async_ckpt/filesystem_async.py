@@ -362,7 +362,8 @@ def _named(plan: SavePlan, rank: int) -> SavePlan:
 
 
 def _stage(place: Place, laid: list[Laid], planner: SavePlanner) -> list[StagedFile]:
-    arena = place.slot.room(items.arena_bytes(laid))
+    size = items.others_bytes(laid, planner.resolve_data) if place.slot.arena is None else 0
+    arena = place.slot.room(items.arena_bytes(laid, size) if place.slot.arena is None else 0)
     try:
         return items.stage_items(laid, planner.resolve_data, arena)
     except ArenaTooSmallError as error:

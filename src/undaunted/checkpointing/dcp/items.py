@@ -26,8 +26,11 @@ if TYPE_CHECKING:
 
 # For each item without a frame until its length is known: most are numbers and short texts.
 _OTHER_BYTES = 2048
-# For the description of a snapshot, without metadata.
+# For the description of a snapshot, without metadata: of all, and for each item without a frame.
 _DESCRIPTION_BYTES = 64 << 10
+_REPORT_BYTES = 24
+# Before an item without a frame, at the most.
+_PADDING_BYTES = 72
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,20 +92,34 @@ def _frame_of(item: WriteItem) -> Frame | None:
     return frame(dtype, tuple(data.chunk.sizes)) if dtype in DTYPES else None
 
 
-def arena_bytes(laid: Sequence[Laid], others_bytes: int = 0) -> int:
-    """Return how large an arena for these files should be.
+def arena_bytes(laid: Sequence[Laid], others_bytes: int, beside: int = 0) -> int:
+    """Return how large a new arena for these files should be: there is room for objects to grow.
 
     Args:
         laid: the files.
-        others_bytes: how much the items without a frame had the last time, 0 if not known.
+        others_bytes: how much the items without a frame have together.
+        beside: what the description of the snapshot has besides, as the metadata.
     """
-    total = HEADER_BYTES + _DESCRIPTION_BYTES
-    for one in laid:
-        total += aligned(end_of(one.places) + len(one.others) * _OTHER_BYTES)
-    return aligned(total + others_bytes * 5 // 4)
+    count = sum(len(one.others) for one in laid)
+    others = max(count * _OTHER_BYTES, others_bytes * 5 // 4 + count * _PADDING_BYTES)
+    # The page is for the end of a file.
+    files = sum(aligned(end_of(one.places)) + HEADER_BYTES for one in laid)
+    return aligned(HEADER_BYTES + files + others + _description_bytes(laid) + beside)
 
 
-def stage_items(laid: Sequence[Laid], resolve: Resolve, arena: Arena) -> list[StagedFile]:
+def _description_bytes(laid: Sequence[Laid]) -> int:
+    return _DESCRIPTION_BYTES + sum(len(one.others) for one in laid) * _REPORT_BYTES
+
+
+def others_bytes(laid: Sequence[Laid], resolve: Resolve) -> int:
+    """Return how much the items without a frame have together."""
+    with torch.no_grad():
+        return sum(len(_resolved(item, resolve)) for one in laid for item in one.others)
+
+
+def stage_items(
+    laid: Sequence[Laid], resolve: Resolve, arena: Arena, beside: int = 0
+) -> list[StagedFile]:
     """Copy the items of all files into the arena: when this returns, their content is fixed.
 
     Calls ``arena.begin()`` before the first byte changes; ``arena.complete()`` is the caller's.
@@ -111,6 +128,7 @@ def stage_items(laid: Sequence[Laid], resolve: Resolve, arena: Arena) -> list[St
         laid: the files; the same object as at the save before makes this one faster.
         resolve: a planner's ``resolve_data``.
         arena: where to.
+        beside: see :func:`arena_bytes`; there is room for it afterwards.
 
     Raises:
         ArenaTooSmallError: nothing was copied.
@@ -120,9 +138,9 @@ def stage_items(laid: Sequence[Laid], resolve: Resolve, arena: Arena) -> list[St
         sources = [_sources(one, resolve) for one in laid]
     others = [[_resolved(item, resolve) for item in one.others] for one in laid]
     staged, end = _images(laid, others)
-    if end + _DESCRIPTION_BYTES > arena.size:
-        needed = arena_bytes(laid, sum(len(o) for of_file in others for o in of_file))
-        raise ArenaTooSmallError(max(needed, aligned(end + end // 8)), arena.size)
+    if end + _description_bytes(laid) + beside > arena.size:
+        size = sum(len(content) for of_file in others for content in of_file)
+        raise ArenaTooSmallError(arena_bytes(laid, size, beside), arena.size)
     arena.begin()
     views = _prepared(laid, [file.image.offset for file in staged], arena)
     for of_file, tensors in zip(views.of_files, sources, strict=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from undaunted.checkpointing.errors import (
     StructureError,
 )
 from undaunted.checkpointing.format.frame import DTYPES, HEAD_BYTES, frame
+from undaunted.checkpointing.staging.copy import memory_of
 from undaunted.checkpointing.staging.layout import is_framed
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ def _frame_length(dtype: torch.dtype, sizes: tuple[int, ...]) -> int:
 
 
 def _memory_of(target: torch.Tensor, dtype: torch.dtype) -> memoryview | None:
-    """The memory of a tensor that can be filled with bytes as they are; valid while it lives."""
+    """The memory of a tensor that can be filled with bytes as they are."""
     if not target.is_cpu or target.dtype != dtype or not target.is_contiguous():
         return None
     if (
@@ -266,15 +266,7 @@ def _memory_of(target: torch.Tensor, dtype: torch.dtype) -> memoryview | None:
         or type(target) not in (torch.Tensor, torch.nn.Parameter)
     ):
         return None
-    view: memoryview = _memory_at(target.data_ptr(), target.nbytes, _WRITABLE)
-    return view
-
-
-# Of our own, as the settings of those of ctypes.pythonapi are shared with everybody.
-_memory_at = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)(
-    ("PyMemoryView_FromMemory", ctypes.pythonapi)
-)
-_WRITABLE = 0x200  # PyBUF_WRITE
+    return memory_of(target)
 
 
 def _copy(

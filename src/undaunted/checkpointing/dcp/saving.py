@@ -63,7 +63,7 @@ class _Plan:
         final: what this rank writes.
         laid: where; a list of one file, or of none.
         overall: on rank 0 what it keeps to make the metadata, else None.
-        others_bytes: length of the items without a frame at the last save.
+        others_bytes: length of the items without a frame at the last save, None before the first.
     """
 
     number: int
@@ -71,7 +71,7 @@ class _Plan:
     final: SavePlan
     laid: list[items.Laid]
     overall: _Overall | None
-    others_bytes: int = 0
+    others_bytes: int | None = None
 
 
 @dataclass(eq=False)
@@ -124,10 +124,20 @@ class Planned:
         self._written = written
         self.structure = plan.structure
 
-    @property
-    def arena_bytes(self) -> int:
-        """How large an arena should be. Objects may have grown: see :meth:`stage`."""
-        return items.arena_bytes(self._plan.laid, self._plan.others_bytes)
+    def arena_bytes(self, beside: int = 0) -> int:
+        """Return how large a new arena should be. Objects may have grown: see :meth:`stage`.
+
+        Args:
+            beside: room for what the snapshot's description gets besides, see :meth:`blueprint`.
+
+        Raises:
+            CheckpointError: an object cannot be saved.
+        """
+        plan = self._plan
+        if plan.others_bytes is None:
+            with collection_paused():
+                plan.others_bytes = items.others_bytes(plan.laid, self._resolve)
+        return items.arena_bytes(plan.laid, plan.others_bytes, beside)
 
     def warm_up(self, arena: Arena) -> None:
         """Make an arena ready, so that the first copy into it takes no longer than others.
@@ -138,10 +148,14 @@ class Planned:
         warm_up(arena)
         items.prepare(self._plan.laid, arena)
 
-    def stage(self, arena: Arena) -> Staged:
+    def stage(self, arena: Arena, beside: int = 0) -> Staged:
         """Copy the state into the arena: when this returns, its content is fixed.
 
         Calls ``arena.begin()`` before the first byte changes.
+
+        Args:
+            arena: where to.
+            beside: see :meth:`arena_bytes`; there is room for it afterwards.
 
         Raises:
             ArenaTooSmallError: nothing was copied; it says how large the arena must be.
@@ -149,7 +163,7 @@ class Planned:
         """
         try:
             with collection_paused():
-                files = items.stage_items(self._plan.laid, self._resolve, arena)
+                files = items.stage_items(self._plan.laid, self._resolve, arena, beside)
         except (CheckpointError, OSError):
             raise
         except Exception as error:

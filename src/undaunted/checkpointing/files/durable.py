@@ -8,7 +8,8 @@ import contextlib
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any
 
 from undaunted.checkpointing.files.direct import NOT_OFFERED, file_mode, folder_mode
 
@@ -96,12 +97,22 @@ def remove_tree(path: str) -> None:
     """Remove a folder and what is in it; symbolic links are removed and not followed.
 
     Others may be removing it too.
+
+    Raises:
+        OSError: something cannot be removed; it is named with its whole path.
     """
     import shutil
 
+    def fail(_: object, failed: str, why: Any) -> None:
+        error = why if isinstance(why, OSError) else why[1]
+        number, words = error.errno or errno.EPERM, error.strerror or str(error)
+        raise OSError(number, words, failed) from error
+
+    # The words of the two differ by the version of Python.
+    on_error: Any = {"onexc" if sys.version_info >= (3, 12) else "onerror": fail}
     while True:
         try:
-            shutil.rmtree(path)
+            shutil.rmtree(path, **on_error)
         except FileNotFoundError:
             if os.path.lexists(path):
                 continue  # another process has removed a file just before

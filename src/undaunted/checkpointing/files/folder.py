@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from undaunted.checkpointing.errors import DamagedCheckpointError
 from undaunted.checkpointing.files import blocks, durable
-from undaunted.checkpointing.files.direct import DirectReader, folder_mode
+from undaunted.checkpointing.files.direct import NOT_OFFERED, DirectReader, folder_mode
 from undaunted.checkpointing.files.living import Living
-from undaunted.checkpointing.files.storage import NO_GATE
+from undaunted.checkpointing.files.storage import NO_GATE, warn
 from undaunted.checkpointing.format import fence, names
 from undaunted.checkpointing.format import manifest as manifests
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from undaunted.checkpointing.format.image import Image
 
 _MAX_FENCE_BYTES = 1 << 20
+# Mounted buckets answer these to the rename of a folder.
+_NO_RENAME = frozenset({errno.EMFILE, errno.EXDEV, errno.ENOTEMPTY, *NOT_OFFERED})
 
 
 class FolderStorage:
@@ -174,6 +176,7 @@ class FolderStorage:
         """See `Storage`; from now on others see that this session is alive."""
         durable.make_folder(self.place)
         self._living.begin(session, self._run)
+        self._try_rename()
         ended: dict[str, bool] = {session: False}
         swept = []
         for name in self._names():
@@ -181,8 +184,11 @@ class FolderStorage:
             if attempt is not None and attempt.session not in ended:
                 ended[attempt.session] = self._living.is_over(attempt.session)
             if names.is_deleted(name) or (attempt is not None and ended[attempt.session]):
-                self._clean(name)
-                swept.append(name)
+                try:
+                    self._clean(name)
+                    swept.append(name)
+                except OSError as error:  # as on NFS, where somebody has a file open
+                    warn("%s cannot be removed, nor all that is in it: %s", self._path(name), error)
         self._warn_of(self._living.runs_elsewhere())
         return swept
 
@@ -201,16 +207,39 @@ class FolderStorage:
 
     def _warn_of(self, runs: list[str]) -> None:
         """Tell that other jobs have this place open. Rounds of the same run have their fence."""
-        import logging  # the writer starts without it
-
         for run in runs:
             if run and run == self._run:
                 continue
-            logging.getLogger("undaunted.checkpointing").warning(
+            warn(
                 "%s: another job (%s) has these checkpoints open; if both save, they delete and "
                 "replace each other's: give each job a directory of its own",
                 self.place,
                 f"run {run!r}" if run else "started without undaunted run",
+            )
+
+    def _try_rename(self) -> None:
+        """See at the start, and not after hours at the first save, that folders can be renamed.
+
+        Raises:
+            OSError: they cannot, as on mounted buckets.
+        """
+        before, after = (self._path(names.deleted(0, os.urandom(8).hex())) for _ in range(2))
+        refused = 0
+        with contextlib.suppress(OSError):  # nothing else is tried here
+            os.mkdir(before, folder_mode())
+            durable.write_file(os.path.join(before, manifests.NAME), b"")
+            try:
+                os.rename(before, after)
+            except OSError as error:
+                refused = error.errno or 0
+            for path in filter(os.path.lexists, (before, after)):
+                durable.remove_tree(path)
+        if refused in _NO_RENAME:
+            raise OSError(
+                refused,
+                "this file system cannot rename folders, as those of mounted buckets: give the "
+                "bucket itself, as in gs://bucket/run or s3://bucket/run",
+                self.place,
             )
 
     def _attempt(self, target: str) -> names.Attempt:

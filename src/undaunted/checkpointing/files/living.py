@@ -48,15 +48,23 @@ class Living:
         # Locked first and named then: nobody sees it without a lock.
         unnamed = f"{path}.new"
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._fd = os.open(unnamed, flags, 0o600)
+        self._open(unnamed, flags, run)
         _held_here.add(path)
         self._path = path
+        try:
+            os.rename(unnamed, path)
+        except OSError:  # mounted buckets do not rename a file that is open, and have no locks
+            os.close(self._fd)
+            os.unlink(unnamed)
+            self._open(path, flags, run)
+
+    def _open(self, path: str, flags: int, run: str) -> None:
+        self._fd = os.open(path, flags, 0o600)
         with contextlib.suppress(OSError):  # there are no locks: see above
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._locked = True
         os.truncate(self._fd, 0)
         os.write(self._fd, _shortened(run))
-        os.rename(unnamed, path)
 
     def others(self, run: str) -> bool:
         """Whether another process has a session of this run that is alive."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.checkpointing.errors import DamagedCheckpointError
 from undaunted.checkpointing.files.remote import Remote
-from undaunted.checkpointing.files.storage import NO_GATE
+from undaunted.checkpointing.files.storage import NO_GATE, warn
 from undaunted.checkpointing.files.upload import PART_BYTES, upload
 from undaunted.checkpointing.format import fence, names
 from undaunted.checkpointing.format import manifest as manifests
@@ -108,7 +108,7 @@ class ObjectStorage:
             self._put(names.step(attempt.step) + _MARKER, manifests.encode(manifest))
         if former not in (None, attempt):
             with contextlib.suppress(OSError):  # left for the sweep
-                self._remove(_below(former))
+                self._remove_below(former)
 
     def raise_epoch(self, epoch: int) -> None:
         """See `Storage`."""
@@ -160,8 +160,7 @@ class ObjectStorage:
         former = self._attempt_of(step, required=True)
         self._remove(names.step(step) + _MARKER)
         if former is not None:
-            with contextlib.suppress(FileNotFoundError):
-                self._remove(_below(former))
+            self._remove_below(former)
 
     def sweep(self, session: str) -> list[str]:
         """See `Storage`: what is older than `abandoned_after_s` counts as left by an ended one."""
@@ -187,8 +186,12 @@ class ObjectStorage:
         for attempt in left:
             written = [found[path].written for path in groups[attempt]]
             if _is_older(written, now, self._abandoned_after_s):
-                self._remove(_below(attempt))
-                swept.append(_below(attempt))
+                try:
+                    self._remove_below(attempt)
+                    swept.append(_below(attempt))
+                except OSError as error:
+                    where = f"{self.place}/{_below(attempt)}"
+                    warn("%s cannot be removed, nor all that is in it: %s", where, error)
         return swept
 
     def close(self) -> None:
@@ -244,6 +247,9 @@ class ObjectStorage:
 
     def _remove(self, name: str) -> None:
         self._remote.remove(self._path(name))
+
+    def _remove_below(self, attempt: names.Attempt) -> None:
+        self._remote.remove_below(self._path(_below(attempt)))
 
 
 class _ObjectReader:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _FILE = "file://"
 _OF_ONE_PROCESS = ("memory",)
+_OF_BUCKETS = ("s3", "s3a", "gs", "gcs")
 
 
 def open_storage(
@@ -52,6 +53,12 @@ def _check_url(url: str) -> None:
         raise ValueError(
             f"{url}: names no place in the store: give its bucket and a name, as in "
             "s3://bucket/run1"
+        )
+    if protocol in _OF_BUCKETS and "//" in path.rstrip("/"):
+        corrected = "/".join(part for part in path.split("/") if part)
+        raise ValueError(
+            f"{url}: has a name without a letter, between two slashes, which clients of the store "
+            f"lose: give {protocol}://{corrected}"
         )
     if protocol in _OF_ONE_PROCESS:
         raise ValueError(

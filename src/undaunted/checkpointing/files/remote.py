@@ -7,6 +7,8 @@ import datetime as dt
 import errno
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from undaunted.checkpointing.files.sharing import share
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -23,6 +25,8 @@ _SETTINGS: Mapping[str, dict[str, Any]] = {
     "file": {"auto_mkdir": True},
 }
 _WITH_BUCKETS = ("s3", "s3a", "gs", "gcs")
+# Objects that are removed at the same time, where the client can do that.
+_REMOVING = 8
 # Under these names the clients say when an object was written.
 _WRITTEN = ("LastModified", "last_modified", "mtime", "updated", "created")
 
@@ -100,8 +104,23 @@ class Remote:
         return content
 
     def remove(self, path: str) -> None:
-        """Remove an object, or all below that name."""
-        self.call("rm", path, recursive=True)
+        """Remove an object. Its name is no pattern, as it is to fsspec's ``rm``."""
+        self.call("rm_file", path)
+
+    def remove_below(self, path: str) -> None:
+        """Remove all objects in a folder, and in the folders in it."""
+        paths = list(self.below(path))
+        asynchronous = getattr(self.fs, "async_impl", False)
+
+        def remove(numbers: Iterator[int]) -> None:
+            for number in numbers:
+                with contextlib.suppress(FileNotFoundError):
+                    self.remove(paths[number])
+
+        share(len(paths), _REMOVING if asynchronous else 1, "undaunted-remove", remove)
+        if not asynchronous:  # some of these have real folders
+            with contextlib.suppress(Exception):
+                self.call("rmdir", path)
 
     def below(self, path: str) -> dict[str, Found]:
         """Return all objects whose names begin with that of a folder."""
@@ -110,7 +129,8 @@ class Remote:
             found = self.call("find", path, detail=True)
         except FileNotFoundError:
             return {}
-        return _objects(found.values())
+        objects = _objects(found.values()).items()
+        return {name: one for name, one in objects if name.startswith(f"{path}/")}
 
     def within(self, path: str) -> dict[str, Found]:
         """Return the objects in a folder, not those in the folders in it."""

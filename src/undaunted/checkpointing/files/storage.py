@@ -116,8 +116,17 @@ class Storage(Readable, Protocol):
     def sweep(self, session: str) -> Sequence[str]:
         """Remove what sessions that are over have left unfinished; return its names.
 
+        A warning names what cannot be removed; it harms no checkpoint.
+
         From now on this session counts as alive, as long as its process lives and until `close`.
         """
 
     def close(self) -> None:
         """Give back what it holds; again and again without harm."""
+
+
+def warn(text: str, *arguments: object) -> None:
+    """Write a warning to the log."""
+    import logging  # the writer starts without it
+
+    logging.getLogger("undaunted.checkpointing").warning(text, *arguments)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +13,7 @@ from undaunted.checkpointing.local import shard
 from undaunted.checkpointing.local.pages import map_at_once
 from undaunted.checkpointing.local.values import decode_state, dtype_name, dtype_of, encode_state
 from undaunted.checkpointing.staging import copy
+from undaunted.checkpointing.staging.copy import memory_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -123,14 +123,6 @@ def new_tensors(head: Head, path: str) -> list[torch.Tensor]:
             map_at_once(made[key].data_ptr(), one.size)
         tensors.append(made[key])
     return tensors
-
-
-def memory_of(tensor: torch.Tensor) -> memoryview:
-    """Return the bytes of a contiguous tensor in host memory; the tensor must outlive them."""
-    if not tensor.nbytes:
-        return memoryview(b"")
-    # Without numpy, which some installations of torch lack.
-    return memoryview((ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())).cast("B")
 
 
 def rebuild(

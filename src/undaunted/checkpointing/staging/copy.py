@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,19 @@ def view_of(arena: Arena, offset: int, dtype: torch.dtype, shape: Sequence[int])
     with torch.inference_mode(mode=False):
         flat = torch.frombuffer(arena.memory, dtype=dtype, count=count, offset=offset)
         return flat.view(tuple(shape))
+
+
+def memory_of(tensor: torch.Tensor) -> memoryview:
+    """Return the bytes of a contiguous tensor in host memory; they live as long as this view.
+
+    A thread may fill them although the tensor is gone, or has got other memory since.
+    """
+    if not tensor.nbytes:
+        return memoryview(b"")
+    # Without numpy, which some installations of torch lack.
+    content = (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())
+    content.owner = tensor.untyped_storage()
+    return memoryview(content).cast("B")
 
 
 def copy_into(

@@ -597,13 +597,14 @@ class Agent:
     def _front_gone(self) -> None:
         """End the tree and this process; the others learn why."""
         self._abandoned = True
+        if self._ended.done():
+            return  # the ranks have ended; a copy in memory may just be written
         self._say("the launcher was killed: its ranks are ended as well")
         if self._config.nodes is not None:
             reason = "its launcher was killed"
             self._orders.post(job.NodeFailed(self._config.node, self._node.round, reason))
         self._workers.signal_tree(signal.SIGKILL, spare=set())
-        if not self._ended.done():
-            self._ended.set_result(1)
+        self._ended.set_result(1)
 
     # --- leaves ---------------------------------------------------------------------------------
 
@@ -674,6 +675,7 @@ class Outside:
         except OSError:
             said = b""
         if not said:
+            self.close()  # at its end the socket is readable for ever
             self._on_front_gone()
             return
         for number in said:

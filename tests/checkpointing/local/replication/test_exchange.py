@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
 from undaunted.checkpointing.errors import DamagedCheckpointError  # noqa: E402
-from undaunted.checkpointing.local import flat, shard  # noqa: E402
+from undaunted.checkpointing.local import shard  # noqa: E402
 from undaunted.checkpointing.local.replication import retrieval  # noqa: E402
 from undaunted.checkpointing.local.replication.exchange import Header, exchange  # noqa: E402
 from undaunted.checkpointing.local.replication.group_utils import (  # noqa: E402
@@ -19,6 +19,7 @@ from undaunted.checkpointing.local.replication.group_utils import (  # noqa: E40
     PeerError,
     open_group,
 )
+from undaunted.checkpointing.staging.copy import memory_of  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -137,7 +138,7 @@ def test_what_is_not_a_header(message: list[int], why: str) -> None:
 
 def test_a_shard_is_sent_when_it_is_loaded() -> None:
     image = torch.arange(100, dtype=torch.uint8)
-    crc32 = shard.block_checksums(flat.memory_of(image))
+    crc32 = shard.block_checksums(memory_of(image))
 
     def move(group: Group) -> Any:
         if group.me == 0:

@@ -16,6 +16,7 @@ from undaunted.checkpointing.local.ckpt_managers.base_manager import (
 )
 from undaunted.checkpointing.local.folder import ShardFile, ShardFolder
 from undaunted.checkpointing.local.selection import Held
+from undaunted.checkpointing.staging.copy import memory_of
 
 if TYPE_CHECKING:
     import os
@@ -120,7 +121,7 @@ class LocalCheckpointManager(BaseCheckpointManager):
     def _load_file(self, file: ShardFile) -> TensorAwareStateDict:
         where = str(file.path)
         tensors = flat.new_tensors(file.head, where)
-        pieces = folder.pieces_of(file, [flat.memory_of(tensor) for tensor in tensors])
+        pieces = folder.pieces_of(file, [memory_of(tensor) for tensor in tensors])
         folder.read(file, pieces, _READ_THREADS, _ignore)
         return flat.rebuild(file.head, tensors, where, self._allow_pickle)
 
@@ -170,7 +171,7 @@ class LocalCheckpointManager(BaseCheckpointManager):
 
 def _read_file(file: ShardFile) -> tuple[torch.Tensor, str]:
     image = torch.empty(file.image_bytes, dtype=torch.uint8)
-    folder.read(file, [Piece(0, flat.memory_of(image))], _READ_THREADS, _ignore)
+    folder.read(file, [Piece(0, memory_of(image))], _READ_THREADS, _ignore)
     return image, file.crc32
 
 

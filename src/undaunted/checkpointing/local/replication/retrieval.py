@@ -8,9 +8,10 @@ import torch
 
 from undaunted.checkpointing.dcp.torch_private import default_store
 from undaunted.checkpointing.errors import CheckpointError, NoCheckpointError
-from undaunted.checkpointing.local import flat, shard
+from undaunted.checkpointing.local import shard
 from undaunted.checkpointing.local.replication.exchange import Header, parts
 from undaunted.checkpointing.local.replication.group_utils import GroupWrapper, open_group
+from undaunted.checkpointing.staging.copy import memory_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,6 +108,6 @@ def receive(group: GroupWrapper, source: int, save: str) -> torch.Tensor | None:
     crc32 = bytes(checksums.tolist()).decode("ascii", "replace")
     if header.save != Header.of(0, save, "").save:
         raise shard.damaged(f"the shard from rank {source}", "is of another save")
-    if shard.block_checksums(flat.memory_of(image)) != crc32:
+    if shard.block_checksums(memory_of(image)) != crc32:
         raise shard.damaged(f"the shard from rank {source}", "the bytes arrived changed")
     return image

@@ -19,6 +19,7 @@ from undaunted.checkpointing.local.replication.plans import (
     plan_transfers,
 )
 from undaunted.checkpointing.local.replication.states import flatten
+from undaunted.checkpointing.staging.copy import memory_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping, Sequence
@@ -224,7 +225,7 @@ class _Given:
 
     def __init__(self, image: torch.Tensor) -> None:
         self.image: torch.Tensor | None = image
-        self._crc32 = shard.block_checksums(flat.memory_of(image))
+        self._crc32 = shard.block_checksums(memory_of(image))
 
     def checksums(self) -> str | None:
         return self._crc32
@@ -241,6 +242,6 @@ class _Taken:
 
     def received(self, rank: int, image: torch.Tensor, crc32: str) -> None:
         where = f"the state from rank {rank}"
-        if shard.block_checksums(flat.memory_of(image)) != crc32:
+        if shard.block_checksums(memory_of(image)) != crc32:
             raise shard.damaged(where, "the bytes arrived changed")
         self.states[rank] = flat.rebuild_from(image, where)
