@@ -19,7 +19,7 @@ from undaunted.checkpointing.dcp.stateful import is_stateful
 from undaunted.checkpointing.dcp.states import check_mapping
 from undaunted.checkpointing.errors import CheckpointError, DamagedCheckpointError
 from undaunted.checkpointing.files.reading import AT_ONCE_BYTES, Piece, in_batches
-from undaunted.checkpointing.random_state import RandomState
+from undaunted.checkpointing.per_rank import PerRank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -243,8 +243,8 @@ def _to_fill(given: dict[str, Any], metadata: Metadata) -> Iterator[tuple[str, A
     for key, value in sorted(given.items(), key=lambda item: str(item[0])):
         if isinstance(value, torch.optim.Optimizer):
             yield key, state_to_fill(value, key, metadata)
-        elif isinstance(value, RandomState):
-            if saved := value.saved_part(f"{key}.", metadata.state_dict_metadata):
+        elif isinstance(value, PerRank):
+            if saved := value.saved_part((str(key),), metadata):
                 yield key, saved
         else:
             yield key, paths.own_containers(value.state_dict()) if is_stateful(value) else value
