@@ -8,15 +8,13 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.tensor import DTensor
 
-from undaunted.checkpointing.dcp import paths
 from undaunted.checkpointing.dcp.packed import is_packed
 from undaunted.checkpointing.dcp.stateful import is_stateful
 
 if TYPE_CHECKING:
-    from torch.distributed.checkpoint.metadata import Metadata
+    from collections.abc import Collection
 
 _log = logging.getLogger("undaunted.checkpointing")
 
@@ -62,30 +60,17 @@ class PerRank:
         if name in state_dict:
             self.value = _given(self.value, self._as_saved(state_dict[name]))
 
-    def saved_part(self, path: paths.Path, metadata: Metadata) -> dict[str, Any]:
-        """Return what of this rank is in a checkpoint, to be filled; empty if there is nothing.
+    def saved_part(self, prefix: str, names: Collection[str]) -> list[str]:
+        """Return the part of this rank if a checkpoint has one, else nothing; says what is lost.
 
         Args:
-            path: of this object in the state.
-            metadata: of the checkpoint.
+            prefix: of the names of this object in the checkpoint.
+            names: all names in the checkpoint.
         """
-        end, name = len(path), self._name()
-        saved: dict[str, paths.Path] = metadata.planner_data or {}
-        below = {n: p[end:] for n, p in saved.items() if p[:end] == path and len(p) > end}
-        self._tell(path, name, list(dict.fromkeys(str(p[0]) for p in below.values())))
-        now = self.state_dict()
-        places = paths.Places({})
-        for full, inner in below.items():
-            if inner[0] != name:
-                continue
-            stored = metadata.state_dict_metadata[full]
-            value = None
-            if isinstance(stored, TensorStorageMetadata):
-                value = paths.get(now, inner)
-                if not isinstance(value, torch.Tensor) or value.shape != stored.size:
-                    value = torch.empty(stored.size, dtype=stored.properties.dtype, device="cpu")
-            places.put(inner, value)
-        return dict(places.root)
+        mine, start = self._name(), len(prefix)
+        saved = {n[start:].partition(".")[0] for n in names if n.startswith(prefix)}
+        self._tell(prefix[:-1], mine, saved)
+        return [mine] if mine in saved else []
 
     def _to_save(self, state: Any) -> Any:
         """Take the large tensors out; the rest, a tuple, is one entry that keeps types of keys."""
@@ -118,8 +103,7 @@ class PerRank:
             container[keys[-1]] = parts["tensors"][name]
         return root[0]
 
-    def _tell(self, path: paths.Path, name: str, saved: list[str]) -> None:
-        what = ".".join(map(str, path))
+    def _tell(self, what: str, name: str, saved: set[str]) -> None:
         numbers = sorted(int(one[5:]) for one in saved if one[5:].isdecimal())
         if name not in saved:
             of = f"; it has those of {_listed(numbers)}" if numbers else ""

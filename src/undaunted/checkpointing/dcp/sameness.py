@@ -74,9 +74,15 @@ def _is_of_some_ranks(planner: DefaultSavePlanner, item: WriteItem) -> bool:
     return isinstance(value, DTensor) and value.device_mesh.size() < dist.get_world_size()
 
 
-def _buffers_of(given: Mapping[str, Any]) -> set[str]:
-    modules = ((key, one) for key, one in given.items() if isinstance(one, torch.nn.Module))
-    return {f"{key}.{name}" for key, module in modules for name, _ in module.named_buffers()}
+def _buffers_of(given: Any, prefix: str = "") -> set[str]:
+    """Names of the buffers of all modules in a state, or in a container in it."""
+    if isinstance(given, torch.nn.Module):
+        return {f"{prefix}{name}" for name, _ in given.named_buffers()}
+    pairs: Iterable[tuple[Any, Any]] = ()
+    if isinstance(given, (dict, list)):
+        pairs = given.items() if isinstance(given, dict) else enumerate(given)
+    inner = ((key, one) for key, one in pairs if isinstance(one, (dict, list, torch.nn.Module)))
+    return set().union(*(_buffers_of(one, f"{prefix}{key}.") for key, one in inner))
 
 
 def _is_running(name: str) -> bool:
