@@ -10,6 +10,7 @@ SETTINGS: dict[str, Any] = {
     "keep": 3,
     "keep_every": None,
     "on_failure": "raise",
+    "differing": "refuse",
     "slots": 1,
     "timeout": 600.0,
     "threads": 4,
@@ -20,7 +21,7 @@ SETTINGS: dict[str, Any] = {
     "given",
     [
         *({"keep": None}, {"keep": 1}, {"keep_every": 1}, {"slots": 2}, {"timeout": 1}),
-        *({"threads": 64}, *({"on_failure": one} for one in ATTEMPTS)),
+        *({"threads": 64}, {"differing": "warn"}, *({"on_failure": one} for one in ATTEMPTS)),
     ],
     ids=str,
 )
@@ -32,7 +33,7 @@ def test_settings_within_their_range(given: dict[str, Any]) -> None:
     "given",
     [
         *({"keep": 0}, {"keep_every": 0}, {"on_failure": "ignore"}, {"slots": 3}),
-        *({"timeout": 0}, {"threads": 0}, {"threads": 10**6}),
+        *({"timeout": 0}, {"threads": 0}, {"threads": 10**6}, {"differing": "ignore"}),
     ],
     ids=str,
 )

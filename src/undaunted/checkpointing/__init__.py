@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from undaunted.checkpointing.errors import StructureError as StructureError
     from undaunted.checkpointing.errors import WriterError as WriterError
     from undaunted.checkpointing.foreign import load_dcp as load_dcp
+    from undaunted.checkpointing.per_rank import PerRank as PerRank
     from undaunted.checkpointing.random_state import RandomState as RandomState
 
 _MODULE_OF = {
@@ -29,6 +30,7 @@ _MODULE_OF = {
     "Checkpointer": "checkpointer",
     "DamagedCheckpointError": "errors",
     "NoCheckpointError": "errors",
+    "PerRank": "per_rank",
     "RandomState": "random_state",
     "SaveError": "errors",
     "StaleEpochError": "errors",
@@ -42,6 +44,7 @@ __all__ = [
     "Checkpointer",
     "DamagedCheckpointError",
     "NoCheckpointError",
+    "PerRank",
     "RandomState",
     "SaveError",
     "StaleEpochError",

@@ -6,6 +6,8 @@ import operator
 from typing import Literal
 
 OnFailure = Literal["raise", "retry", "warn"]
+Differing = Literal["refuse", "warn"]
+_DIFFERING = ("refuse", "warn")
 # How often a save is tried.
 ATTEMPTS = {"raise": 1, "retry": 3, "warn": 1}
 _MOST_THREADS = 64
@@ -16,6 +18,7 @@ def check_settings(
     keep: int | None,
     keep_every: int | None,
     on_failure: str,
+    differing: str,
     slots: int,
     timeout: float,
     threads: int,
@@ -36,6 +39,8 @@ def check_settings(
         raise ValueError(f"keep_every={keep_every}: must be at least 1")
     if on_failure not in ATTEMPTS:
         raise ValueError(f"on_failure={on_failure!r}: one of {', '.join(ATTEMPTS)}")
+    if differing not in _DIFFERING:
+        raise ValueError(f"differing={differing!r}: one of {', '.join(_DIFFERING)}")
     if slots not in (1, 2):
         raise ValueError(f"slots={slots}: 1 or 2")
     if timeout <= 0:

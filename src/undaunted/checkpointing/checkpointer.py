@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from typing_extensions import Self
 
-    from undaunted.checkpointing.arguments import OnFailure
+    from undaunted.checkpointing.arguments import Differing, OnFailure
     from undaunted.checkpointing.dcp.saving import Planned, Staged
     from undaunted.checkpointing.slots import Slot
 
@@ -67,8 +67,8 @@ class Checkpointer:
 
     The state is a dictionary, nested as you like, of tensors (also DTensors), objects with
     ``state_dict`` and ``load_state_dict`` (modules, optimizers, your own), and plain Python data.
-    A value that each rank has for itself (the state of a random generator) needs a name of its own
-    per rank; of others the ranks save one copy between them.
+    Of what all ranks have under one name they save one copy between them. Wrap what each rank has
+    for itself, such as the position of its data loader, in `PerRank`.
     """
 
     def __init__(  # noqa: PLR0913 - the settings
@@ -79,6 +79,7 @@ class Checkpointer:
         keep_every: int | None = None,
         process_group: ProcessGroup | None = None,
         on_failure: OnFailure = "raise",
+        differing: Differing = "refuse",
         slots: int = 1,
         timeout: float = 600.0,
         threads: int = 4,
@@ -96,6 +97,9 @@ class Checkpointer:
                 where ``torch.distributed`` is not initialized.
             on_failure: what becomes of a save that failed: "raise" raises it at the next ``save``,
                 ``wait`` or ``close``; "retry" tries twice more before; "warn" logs it and goes on.
+            differing: what becomes of a save whose ranks have different content under one name, so
+                that one rank's would be saved for all: "refuse" raises a `SaveError` that names it;
+                "warn" says so once and saves one rank's. Buffers of modules are only warned of.
             slots: copies of this rank's part of the state that are held in memory. With 2, the
                 next save need not wait for the writing of this one.
             timeout: seconds that any wait for other ranks or for storage may last.
@@ -107,7 +111,7 @@ class Checkpointer:
             OSError: the directory cannot be used.
             SaveError: the ranks did not come together in time.
         """
-        check_settings(keep, keep_every, on_failure, slots, timeout, threads)
+        check_settings(keep, keep_every, on_failure, differing, slots, timeout, threads)
         self._pid = os.getpid()
         self._timeout_s = timeout
         self._on_failure = on_failure
@@ -121,7 +125,7 @@ class Checkpointer:
         self._read_only = ""  # why
         self._enter(epoch)
         self._shelf = ShelfClient.connect(links.rank, self._storage.place)
-        self._saver = Saver(links.main)
+        self._saver = Saver(links.main, refuse_differing=differing == "refuse")
         self._slots = Slots(slots)
         self._number = 0
         rule = Rule(keep=keep, every=keep_every)

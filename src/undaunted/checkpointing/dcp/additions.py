@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from undaunted.checkpointing.dcp.reads import listed
 from undaunted.checkpointing.dcp.stateful import is_stateful
 from undaunted.checkpointing.errors import StructureError
-from undaunted.checkpointing.random_state import RandomState
+from undaunted.checkpointing.per_rank import PerRank
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,7 +61,7 @@ class Additions:
         self._replace(flat, mappings)
 
     def _takes(self, part: Any) -> bool:
-        known = (torch.optim.Optimizer, RandomState, torch.Tensor)
+        known = (torch.optim.Optimizer, PerRank, torch.Tensor)
         return part in self._parts and not isinstance(self._parts[part], known)
 
     def _replace(self, flat: dict[str, Any], mappings: Any) -> None:

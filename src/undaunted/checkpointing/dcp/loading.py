@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.checkpoint import DefaultLoadPlanner
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from undaunted.checkpointing.agreement.messages import Failure
 from undaunted.checkpointing.dcp import additions, paths
@@ -19,7 +20,7 @@ from undaunted.checkpointing.dcp.stateful import is_stateful
 from undaunted.checkpointing.dcp.states import check_mapping
 from undaunted.checkpointing.errors import CheckpointError, DamagedCheckpointError
 from undaunted.checkpointing.files.reading import AT_ONCE_BYTES, Piece, in_batches
-from undaunted.checkpointing.random_state import RandomState
+from undaunted.checkpointing.per_rank import PerRank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -243,11 +244,32 @@ def _to_fill(given: dict[str, Any], metadata: Metadata) -> Iterator[tuple[str, A
     for key, value in sorted(given.items(), key=lambda item: str(item[0])):
         if isinstance(value, torch.optim.Optimizer):
             yield key, state_to_fill(value, key, metadata)
-        elif isinstance(value, RandomState):
-            if saved := value.saved_part(f"{key}.", metadata.state_dict_metadata):
-                yield key, saved
+        elif isinstance(value, PerRank):
+            if value.saved_part(f"{key}.", metadata.state_dict_metadata):
+                yield key, _part_to_fill(value.state_dict(), str(key), metadata)
         else:
             yield key, paths.own_containers(value.state_dict()) if is_stateful(value) else value
+
+
+def _part_to_fill(now: dict[str, Any], key: str, metadata: Metadata) -> dict[str, Any]:
+    """Return what the checkpoint has of a rank's own state, in the memory of the state if it fits.
+
+    Args:
+        now: state by the name of the rank.
+        key: in the state around it.
+        metadata: of the checkpoint.
+    """
+    places = paths.Places({})
+    for name, path in (metadata.planner_data or {}).items():
+        if path[0] != key or len(path) == 1 or path[1] not in now:
+            continue
+        value, stored = None, metadata.state_dict_metadata[name]
+        if isinstance(stored, TensorStorageMetadata):
+            value = paths.get(now, path[1:])
+            if not isinstance(value, torch.Tensor) or value.shape != stored.size:
+                value = torch.empty(stored.size, dtype=stored.properties.dtype, device="cpu")
+        places.put(path[1:], value)
+    return dict(places.root)
 
 
 def _by_file(reads: Sequence[Read]) -> dict[str, list[Read]]:

@@ -2,25 +2,221 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint import DefaultSavePlanner
 from torch.distributed.checkpoint.planner import WriteItemType
+from torch.distributed.tensor import DTensor
 
+from undaunted.checkpointing.dcp import digests
+from undaunted.checkpointing.dcp.packed import is_packed
 from undaunted.checkpointing.errors import SaveError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from torch.distributed.checkpoint.planner import SavePlan, WriteItem
+    from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
+
+_log = logging.getLogger(__name__)
 
 # How many names and ranks a message lists.
 _NAMED = 5
+# Buffers that torch's modules fill on each rank with what that rank has seen.
+_RUNNING = ("running_mean", "running_var", "num_batches_tracked", "_extra_state")
+
+
+@dataclass
+class Content:
+    """Of one rank: what is in the items of its plan.
+
+    Attributes:
+        digests: one for each item; empty for what is not compared, such as shards.
+        buffers: names of modules' buffers and of other state they keep beside their parameters.
+    """
+
+    digests: list[bytes] = field(default_factory=list)
+    buffers: list[str] = field(default_factory=list)
+
+
+def content_of(plan: SavePlan, planner: SavePlanner, given: Mapping[str, Any]) -> Content:
+    """Return what the other ranks have to know of this one's content.
+
+    Args:
+        plan: of this rank.
+        planner: that has made it.
+        given: the state as the user gave it.
+    """
+    if not isinstance(planner, DefaultSavePlanner):
+        return Content()
+    found = [b""] * len(plan.items)
+    tensors: dict[int, torch.Tensor] = {}
+    for at, item in enumerate(plan.items):
+        if item.type == WriteItemType.BYTE_IO:
+            found[at] = digests.of_value(planner.lookup_object(item.index))
+        elif item.type == WriteItemType.TENSOR or _is_of_some_ranks(planner, item):
+            value = planner.lookup_object(item.index)
+            if not is_packed(value):
+                tensors[at] = value
+    for at, digest in zip(tensors, digests.of_tensors(list(tensors.values())), strict=True):
+        found[at] = digest
+    buffers = _buffers_of(given)
+    names = (item.index.fqn for item in plan.items if item.type != WriteItemType.SHARD)
+    return Content(found, [name for name in names if name in buffers or _is_running(name)])
+
+
+def _is_of_some_ranks(planner: DefaultSavePlanner, item: WriteItem) -> bool:
+    """Whether it is a shard on a mesh of some ranks: other ranks may have others of that name."""
+    value = planner.state_dict.get(item.index.fqn)
+    return isinstance(value, DTensor) and value.device_mesh.size() < dist.get_world_size()
+
+
+def _buffers_of(given: Any, prefix: str = "") -> set[str]:
+    """Names of the buffers of all modules in a state, or in a container in it."""
+    if isinstance(given, torch.nn.Module):
+        return {f"{prefix}{name}" for name, _ in given.named_buffers()}
+    pairs: Iterable[tuple[Any, Any]] = ()
+    if isinstance(given, (dict, list)):
+        pairs = given.items() if isinstance(given, dict) else enumerate(given)
+    inner = ((key, one) for key, one in pairs if isinstance(one, (dict, list, torch.nn.Module)))
+    return set().union(*(_buffers_of(one, f"{prefix}{key}.") for key, one in inner))
+
+
+def _is_running(name: str) -> bool:
+    return name.rpartition(".")[2] in _RUNNING
+
+
+def check_content(
+    plans: Sequence[SavePlan], contents: Sequence[Content], known: set[str], *, refuse: bool
+) -> None:
+    """Look for names under which ranks have different content, of which one would be saved.
+
+    Args:
+        plans: of all ranks, as in :func:`check_plans`.
+        contents: of all ranks.
+        known: names that differ and were warned of; what is warned of now is added.
+        refuse: raise an error; else, and always for buffers of modules, warn.
+
+    Raises:
+        SaveError: names what differs, and the ranks.
+    """
+    ranks: dict[tuple[str, Any], dict[bytes, list[int]]] = {}
+    for rank, (plan, content) in enumerate(zip(plans, contents, strict=True)):
+        for item, digest in zip(plan.items, content.digests, strict=False):
+            if digest:
+                part = (item.index.fqn, item.index.offset)
+                ranks.setdefault(part, {}).setdefault(digest, []).append(rank)
+    differ: dict[str, dict[bytes, list[int]]] = {}
+    for (name, _), on in ranks.items():
+        if len(on) > 1 and name not in known:
+            differ.setdefault(name, on)
+    buffers = {name for content in contents for name in content.buffers}
+    wrong = [name for name in differ if name not in buffers]
+    if wrong and refuse:
+        raise SaveError(
+            f"{_differs(wrong[0], differ)}, and a checkpoint has one copy of it for all ranks."
+            f"{_further(wrong, differ)}\nWrap what each rank has for itself in PerRank(...), or "
+            'give it a name for each rank. Checkpointer(..., differing="warn") saves the copy of '
+            "one rank",
+            sorted(rank for on in differ[wrong[0]].values() for rank in on),
+        )
+    for names, remedy in (
+        (wrong, "wrap what each rank has for itself in PerRank(...)"),
+        ([name for name in differ if name in buffers], "make buffers equal before the save"),
+    ):
+        if names:
+            known.update(names)
+            _log.warning(
+                "%s: the copy of one rank is saved. If that matters, %s.%s",
+                _differs(names[0], differ),
+                remedy,
+                _further(names, differ),
+            )
+
+
+def _differs(name: str, differ: Mapping[str, Mapping[bytes, list[int]]]) -> str:
+    kinds = list(differ[name].values())
+    if len(kinds) == 2:
+        return f"{name} differs between {_listed(kinds[0])} and {_listed(kinds[1])}"
+    return f"{name} differs between {_listed(sorted(rank for on in kinds for rank in on))}"
+
+
+def _further(names: Sequence[str], differ: Mapping[str, Mapping[bytes, list[int]]]) -> str:
+    lines = [f"\n  {_differs(name, differ)}." for name in names[1:_NAMED]]
+    more = len(names) - _NAMED
+    return "".join(lines) + (f"\n  and {more} more." if more > 0 else "")
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Names of values other than tensors that one rank has in common with others.
+
+    Attributes:
+        names: by number of the group, which is the same on all its ranks.
+    """
+
+    names: dict[int, list[str]] = field(default_factory=dict)
+
+    def digests(self, state_dict: Mapping[str, Any]) -> dict[int, bytes]:
+        """Return one digest for each group."""
+        return {
+            group: digests.of_values(state_dict.get(name) for name in names)
+            for group, names in self.names.items()
+        }
+
+
+def equal(looks: Iterable[Mapping[int, bytes]]) -> bool:
+    """Whether all ranks of each group have the same values, from `Groups.digests` of each."""
+    first: dict[int, bytes] = {}
+    return all(first.setdefault(group, d) == d for look in looks for group, d in look.items())
+
+
+def grouped(plans: Sequence[SavePlan], known: set[str]) -> list[dict[int, list[int]]]:
+    """Return for each rank which values are not those of all ranks.
+
+    Args:
+        plans: of all ranks.
+        known: names that are not compared any more.
+
+    Returns:
+        Positions in the plan by number of the group; 0, that of all ranks, is left out, and those
+        that no other rank has, or that are not compared, are in group -1.
+    """
+    holders: dict[str, list[int]] = {}
+    for rank, plan in enumerate(plans):
+        for item in plan.items:
+            if item.type == WriteItemType.BYTE_IO:
+                holders.setdefault(item.index.fqn, []).append(rank)
+    numbers = {tuple(range(len(plans))): 0}
+    group_of = {
+        name: -1 if len(on) == 1 or name in known else numbers.setdefault(tuple(on), len(numbers))
+        for name, on in holders.items()
+    }
+    apart: list[dict[int, list[int]]] = [{} for _ in plans]
+    for rank, plan in enumerate(plans):
+        for at, item in enumerate(plan.items):
+            if group := group_of.get(item.index.fqn, 0):
+                apart[rank].setdefault(group, []).append(at)
+    return apart
+
+
+def groups_of(plan: SavePlan, apart: Mapping[int, Sequence[int]]) -> Groups:
+    """Return the groups of one rank, from its part of :func:`grouped`."""
+    of = {at: group for group, positions in apart.items() for at in positions}
+    names: dict[int, list[str]] = {}
+    for at, item in enumerate(plan.items):
+        if item.type == WriteItemType.BYTE_IO and (group := of.get(at, 0)) >= 0:
+            names.setdefault(group, []).append(item.index.fqn)
+    return Groups({group: sorted(of_group) for group, of_group in names.items()})
 
 
 def check_plans(plans: Sequence[SavePlan]) -> None:
     """Look for names under which ranks have different things.
 
-    Of a tensor that is in parts this is the whole one. Values other than tensors are not compared.
+    Of a tensor that is in parts this is the whole one. See also :func:`check_content`.
 
     Args:
         plans: of all ranks, in their order, before they are decided on.

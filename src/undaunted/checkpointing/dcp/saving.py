@@ -39,18 +39,36 @@ _ANEW = b"anew"
 
 
 class _Look(msgspec.Struct, array_like=True, frozen=True):
-    """Of one rank at the beginning of a save: the number of its plan, and its structure now."""
+    """Of one rank at the beginning of a save.
+
+    Attributes:
+        plan: number of its plan.
+        structure: of its state now.
+        values: digests of what it has in common with others, see `sameness.Groups`.
+    """
 
     plan: int
     structure: bytes
+    values: dict[int, bytes] = {}
+
+
+class _Proposal(msgspec.Struct, array_like=True, frozen=True):
+    """Of one rank for a new plan; see `sameness.Content`."""
+
+    plan: bytes
+    content: sameness.Content
 
 
 class _Decision(msgspec.Struct, array_like=True, frozen=True):
-    """Of rank 0: the plans of all ranks, see ``plan_codec.encode_part``."""
+    """Of rank 0: the plans of all ranks, see ``plan_codec.encode_part``.
+
+    ``apart`` is what `sameness.grouped` says of each rank.
+    """
 
     number: int
     parts: list[bytes]
     structure: str
+    apart: list[dict[int, list[int]]]
 
 
 @dataclass(eq=False)
@@ -63,6 +81,7 @@ class _Plan:
         final: what this rank writes.
         laid: where; a list of one file, or of none.
         overall: on rank 0 what it keeps to make the metadata, else None.
+        groups: values that have to be the same on other ranks.
         others_bytes: length of the items without a frame at the last save, None before the first.
     """
 
@@ -71,14 +90,19 @@ class _Plan:
     final: SavePlan
     laid: list[items.Laid]
     overall: _Overall | None
+    groups: sameness.Groups
     others_bytes: int | None = None
 
 
 @dataclass(eq=False)
 class _Overall:
-    """The files of all ranks, on rank 0."""
+    """The files of all ranks, on rank 0.
 
-    looks: list[bytes]
+    Attributes:
+        looks: number of the plan, and structure, of all ranks.
+    """
+
+    looks: list[tuple[int, bytes]]
     metadata: Metadata
     files: list[list[items.Laid]]
     encoded: tuple[list[bytes], bytes] | None = field(default=None)
@@ -199,19 +223,25 @@ class Saver:
         self,
         agreement: Agreeing,
         planner_factory: Callable[[], SavePlanner] = DefaultSavePlanner,
+        *,
+        refuse_differing: bool = True,
     ) -> None:
         """Nothing is done yet.
 
         Args:
             agreement: of all ranks that save.
             planner_factory: makes a planner for each save.
+            refuse_differing: refuse a state of which ranks have different content under one name;
+                else warn once.
         """
         self._agreement = agreement
         self._factory = planner_factory
+        self._refuse_differing = refuse_differing
+        self._differing: set[str] = set()  # that was warned of, on rank 0
         self._plan: _Plan | None = None
         self._number = 0
         self._written = Written()
-        self._looks: list[bytes] = []
+        self._looks: list[_Look] = []
 
     def plan(
         self, state_dict: dict[str, Any], timeout_s: float, what: str = "structure"
@@ -232,8 +262,8 @@ class Saver:
         try:
             with collection_paused():
                 local, structure = self._look(planner, state_dict)
-            number = 0 if self._plan is None else self._plan.number
-            look = msgspec.msgpack.encode(_Look(number, structure))
+                number = 0 if self._plan is None else self._plan.number
+                look = msgspec.msgpack.encode(_Look(number, structure, self._values(planner)))
         except Exception as error:  # noqa: BLE001 - all ranks are told, and this one raises as well
             look, cause = Failure.of(error), error
         try:
@@ -243,7 +273,7 @@ class Saver:
         if verdict == _REUSE and self._plan is not None:
             planner.finish_plan(self._plan.final)
         else:
-            self._plan_anew(planner, local, timeout_s)
+            self._plan_anew(planner, local, state_dict, timeout_s)
         assert self._plan is not None
         return Planned(self._plan, planner, self._written)
 
@@ -264,19 +294,41 @@ class Saver:
         return local, fingerprints.digest(plan_codec.encode_plan(local))
 
     def _compare(self, looks: Sequence[bytes]) -> bytes:
-        """On rank 0: whether every rank's structure is the one of the plan in use."""
+        """On rank 0: whether the plan in use fits every rank, and ranks have the same values."""
         overall = None if self._plan is None else self._plan.overall
-        self._looks = list(looks)
-        return _REUSE if overall is not None and overall.looks == self._looks else _ANEW
+        self._looks = [msgspec.msgpack.decode(look, type=_Look) for look in looks]
+        fits = overall is not None and overall.looks == [(o.plan, o.structure) for o in self._looks]
+        same = sameness.equal(look.values for look in self._looks)
+        return _REUSE if fits and same else _ANEW
 
-    def _plan_anew(self, planner: SavePlanner, local: SavePlan | None, timeout_s: float) -> None:
+    def _values(self, planner: SavePlanner) -> dict[int, bytes]:
+        if self._plan is None or not isinstance(planner, DefaultSavePlanner):
+            return {}
+        return self._plan.groups.digests(planner.state_dict)
+
+    def _content(
+        self, local: SavePlan, planner: SavePlanner, state_dict: dict[str, Any]
+    ) -> sameness.Content:
+        if self._agreement.world_size == 1:
+            return sameness.Content()
+        return sameness.content_of(local, planner, state_dict)
+
+    def _plan_anew(
+        self,
+        planner: SavePlanner,
+        local: SavePlan | None,
+        state_dict: dict[str, Any],
+        timeout_s: float,
+    ) -> None:
         self._plan = None
         mine: bytes | Failure
         cause: Exception | None = None
         overall: list[_Overall] = []
         try:
-            local = local or planner.create_local_plan()
-            mine = plan_codec.encode_plan(local)
+            with collection_paused():
+                local = local or planner.create_local_plan()
+                content = self._content(local, planner, state_dict)
+                mine = msgspec.msgpack.encode(_Proposal(plan_codec.encode_plan(local), content))
         except Exception as error:  # noqa: BLE001 - as above
             mine, cause = Failure.of(error), error
 
@@ -301,21 +353,27 @@ class Saver:
             )
         laid = blueprints.lay_out(self._agreement.rank, final)
         known = overall[0] if overall else None
-        self._plan = _Plan(decision.number, decision.structure, final, laid, known)
+        groups = sameness.groups_of(local, decision.apart[self._agreement.rank])
+        self._plan = _Plan(decision.number, decision.structure, final, laid, known, groups)
 
-    def _decide(self, planner: SavePlanner, plans: Sequence[bytes]) -> tuple[_Decision, _Overall]:
+    def _decide(self, planner: SavePlanner, encoded: Sequence[bytes]) -> tuple[_Decision, _Overall]:
         self._number += 1
-        local = [plan_codec.decode_plan(plan) for plan in plans]
+        proposals = [msgspec.msgpack.decode(one, type=_Proposal) for one in encoded]
+        local = [plan_codec.decode_plan(one.plan) for one in proposals]
         sameness.check_plans(local)
+        contents = [one.content for one in proposals]
+        sameness.check_content(local, contents, self._differing, refuse=self._refuse_differing)
         # a list of its own: a planner may change it, as that of torch 2.6 did
         final, overall = planner.create_global_plan(list(local))
         pairs = zip(local, final, strict=True)
         parts = [plan_codec.encode_part(mine, decided) for mine, decided in pairs]
-        structures = [msgspec.msgpack.decode(look, type=_Look).structure for look in self._looks]
-        looks = [msgspec.msgpack.encode(_Look(self._number, one)) for one in structures]
+        structures = [look.structure for look in self._looks]
+        looks = [(self._number, structure) for structure in structures]
+        apart = sameness.grouped(local, self._differing)
         files = [blueprints.lay_out(rank, plan) for rank, plan in enumerate(final)]
         structure = fingerprints.digest(b"".join(structures)).hex()
-        return _Decision(self._number, parts, structure), _Overall(looks, overall, files)
+        decision = _Decision(self._number, parts, structure, apart)
+        return decision, _Overall(looks, overall, files)
 
 
 def _plans_by_default(planner: SavePlanner) -> bool:

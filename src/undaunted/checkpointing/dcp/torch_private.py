@@ -40,6 +40,15 @@ def copy_each(destinations: Sequence[torch.Tensor], sources: Sequence[torch.Tens
         destination.copy_(source)
 
 
+def is_on_its_way(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is the result of a collective that may still run."""
+    try:
+        from torch.distributed._functional_collectives import AsyncCollectiveTensor
+    except ImportError:
+        return False
+    return isinstance(tensor, AsyncCollectiveTensor)
+
+
 def default_store() -> Any:
     """Return a store that all ranks reach, over a connection of its own where torch can make one.
 

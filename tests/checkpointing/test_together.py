@@ -1,0 +1,163 @@
+"""What ranks that save and load together are told, and what comes back to each of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.checkpointing import together_program
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 150.0
+
+pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(4 * DEADLINE_S)]
+
+Outcomes = dict[str, list[Any]]
+
+
+def run(folder: Path, world_size: int, *scenarios: str) -> Outcomes:
+    """Run ranks; return for each scenario what each rank has said."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("UNDAUNTED")}
+    environment |= {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
+    words = [str(world_size), str(folder), *scenarios]
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-m", together_program.__name__, str(rank), *words],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(world_size)
+    ]
+    try:
+        outputs = [rank.communicate(timeout=DEADLINE_S) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    said: Outcomes = {}
+    for out, _ in outputs:
+        for line in out.splitlines():
+            if line.startswith("["):  # not gloo's, of some versions of torch
+                name, outcome = json.loads(line)
+                said.setdefault(name, []).append(outcome)
+    assert [len(said.get(name, ())) for name in scenarios] == [world_size] * len(scenarios), outputs
+    return said
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("together")
+
+
+@pytest.fixture(scope="module")
+def of_two(folder: Path) -> Outcomes:
+    return run(
+        *(folder, 2, "experts", "loaders", "large_and_long", "equal_in_other_words", "buffers"),
+        *("warned", "save_own", "load_own"),
+    )
+
+
+@pytest.fixture(scope="module")
+def of_four(folder: Path) -> Outcomes:
+    return run(folder, 4, "experts_of_groups", "pipeline")
+
+
+def assert_refused(outcome: str, *names: str) -> None:
+    assert outcome.startswith("SaveError: ")
+    assert "PerRank" in outcome
+    for name in names:
+        assert f"{name} differs between rank" in outcome
+
+
+def test_parameters_of_one_name_that_differ_are_refused(of_two: Outcomes) -> None:
+    for (outcome,) in of_two["experts"]:
+        assert_refused(outcome, "experts.0.weight", "experts.1.weight")
+        assert "rank 0 and rank 1" in outcome
+
+
+def test_objects_that_come_to_differ_are_refused_until_they_are_the_same(of_two: Outcomes) -> None:
+    for first, later, again in of_two["loaders"]:
+        assert (first, again) == ("", "")
+        assert_refused(later, "data.position")
+
+
+def test_long_tensors_with_the_same_values_in_another_order_are_refused(of_two: Outcomes) -> None:
+    for swapped, same in of_two["large_and_long"]:
+        assert_refused(swapped, "x")
+        assert same == ""
+
+
+def test_values_that_are_equal_are_saved_however_they_are_pickled(of_two: Outcomes) -> None:
+    assert of_two["equal_in_other_words"] == [["", "", ""]] * 2
+
+
+def test_buffers_that_differ_are_saved_with_one_warning(of_two: Outcomes) -> None:
+    first, second = of_two["buffers"]
+    assert first["outcome"] == second["outcome"] == ["", ""]
+    assert first["plain"] == second["plain"] == [""]
+    of_model, of_dictionary = first["heard"]
+    assert "model.seen differs" in of_model
+    assert "model.0.running_mean differs" in of_model
+    assert of_dictionary.startswith("running_mean differs")
+    assert second["heard"] == []
+
+
+def test_who_wants_only_a_warning_gets_it_once(of_two: Outcomes) -> None:
+    first, second = of_two["warned"]
+    assert first["outcome"] == second["outcome"] == ["", "", ""]
+    (line,) = first["heard"]
+    assert "x differs" in line
+    assert "n differs" in line
+    assert second["heard"] == []
+
+
+def test_what_some_ranks_have_in_common_is_compared_among_them(of_four: Outcomes) -> None:
+    for whole, again, other in of_four["pipeline"]:
+        assert (whole, again) == ("", "")
+        assert_refused(other, "stage 0.epoch", "stage 1.epoch")
+        assert "own" not in other
+
+
+def test_shards_of_one_name_on_other_ranks_that_differ_are_refused(of_four: Outcomes) -> None:
+    for (outcome,) in of_four["experts_of_groups"]:
+        assert_refused(outcome, "expert")
+        assert "same differs" not in outcome
+
+
+def test_each_rank_gets_its_own_back(of_two: Outcomes) -> None:
+    assert of_two["save_own"] == [["", ""]] * 2
+    for rank, outcome in enumerate(of_two["load_own"]):
+        same = dict.fromkeys(("data", "expert", "optimizer", "list"), True)
+        assert outcome == {"step": 1, "number": rank, "large": rank, "heard": [], **same}
+
+
+def test_ranks_that_were_not_there_keep_what_they_have_and_say_so(
+    of_two: Outcomes, folder: Path
+) -> None:
+    assert of_two["save_own"] == [["", ""]] * 2
+    *there, new = run(folder, 3, "load_own")["load_own"]
+    assert [one["number"] for one in there] == [0, 1]
+    assert all(one["data"] and one["optimizer"] and not one["heard"] for one in there)
+    assert (new["number"], new["large"], new["optimizer"]) == (-1, -1, False)
+    assert len(new["heard"]) == 4
+    assert all("no state of rank 2" in line and "ranks 0, 1" in line for line in new["heard"])
+
+
+def test_states_of_ranks_that_are_gone_are_named(of_two: Outcomes, folder: Path) -> None:
+    assert of_two["save_own"] == [["", ""]] * 2
+    (only,) = run(folder, 1, "load_own")["load_own"]
+    assert only["data"]
+    assert only["number"] == 0
+    assert len(only["heard"]) == 4
+    assert all("rank 1" in line and "fewer ranks" in line for line in only["heard"])

@@ -1,0 +1,212 @@
+"""One rank of some that save and load together; run by test_together.py.
+
+    python -m tests.checkpointing.together_program RANK WORLD_SIZE FOLDER SCENARIO...
+
+Prints a line of JSON for each scenario: its name, and what it has returned.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections import OrderedDict
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import distribute_tensor
+
+from undaunted.checkpointing import Checkpointer, CheckpointError, PerRank
+
+TIMEOUT_S = 60.0
+
+
+class Heard(logging.Handler):
+    """Remembers warnings."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+class Loader:
+    """A data loader that each rank has for itself; fresh ones have nothing in their state."""
+
+    def __init__(self, position: int | None = None) -> None:
+        self.state: dict[Any, Any] = {}
+        if position is not None:
+            self.state = {"position": position, 7: {}, "seen": (1, position), "none": None}
+
+    def state_dict(self) -> dict[Any, Any]:
+        return dict(self.state)
+
+    def load_state_dict(self, state: dict[Any, Any]) -> None:
+        self.state = state
+
+
+def failure(action: Any) -> str:
+    try:
+        action()
+    except CheckpointError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def saved(folder: Path, *states: dict[str, Any], **settings: Any) -> list[str]:
+    """What became of saves one after the other by one Checkpointer."""
+    with Checkpointer(folder, timeout=TIMEOUT_S, **settings) as checkpoints:
+        return [failure(lambda s=s, n=n: checkpoints.save(n, s)) for n, s in enumerate(states)]
+
+
+def experts(rank: int, folder: Path) -> Any:
+    torch.manual_seed(rank)
+    return saved(folder, {"experts": nn.ModuleList(nn.Linear(2, 2, bias=False) for _ in range(2))})
+
+
+def experts_of_groups(rank: int, folder: Path) -> Any:
+    """DTensors of one name on meshes that do not have the same ranks."""
+    torch.manual_seed(rank // 2)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("group", "shard"))["shard"]
+    part = distribute_tensor(torch.randn(4, 2), mesh, src_data_rank=None)
+    return saved(folder, {"same": distribute_tensor(torch.ones(4), mesh), "expert": part})
+
+
+def loaders(rank: int, folder: Path) -> Any:
+    """Objects that are the same at the first save, and differ later."""
+    first, later = Loader(5), Loader(5 + rank)
+    return saved(folder, {"data": first}, {"data": later}, {"data": first})
+
+
+def large_and_long(rank: int, folder: Path) -> Any:
+    base = torch.arange(100_000.0)
+    swapped = torch.cat([base[50_000:], base[:50_000]]) if rank else base
+    return [*saved(folder, {"x": swapped}), *saved(folder, {"x": base.t() if rank else base})]
+
+
+def equal_in_other_words(rank: int, folder: Path) -> Any:
+    """Values that are equal, and whose pickles or texts are not."""
+    text = b"abc".decode()
+    state = {
+        "set": ({"x", "y", "zzz", text}, frozenset({1, 2}))
+        if rank
+        else ({"abc", "zzz", "y", "x"},) * 1 + (frozenset({2, 1}),),
+        "shared": ([text, text],) if rank else ([text, b"abc".decode()],),
+        "order": ({"a": 1, "b": [2]} if rank else {"b": [2], "a": 1},),
+        "nan": float("nan"),
+        "tensor": (
+            torch.arange(4.0).view(2, 2).t().contiguous().t() + 0.0
+            if rank
+            else torch.arange(4.0).view(2, 2),
+        ),
+        "object": nn.Identity(),
+    }
+    return saved(folder, state, OrderedDict(reversed(state.items())), state)
+
+
+def pipeline(rank: int, folder: Path) -> Any:
+    """Ranks with names in common with some other ranks only."""
+    part = {f"stage {rank // 2}": {"epoch": 3 + rank // 2, "w": torch.ones(2) * (rank // 2)}}
+    whole = {"all": 1, **part, "own": PerRank(rank)}
+    other = {"all": 1, f"stage {rank // 2}": {**part[f"stage {rank // 2}"], "epoch": rank}}
+    return saved(folder, whole, whole, {**other, "own": PerRank(rank + 1)})
+
+
+def buffers(rank: int, folder: Path) -> Any:
+    model = nn.Sequential(nn.BatchNorm1d(3))
+    model.register_buffer("seen", torch.full((2,), float(rank)))
+    model[0].running_mean.fill_(rank)
+    heard = Heard()
+    logging.getLogger("undaunted").addHandler(heard)
+    of_model = saved(folder, {"model": model}, {"model": model, "more": 1})
+    return {
+        "outcome": of_model,
+        "plain": saved(folder, model[0].state_dict()),
+        "heard": heard.lines,
+    }
+
+
+def warned(rank: int, folder: Path) -> Any:
+    heard = Heard()
+    logging.getLogger("undaunted").addHandler(heard)
+    states = [{"x": torch.full((2,), float(rank)), "n": rank + step} for step in range(3)]
+    outcomes = saved(folder, *states, differing="warn")
+    return {"outcome": outcomes, "heard": heard.lines}
+
+
+def own_state(rank: int) -> tuple[dict[str, Any], nn.Module, torch.optim.Optimizer, Loader]:
+    torch.manual_seed(rank)
+    loader, expert = Loader(10 * rank), nn.Linear(200, 200)
+    optimizer = torch.optim.AdamW(expert.parameters())
+    expert(torch.ones(1, 200)).sum().backward()
+    optimizer.step()
+    own = {"expert": expert, "optimizer": optimizer, "list": [rank, torch.ones(2) * rank]}
+    state = {"data": PerRank(loader), "own": PerRank(own), "number": PerRank(rank)}
+    return (
+        {**state, "large": PerRank(torch.full((20_000,), float(rank)))},
+        expert,
+        optimizer,
+        loader,
+    )
+
+
+def save_own(rank: int, folder: Path) -> Any:
+    state, *_ = own_state(rank)
+    return saved(folder.parent / "own", state, state)
+
+
+def load_own(rank: int, folder: Path) -> Any:
+    """What came back in fresh objects; the same for a rank that was there."""
+    expected, model, optimizer, loader = own_state(rank)
+    fresh, fresh_optimizer = nn.Linear(200, 200), None
+    fresh_optimizer = torch.optim.AdamW(fresh.parameters())
+    own: dict[str, Any] = {"expert": fresh, "optimizer": fresh_optimizer, "list": []}
+    data = Loader()
+    number, large = PerRank(-1), torch.full((20_000,), -1.0)
+    at = fresh.weight.data_ptr()
+    state = {"data": PerRank(data), "own": PerRank(own), "number": number, "large": PerRank(large)}
+    heard = Heard()
+    logging.getLogger("undaunted").addHandler(heard)
+    with Checkpointer(folder.parent / "own", timeout=TIMEOUT_S) as checkpoints:
+        step = checkpoints.load(state)
+    moments = [
+        o.state_dict()["state"].get(0, {}).get("exp_avg") for o in (fresh_optimizer, optimizer)
+    ]
+    return {
+        "step": step,
+        "data": data.state == loader.state,
+        "expert": torch.equal(fresh.weight, model.weight) and fresh.weight.data_ptr() == at,
+        "optimizer": moments[0] is not None and torch.equal(*moments),
+        "list": [str(one) for one in own["list"]]
+        == [str(one) for one in expected["own"].value["list"]],
+        "number": number.value,
+        "large": large[0].item(),
+        "heard": heard.lines,
+    }
+
+
+def main(rank: int, world_size: int, root: Path, scenarios: list[str]) -> None:
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size))
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{root}/store-{world_size}",
+        rank=rank,
+        world_size=world_size,
+        timeout=timedelta(seconds=TIMEOUT_S),
+    )
+    for name in scenarios:
+        print(json.dumps([name, globals()[name](rank, root / f"{name}-{world_size}")]), flush=True)
+        dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:])
