@@ -9,7 +9,7 @@ stamp := $(VENV)/.undaunted-setup
 pytest := $(bin)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system demo test test-unit test-e2e test-docs test-integrations test-torch test-gpu lint format types generated docs bench clean
+.PHONY: help setup system demo test test-unit test-e2e test-docs test-integrations test-torch test-gpu test-jobs lint format types generated docs bench clean
 
 help: ## show this list
 	@echo "usage: make TARGET"
@@ -44,6 +44,11 @@ test-integrations: setup system ## adapters of frameworks, with the real package
 		.venv-integrations/$$name/bin/python -m pytest -n 3 -m integration tests/integrations/$$name \
 			$(PYTEST_ARGS) || exit 1; \
 	done
+
+test-jobs: setup system ## real programs under faults: JOBS=lightning FAULTS=kill, SAMPLE=1 for six cells
+	@scripts/integration-env.sh $(VENV) jobs
+	@PYTHONPATH=src:. .venv-integrations/jobs/bin/python -m tests.jobs $(if $(SAMPLE),--sample) \
+		$(if $(JOBS),--jobs $(JOBS)) $(if $(FAULTS),--faults $(FAULTS)) $(JOBS_ARGS)
 
 test-docs: setup ## run the examples in README.md and docs/
 	$(pytest) -m "docs and not integration" $(PYTEST_ARGS)

@@ -1,0 +1,167 @@
+"""The table: which programs, which faults, and what must come out of each pair."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Must:
+    """What must come out of a cell, besides the result of the undisturbed run.
+
+    Attributes:
+        exits: exit codes of the launcher, start by start; the last one has finished the work.
+        restarts: at least so many, and at most so many.
+        blamed: the rank that the first verdict names; None where none is named.
+        lost: steps that are done again, in units of the steps from save to save.
+    """
+
+    exits: tuple[int, ...] = (0,)
+    restarts: tuple[int, int] = (1, 1)
+    blamed: int | None = 1
+    lost: int = 1
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One column. The fault comes in a step that is `in_save` or half way between two saves.
+
+    Attributes:
+        text: for the page.
+        plan: of ``--inject-fault``, up to the iteration. ``call`` has the runner make the fault.
+        hangs: limits for silent ranks are set.
+        in_save: it comes in the step that a save follows.
+    """
+
+    text: str
+    must: Must
+    plan: str = ""
+    hangs: bool = False
+    in_save: bool = False
+
+
+_HANG = Must()
+FAULTS = {
+    "none": Fault("nothing happens", Must(restarts=(0, 0), blamed=None, lost=0)),
+    "kill": Fault("rank 1 is killed in a step", Must(), "sigkill:rank=1"),
+    "exception": Fault("rank 1 raises an exception in a step", Must(), "exception:rank=1"),
+    "sigstop": Fault("rank 1 is stopped by SIGSTOP", _HANG, "sigstop:rank=1", hangs=True),
+    "loop": Fault("rank 1 loops for ever in its optimizer", _HANG, hangs=True),
+    "wrong-collective": Fault("rank 1 calls a collective of its own", _HANG, hangs=True),
+    "kill-in-save": Fault(
+        "rank 0 is killed as the first file of a checkpoint appears",
+        Must(blamed=0, lost=2),
+        "call:rank=0",
+        in_save=True,
+    ),
+    "sigterm": Fault(
+        "the launcher gets SIGTERM; the job is started again",
+        Must(exits=(75, 0), restarts=(0, 0), blamed=None, lost=0),
+        "call:rank=1",
+    ),
+    "sigterm-all": Fault(
+        "every process of the job gets SIGTERM, as from Slurm; the job is started again",
+        Must(exits=(75, 0), restarts=(0, 0), blamed=None, lost=0),
+        "call:rank=1",
+    ),
+    "disk-full": Fault(
+        "the disk of the checkpoints is full until a save fails",
+        Must(restarts=(0, 4), blamed=None, lost=2),
+        "call:rank=0",
+        in_save=True,
+    ),
+    "node-lost": Fault(
+        "of two nodes and a spare, one is killed whole",
+        Must(restarts=(1, 1), blamed=None, lost=2),
+        "call:rank=1",
+    ),
+    "launcher-killed": Fault(
+        "the launcher is killed by SIGKILL; the job is started again",
+        Must(exits=(-9, 0), restarts=(0, 0), blamed=None, lost=1),
+        "call:rank=1",
+    ),
+    "output-gone": Fault(
+        "whoever reads the output of the launcher (`--tee 3`) goes away",
+        Must(restarts=(0, 0), blamed=None, lost=0),
+        "call:rank=1",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One row.
+
+    Attributes:
+        program: its name in the folder `programs`.
+        text: for the page.
+        steps: of the optimizer.
+        save_every: so many of them.
+        faults: the cells there are, by their names.
+        exact: the framework comes to the same parameters after a restart, bit for bit.
+        why: some faults are not tried, or the result is another one.
+        must: of faults for which something else must come out.
+        options: of the launcher.
+        arguments: of the program.
+        limit_s: of the silence of a rank, where a fault is a hang.
+        deadline_s: of a cell.
+        work: names in the working folder that the program makes.
+        checkpoints: the folder it saves in.
+        disk_mb: size of the disk that becomes full.
+    """
+
+    program: str
+    text: str
+    steps: int
+    save_every: int
+    faults: tuple[str, ...]
+    exact: bool = True
+    why: str = ""
+    must: dict[str, Must] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    limit_s: int = 25
+    deadline_s: int = 240
+    work: tuple[str, ...] = ("checkpoints",)
+    checkpoints: str = "checkpoints"
+    disk_mb: int = 400
+
+    def must_of(self, fault: str) -> Must:
+        """Return what must come out of this cell."""
+        return self.must.get(fault, FAULTS[fault].must)
+
+    def iteration_of(self, fault: str) -> int:
+        """Return the step in which the fault comes, from 0; the second save is made by then."""
+        between = 0 if FAULTS[fault].in_save else (self.save_every + 1) // 2
+        return 2 * self.save_every - 1 + between
+
+
+JOBS = {
+    "ddp": Job(
+        "ddp_gpt",
+        "GPT of 7 M parameters, DDP, bf16, accumulation, EMA, evaluation; Session, Checkpointer",
+        steps=24,
+        save_every=6,
+        faults=tuple(FAULTS),
+    ),
+    "trainer": Job(
+        "hf_trainer",
+        "GPT-2 of 7 M parameters with the Trainer of Transformers: bf16, accumulation, evaluation",
+        steps=24,
+        save_every=6,
+        faults=tuple(FAULTS),
+        work=("out",),
+        checkpoints="out",
+    ),
+    "lightning": Job(
+        "lightning_resnet",
+        "ResNet-18 with Lightning: bf16, EMA, validation, StatefulDataLoader",
+        steps=24,
+        save_every=6,
+        faults=tuple(FAULTS),
+        exact=False,
+        why="Lightning by itself goes on with other numbers in the middle of an epoch",
+    ),
+}
+
+SAMPLE = (("ddp", "kill"), ("ddp", "sigterm"))
