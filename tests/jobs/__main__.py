@@ -50,7 +50,8 @@ def _say(cell: Cell, results: list[Cell]) -> str:
     lost = f", {cell.lost} steps again" if cell.lost else ""
     word = "WRONG" if cell.wrong else "right"
     print(
-        f"{word} {cell.job} {cell.fault} ({cell.seconds:.0f} s, CPU {cell.cpu_s:.0f} s{lost}{took})",
+        f"{word} {cell.job} {cell.fault} "
+        f"({cell.seconds:.0f} s, CPU {cell.cpu_s:.0f} s{lost}{took})",
         flush=True,
     )
     for line in cell.wrong:

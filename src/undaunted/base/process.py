@@ -138,12 +138,21 @@ def catches(pid: int, number: int) -> bool:
 
     A program that a process has exec'd has none of the handlers from before.
     """
+    return _has_signal(pid, b"SigCgt", number)
+
+
+def ignores(pid: int, number: int) -> bool:
+    """Whether ``pid`` ignores a signal, by what the kernel says; False = unknown, too."""
+    return _has_signal(pid, b"SigIgn", number)
+
+
+def _has_signal(pid: int, field: bytes, number: int) -> bool:
     try:
         status = Path(f"/proc/{pid}/status").read_bytes()
-        caught = int(status.partition(b"\nSigCgt:")[2].split(maxsplit=1)[0], 16)
+        signals = int(status.partition(b"\n" + field + b":")[2].split(maxsplit=1)[0], 16)
     except (OSError, IndexError, ValueError):
         return False
-    return bool(caught >> (number - 1) & 1)
+    return bool(signals >> (number - 1) & 1)
 
 
 def signal_thread(pid: int, thread: int, number: int) -> bool:
@@ -156,15 +165,6 @@ def is_exiting(pid: int) -> bool:
     """Return whether ``pid`` is on its way out, for whatever reason, or gone."""
     stat = read_stat(pid)
     return stat is None or stat.exiting
-
-
-def catches(pid: int, number: int) -> bool:
-    """Return whether ``pid`` has a handler for a signal now; it does not die of it then."""
-    with contextlib.suppress(OSError):
-        status = Path(f"/proc/{pid}/status").read_bytes()
-        caught = status.partition(b"\nSigCgt:")[2].split(maxsplit=1)
-        return bool(caught) and bool(int(caught[0], 16) >> (number - 1) & 1)
-    return False
 
 
 def start_time(pid: int) -> int | None:

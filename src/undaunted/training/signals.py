@@ -7,9 +7,9 @@ import os
 import signal
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from undaunted.base import process
 from undaunted.base.signals import SAME_S
 
 if TYPE_CHECKING:
@@ -99,21 +99,13 @@ def _end_workers() -> None:
     if workers and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for worker in workers:
-        (worker.kill if _ignores_stop(worker.pid) else worker.terminate)()
+        ignores = process.ignores(worker.pid or 0, signal.SIGTERM)
+        (worker.kill if ignores else worker.terminate)()
     deadline = time.monotonic() + _END_S
     for worker in workers:
         worker.join(max(0.0, deadline - time.monotonic()))
         if worker.is_alive():
             worker.kill()
-
-
-def _ignores_stop(pid: int | None) -> bool:
-    try:
-        status = Path(f"/proc/{pid}/status").read_text("ascii", "replace")
-        ignored = int(status.partition("SigIgn:")[2].split()[0], 16)
-    except (OSError, ValueError, IndexError):
-        return False
-    return bool(ignored >> (signal.SIGTERM - 1) & 1)
 
 
 def signal_number(name: str | int) -> int:
