@@ -26,14 +26,15 @@ from undaunted.coordinator.core import election
 from undaunted.coordinator.core import follower_messages as f
 from undaunted.coordinator.core import messages as job
 from undaunted.coordinator.core.follower import Follower, FollowerState
-from undaunted.coordinator.core.leader import Leader, LeaderState
+from undaunted.coordinator.core.formation import name_some
+from undaunted.coordinator.core.leader import ELECTED_S, Leader, LeaderState
 from undaunted.coordinator.core.leader_messages import LeaderConfig
 from undaunted.coordinator.etcd.campaigning import Campaigning
 from undaunted.coordinator.etcd.client import EtcdError
 from undaunted.coordinator.etcd.store import access, parse_store
 from undaunted.coordinator.protocol import Answer
 from undaunted.coordinator.service import ledger_file
-from undaunted.coordinator.service.asking import left_behind
+from undaunted.coordinator.service.asking import anew, left_behind, living
 from undaunted.coordinator.service.following import Following
 from undaunted.coordinator.service.leading import Leading, Listener, job_server
 from undaunted.coordinator.wire.address import Address
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.agent.tasks import Turns
     from undaunted.fault_tolerance.run_config import RunConfig
 
+_NS = 1_000_000_000
 _HOST_AGAIN_S = 1.0
 _PAST_S = 5.0  # launchers of a job do not start at the same moment
 _LAST_END_S = 2.0
@@ -172,6 +174,8 @@ class SharedOrders:
         self._follow(address, [*self._nodes.endpoints, *members])
         if may_lead and port != self._wanted_port:
             self._try_again_to_host(known)
+        elif self._nodes.is_host and led:
+            self._look_at_members_again(known)
 
     def post(self, event: job.NodeEvent) -> None:
         """Report something to the leader."""
@@ -234,9 +238,39 @@ class SharedOrders:
         """
         self._timers.set("host", _HOST_AGAIN_S, lambda: self._start(self._host_again(known)))
 
-    async def _host_again(self, known: Ledger) -> None:
+    def _look_at_members_again(self, known: Ledger, since_ns: int = 0) -> None:
+        """Members of the earlier start live: they find a leader, or too few of them are left.
+
+        ``since_ns``: they are too few since then, 0 = they were enough.
+        """
+        again = partial(self._begin_anew_if_too_few, known, since_ns)
+        self._timers.set("host", self._nodes.lease_s / 2, lambda: self._start(again()))
+
+    async def _begin_anew_if_too_few(self, known: Ledger, since_ns: int) -> None:
+        """Lead the job from its beginning, once they were too few for a while."""
+        answers = await living(known, self._terms, self._tls.client)
+        if not self._seeks:
+            return
+        now = clock_ns()
+        since_ns = 0 if election.goes_on(known, answers) else since_ns or now
+        if not since_ns or now - since_ns < round((self._nodes.lease_s + ELECTED_S) * _NS):
+            self._look_at_members_again(known, since_ns)
+            return
+        left = name_some(node for node, _ in answers) or "none"
+        of = f"{len(answers)} of {len(known.table)} launchers of round {known.round}"
+        self._say(f"the job begins anew: {of} are left ({left}), too few to go on")
+        if self._servers[0].port == self._wanted_port:
+            self._lead_as_host(anew(known))
+        else:
+            await self._host_again(anew(known))
+
+    @property
+    def _seeks(self) -> bool:
         following = self._listener.following
-        if following is None or following.follower.state is not FollowerState.SEEKING:
+        return following is not None and following.follower.state is FollowerState.SEEKING
+
+    async def _host_again(self, known: Ledger) -> None:
+        if not self._seeks:
             self._not_listening = ""
             return
         try:
@@ -350,8 +384,7 @@ class SharedOrders:
 
     async def _look_at_past(self) -> None:
         """Nobody answers: perhaps the job is over."""
-        following = self._listener.following
-        if following is None or following.follower.state is not FollowerState.SEEKING:
+        if not self._seeks:
             return
         if ended := await asyncio.to_thread(last_end, self._config.run_dir):
             self._say(ended)
