@@ -81,3 +81,18 @@ def test_a_job_starts_again_while_a_launcher_of_its_earlier_start_lives(
         assert "the job was started again" in left.text
         (tmp_path / "finish").touch()
         assert [launcher.finish() for launcher in again] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("host", "code", "line"),
+    [
+        ("no-such-host.invalid", 1, "no coordinator for 1 s"),
+        ("no such host", 2, "cannot be the name of a machine"),
+    ],
+)
+def test_a_name_may_not_be_known_yet(tmp_path: Path, host: str, code: int, line: str) -> None:
+    endpoint = ["--rdzv-endpoint", f"{host}:29400", "--rdzv-conf", "timeout=1"]
+    with nodes_of_a_job(tmp_path, RANK, "--nnodes", "2", *endpoint) as start:
+        launcher = start("a", "timeout=1")
+        assert launcher.finish() == code
+        assert line in launcher.text

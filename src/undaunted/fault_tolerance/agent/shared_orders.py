@@ -25,7 +25,13 @@ from undaunted.base.timers import lease_clock_ns as clock_ns
 from undaunted.coordinator.core import election
 from undaunted.coordinator.core import follower_messages as f
 from undaunted.coordinator.core import messages as job
-from undaunted.coordinator.core.follower import Follower, FollowerState
+from undaunted.coordinator.core.follower import (
+    REDIAL_FIRST_S,
+    REDIAL_LONGEST_S,
+    SEEK_QUIETLY_S,
+    Follower,
+    FollowerState,
+)
 from undaunted.coordinator.core.formation import name_some
 from undaunted.coordinator.core.leader import ELECTED_S, Leader, LeaderState
 from undaunted.coordinator.core.leader_messages import LeaderConfig
@@ -37,10 +43,17 @@ from undaunted.coordinator.service import ledger_file
 from undaunted.coordinator.service.asking import anew, left_behind, living
 from undaunted.coordinator.service.following import Following
 from undaunted.coordinator.service.leading import Leading, Listener, job_server
-from undaunted.coordinator.wire.address import Address
+from undaunted.coordinator.wire.address import (
+    LOOK_UP_S,
+    Address,
+    first_own_address,
+    is_here,
+    parse_address,
+)
 from undaunted.coordinator.wire.connection import WireError
 from undaunted.coordinator.wire.credentials import TlsError, TokenError
 from undaunted.coordinator.wire.handshake import Terms
+from undaunted.coordinator.wire.sockets import resolve
 from undaunted.fault_tolerance import cycle_info, job_access
 from undaunted.fault_tolerance.agent.status import of_follower, of_leader
 from undaunted.fault_tolerance.control_socket import JobStatus
@@ -49,13 +62,14 @@ from undaunted.journal.reader import find_journals, read_journal
 from undaunted.journal.summary import JobOutcome, job_outcome, summarize
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from undaunted.base.recent import Recent
     from undaunted.coordinator.protocol import Ledger
     from undaunted.coordinator.wire.server import Server
     from undaunted.fault_tolerance.agent.inprocess import InProcess
     from undaunted.fault_tolerance.agent.tasks import Turns
+    from undaunted.fault_tolerance.nodes_config import Nodes
     from undaunted.fault_tolerance.run_config import RunConfig
 
 _NS = 1_000_000_000
@@ -155,6 +169,7 @@ class SharedOrders:
             self._leave(job.Outcome.FAILED, str(error))
 
     async def _begin(self) -> None:
+        await self._find_own_place()
         token = await asyncio.to_thread(job_access.token, self._nodes)
         self._terms = replace(self._terms, token=token)
         self._tls = job_access.contexts(self._nodes)
@@ -176,6 +191,35 @@ class SharedOrders:
             self._try_again_to_host(known)
         elif self._nodes.is_host and led:
             self._look_at_members_again(known)
+
+    async def _find_own_place(self) -> None:
+        """Wait until it is known whether the endpoint is here, and how others reach this machine.
+
+        The name of a machine that is still to come may not be known yet.
+
+        Raises:
+            WireError: it is not known in time.
+        """
+        nodes, loop = self._nodes, asyncio.get_running_loop()
+        endpoints = parse_store(nodes.store).endpoints if nodes.store else nodes.endpoints[:1]
+        limit_s, pause_s, said = nodes.first_round_timeout_s, REDIAL_FIRST_S, ""
+        began = loop.time()
+        while not nodes.address or (nodes.is_host is None and not nodes.store):
+            problem, *others = await asyncio.gather(*map(_unknown, endpoints))
+            if problem and all(others):
+                waited_s = loop.time() - began
+                if waited_s >= limit_s:
+                    where = nodes.store or f"--rdzv-endpoint {', '.join(nodes.endpoints)}"
+                    raise WireError(f"no coordinator for {limit_s:g} s ({where}): {problem}")
+                if waited_s >= SEEK_QUIETLY_S and problem != said:
+                    said = problem
+                    self._say(f"looking for the coordinator (up to {limit_s:g} s): {problem}")
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, REDIAL_LONGEST_S)
+                continue
+            nodes = await asyncio.to_thread(_placed, nodes, endpoints)
+            left_s = max(limit_s - (loop.time() - began), nodes.lease_s)
+            self._nodes = msgspec.structs.replace(nodes, first_round_timeout_s=left_s)
 
     def post(self, event: job.NodeEvent) -> None:
         """Report something to the leader."""
@@ -584,6 +628,31 @@ class Candidacy:
     def say(self, text: str) -> None:
         """Show a line."""
         self._say(text)
+
+
+async def _unknown(endpoint: str) -> str:
+    """Why the name of an endpoint cannot be looked up, "" = it can."""
+    try:
+        await resolve(parse_address(endpoint), LOOK_UP_S)
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def _placed(nodes: Nodes, endpoints: Sequence[str]) -> Nodes:
+    """Return what the launcher knows of the other nodes, once a name of these endpoints is known.
+
+    Raises:
+        WireError: there is no route to them.
+    """
+    here = is_here(parse_address(nodes.endpoints[0]).host) if nodes.endpoints else False
+    is_host = here if nodes.is_host is None else nodes.is_host
+    try:
+        address = nodes.address or first_own_address(endpoints)
+    except OSError as error:
+        raise WireError(f"{', '.join(endpoints)}: {error.strerror or error}") from None
+    beside_host = bool(here) and not is_host
+    return msgspec.structs.replace(nodes, address=address, is_host=is_host, beside_host=beside_host)
 
 
 def last_end(run_dir: str) -> str:
