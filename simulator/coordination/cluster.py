@@ -29,7 +29,7 @@ from undaunted.coordinator.core import follower_messages as f
 from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core.follower import Follower, FollowerState
-from undaunted.coordinator.core.leader import Leader, LeaderState
+from undaunted.coordinator.core.leader import ELECTED_S, Leader, LeaderState
 from undaunted.coordinator.core.progress import Iterations
 from undaunted.fault_tolerance.agent import node as n
 from undaunted.fault_tolerance.agent.node import Node, State
@@ -43,6 +43,8 @@ _RUN_ID = "simulated"
 # How many peers of a rank that ended notice by themselves, and end as well.
 _PEERS = 2
 _HANDSHAKE_NS = 5 * _NS
+# A launcher that waits for the members of an earlier start looks again after half a lease.
+_LOOKS_AGAIN_NS = round(LEASE_S / 2 * _NS)
 # How long a node looks at its ranks; and where it takes too long, as that of a few does.
 _EVIDENCE_NS = 50 * _MS, 1600 * _MS
 _LATE_NS = 1600 * _MS, 5 * _NS
@@ -130,6 +132,31 @@ class Cluster(World):
         agent = self.agents[name] = Agent(self, config, leader)
         self.simulation.start(name, agent, name)
         self.checker.launched(agent.seat)
+        if ledger is not None and led and address_of(name) == setup.endpoint:
+            self.after(_LOOKS_AGAIN_NS, self._look_again, (agent, ledger, 0))
+
+    def _look_again(self, what: tuple[Agent, p.Ledger, int]) -> None:
+        """The launcher at the endpoint asks the members that it knows whether they go on."""
+        agent, ledger, since_ns = what
+        alive = self.checker.alive
+        if agent.seat not in alive or agent.follower.state is not FollowerState.SEEKING:
+            return
+        others = [self.agents[seat.node] for seat in ledger.table if election.voter(seat) in alive]
+        answers = {
+            other.seat: other.look()
+            for other in others
+            if self.simulation.reaches(agent.name, other.name)
+            and self.simulation.reaches(other.name, agent.name)
+        }
+        now = self.simulation.now
+        since_ns = 0 if election.goes_on(ledger, answers) else since_ns or now
+        if not since_ns or now - since_ns < round((LEASE_S + ELECTED_S) * _NS):
+            self.after(_LOOKS_AGAIN_NS, self._look_again, (agent, ledger, since_ns))
+            return
+        self.checker.began_anew = True
+        self.note(agent.name, f"the job begins anew: {len(answers)} are left")
+        epoch = election.next_epoch(ledger.epoch, agent.seat[1])
+        self.tell(agent, self._leader(*agent.seat, p.Ledger(run_id="", epoch=ledger.epoch), epoch))
 
     def _endpoints(self, name: str) -> tuple[str, ...]:
         """Where a new launcher looks for a leader: the command line, then the ledger on disk."""
@@ -383,6 +410,14 @@ class Agent:
         """The last round it knows to have begun, whether or not it had a part in it; -1 = none."""
         return self.follower.knows.ledger.round
 
+    def look(self) -> p.MissAnswer:
+        """What it answers to a launcher that asks whether it lives."""
+        follower = self.follower
+        looks = follower.state in (FollowerState.AWAY, FollowerState.SEEKING)
+        return p.MissAnswer(
+            node=self.name, incarnation=self.seat[1], epoch=follower.knows.epoch, lost=looks
+        )
+
     # --- events ---------------------------------------------------------------------------------
 
     def handle(self, event: s.Event, now: int) -> list[s.Command]:
@@ -495,6 +530,8 @@ class Agent:
                 self._report(wish, now, out)
             case m.ExclusionOrdered() | m.LimitsOrdered() | m.StopOrdered() as wish:
                 self._report(wish, now, out)
+            case Leader() as leader:
+                self._lead(leader, now, out)
             case f.Prepare(round=number, version=version):
                 table = f.TableKnown(number, version, self.name, 1234)
                 self._follow(table, now, out)

@@ -75,6 +75,8 @@ class Checker:
         free_rounds: how many have been ordered, and perhaps begin.
         cut_off_for_good: nodes that can never find the leader again.
         disk_lost: a machine has, so that its launcher may go on from what others remember.
+        began_anew: a launcher leads the job from its beginning, since too few of an earlier start
+            were within its reach.
     """
 
     def __init__(self, setup: Setup, simulation: Simulation) -> None:
@@ -91,6 +93,7 @@ class Checker:
         self.free_rounds = 0
         self.cut_off_for_good: set[str] = set()
         self.disk_lost = False
+        self.began_anew = False
         self._setup = setup
         self._simulation = simulation
         self._rounds: dict[int, _Round] = {}
@@ -372,8 +375,10 @@ class Checker:
             return False
         if self.job_outcome and not (self.could_be_told(node) and self.could_be_told(by)):
             return False
-        if self.job_outcome and self.disk_lost and (unbegun or self._launched_after_the_end(by)):
+        if unbegun and (self.disk_lost or self.began_anew):
             return False  # it leads another job
+        if self.job_outcome and self.disk_lost and self._launched_after_the_end(by):
+            return False  # so it does
         if self.job_outcome and self.could_be_told(self._ended_by):
             self._fail(
                 f"one verdict: the job ended as {outcome} for {node} ({reason}), as "

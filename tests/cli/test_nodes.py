@@ -99,7 +99,23 @@ def test_no_name_is_asked_for_where_the_endpoint_is_a_number(monkeypatch):
     assert not nodes.is_here("192.0.2.1")
 
 
-def test_a_name_service_that_does_not_answer_is_named(build, monkeypatch):
+@pytest.mark.parametrize("code", ["EAI_NONAME", "EAI_AGAIN", "EAI_NODATA", "EAI_FAIL"])
+@pytest.mark.parametrize("endpoint", ["train-0.train:29400", "train-0.train", "no_such.host.:7"])
+def test_a_name_that_is_not_known_yet_is_waited_for(build, monkeypatch, code, endpoint):
+    def unknown(*_, **__):
+        raise socket.gaierror(getattr(socket, code), "not known yet")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    found = build("--nnodes", "2", "--rdzv-endpoint", endpoint).nodes
+    assert (found.address, found.is_host) == ("", None)
+    given = build("--nnodes", "2", "--rdzv-endpoint", endpoint, "--rdzv-conf", "is_host=0").nodes
+    assert given.is_host is False
+    environ = {"PET_RDZV_ENDPOINT": endpoint, "PET_NNODES": "2"}
+    parsed = RUN.parse(["train.py"], environ)
+    assert nodes.nodes(parsed, environ, "n1").is_host is None
+
+
+def test_a_name_service_that_does_not_answer_is_waited_for(build, monkeypatch):
     released, real = threading.Event(), socket.getaddrinfo
 
     def hanging(host, *about, **more):
@@ -107,9 +123,28 @@ def test_a_name_service_that_does_not_answer_is_named(build, monkeypatch):
 
     monkeypatch.setattr(socket, "getaddrinfo", hanging)
     monkeypatch.setattr(address, "LOOK_UP_S", 0.01)
-    with pytest.raises(UsageError, match=r"node0 has not been looked up within 10 ms; .* number"):
-        build("--nnodes", "2", "--rdzv-endpoint", "node0:29400")
+    found = build("--nnodes", "2", "--rdzv-endpoint", "node0:29400").nodes
     released.set()
+    assert (found.address, found.is_host) == ("", None)
+
+
+def test_the_name_of_a_pod_is_its_own_before_the_name_service_knows_it(monkeypatch):
+    def unknown(*_, **__):
+        raise socket.gaierror(socket.EAI_NONAME, "not known yet")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    monkeypatch.setattr(socket, "getfqdn", lambda: "train-0.train.ns.svc.cluster.local")
+    assert nodes.is_here("train-0.train")
+    assert nodes.is_here("train-1.train") is None
+    assert nodes.is_here("train-0.tra") is None
+
+
+@pytest.mark.parametrize(
+    "wrong", ["a b:1", "a..b:1", "$(HOST):1", "<node>:1", "a" * 64 + ":1", "10.0.0.999:1", "a/b"]
+)
+def test_a_host_that_cannot_be_a_name(build, wrong):
+    with pytest.raises(UsageError, match="cannot be the name of a machine"):
+        build("--nnodes", "2", "--rdzv-endpoint", wrong)
 
 
 @pytest.mark.parametrize(

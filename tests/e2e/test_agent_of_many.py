@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.launcher import Launcher
+from tests.e2e.launcher import Launcher, nodes_of_a_job
 from tests.ports import free_ports
 
 if TYPE_CHECKING:
@@ -49,3 +49,50 @@ def test_a_killed_agent_is_not_the_end_of_the_job(tmp_path: Path) -> None:
         nodes["one"].wait_for("rank 0 of 1 in round 1")
         (tmp_path / "finish").touch()
         assert nodes["one"].finish() == 0
+
+
+@pytest.mark.parametrize("own_dirs", [False, True], ids=["one directory", "a directory each"])
+def test_a_job_starts_again_while_a_launcher_of_its_earlier_start_lives(
+    tmp_path: Path, own_dirs: bool
+) -> None:
+    options = ["--nnodes", "3", "--rdzv-id", "again", "--max-restarts", "5"]
+    with nodes_of_a_job(tmp_path, RANK, *options) as start:
+
+        def start_all(names: list[str], directory: str) -> list[Launcher]:
+            conf = "lease=1,timeout=10m,join_timeout=10m"
+            own = [("--run-dir", f"{directory}-{name}") if own_dirs else () for name in names]
+            return [
+                start(name, f"{conf},is_host={int(name == names[0])}", *directory_of)
+                for name, directory_of in zip(names, own, strict=True)
+            ]
+
+        *killed, left = start_all(["a0", "a1", "a2"], "first")
+        for launcher in (*killed, left):
+            launcher.wait_for("rank . of 3 in round 0")
+        for launcher in killed:
+            os.kill(launcher.agent_pid, signal.SIGKILL)
+            assert launcher.finish() == 1
+        left.wait_for("the ranks are stopped")
+        # Each has its node's name, as a scheduler gives it, where they share no directory.
+        again = start_all(["a0", "a1", "a2"] if own_dirs else ["b0", "b1", "b2"], "second")
+        for launcher in again:
+            launcher.wait_for("rank . of 3 in round 0")
+        assert left.finish() == 1
+        assert "the job was started again" in left.text
+        (tmp_path / "finish").touch()
+        assert [launcher.finish() for launcher in again] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("host", "code", "line"),
+    [
+        ("no-such-host.invalid", 1, "no coordinator for 1 s"),
+        ("no such host", 2, "cannot be the name of a machine"),
+    ],
+)
+def test_a_name_may_not_be_known_yet(tmp_path: Path, host: str, code: int, line: str) -> None:
+    endpoint = ["--rdzv-endpoint", f"{host}:29400", "--rdzv-conf", "timeout=1"]
+    with nodes_of_a_job(tmp_path, RANK, "--nnodes", "2", *endpoint) as start:
+        launcher = start("a", "timeout=1")
+        assert launcher.finish() == code
+        assert line in launcher.text

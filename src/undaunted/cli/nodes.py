@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
@@ -14,7 +13,12 @@ from undaunted.base.ids import node_name
 from undaunted.cli.messages import UsageError
 from undaunted.coordinator.etcd.store import Store, access, parse_store
 from undaunted.coordinator.topology import infrastructure_rank, nvlink_domain, replacement_group
-from undaunted.coordinator.wire.address import LOOK_UP_S, look_up, own_address
+from undaunted.coordinator.wire.address import (
+    LOOK_UP_S,
+    first_own_address,
+    is_here,
+    may_be_host,
+)
 from undaunted.coordinator.wire.credentials import TokenError, find_token
 from undaunted.fault_tolerance.funnel.config import FunnelConfig
 from undaunted.fault_tolerance.nodes_config import Nodes
@@ -60,7 +64,7 @@ def nodes(parsed: RunParsed, environ: Mapping[str, str], node: str) -> Nodes:
     store = _store(parsed, environ)
     endpoints = _endpoints(parsed) if store is None or parsed.options.rdzv_endpoint else []
     is_host = conf.pop("is_host", None)
-    here = bool(endpoints) and _is_here(parsed, endpoints[0])
+    here = is_here(endpoints[0].rpartition(":")[0]) if endpoints else False
     if is_host is None:
         is_host = here
     segment = parsed.options.ft.segment or 0
@@ -76,9 +80,9 @@ def nodes(parsed: RunParsed, environ: Mapping[str, str], node: str) -> Nodes:
         restart_policy=parsed.options.ft_restart_policy,
         endpoints=endpoints,
         is_host=is_host,
-        beside_host=here and not is_host,
+        beside_host=bool(here) and not is_host,
         named=parsed.is_given("node-name"),
-        address=_own_address(parsed, endpoints if store is None else list(store.endpoints)),
+        address=_own_address(parsed, endpoints[:1] if store is None else list(store.endpoints)),
         store=parsed.options.coordinator_store,
         infra_rank=_infra_rank(parsed, environ),
         domain=_domain(environ, node) if segment else "",
@@ -112,54 +116,6 @@ def launcher_name(environ: Mapping[str, str]) -> str:
         )
     local = environ.get("SLURM_LOCALID", "")
     return f"{name}-{local}" if local else name
-
-
-def is_here(host: str) -> bool:
-    """Whether ``host`` names this machine. No name service is asked about a number.
-
-    Raises:
-        TimeoutError: the name service has not answered.
-    """
-    name = host.strip("[]")
-    if name in {"localhost", "127.0.0.1", "::1", socket.gethostname()}:
-        return True
-    try:
-        found = look_up(name, None, socket.SOCK_STREAM)
-    except TimeoutError:
-        raise
-    except OSError:
-        found = []
-    if any(_is_own(family, address[0]) for family, _, _, _, address in found):
-        return True
-    return not _is_number(name) and name == within(LOOK_UP_S, socket.getfqdn, "")
-
-
-def _is_here(parsed: RunParsed, endpoint: str) -> bool:
-    try:
-        return is_here(endpoint.rpartition(":")[0])
-    except TimeoutError as error:
-        raise UsageError(
-            f"{_source_of_endpoint(parsed)} {endpoint}: {error.strerror}; look at the name service "
-            "of this node, or give the address as a number"
-        ) from None
-
-
-def _is_number(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    return True
-
-
-def _is_own(family: int, address: Any) -> bool:
-    """Whether an address can be bound to, which only one's own can."""
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        try:
-            probe.bind((address, 0))
-        except OSError:
-            return False
-    return True
 
 
 def _store(parsed: RunParsed, environ: Mapping[str, str]) -> Store | None:
@@ -211,13 +167,16 @@ def _endpoint(parsed: RunParsed, text: str) -> str:
         host = f"[{host}]"
     if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise UsageError(f"{source} {text}: give HOST:PORT, with a port from 1 to 65535")
+    if not may_be_host(host.strip("[]")):
+        raise UsageError(f"{source} {text}: {host} cannot be the name of a machine; correct it")
     return f"{host}:{port}"
 
 
 def _own_address(parsed: RunParsed, endpoints: list[str]) -> str:
     """How the others reach this host: what was given, or from where it reaches the first of these.
 
-    Nobody is asked, so that it does not matter whether somebody listens there.
+    Nobody is asked, so that it does not matter whether somebody listens there. "" = the name is not
+    known yet, as that of a machine that is still to come; the launcher waits for it.
     """
     given = parsed.options.local_addr.strip("[]")
     if given:
@@ -227,15 +186,13 @@ def _own_address(parsed: RunParsed, endpoints: list[str]) -> str:
                 "or a name of it, that the others can look up as well"
             )
         return given
-    endpoint = endpoints[0]
-    host, _, port = endpoint.rpartition(":")
+    source = _source_of_endpoint(parsed)
     try:
-        return own_address(host.strip("[]"), int(port))
+        return first_own_address(endpoints)
     except OSError as error:
         raise UsageError(
-            f"{_source_of_endpoint(parsed)} {endpoint}: "
-            f"{error.strerror or error}; correct the host, or give --local-addr with the address "
-            "of this node"
+            f"{source} {endpoints[0]}: {error.strerror or error}; correct the host, or give "
+            "--local-addr with the address of this node"
         ) from None
 
 

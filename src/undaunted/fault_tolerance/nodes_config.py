@@ -15,13 +15,14 @@ class Nodes(msgspec.Struct, kw_only=True, frozen=True):
         elastic: up to ``max_nodes`` take part; otherwise ``min_nodes`` do and the rest are spares.
         restart_policy: what happens when ranks of a node fail.
         endpoints: where the coordinator is, ``host:port`` each; the first one is its host.
-        is_host: this launcher serves the coordinator.
+        is_host: this launcher serves the coordinator; None = not known before the name of the first
+            endpoint is.
         store: ``etcd://...`` = it is decided there who serves it, and ``endpoints`` may be empty;
             "" = by the nodes.
         beside_host: another launcher on this machine serves it, and its port is left to that one.
         named: the user has given this node its name; otherwise several launchers on a host find
             names of their own.
-        address: of this host, as the others reach it.
+        address: of this host, as the others reach it; "" = not known before such a name is.
         infra_rank: place in the scheduler's order; None = it gives none.
         domain: NVLink domain, "" = one of its own.
         group: replacement group, "" = none.
@@ -40,7 +41,7 @@ class Nodes(msgspec.Struct, kw_only=True, frozen=True):
     min_nodes: int
     max_nodes: int
     endpoints: list[str]
-    is_host: bool
+    is_host: bool | None
     address: str
     beside_host: bool = False
     named: bool = False

@@ -526,6 +526,47 @@ def test_ranks_of_a_member_with_a_vote_stop_when_its_lease_is_over_whoever_misse
     assert isinstance(harness.last(f.Send).message, p.Miss | p.Report)
 
 
+def started_again(harness: Harness, nodes: str, **about: int) -> None:
+    """Launchers that know of no round listen where members did."""
+    for _ in range(5):
+        for node in nodes:
+            answer = p.MissAnswer(
+                node=node, incarnation=f"{node}2", epoch=0, lost=True, **{"round": -1, **about}
+            )
+            harness.handle(f.Answered(node, answer))
+        harness.pass_time(1)
+
+
+def test_a_member_ends_when_the_others_were_started_again_for_sure():
+    harness = Harness().running()
+    harness.handle(f.Closed(harness.link, "reset"))
+    started_again(harness, "a")
+    assert not harness.all(f.GiveUp), "c has a vote"
+    started_again(harness, "ac")
+    assert "a, c were started again" in harness.last(f.GiveUp).reason
+
+
+def test_a_member_does_not_end_as_long_as_one_of_the_others_knows_of_a_round():
+    harness = Harness().running()
+    harness.handle(f.Closed(harness.link, "reset"))
+    for _ in range(5):
+        started_again(harness, "a")
+        started_again(harness, "c", round=3)
+    assert not harness.all(f.GiveUp)
+
+
+def test_nobody_looks_for_a_leader_that_begins_the_job_anew():
+    harness = Harness().running()
+    harness.handle(f.Closed(harness.link, "reset"))
+    about = {"node": "a", "incarnation": "a2", "epoch": 9, "lost": False, "leader": "new:1"}
+    harness.handle(f.Answered("a", p.MissAnswer(**about, round=-1)))
+    harness.pass_time(0.5)
+    assert "new:1" not in {each.address for each in harness.all(f.Dial)}
+    harness.handle(f.Answered("a", p.MissAnswer(**about, round=0)))
+    harness.pass_time(0.5)
+    assert "new:1" in {each.address for each in harness.all(f.Dial)}
+
+
 @pytest.mark.parametrize(
     ("replaceable", "reset", "store", "seconds"),
     [

@@ -193,14 +193,30 @@ def test_the_first_round_of_fewer_than_max_waits_until_a_leader_elsewhere_has_as
     assert harness.heard("a", p.PrepareOrder), "nobody else can be in the job"
 
 
-def test_a_node_of_another_job_that_began_earlier_deposes_nobody():
+@pytest.mark.parametrize("epoch", [EPOCH - 1, EPOCH + 1])
+def test_a_launcher_of_another_start_deposes_nobody_and_is_told_to_end(epoch):
     harness = Harness().running()
-    other = ledger("ax", birth=99, round=7, epoch=EPOCH - 1)
-    harness.hello("x", ledger=other, round=7, running=True, promised=EPOCH - 1)
+    other = ledger("axy", birth=99, round=7, epoch=epoch)
+    link = harness.hello("x", ledger=other, round=7, running=True, promised=epoch)
+    (refused,) = harness.said[link]
+    assert not refused.final, "perhaps its own job elects a leader"
+    harness.pass_time(20, alive="abc")
+    link = harness.hello("x", ledger=other, round=7, promised=epoch)
+    (refused,) = harness.said[link]
+    assert refused.final
     assert harness.leader.state is LeaderState.LEADING
-    assert harness.heard("x", m.Stop)
-    harness.hello("y", ledger=msgspec.structs.replace(other, epoch=EPOCH + 1))
-    assert harness.leader.state is LeaderState.DEPOSED
+
+
+def test_a_launcher_of_another_start_does_not_take_the_name_of_one_of_this_start():
+    harness = Harness()
+    left = ledger("abc", birth=99, round=7, epoch=EPOCH + 1)
+    harness.hello("b", incarnation="b0", ledger=left)
+    for node in "abc":
+        harness.hello(node)
+        assert harness.heard(node, p.Welcome)
+    harness.pass_time(20, alive="abc")
+    harness.prepared("abc")
+    assert harness.heard("b", m.Start)
 
 
 def test_a_spare_learns_the_table():

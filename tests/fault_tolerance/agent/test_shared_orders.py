@@ -103,6 +103,57 @@ class Launcher:
         return item
 
 
+@pytest.fixture
+def names(monkeypatch) -> set[str]:
+    """Names that the name service knows, as those of this machine."""
+    known, real = set(), socket.getaddrinfo
+
+    def look_up(host, *about, **more):
+        if not str(host).endswith(".train"):
+            return real(host, *about, **more)
+        if host in known:
+            return real("127.0.0.1", *about, **more)
+        raise socket.gaierror(socket.EAI_NONAME, "not known yet")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(shared_orders, "SEEK_QUIETLY_S", 0.0)
+    return known
+
+
+@pytest.mark.parametrize("is_host", [None, True, False], ids=["found", "given", "another one"])
+def test_a_launcher_waits_for_the_name_of_the_endpoint(
+    tmp_path: Path, names: set[str], is_host: bool | None
+) -> None:
+    port = free_ports(1)
+
+    async def run() -> None:
+        it = Launcher(tmp_path, f"n0.train:{port}", address="", is_host=is_host)
+        joining = asyncio.ensure_future(it.orders.join())
+        assert "n0.train" in await it.says("looking for the coordinator")
+        names.add("n0.train")
+        await asyncio.wait_for(joining, DEADLINE_S)
+        try:
+            assert it.orders.leads is (is_host is not False)
+            if it.orders.leads:
+                await it.order(job.Start)
+        finally:
+            await it.orders.close()
+
+    asyncio.run(run())
+
+
+def test_a_name_that_is_never_known_ends_the_launcher(tmp_path: Path, names: set[str]) -> None:
+    async def run() -> None:
+        about = {"address": "", "is_host": None, "first_round_timeout_s": 0.2}
+        async with Launcher(tmp_path, "n0.train:29400", **about).joined() as it:
+            end = await it.order(job.End)
+            assert (end.outcome, end.alone) == (job.Outcome.FAILED, True)
+            assert "--rdzv-endpoint n0.train:29400" in end.reason
+
+    assert not names
+    asyncio.run(run())
+
+
 def test_a_port_that_somebody_else_has_is_named(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(shared_orders, "_HOST_AGAIN_S", 0.01)
 

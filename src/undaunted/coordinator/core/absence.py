@@ -43,6 +43,8 @@ FIRST = 3
 ASKED_LATELY_S = 1.5 * ASK_AGAIN_S
 SILENT_TIMES = 2
 SELDOM = 4
+# A launcher that answers in place of a member so often, once a second, is no step of the job's.
+REPLACED_TIMES = 5
 # The answer of another member counts for so long.
 ANSWER_COUNTS_S = 2.5
 _Answer = p.MissAnswer | p.Grant
@@ -67,6 +69,8 @@ class Absence:
     # Nodes whose member did not answer the last time, and how often in a row.
     _silent: dict[str, int] = field(default_factory=dict)
     _asked_ns: dict[str, int] = field(default_factory=dict)  # when the member of a node asked
+    # Members in whose place a launcher has answered that knows of no round, and how often.
+    _replaced: dict[election.Voter, int] = field(default_factory=dict)
     _times: int = 0  # that the others were asked
     _claim: int = 0  # epoch of a claim that is under way
     _claimed_ns: int = 0
@@ -145,12 +149,34 @@ class Absence:
             self._silent.pop(node, None)
         else:  # nobody, or another agent of that node, which has no vote and asks nobody
             self._silent[node] = self._silent.get(node, 0) + 1
+            self._note_replaced(node, answer)
         if isinstance(answer, p.MissAnswer):
             self._missing.hear(answer, self.knows.ledger.table, now)
             if answer.lost and now < self._due_ns:
                 return []  # one more does not bring it forward
             return self._set_claim(now)
         return self._granted(answer, now) if isinstance(answer, p.Grant) else []
+
+    def _note_replaced(self, node: str, answer: p.Message | None) -> None:
+        """A launcher listens where one of before did, which so has ended."""
+        if not isinstance(answer, p.MissAnswer) or answer.round is None:
+            return
+        if answer.round >= 0:
+            self._replaced.clear()  # it knows how the job goes on
+            return
+        for who in election.electorate(self.knows.ledger.table).seats:
+            if who[0] == node:
+                self._replaced[who] = self._replaced.get(who, 0) + 1
+
+    @property
+    def replaced(self) -> list[str]:
+        """Nodes whose members were started again, if no quorum is left without them for sure."""
+        gone = {who for who, times in self._replaced.items() if times >= REPLACED_TIMES}
+        if not gone:
+            return []
+        ledger = self.knows.ledger
+        left = {election.voter(seat) for seat in (*ledger.table, *ledger.before)} - gone
+        return [node for node, _ in gone] if election.lacking(left, ledger) else []
 
     def claim(self, now: int) -> list[f.Command]:
         """Claim to lead: it is this node's turn."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from undaunted.coordinator.protocol import Ledger, Seat
+    from undaunted.coordinator.protocol import Ledger, MissAnswer, Seat
 
 # Fewer members cannot outvote the one that led.
 FEWEST_VOTERS = 3
@@ -138,6 +138,15 @@ def may_lead(grants: Mapping[Voter, Ledger], newest: Ledger) -> bool:
         if known is not None and known.round < newest.pending_round:
             return True
     return is_quorum(grants, newest.pending, newest.leader)
+
+
+def goes_on(ledger: Ledger, answers: Mapping[Voter, MissAnswer]) -> bool:
+    """Whether the members that have answered go on with the job: they are enough, or have a leader.
+
+    Without votes one of them is enough.
+    """
+    followed = any(not answer.lost for answer in answers.values())
+    return followed or (bool(answers) and may_start(answers, ledger))
 
 
 def turn(me: Voter, missing: Collection[Voter], table: tuple[Seat, ...]) -> int:

@@ -22,9 +22,11 @@ import msgspec
 
 from undaunted.base.text import format_duration
 from undaunted.coordinator import protocol as p
+from undaunted.coordinator.core import election
 from undaunted.coordinator.core import follower_messages as f
 from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core.absence import ASK_AGAIN_S, MINORITY_AFTER_RESET_S, Absence
+from undaunted.coordinator.core.formation import name_some
 from undaunted.coordinator.core.knowledge import Knowledge
 
 _NS = 1_000_000_000
@@ -414,9 +416,10 @@ class Follower:
         left_s = limit_s - (now - self._idle_ns) / _NS
         if left_s > 0:
             return [f.SetTimer("giveup", left_s)]
-        if self._ends:
-            return self._end(f.Leave(self._ends))
-        return self._end(f.GiveUp(self.search.in_vain(self._gone or self._why)))
+        return self._end_alone(self.search.in_vain(self._gone or self._why))
+
+    def _end_alone(self, reason: str) -> list[f.Command]:
+        return self._end(f.Leave(self._ends) if self._ends else f.GiveUp(reason))
 
     @property
     def _patience_s(self) -> float:
@@ -484,7 +487,13 @@ class Follower:
         if self._absence is None:
             return []
         commands = self._lead(self._absence.answered(node, answer, now))
+        if replaced := self._absence.replaced:
+            names = name_some(replaced)
+            reason = f"the launchers of {names} were started again, and too few others are left"
+            return self._end_alone(f"{reason} to go on; start this one again as well")
         match answer:
+            case p.MissAnswer(lost=False, round=-1) if election.votes_count(self.knows.ledger):
+                pass  # it follows who begins the job anew, and takes nobody of this start
             case p.MissAnswer(lost=False, leader=leader) if leader and not self._open:
                 self.search.first = [leader]
                 commands.append(f.SetTimer("dial", 0.0))

@@ -24,6 +24,7 @@ from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import election
 from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core import messages as m
+from undaunted.coordinator.core.absence import TAKEOVER_AFTER_SILENCE_S
 from undaunted.coordinator.core.formation import name_some
 from undaunted.coordinator.core.policy import STOP_MARGIN_S, JobPolicy
 from undaunted.coordinator.core.preparation import Preparation
@@ -44,6 +45,17 @@ DRAIN_GRACE_S = 2.0
 ASK_AT_ONCE = 8
 # What is asked is answered within this time.
 ANSWER_S = 1.0
+# Members that have lost their leader have elected another one so long after their lease.
+ELECTED_S = TAKEOVER_AFTER_SILENCE_S + AFTER_TAKEOVER_S
+# What a launcher of an earlier start of this job hears: before the first round, and after it.
+STARTS_AGAIN = (
+    "this is another start of the job; launchers of an earlier one go on only if a majority of "
+    "them is left"
+)
+STARTED_AGAIN = (
+    "the job was started again, and runs without this launcher of its earlier start; start it "
+    "again with the same command if this node is to take part"
+)
 # Why it leads no more, if its node leaves.
 LEFT = "the node of the coordinator has left the job"
 # A leader whose node leaves stays so long for a round to begin without it.
@@ -120,6 +132,8 @@ class Leader:
         self._early: list[tuple[Session, p.Report]] = []  # reports for the policy of the job
         # other leaders
         self._asked = 0  # members that are not here, one after the other
+        # launchers of other starts: when each has come first and last
+        self._turned_away: dict[election.Voter, tuple[int, int]] = {}
         self._leaves = False  # so it waits for a round that runs without it
         self._successor: Session | None = None  # the next leader, which has been told
 
@@ -262,6 +276,8 @@ class Leader:
     # --- followers come and go ------------------------------------------------------------------
 
     def _hello(self, link: int, hello: p.Hello, now: int) -> list[c.Command]:
+        if self._is_of_other_start(hello, now):
+            return self._turn_away(link, hello, now)
         known = self._sessions.by_node.get(hello.node)
         same = known is not None and known.hello.incarnation == hello.incarnation
         if known is not None and known.link is not None and not same:
@@ -277,6 +293,34 @@ class Leader:
         if known is not None and same:
             return commands + self._returned(known, link, hello, now)
         return commands + self._newcomer(link, hello, now)
+
+    def _is_of_other_start(self, hello: p.Hello, now: int) -> bool:
+        """Whether a launcher is of another start of this job, which does not go on here.
+
+        It does where nothing has begun yet, if its members have no votes, or enough are here.
+        """
+        known, ours, who = hello.ledger, self.ledger, (hello.node, hello.incarnation)
+        if known is None or known.round < 0 or known.birth == ours.birth:
+            return False
+        if ours.round >= 0:
+            return who not in election.electorate(ours.table).seats
+        since_ns = now - round(self.config.lease_s * _NS)
+        lately = {each for each, (_, last) in self._turned_away.items() if last >= since_ns}
+        return not election.may_start({*self._sessions.voters, *lately, who}, known)
+
+    def _turn_away(self, link: int, hello: p.Hello, now: int) -> list[c.Command]:
+        """Refuse a launcher of another start.
+
+        For good once a round of this one has begun, if that launcher has had the time to find a
+        leader of its own.
+        """
+        who = (hello.node, hello.incarnation)
+        first_ns, _ = self._turned_away.get(who, (now, now))
+        self._turned_away[who] = first_ns, now
+        in_vain = now - first_ns >= round((self.config.lease_s + ELECTED_S) * _NS)
+        final = in_vain and self.ledger.round >= 0 and self._is_confirmed
+        refused = p.Refused(reason=STARTED_AGAIN if final else STARTS_AGAIN, final=final)
+        return [c.Send(link, refused), c.Close(link)]
 
     def _catch_up(self, hello: p.Hello, now: int) -> list[c.Command]:
         """Learn from a follower that knows of later rounds or epochs than this leader."""
@@ -436,8 +480,8 @@ class Leader:
         reason = (
             f"{len(table) - len(gone)} of {len(table)} nodes of {which}round {ledger.round} can be "
             f"reached, which is no majority: the launchers of {name_some(gone)} that took part in "
-            "it are missing; bring them back into the network, or, if they have ended, start the "
-            "whole job again, as a launcher that is started again has no vote"
+            "it are missing; bring them back into the network, or, if they have ended, end this "
+            "launcher and start the whole job again, as one that is started again has no vote"
         )
         return self._feed(m.QuorumLost(reason), now)
 
@@ -656,11 +700,18 @@ class Leader:
     def _asked_by_others_s(self, now: int) -> float:
         """How long it takes until a leader that goes on with this job has asked at the endpoint.
 
-        It is what a launcher there waits for that knows of no job, and may have lost its disk.
+        It is what a launcher there waits for that knows of no job, and may have lost its disk. Who
+        comes from another start may be one of those that elect such a leader.
         """
         if not self.config.takeover or not self.config.node or self.ledger.round >= 0:
             return 0.0
-        return self.config.lease_s / 3 + ANSWER_S - (now - self._preparation.began_ns) / _NS
+        asked_s = self.config.lease_s / 3 + ANSWER_S
+        left_s = asked_s - (now - self._preparation.began_ns) / _NS
+        if not self._turned_away:
+            return left_s
+        elected_s = self.config.lease_s + ELECTED_S + asked_s
+        since_ns = min(first_ns for first_ns, _ in self._turned_away.values())
+        return max(left_s, elected_s - (now - since_ns) / _NS)
 
     @property
     def _is_confirmed(self) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from undaunted.base.deadline import wait_for
 from undaunted.base.text import format_duration
 from undaunted.coordinator import protocol as p
+from undaunted.coordinator.core import election
 from undaunted.coordinator.service import ledger_file
 from undaunted.coordinator.wire.client import connect
 from undaunted.coordinator.wire.connection import WireError
@@ -105,15 +106,29 @@ async def left_behind(
     known = await asyncio.to_thread(ledger_file.read, directory, endpoint)
     if known is None or known.run_id != run_id:
         return p.NO_LEDGER
+    return known if await living(known, terms, tls) else anew(known)
+
+
+def anew(known: p.Ledger) -> p.Ledger:
+    """Return the ledger of a job that begins anew after that of a ledger."""
+    return p.Ledger(run_id="", epoch=known.epoch)
+
+
+async def living(
+    known: p.Ledger, terms: Terms, tls: ssl.SSLContext | None
+) -> dict[election.Voter, p.MissAnswer]:
+    """Ask the members of a ledger's table; return the answers of those that live."""
     question = p.Miss(node="", incarnation="", epoch=known.epoch)
     slots = asyncio.Semaphore(_AT_ONCE)
 
-    async def lives(seat: p.Seat) -> bool:
+    async def answer_of_member(seat: p.Seat) -> p.Message | None:
         async with slots:
-            answer = await ask(seat.address, question, terms, tls)
-        return isinstance(answer, p.MissAnswer) and answer.incarnation == seat.incarnation
+            return await ask(seat.address, question, terms, tls)
 
     seats = [seat for seat in known.table if seat.address]
-    if any(await asyncio.gather(*map(lives, seats))):
-        return known
-    return p.Ledger(run_id="", epoch=known.epoch)
+    answers = await asyncio.gather(*map(answer_of_member, seats))
+    return {
+        election.voter(seat): answer
+        for seat, answer in zip(seats, answers, strict=True)
+        if isinstance(answer, p.MissAnswer) and answer.incarnation == seat.incarnation
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import re
 import socket
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,7 +12,7 @@ from undaunted.base.deadline import within
 from undaunted.base.text import format_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 UNIX = "@"  # as `ss` and others show what the kernel has as a NUL
 _UNIX = (UNIX, "/")
@@ -79,6 +80,7 @@ def is_loopback(host: str) -> bool:
     return address.is_loopback
 
 
+_LABEL = re.compile(r"[\w-]{1,63}", re.ASCII)
 _ANY_PORT = 9
 # How long a name service is waited for; the resolver itself would for half a minute.
 LOOK_UP_S = 10.0
@@ -96,6 +98,74 @@ def own_address(other: str, port: int = _ANY_PORT) -> str:
     """
     here, _ = _route(other, port)
     return here
+
+
+def first_own_address(endpoints: Sequence[str]) -> str:
+    """Return the address from which this machine would speak to the first of these with a name.
+
+    "" = no name of them is known yet.
+
+    Raises:
+        OSError: there is no route.
+    """
+    for endpoint in endpoints:
+        host, port = parse_address(endpoint)
+        try:
+            return own_address(host, port)
+        except (socket.gaierror, TimeoutError):
+            continue
+    return ""
+
+
+def is_here(host: str) -> bool | None:
+    """Whether a host is this machine; None = its name is not known yet.
+
+    No name service is asked about a number. A name may lack its last parts, as names of pods do.
+    """
+    host = host.strip("[]")
+    if host in {"localhost", "127.0.0.1", "::1", socket.gethostname()}:
+        return True
+    unknown = False
+    try:
+        found = look_up(host, None, socket.SOCK_STREAM)
+    except OSError:
+        found, unknown = [], True
+    if any(_is_own(family, address[0]) for family, _, _, _, address in found):
+        return True
+    if not _is_number(host):
+        own = within(LOOK_UP_S, socket.getfqdn, "")
+        if own == host or own.startswith(f"{host}."):
+            return True
+    return None if unknown else False
+
+
+def may_be_host(host: str) -> bool:
+    """Whether this is a number, or could be the name of a machine, known or not."""
+    if _is_number(host):
+        return True
+    try:
+        labels = host.encode("idna").decode().removesuffix(".").split(".")
+    except UnicodeError:
+        return False
+    return all(map(_LABEL.fullmatch, labels)) and not labels[-1].isdigit()
+
+
+def _is_number(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def _is_own(family: int, address: Any) -> bool:
+    """Whether an address can be bound to, which only one's own can."""
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
 
 
 def own_host(other: str) -> str:

@@ -25,21 +25,35 @@ from undaunted.base.timers import lease_clock_ns as clock_ns
 from undaunted.coordinator.core import election
 from undaunted.coordinator.core import follower_messages as f
 from undaunted.coordinator.core import messages as job
-from undaunted.coordinator.core.follower import Follower, FollowerState
-from undaunted.coordinator.core.leader import Leader, LeaderState
+from undaunted.coordinator.core.follower import (
+    REDIAL_FIRST_S,
+    REDIAL_LONGEST_S,
+    SEEK_QUIETLY_S,
+    Follower,
+    FollowerState,
+)
+from undaunted.coordinator.core.formation import name_some
+from undaunted.coordinator.core.leader import ELECTED_S, Leader, LeaderState
 from undaunted.coordinator.core.leader_messages import LeaderConfig
 from undaunted.coordinator.etcd.campaigning import Campaigning
 from undaunted.coordinator.etcd.client import EtcdError
 from undaunted.coordinator.etcd.store import access, parse_store
 from undaunted.coordinator.protocol import Answer
 from undaunted.coordinator.service import ledger_file
-from undaunted.coordinator.service.asking import left_behind
+from undaunted.coordinator.service.asking import anew, left_behind, living
 from undaunted.coordinator.service.following import Following
 from undaunted.coordinator.service.leading import Leading, Listener, job_server
-from undaunted.coordinator.wire.address import Address
+from undaunted.coordinator.wire.address import (
+    LOOK_UP_S,
+    Address,
+    first_own_address,
+    is_here,
+    parse_address,
+)
 from undaunted.coordinator.wire.connection import WireError
 from undaunted.coordinator.wire.credentials import TlsError, TokenError
 from undaunted.coordinator.wire.handshake import Terms
+from undaunted.coordinator.wire.sockets import resolve
 from undaunted.fault_tolerance import cycle_info, job_access
 from undaunted.fault_tolerance.agent.status import of_follower, of_leader
 from undaunted.fault_tolerance.control_socket import JobStatus
@@ -48,15 +62,17 @@ from undaunted.journal.reader import find_journals, read_journal
 from undaunted.journal.summary import JobOutcome, job_outcome, summarize
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from undaunted.base.recent import Recent
     from undaunted.coordinator.protocol import Ledger
     from undaunted.coordinator.wire.server import Server
     from undaunted.fault_tolerance.agent.inprocess import InProcess
     from undaunted.fault_tolerance.agent.tasks import Turns
+    from undaunted.fault_tolerance.nodes_config import Nodes
     from undaunted.fault_tolerance.run_config import RunConfig
 
+_NS = 1_000_000_000
 _HOST_AGAIN_S = 1.0
 _PAST_S = 5.0  # launchers of a job do not start at the same moment
 _LAST_END_S = 2.0
@@ -153,6 +169,7 @@ class SharedOrders:
             self._leave(job.Outcome.FAILED, str(error))
 
     async def _begin(self) -> None:
+        await self._find_own_place()
         token = await asyncio.to_thread(job_access.token, self._nodes)
         self._terms = replace(self._terms, token=token)
         self._tls = job_access.contexts(self._nodes)
@@ -172,6 +189,37 @@ class SharedOrders:
         self._follow(address, [*self._nodes.endpoints, *members])
         if may_lead and port != self._wanted_port:
             self._try_again_to_host(known)
+        elif self._nodes.is_host and led:
+            self._look_at_members_again(known)
+
+    async def _find_own_place(self) -> None:
+        """Wait until it is known whether the endpoint is here, and how others reach this machine.
+
+        The name of a machine that is still to come may not be known yet.
+
+        Raises:
+            WireError: it is not known in time.
+        """
+        nodes, loop = self._nodes, asyncio.get_running_loop()
+        endpoints = parse_store(nodes.store).endpoints if nodes.store else nodes.endpoints[:1]
+        limit_s, pause_s, said = nodes.first_round_timeout_s, REDIAL_FIRST_S, ""
+        began = loop.time()
+        while not nodes.address or (nodes.is_host is None and not nodes.store):
+            problem, *others = await asyncio.gather(*map(_unknown, endpoints))
+            if problem and all(others):
+                waited_s = loop.time() - began
+                if waited_s >= limit_s:
+                    where = nodes.store or f"--rdzv-endpoint {', '.join(nodes.endpoints)}"
+                    raise WireError(f"no coordinator for {limit_s:g} s ({where}): {problem}")
+                if waited_s >= SEEK_QUIETLY_S and problem != said:
+                    said = problem
+                    self._say(f"looking for the coordinator (up to {limit_s:g} s): {problem}")
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, REDIAL_LONGEST_S)
+                continue
+            nodes = await asyncio.to_thread(_placed, nodes, endpoints)
+            left_s = max(limit_s - (loop.time() - began), nodes.lease_s)
+            self._nodes = msgspec.structs.replace(nodes, first_round_timeout_s=left_s)
 
     def post(self, event: job.NodeEvent) -> None:
         """Report something to the leader."""
@@ -234,9 +282,39 @@ class SharedOrders:
         """
         self._timers.set("host", _HOST_AGAIN_S, lambda: self._start(self._host_again(known)))
 
-    async def _host_again(self, known: Ledger) -> None:
+    def _look_at_members_again(self, known: Ledger, since_ns: int = 0) -> None:
+        """Members of the earlier start live: they find a leader, or too few of them are left.
+
+        ``since_ns``: they are too few since then, 0 = they were enough.
+        """
+        again = partial(self._begin_anew_if_too_few, known, since_ns)
+        self._timers.set("host", self._nodes.lease_s / 2, lambda: self._start(again()))
+
+    async def _begin_anew_if_too_few(self, known: Ledger, since_ns: int) -> None:
+        """Lead the job from its beginning, once they were too few for a while."""
+        answers = await living(known, self._terms, self._tls.client)
+        if not self._seeks:
+            return
+        now = clock_ns()
+        since_ns = 0 if election.goes_on(known, answers) else since_ns or now
+        if not since_ns or now - since_ns < round((self._nodes.lease_s + ELECTED_S) * _NS):
+            self._look_at_members_again(known, since_ns)
+            return
+        left = name_some(node for node, _ in answers) or "none"
+        of = f"{len(answers)} of {len(known.table)} launchers of round {known.round}"
+        self._say(f"the job begins anew: {of} are left ({left}), too few to go on")
+        if self._servers[0].port == self._wanted_port:
+            self._lead_as_host(anew(known))
+        else:
+            await self._host_again(anew(known))
+
+    @property
+    def _seeks(self) -> bool:
         following = self._listener.following
-        if following is None or following.follower.state is not FollowerState.SEEKING:
+        return following is not None and following.follower.state is FollowerState.SEEKING
+
+    async def _host_again(self, known: Ledger) -> None:
+        if not self._seeks:
             self._not_listening = ""
             return
         try:
@@ -350,8 +428,7 @@ class SharedOrders:
 
     async def _look_at_past(self) -> None:
         """Nobody answers: perhaps the job is over."""
-        following = self._listener.following
-        if following is None or following.follower.state is not FollowerState.SEEKING:
+        if not self._seeks:
             return
         if ended := await asyncio.to_thread(last_end, self._config.run_dir):
             self._say(ended)
@@ -551,6 +628,31 @@ class Candidacy:
     def say(self, text: str) -> None:
         """Show a line."""
         self._say(text)
+
+
+async def _unknown(endpoint: str) -> str:
+    """Why the name of an endpoint cannot be looked up, "" = it can."""
+    try:
+        await resolve(parse_address(endpoint), LOOK_UP_S)
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def _placed(nodes: Nodes, endpoints: Sequence[str]) -> Nodes:
+    """Return what the launcher knows of the other nodes, once a name of these endpoints is known.
+
+    Raises:
+        WireError: there is no route to them.
+    """
+    here = is_here(parse_address(nodes.endpoints[0]).host) if nodes.endpoints else False
+    is_host = here if nodes.is_host is None else nodes.is_host
+    try:
+        address = nodes.address or first_own_address(endpoints)
+    except OSError as error:
+        raise WireError(f"{', '.join(endpoints)}: {error.strerror or error}") from None
+    beside_host = bool(here) and not is_host
+    return msgspec.structs.replace(nodes, address=address, is_host=is_host, beside_host=beside_host)
 
 
 def last_end(run_dir: str) -> str:
