@@ -324,6 +324,45 @@ def test_leaving_the_block_in_another_way_keeps_what_was_saved(
         assert checkpoints.latest() == 1
 
 
+@pytest.mark.parametrize("inside", [True, False], ids=["with", "atexit"])
+@pytest.mark.parametrize("end", ["", "sys.exit()", "sys.exit(0)", "sys.exit(75)", "sys.exit(3)"])
+def test_a_program_that_loses_its_last_checkpoint_fails(
+    tmp_path: Path, inside: bool, end: str
+) -> None:
+    script = f"""
+        import atexit, sys, torch
+        from undaunted.checkpointing import Checkpointer
+
+        atexit.register(print, "others are called too", flush=True)
+        checkpoints = Checkpointer("c", timeout=60)
+        open("c/step-00000001", "w").close()  # so that the save fails
+        def train():
+            checkpoints.save(1, {{"x": torch.ones(3)}})
+            {end}
+        if {inside}:
+            with checkpoints:
+                train()
+        else:
+            train()
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    said = ended.stderr
+    if end == "sys.exit(3)" and inside:
+        assert ended.returncode == 3, said
+    else:
+        assert ended.returncode == (1 if inside else 120), said
+        assert "last checkpoint was not saved" in said or (inside and not end)
+    assert f"{tmp_path}/c/step-00000001" in said
+    assert ended.stdout == "others are called too\n"
+
+
 def test_a_step_out_of_range_is_refused(checkpoints: Checkpointer) -> None:
     with pytest.raises(ValueError, match="step=-1"):
         checkpoints.save(-1, {"x": torch.ones(1)})

@@ -215,3 +215,43 @@ def test_a_state_of_thousands_of_tensors_is_saved_in_the_same_memory(
         assert launcher.text.count("from 0, arenas: 1") == 2, launcher.text
     with launched(tmp_path, LARGE, "--nproc-per-node", "1") as later:
         later.wait_for("from 5, ")
+
+
+# A file is where the checkpoint of the last step should be.
+LOST = """
+    import os, signal, sys, threading
+    import torch, torch.distributed as dist
+    import undaunted
+    from undaunted.checkpointing import Checkpointer
+
+    dist.init_process_group("gloo")
+    code, inside = int(sys.argv[1]), sys.argv[2] == "inside"
+    asked = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: asked.set())
+    checkpoints = Checkpointer("checkpoints", timeout=60)
+    if dist.get_rank() == 0:
+        open("checkpoints/step-00000001", "w").close()
+    print("ready", flush=True)
+    if code == 75:
+        assert asked.wait(60)
+    if inside:
+        with checkpoints:
+            checkpoints.save(1, {"x": torch.ones(3)})
+            sys.exit(code)
+    checkpoints.save(1, {"x": torch.ones(3)})
+    sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize("code", ["0", "75"])
+@pytest.mark.parametrize("where", ["inside", "atexit"])
+def test_a_job_whose_last_checkpoint_is_lost_says_so(tmp_path: Path, code: str, where: str) -> None:
+    options = (*TWO, "--max-restarts", "0")
+    with launched(tmp_path, LOST, *options, args=(code, where)) as launcher:
+        if code == "75":  # as at a preemption
+            for _ in range(2):
+                launcher.wait_for_next("ready")
+            launcher.process.terminate()
+        assert launcher.finish() == (75 if code == "75" else 1), launcher.text
+        verdict = "" if code == "75" else r"\[undaunted\] .*failed.*"
+        launcher.wait_for(f"{verdict}the last checkpoint was not saved")

@@ -6,10 +6,11 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from undaunted.progress import api
+from undaunted.base import ending
+from undaunted.progress import api, writer
 
 if TYPE_CHECKING:
-    from undaunted.checkpointing.errors import CheckpointError
+    from undaunted.checkpointing.errors import CheckpointError, SaveError
 
 log = logging.getLogger("undaunted.checkpointing")
 
@@ -43,6 +44,14 @@ def failed(step: int, error: CheckpointError) -> None:
     """Tell that a checkpoint was not saved."""
     _event(f"failed step={step} {error}")
     log.warning("the checkpoint of step %d was not saved: %s", step, error)
+
+
+def lost(error: SaveError) -> None:
+    """Tell that the program ends without its last checkpoint: it fails, whatever it says itself."""
+    log.error("%s", error)
+    ending.fail()
+    if _LAUNCHED in os.environ:
+        writer.current.record_error(error)
 
 
 def skipped(step: int, why: str) -> None:

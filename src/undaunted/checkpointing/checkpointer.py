@@ -323,7 +323,8 @@ class Checkpointer:
     ) -> None:
         """Close it. After an exception what is being saved is waited for as long as makes sense.
 
-        The end of the program (``sys.exit``, Ctrl-C) waits as `close` does. Another exception waits
+        The end of the program (``sys.exit``, Ctrl-C) waits as `close` does; a save that failed is
+        raised in place of an exit with code 0 or 75. Another exception waits
         for some seconds, unless an agent keeps the copy anyway: other ranks may be gone.
         """
         if kind is None:
@@ -331,7 +332,12 @@ class Checkpointer:
         elif issubclass(kind, (SystemExit, KeyboardInterrupt)):
             # The others of a rank that has failed may wait for it, and do not take leave.
             failed = isinstance(error, SystemExit) and error.code not in (None, 0)
-            self._finish(FAILED_FAREWELL_S if failed else FAREWELL_S)
+            try:
+                self._close(FAILED_FAREWELL_S if failed else FAREWELL_S)
+            except SaveError as lost:
+                if _ends_well(error):  # it would look as if the checkpoint were there
+                    raise _last(lost) from lost
+                announce.log.error("%s", lost)
         else:
             kept = self._shelf is not None and not self._shelf.unsaved
             if issubclass(kind, Exception) and not kept and not self._closed:
@@ -409,11 +415,17 @@ class Checkpointer:
         if ended_by is not None and not issubclass(ended_by, KeyboardInterrupt):
             self.abort()
         else:
-            self._finish()
+            try:
+                self._close(FAREWELL_S)
+            except SaveError as error:
+                announce.lost(_last(error))
 
-    def _finish(self, farewell_s: float = FAREWELL_S) -> None:
-        """Close it where nobody could deal with an error."""
-        try:
-            self._close(farewell_s)
-        except SaveError as error:
-            announce.log.error("%s", error)
+
+def _ends_well(error: BaseException | None) -> bool:
+    """Whether the exit code would be 0, or that of a preemption: 75."""
+    code = error.code if isinstance(error, SystemExit) else 1
+    return code is None or (isinstance(code, int) and code & 0xFF in (0, 75))
+
+
+def _last(error: SaveError) -> SaveError:
+    return SaveError(f"the last checkpoint was not saved: {error}", error.ranks, error.errno)
