@@ -6,6 +6,7 @@ import asyncio
 import functools
 import json
 import os
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -250,6 +251,29 @@ def test_answers_are_bounded(
         monkeypatch.setattr(module, bound, 0)
         with pytest.raises(ToolError, match=message):
             await place.tools.explain_failure(str(place.run))
+
+    test(tmp_path)
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_command_that_says_too_much_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: str, ends: bool
+) -> None:
+    """It fills pipes that nobody has to read to their end, and may go on for ever."""
+    code = f"import sys\nfor _ in range(3): sys.{stream}.write('x' * 1_000_000)\n"
+    code += "" if ends else "import time; time.sleep(600)"
+    command = [sys.executable, "-c", code]
+    monkeypatch.setattr(module, "confined", lambda _folders, _words: command)
+    monkeypatch.setattr(module, "LIMIT_S", 60.0 if ends else 1.0)
+
+    @over
+    async def test(place: Place) -> None:
+        if ends and stream == "stderr":
+            assert await place.tools.timeline(str(place.run)) == ""
+        else:
+            with pytest.raises(ToolError, match="says more than" if ends else "takes longer"):
+                await place.tools.timeline(str(place.run))
 
     test(tmp_path)
 

@@ -14,8 +14,8 @@ _TEXTS = (
     r"Connection reset by peer",
     r"Application timeout caused pair closure",
     r"Timed out waiting \d+ ?ms for (?:recv|send)",
-    r"gloo/transport/.*(?:Read|Write|writev?|Socket) ?(?:error|closed)",
-    r"gloo/transport/.*(?:Broken pipe|Connection refused|Socket closed)",
+    r"gloo/transport/.{0,200}(?:Read|Write|writev?|Socket) ?(?:error|closed)",
+    r"gloo/transport/.{0,200}(?:Broken pipe|Connection refused|Socket closed)",
     r"Gloo connectFullMesh failed",
     r"failed to pass monitoredBarrier",
     # NCCL

@@ -44,6 +44,7 @@ _LOOK_S = 30.0  # at files and folders, before a command reads them
 _MOST_LOOKS = 32
 _MEMORY = 2 << 30  # bytes of addresses of a command
 _LONGEST = 1 << 20  # bytes of an answer
+_KILLED_S = 5.0  # for a killed program to end
 _MOST_RUNS = 100
 _JOURNALS = ("journal-*.jsonl", "*/journal-*.jsonl", "*/*/journal-*.jsonl")
 _MOST_ENTRIES = 20_000  # of a run, or of a folder of runs
@@ -186,9 +187,7 @@ class Tools:
         except asyncio.TimeoutError:
             raise ToolError(f"{name} of {real} takes longer than {LIMIT_S:g} s") from None
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                program.kill()
-            await program.wait()
+            await _end(program)
         if len(said) > _LONGEST:
             raise ToolError(f"{name} of {real} says more than {_LONGEST >> 20} MiB")
         if program.returncode:
@@ -319,15 +318,30 @@ def _entries(folder: Path) -> Iterator[Path]:
 
 
 async def _read(program: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
+    """Read both streams to their ends, at once: the program waits for neither. Keep the first part.
+
+    Of what is too long, one byte more than an answer may have is kept.
+    """
     assert program.stdout is not None
     assert program.stderr is not None
+    said, error = await asyncio.gather(_beginning(program.stdout), _beginning(program.stderr))
+    await program.wait()
+    return said, error
+
+
+async def _beginning(stream: asyncio.StreamReader) -> bytes:
     said = bytearray()
-    while len(said) <= _LONGEST and (chunk := await program.stdout.read(1 << 16)):
-        said += chunk
-    error = await program.stderr.read(1 << 16)
-    if len(said) <= _LONGEST:
-        await program.wait()
-    return bytes(said), error
+    while chunk := await stream.read(1 << 16):
+        said += chunk[: _LONGEST + 1 - len(said)]
+    return bytes(said)
+
+
+async def _end(program: asyncio.subprocess.Process) -> None:
+    """Kill it; wait only so long: it may be in a disk, or a child of it may hold a pipe open."""
+    with contextlib.suppress(ProcessLookupError):
+        program.kill()
+    with contextlib.suppress(asyncio.TimeoutError):  # it has ended when its pipes are read
+        await wait_for(program.communicate(), _KILLED_S)
 
 
 def _log_result(path: str, told: Told) -> dict[str, Any]:

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import threading
 from typing import TYPE_CHECKING
+
+import pytest
 
 from undaunted.doctor.probe.child import Children, Said
 
@@ -39,8 +42,15 @@ def test_no_such_program() -> None:
     assert said == Said(b"", "cannot be started: No such file or directory")
 
 
-def test_too_much_to_say() -> None:
-    assert len(ask("print('x' * 3_000_000)").output) == 1024 * 1024
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_too_much_to_say(stream: str) -> None:
+    """What is beyond 1 MiB is read, and dropped."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    code = f"import sys\nfor _ in range(300): sys.{stream}.write('x' * 1_000_000)"
+    said = ask(code)
+    assert len(said.output) == (1024 * 1024 if stream == "stdout" else 0)
+    assert not said.problem
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB
 
 
 def test_close_ends_what_runs_and_starts_nothing_more(tmp_path: Path) -> None:

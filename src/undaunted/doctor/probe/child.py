@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import signal
 import subprocess
 import threading
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from undaunted.base.text import format_duration, one_line
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 _KILL_S = 2.0  # a process inside of a driver may not even die
 _MOST_BYTES = 1024 * 1024
+_CHUNK = 1 << 16
 
 
 class Said(NamedTuple):
@@ -86,24 +89,39 @@ class Children:
 
 
 def _listen(child: subprocess.Popen[bytes], deadline_s: float) -> Said:
-    try:
-        output, errors = child.communicate(timeout=deadline_s)
-    except subprocess.TimeoutExpired:
+    assert child.stdout is not None
+    assert child.stderr is not None
+    output, errors = bytearray(), bytearray()
+    with child.stdout, child.stderr, selectors.DefaultSelector() as streams:
+        streams.register(child.stdout, selectors.EVENT_READ, output)
+        streams.register(child.stderr, selectors.EVENT_READ, errors)
+        if _ends_within(child, streams, deadline_s):
+            return Said(bytes(output), _ended_badly(child.returncode, errors))
         _kill(child)
-        problem = f"no answer within {format_duration(deadline_s)}"
-        return Said(_rest(child)[:_MOST_BYTES], problem, late=True)
-    problem = _ended_badly(child.returncode, errors)
-    return Said(output[:_MOST_BYTES], problem)
+        _ends_within(child, streams, _KILL_S)  # inside of the kernel it stays
+    problem = f"no answer within {format_duration(deadline_s)}"
+    return Said(bytes(output), problem, late=True)
 
 
-def _rest(child: subprocess.Popen[bytes]) -> bytes:
+def _ends_within(
+    child: subprocess.Popen[bytes], streams: selectors.DefaultSelector, seconds: float
+) -> bool:
+    """Read the streams to their ends, keep what there is room for, and wait for the program."""
+    deadline = time.monotonic() + seconds
+    while streams.get_map():
+        ready = streams.select(max(0.0, deadline - time.monotonic()))
+        for key, _ in ready:
+            said = os.read(key.fd, _CHUNK)
+            key.data.extend(said[: _MOST_BYTES - len(key.data)])
+            if not said:
+                streams.unregister(key.fileobj)
+        if time.monotonic() >= deadline and streams.get_map():
+            return False
     try:
-        return child.communicate(timeout=_KILL_S)[0]
-    except subprocess.TimeoutExpired as late:  # it is inside of the kernel, and stays there
-        for stream in (child.stdout, child.stderr):
-            if stream is not None:
-                stream.close()
-        return late.output or b""
+        child.wait(max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:
@@ -113,7 +131,7 @@ def _kill(child: subprocess.Popen[bytes]) -> None:
             os.killpg(child.pid, signal.SIGKILL)
 
 
-def _ended_badly(code: int, errors: bytes) -> str:
+def _ended_badly(code: int, errors: bytearray) -> str:
     if not code:
         return ""
     lines = errors.decode("utf-8", "replace").strip().splitlines()
