@@ -130,6 +130,19 @@ def name_this_thread(name: str) -> None:
         Path("/proc/thread-self/comm").write_text(name)
 
 
+def catches(pid: int, number: int) -> bool:
+    """Whether ``pid`` has a handler for a signal, by what the kernel says; False = unknown, too.
+
+    A program that a process has exec'd has none of the handlers from before.
+    """
+    try:
+        status = Path(f"/proc/{pid}/status").read_bytes()
+        caught = int(status.partition(b"\nSigCgt:")[2].split(maxsplit=1)[0], 16)
+    except (OSError, IndexError, ValueError):
+        return False
+    return bool(caught >> (number - 1) & 1)
+
+
 def signal_thread(pid: int, thread: int, number: int) -> bool:
     """Send a signal to one thread of ``pid``; False = that is not possible here."""
     send = getattr(ctypes.CDLL(None), "tgkill", None)  # musl has none
@@ -140,15 +153,6 @@ def is_exiting(pid: int) -> bool:
     """Return whether ``pid`` is on its way out, for whatever reason, or gone."""
     stat = read_stat(pid)
     return stat is None or stat.exiting
-
-
-def catches(pid: int, number: int) -> bool:
-    """Return whether ``pid`` has a handler for a signal now; it does not die of it then."""
-    with contextlib.suppress(OSError):
-        status = Path(f"/proc/{pid}/status").read_bytes()
-        caught = status.partition(b"\nSigCgt:")[2].split(maxsplit=1)
-        return bool(caught) and bool(int(caught[0], 16) >> (number - 1) & 1)
-    return False
 
 
 def start_time(pid: int) -> int | None:
