@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from undaunted.attribution.evidence import RankEvidence, format_full
 from undaunted.attribution.flight.recording import Group, Recording, encode
 from undaunted.attribution.hang import HangVerdict, Seen, judge, look, with_recording
-from undaunted.progress.snapshot import PageSnapshot, SectionSnapshot
+from undaunted.progress.snapshot import PageSnapshot, Phase, SectionSnapshot
 
 from .samples import IN_ALL_REDUCE, IN_LOAD_BATCH, SECOND, late, rank, sample, stack
 
@@ -39,6 +39,17 @@ def test_the_whole_line() -> None:
     assert (found.watch, found.age_s, found.limit_s) == ("heartbeat", 12.0, 10.0)
     assert found.limit_source == "--ft-rank-heartbeat-timeout"
     assert (found.iteration, found.frame) == (118, "load_batch (train.py:7)")
+
+
+def test_a_rank_that_hangs_as_its_interpreter_shuts_down_is_said_to_leave() -> None:
+    seen = rank(0, IN_LOAD_BATCH, expired=late(1801, 1800, watch="leaving"))
+    page = dataclasses.replace(seen.page, phase=Phase.LEAVING, leaving_ns=1)
+    found = verdict(dataclasses.replace(seen, page=page))
+    assert "hangs: leaving (interpreter shutdown) for 30 min" in found.line
+    assert found.line.count("leaving") == 1
+    # Another one hangs: what this one does is said as well.
+    found = verdict(dataclasses.replace(seen, page=page, expired=late()))
+    assert found.line.count("leaving (interpreter shutdown)") == 1
 
 
 def test_a_rank_within_its_limits_is_to_blame_if_all_others_wait() -> None:

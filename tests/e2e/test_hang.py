@@ -176,3 +176,37 @@ def test_shut_down_monitoring_is_not_judged(tmp_path: Path) -> None:
     options = ("--nproc-per-node", "1", "--ft-rank-heartbeat-timeout", "2")
     with launched(tmp_path, script, *options) as launcher:
         assert launcher.finish() == 0, launcher.text
+
+
+# torch.compile waits in files of this name for compilers that it has started.
+COMPILES = """
+    import importlib.util, os, pathlib, subprocess, sys
+    import undaunted
+    file = pathlib.Path("torch/_inductor/async_compile.py")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("import subprocess\\ndef wait(command): subprocess.run(command)\\n")
+    found = importlib.util.spec_from_file_location("async_compile", file.absolute())
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    work = "import pathlib; go = pathlib.Path('compiled')\\nwhile not go.exists(): pass"
+    idle = "import threading; threading.Event().wait(600)"
+    undaunted.step(0)
+    module.wait([sys.executable, "-c", work if sys.argv[1] == "busy" else idle])
+    undaunted.step(1)
+"""
+
+
+@pytest.mark.parametrize("children", ["busy", "idle"])
+def test_a_rank_whose_compilers_are_busy_does_not_hang(tmp_path: Path, children: str) -> None:
+    options = ("--nproc-per-node", "1", "--ft-rank-heartbeat-timeout", "3")
+    if children == "idle":
+        options = (*options[:3], "1")
+    with launched(tmp_path, COMPILES, *options, args=(children,)) as launcher:
+        if children == "busy":
+            launcher.wait_for(r"rank 0 .* compiles \(torch.compile\): .* busy.* warmup:")
+            (tmp_path / "compiled").touch()
+            assert launcher.finish() == 0, launcher.text
+            assert not launcher.events("failure_detected")
+        else:
+            assert launcher.finish() == 1, launcher.text
+            launcher.wait_for(r"rank 0 .* hangs: .* compiling \(torch.compile\)")

@@ -58,6 +58,24 @@ def test_a_hang_is_noticed_at_a_calculated_limit(
         assert "gaps between heartbeats in this round: 9" in capsys.readouterr().out
 
 
+def test_limits_of_the_program_do_not_count_while_its_interpreter_leaves(tmp_path: Path) -> None:
+    script = """
+        import atexit, threading, undaunted
+        def upload():
+            threading.Event().wait(4)
+            print("uploaded", flush=True)
+        atexit.register(upload)
+        for step in range(3):
+            with undaunted.section("step"):
+                undaunted.step(step)
+    """
+    options = ("--ft-rank-heartbeat-timeout", "1", "--ft-rank-out-of-section-timeout", "1")
+    with launched(tmp_path, script, "--nproc-per-node", "1", *options) as launcher:
+        assert launcher.finish() == 0, launcher.text
+        assert "uploaded" in launcher.seen
+        assert not launcher.events("failure_detected")
+
+
 def test_what_was_seen_is_kept_in_the_run_directory(tmp_path: Path) -> None:
     script = """
         import undaunted

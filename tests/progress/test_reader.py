@@ -54,7 +54,7 @@ def test_words_come_out_under_their_names():
     [
         ({"MAGIC": 0}, "does not begin"),
         ({"VERSION": 2}, "layout version 2.*use the same undaunted"),
-        ({"PHASE": 6}, "phase 6"),
+        ({"PHASE": 7}, "phase 7"),
         ({"IDENTITY": 1}, "whose it is"),
     ],
 )

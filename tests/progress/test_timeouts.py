@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from undaunted.progress.limits import Limits
 from undaunted.progress.snapshot import PageSnapshot, Phase, SectionSnapshot
-from undaunted.progress.timeouts import Check, check, soft_s
+from undaunted.progress.timeouts import LEAVING_S, Check, check, soft_s
 
 S = 10**9
 NOW = 1000 * S
@@ -36,6 +36,30 @@ def with_sections(open_for=None, **others):
         for name, age in (open_for or {}).items()
     }
     return PageSnapshot(phase=Phase.INITIALIZED, sections=sections, initialized_ns=1, **others)
+
+
+# --- a rank whose program has ended ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit_s", [5.0, 60.0, None])
+def test_limits_of_the_program_do_not_count_once_it_has_ended(limit_s):
+    page = replace(
+        with_sections({"step": 800.0}, heartbeat_ns=ago(900), out_of_section_since_ns=ago(900)),
+        phase=Phase.LEAVING,
+        leaving_ns=ago(850),
+    )
+    limits = Limits(heartbeat_s=limit_s, sections={"step": 1.0}, out_of_section_s=1.0)
+    assert watches(page, limits) == []
+    at = round((850 + LEAVING_S) * S)
+    assert watches(page, limits, now_ns=NOW + at) == [("leaving", "")]
+
+
+def test_a_rank_that_leaves_has_as_long_as_between_two_heartbeats_at_least():
+    page = PageSnapshot(phase=Phase.LEAVING, leaving_ns=NOW)
+    at = NOW + round(1.5 * LEAVING_S * S)
+    found = look(page, Limits(heartbeat_s=2 * LEAVING_S), now_ns=at)
+    assert not found.expired
+    assert found.next_ns is not None
 
 
 # --- the soft part of a limit ---------------------------------------------------------------------

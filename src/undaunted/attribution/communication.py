@@ -41,9 +41,10 @@ _DEVICE_WAITS = frozenset({"synchronize", "wait_event", "wait_stream", "wait"})
 # Layers between a caller and C++ that say nothing.
 _THIN = re.compile(r"(?:^|/)torch/(?:_ops|_compile|_dynamo/eval_frame|utils/_contextlib)\.py$")
 # What a thread does in a library although it is not waiting for peers, as a person would say it.
+COMPILING = "compiling (torch.compile)"
 _ACTIVITIES = (
     (re.compile(r"(?:^|/)torch/utils/data/\w+\.py$"), "waiting for the DataLoader"),
-    (re.compile(r"(?:^|/)torch/(?:_dynamo|_inductor)/"), "compiling (torch.compile)"),
+    (re.compile(r"(?:^|/)torch/(?:_dynamo|_inductor)/"), COMPILING),
     (re.compile(r"(?:^|/)torch/(?:distributed/checkpoint/|serialization\.py$)"), "in a checkpoint"),
 )
 _BACKWARD = ("torch/autograd/graph.py", "_engine_run_backward")

@@ -9,6 +9,7 @@ from undaunted.attribution.communication import activity_of, waiting_in
 from undaunted.attribution.stacks import Frame, innermost_user_frame, parse_last_dump
 from undaunted.base.text import format_duration, printable
 from undaunted.progress.learning import distribution
+from undaunted.progress.snapshot import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +31,7 @@ STATES = {
 _ENDED = ("Z", "X", "")
 STOPPED = ("T", "t")
 _LIMIT_IN_SECONDS_BELOW = 120
+LEAVING = "leaving (interpreter shutdown)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,7 @@ def expired_in_words(expired: Expired) -> str:
         "initial heartbeat": f"no first heartbeat for {age}",
         "section": f"{watch_name(expired)} open for {age}",
         "outside sections": f"outside of sections for {age}",
+        "leaving": f"{LEAVING} for {age}",
         "soft timeout": f"no progress for {age}",
     }.get(expired.watch, f"{expired.watch} for {age}")
     source = f", {expired.source}" if expired.source else ""
@@ -157,6 +160,8 @@ def _summary(evidence: RankEvidence) -> str:
         parts.extend([place.activity] if place.activity else [])
     elif evidence.stacks is None:
         parts.append(f"no stacks: {evidence.reason or 'reason unknown'}")
+    if page.phase is Phase.LEAVING:
+        parts.append(LEAVING)
     open_sections = [name for name, s in page.sections.items() if s.open_since_ns is not None]
     if open_sections:
         parts.append(f"open sections: {printable(', '.join(open_sections))}")

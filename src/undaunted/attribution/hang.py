@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from undaunted.attribution.evidence import (
+    LEAVING,
+    Place,
     RankEvidence,
     expired_in_words,
     place_of,
@@ -24,6 +26,7 @@ from undaunted.attribution.findings import SURE
 from undaunted.attribution.flight.culprits import analyse
 from undaunted.attribution.flight.recording import NotADumpError, Recording, decode
 from undaunted.base.text import name_ranks, one_line
+from undaunted.progress.snapshot import Phase
 from undaunted.progress.timeouts import Expired  # noqa: TC001 - decoded
 
 if TYPE_CHECKING:
@@ -153,13 +156,19 @@ def look(evidence: RankEvidence, *, node: str, now_ns: int) -> Seen:
         state=evidence.state,
         frame=str(place.frame) if place and place.frame else "",
         waits_in=place.waits_in if place else "",
-        activity=place.activity if place else "",
+        activity=_activity(evidence, place),
         iteration=evidence.page.iteration,
         heard_s=None if heard_ns is None else (now_ns - heard_ns) / _NS,
         expired=first,
         late_s=(now_ns - first.deadline_ns) / _NS if first else 0.0,
         reason=evidence.reason,
     )
+
+
+def _activity(evidence: RankEvidence, place: Place | None) -> str:
+    activity = place.activity if place else ""
+    said = any(each.watch == "leaving" for each in evidence.expired)
+    return activity or ("" if said or evidence.page.phase is not Phase.LEAVING else LEAVING)
 
 
 def with_recording(seen: Seen, recorded: Mapping[int, bytes | None]) -> Seen:

@@ -68,7 +68,7 @@ class Stat(NamedTuple):
     ``state`` is one letter (R, S, D, T, t, Z, X, I); ``start_time`` is in clock ticks since boot
     and together with ``pid`` names a process uniquely until the next boot. ``exiting``: it is on
     its way out, or a zombie; set before its files and sockets are closed. ``cpu_s`` is the CPU time
-    of all its threads, in seconds.
+    of all its threads, in seconds; ``ended_children_cpu_s`` that of children it has waited for.
     """
 
     pid: int
@@ -78,6 +78,7 @@ class Stat(NamedTuple):
     start_time: int
     exiting: bool
     cpu_s: float
+    ended_children_cpu_s: float = 0.0
 
 
 def read_stat(pid: int) -> Stat | None:
@@ -102,6 +103,7 @@ def parse_stat(raw: bytes) -> Stat:
         start_time=int(fields[19]),
         exiting=bool(int(fields[6]) & _PF_EXITING),
         cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS_PER_S,
+        ended_children_cpu_s=(int(fields[13]) + int(fields[14])) / _TICKS_PER_S,
     )
 
 
@@ -201,6 +203,14 @@ def descendants(pid: int, spare: Collection[tuple[int, int]] = ()) -> list[int]:
         found.extend(below)
         todo.extend(below)
     return found
+
+
+def cpu_below_s(pid: int) -> float:
+    """Return the CPU time of all processes below ``pid`` that live or were waited for, seconds."""
+    below = [stat for child in descendants(pid) if (stat := read_stat(child)) is not None]
+    own = read_stat(pid)
+    ended_s = sum(stat.ended_children_cpu_s for stat in (own, *below) if stat is not None)
+    return ended_s + sum(stat.cpu_s for stat in below)
 
 
 def children() -> set[int]:

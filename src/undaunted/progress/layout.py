@@ -48,7 +48,8 @@ OUTSIDE_MAX_NS = 20  # R  longest time between two sections
 STOP = 21  # A  0 = go on, 1 = wait before you go on, else see `stop_word`
 STOP_ASKED = 22  # R  0 = nobody asks, 1 = somebody will, 2 + iteration that was asked about last
 STOP_WANTED = 23  # R  why this rank wants all to stop, see `wish_word`; 0 = it does not
-HEAD_BYTES = 24 * WORD_BYTES  # all single words
+LEAVING_NS = 29  # R  when the user's program ended
+HEAD_BYTES = 30 * WORD_BYTES  # all single words
 
 WANTED = ("preempted", "requested", "deadline", "suspect", "invalid", "straggler")
 # In STOP_ASKED:

@@ -81,6 +81,7 @@ def parse_page(page: bytes) -> PageSnapshot:
         first_line_ns=words[layout.FIRST_LINE_NS] or None,
         initialized_ns=words[layout.INITIALIZED_NS] or None,
         first_step_ns=words[layout.FIRST_STEP_NS] or None,
+        leaving_ns=words[layout.LEAVING_NS] or None,
         out_of_section_since_ns=None if open_now else words[layout.LAST_CLOSE_NS] or None,
         outside_max_ns=words[layout.OUTSIDE_MAX_NS],
         outside_histogram=_histogram(words, layout.OUTSIDE_HISTOGRAM),

@@ -24,6 +24,7 @@ class Phase(enum.IntEnum):
     STEPPING = 3  # undaunted.step was called
     SHUT_DOWN = 4  # shutdown_workload_monitoring: no timeouts apply
     FAILED = 5  # an unhandled exception was recorded
+    LEAVING = 6  # the user's program has ended; the interpreter is shutting down
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,7 @@ class PageSnapshot:
     first_line_ns: int | None = None  # the user's program began
     initialized_ns: int | None = None
     first_step_ns: int | None = None
+    leaving_ns: int | None = None  # since when the interpreter is shutting down
     out_of_section_since_ns: int | None = None  # None while a section is open
     outside_max_ns: int = 0  # longest time between two sections
     outside_histogram: tuple[int, ...] = ()

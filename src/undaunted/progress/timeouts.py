@@ -14,11 +14,16 @@ if TYPE_CHECKING:
     from undaunted.progress.limits import Limits
 
 # The last one is of `inprocess`.
-Watch = Literal["initial heartbeat", "heartbeat", "section", "outside sections", "soft timeout"]
+Watch = Literal[
+    "initial heartbeat", "heartbeat", "section", "outside sections", "leaving", "soft timeout"
+]
 
 # At this part of a limit, and not before so many seconds, a rank is looked at: nothing is ended.
 SOFT_PART = 0.25
 SOFT_LEAST_S = 30.0
+# How long an interpreter may take to shut down, unless the limit between heartbeats is longer: it
+# finishes uploads and the last checkpoint, of which nothing is heard meanwhile.
+LEAVING_S = 1800.0
 _NS = 1_000_000_000
 _FOREVER_S = 1e9  # an infinite limit is this one
 
@@ -89,7 +94,8 @@ def check(
     Each open section is judged on its own. Heartbeats are watched once a heartbeat was sent; the
     initial one is until then, unless the rank uses sections instead of heartbeats. Time outside
     sections counts once a section was used; if section ``step`` has a limit and warm-up none, once
-    section ``step`` was used. No limit applies to a rank that was shut down, has recorded an error,
+    section ``step`` was used. A rank whose program has ended has `LEAVING_S`, and nothing else
+    counts. No limit applies to a rank that was shut down, has recorded an error,
     or whose page cannot be read.
 
     Args:
@@ -107,7 +113,12 @@ def check(
         return Check((), None)
     expired, silent = [], []
     looks = [now_ns + _to_ns(soft_s(limit)) for limit in _limits_that_may_begin(limits)]
-    for running in _running(page, limits, started_ns, siblings_monitored):
+    if page.phase is Phase.LEAVING:
+        since_ns = page.leaving_ns or now_ns
+        watches = [_Running("leaving", "", since_ns, max(LEAVING_S, limits.heartbeat_s or 0), "")]
+    else:
+        watches = [*_running(page, limits, started_ns, siblings_monitored)]
+    for running in watches:
         counts_ns = max(running.since_ns, anew_ns)
         paused_ns = sum(length for end, length in pauses if end > counts_ns)
         deadline_ns = counts_ns + _to_ns(running.limit_s) + paused_ns

@@ -205,6 +205,13 @@ class PageWriter:
             self._words[word] = 0
         self._kick()
 
+    def leave(self) -> None:
+        """Say that the program has ended, if it was watched: its interpreter shuts down now."""
+        if self._words[layout.PHASE] in (Phase.INITIALIZED, Phase.STEPPING):
+            self._words[layout.LEAVING_NS] = monotonic_ns()
+            self._words[layout.PHASE] = Phase.LEAVING
+            self._kick()
+
     def milestone(self, name: Milestone) -> None:
         """Store when a milestone was passed, the first time, and tell the agent."""
         word = _MILESTONES[name]

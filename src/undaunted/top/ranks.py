@@ -25,6 +25,7 @@ _PHASES = {
     Phase.STEPPING: "stepping",
     Phase.SHUT_DOWN: "not watched",
     Phase.FAILED: "failed",
+    Phase.LEAVING: "leaving",
 }
 _MILESTONES = {"first_line": "starting", "initialized": "initialized", "first_step": "stepping"}
 _NOT_STARTED = "not started"

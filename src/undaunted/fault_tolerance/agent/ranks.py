@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from undaunted.attribution.communication import COMPILING
 from undaunted.attribution.hang import look, with_recording
+from undaunted.base import process
 from undaunted.base.text import one_line
 from undaunted.coordinator.core import messages as job
 from undaunted.fault_tolerance import advice
@@ -28,7 +30,7 @@ from undaunted.fault_tolerance.ruling import encode
 from undaunted.progress.snapshot import ErrorRecord, PageSnapshot, Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from undaunted.attribution.evidence import RankEvidence
     from undaunted.attribution.hang import Seen
@@ -47,6 +49,11 @@ if TYPE_CHECKING:
 
 _NS = 1_000_000_000
 _MESSAGE = 200  # characters of an error
+# A rank compiles if the processes below it have used so much CPU time in so many seconds, and so
+# many times its limit at most.
+_COMPILER_CPU_S = 0.05
+_COMPILER_S = 1.0
+_COMPILER_LIMITS = 5
 _CHECKPOINT = "checkpoint"  # as `checkpointing.announce` names its events; it imports logging
 
 
@@ -95,6 +102,7 @@ class Ranks:
         self._seen: list[Seen] = []  # what that says
         self._look: asyncio.Future[tuple[list[RankEvidence], list[Seen]]] | None = None
         self._silent: tuple[int, Expired] | None = None  # for whom all are being looked at
+        self._compilers: set[int] = set()  # local ranks seen last whose compilers work
         callbacks = Callbacks(
             limit_passed=self._limit_passed,
             silent=self._fell_silent,
@@ -161,7 +169,9 @@ class Ranks:
         )
         plain = (look(each, node=self._config.node, now_ns=began_ns) for each in seen)
         looked = [with_recording(each, recorded) for each in plain]
+        compilers = set() if how.by_hand else await _compilers_at_work(looked)
         if current is self._round:
+            self._compilers = compilers
             self._keep(current, seen, looked, began_ns, by_hand=how.by_hand)
         asked, self._look = self._look, None
         if asked is not None and not asked.done():
@@ -186,7 +196,8 @@ class Ranks:
         if by_hand:
             return
         self._evidence, self._seen = evidence, looked
-        if silent is None:
+        # Who only compiles does not hang: nothing has failed.
+        if silent is None and not self._compiling(current):
             self._scribe.evidence_collected(evidence, current.stacks_path, began_ns)
 
     def next_look(self) -> asyncio.Future[tuple[list[RankEvidence], list[Seen]]]:
@@ -218,9 +229,26 @@ class Ranks:
     def judge_hang(self) -> None:
         """Say which rank of this node hangs, and post it."""
         current = self._this_round()
+        if (found := self._compiling(current)) is not None:
+            self._scribe.rank_compiles(*found, _COMPILER_LIMITS)
+            self._post(m.GoOn(current.number))
+            return
         judgement = judge_hang(current, self._evidence, self._seen)
         self._scribe.verdict(judgement)
         self._post(m.HangJudged(current.number, judgement.culprits, judgement.event.line))
+
+    def _compiling(self, current: Round) -> tuple[Seen, Expired] | None:
+        """Which rank would be blamed for a hang, and for which limit, though it only compiles."""
+        alarms = [each.expired for each in self._seen if each.expired is not None]
+        if not self._compilers or not alarms:
+            return None
+        alarm = max(alarms, key=lambda each: each.age_s)
+        culprits = judge_hang(current, self._evidence, self._seen).culprits
+        if not self._compilers.issuperset(culprits):
+            return None
+        if alarm.age_s > _COMPILER_LIMITS * alarm.limit_s:
+            return None
+        return self._seen[culprits[0]], alarm
 
     def finding(self, number: int) -> bytes:
         """What a verdict about a round of this node says, for the leader; b"" = there is none."""
@@ -352,3 +380,18 @@ def _in_words(error: ErrorRecord) -> str:
         return f"raised {error.type}: {first}" if first else f"raised {error.type}"
     is_code = error.message.removeprefix("-").isdecimal()
     return f"exits with {error.message if is_code else 1}"
+
+
+async def _compilers_at_work(looked: Sequence[Seen]) -> set[int]:
+    """Return local ranks that compile, and below which processes compute; takes a moment then."""
+    pids = {i: each.pid for i, each in enumerate(looked) if each.activity == COMPILING}
+    if not pids or not any(each.expired for each in looked):
+        return set()
+
+    def used_s() -> dict[int, float]:
+        return {local_rank: process.cpu_below_s(pid) for local_rank, pid in pids.items()}
+
+    before_s = await asyncio.to_thread(used_s)
+    await asyncio.sleep(_COMPILER_S)
+    after_s = await asyncio.to_thread(used_s)
+    return {each for each in pids if after_s[each] - before_s[each] >= _COMPILER_CPU_S}

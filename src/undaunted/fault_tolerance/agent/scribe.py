@@ -57,6 +57,7 @@ class Scribe:
         self._last_traceback = ""
         self._heartbeats_missed = False
         self._stopped_by = ""  # the first signal to the launcher
+        self._hang: e.FailureDetected | None = None  # noticed, and perhaps none
         self._passed_on: set[str] = set()  # signals of the program's that were named
         self._why = ""  # a round is stopped, and nobody is blamed for it
         self._said = ""  # the last line about who is to blame
@@ -363,6 +364,7 @@ class Scribe:
         """The round is to be stopped."""
         if not self._why and self._blamed != stop.round:  # no decision was heard of
             self._why = f"round {stop.round} was stopped: {stop.reason}"
+        self._record_hang()
         self.journal.record(
             e.StopRequested(
                 t=_now_ns(), round=self._round, reason=stop.reason, grace_s=stop.grace_s
@@ -396,6 +398,7 @@ class Scribe:
 
     def round_stopped(self, unkillable: tuple[int, ...]) -> None:
         """No process of the round is left but the ``unkillable``."""
+        self._record_hang()
         self.journal.record(
             e.RoundStopped(t=_now_ns(), round=self._round, unkillable=list(unkillable))
         )
@@ -415,14 +418,39 @@ class Scribe:
     def hang_detected(self, rank: int, expired: Expired) -> None:
         """A rank passed a limit; who is to blame is not known yet."""
         detail = f"{expired.watch}: {expired.age_s:.3f} s, limit {expired.limit_s:g} s"
-        self._failure("hang", rank, expired.deadline_ns, detail)
+        self._detected_ns = _now_ns()
+        self._hang = e.FailureDetected(
+            t=self._detected_ns,
+            round=self._round,
+            kind="hang",
+            rank=rank,
+            since_ns=expired.deadline_ns,
+            detail=detail,
+        )
+
+    def rank_compiles(self, seen: Seen, alarm: Expired, limits: int) -> None:
+        """A limit was passed, but a rank compiles in child processes: that is no hang."""
+        self._hang = None
+        longest = format_duration(limits * alarm.limit_s)
+        self.say(
+            f"rank {seen.rank} (node {seen.node}, pid {seen.pid}) compiles (torch.compile): its "
+            f"child processes are busy. {expired_in_words(alarm)}; it is no hang before {longest}. "
+            "--ft-rank-section-timeouts warmup:TIME,step:TIME gives the first steps more time"
+        )
 
     def spawn_failed(self, detail: str) -> None:
         """The workers could not be started."""
         self._failure("spawn", -1, None, detail)
         self.say(detail, level=ERROR)
 
+    def _record_hang(self) -> None:
+        """Record that a limit was passed, now that it is known to be no rank that compiles."""
+        hang, self._hang = self._hang, None
+        if hang is not None:
+            self.journal.record(hang)
+
     def _failure(self, kind: str, rank: int, since_ns: int | None, detail: str) -> None:
+        self._record_hang()
         self._detected_ns = _now_ns()
         self.journal.record(
             e.FailureDetected(
@@ -437,6 +465,7 @@ class Scribe:
 
     def evidence_collected(self, seen: list[RankEvidence], path: str, began_ns: int) -> None:
         """Stacks and states were gathered since ``began_ns``; they go to ``path``."""
+        self._record_hang()
         self.journal.write_text(path, format_full(seen))
         ranks = [each.rank for each in seen]
         took_ns = _now_ns() - began_ns
@@ -467,6 +496,7 @@ class Scribe:
         Who hangs on one of several nodes is said only if nobody says who does in the whole job.
         """
         event = judgement.event
+        self._record_hang()
         self.journal.record(event)
         of_all = event.kind == "hang" and self._config.nodes is not None
         if not of_all or event.round != self._blamed:
@@ -490,7 +520,8 @@ class Scribe:
         return reason.replace(line, f"{who} hangs, see above") if hangs else reason
 
     def verdict_withdrawn(self) -> None:
-        """Another node was to blame, and the round goes on."""
+        """Another node was to blame, or a rank compiles; the round goes on."""
+        self._record_hang()
         self.root_cause, self._unsaid, self._last_traceback = None, "", ""
 
     def verdict_of(self, number: int) -> tuple[str, bool]:

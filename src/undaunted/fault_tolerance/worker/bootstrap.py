@@ -167,9 +167,12 @@ class Page:
                 self._lose(problem)
 
     def program_ended(self) -> None:
-        """Give what the interpreter still has to do a whole heartbeat timeout of its own."""
-        if self._writer is not None and self._writer.beats:
-            self._writer.heartbeat()
+        """Say that the interpreter shuts down, which has a limit of its own."""
+        if self._writer is not None:
+            try:
+                self._writer.leave()
+            except Exception as error:  # noqa: BLE001 - monitoring must not stop training
+                self._lose(error)
 
     def say(self, consequence: str, reason: object) -> None:
         """Say on standard error what this rank goes without, and why."""
