@@ -28,6 +28,7 @@ from undaunted.checkpointing import (
     RandomState,
     SaveError,
     StructureError,
+    load_dcp,
 )
 from undaunted.checkpointing.files.folder import FolderStorage
 from undaunted.checkpointing.staging import copy
@@ -262,6 +263,20 @@ def test_a_rank_that_was_not_there_keeps_its_generators(checkpoints: Checkpointe
     before = torch.get_rng_state()
     assert checkpoints.load({"random": RandomState(rank=5)}) == 1
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_ranks_that_cannot_reach_each_other_yet_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(SaveError, match="init_process_group"):
+        Checkpointer(tmp_path / "together")
+    with Checkpointer(tmp_path / "mine", process_group="alone") as checkpoints:
+        checkpoints.save(1, {"x": torch.ones(2)})
+        checkpoints.wait()
+        state = {"x": torch.zeros(2)}
+        load_dcp(state, tmp_path / "mine" / "step-00000001")
+    assert state["x"].tolist() == [1, 1]
 
 
 def test_memory_is_there_before_the_first_save(checkpoints: Checkpointer) -> None:

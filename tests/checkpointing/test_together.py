@@ -64,7 +64,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def of_two(folder: Path) -> Outcomes:
     return run(
         *(folder, 2, "experts", "loaders", "large_and_long", "equal_in_other_words", "buffers"),
-        *("warned", "save_own", "load_own"),
+        *("warned", "save_own", "load_own", "parts_alone"),
     )
 
 
@@ -161,3 +161,11 @@ def test_states_of_ranks_that_are_gone_are_named(of_two: Outcomes, folder: Path)
     assert only["number"] == 0
     assert len(only["heard"]) == 4
     assert all("rank 1" in line and "fewer ranks" in line for line in only["heard"])
+
+
+def test_a_part_of_a_tensor_is_not_saved_or_loaded_for_the_whole(of_two: Outcomes) -> None:
+    for save, load in of_two["parts_alone"]:
+        assert save.startswith("SaveError: model.weight is not whole")
+        assert "8 of 16" in save
+        assert load.startswith("DamagedCheckpointError: ")
+        assert "model.weight is not whole" in load

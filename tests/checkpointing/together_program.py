@@ -18,11 +18,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import distribute_tensor
 
-from undaunted.checkpointing import Checkpointer, CheckpointError, PerRank
+from undaunted.checkpointing import Checkpointer, CheckpointError, PerRank, load_dcp
 
 TIMEOUT_S = 60.0
 
@@ -191,6 +193,15 @@ def load_own(rank: int, folder: Path) -> Any:
         "large": large[0].item(),
         "heard": heard.lines,
     }
+
+
+def parts_alone(rank: int, folder: Path) -> Any:
+    """Ranks that each save by themselves, of a model that is sharded over them."""
+    model = fully_shard(nn.Linear(4, 4, bias=False))
+    alone = saved(folder / str(rank), {"model": model}, process_group="alone")
+    half = folder / f"half-{rank}"
+    dcp.save({"model": model.state_dict()}, checkpoint_id=half, no_dist=True)
+    return [*alone, failure(lambda: load_dcp({"model": model}, half, process_group=None))]
 
 
 def main(rank: int, world_size: int, root: Path, scenarios: list[str]) -> None:

@@ -19,7 +19,7 @@ import os
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from undaunted.checkpointing import aborting, announce, finding
 from undaunted.checkpointing.agreement.connect import FAREWELL_S, connect
@@ -77,7 +77,7 @@ class Checkpointer:
         keep: int | None = 3,
         *,
         keep_every: int | None = None,
-        process_group: ProcessGroup | None = None,
+        process_group: ProcessGroup | Literal["alone"] | None = None,
         on_failure: OnFailure = "raise",
         differing: Differing = "refuse",
         slots: int = 1,
@@ -94,7 +94,8 @@ class Checkpointer:
             keep: how many of the newest checkpoints are kept, at least 1; None keeps all.
             keep_every: checkpoints of steps divisible by this are kept as well.
             process_group: the ranks that save together; None means all, or this process alone
-                where ``torch.distributed`` is not initialized.
+                where ``torch.distributed`` is not initialized and WORLD_SIZE is not set or 1;
+                "alone" means this process by itself, in a directory of its own.
             on_failure: what becomes of a save that failed: "raise" raises it at the next ``save``,
                 ``wait`` or ``close``; "retry" tries twice more before; "warn" logs it and goes on.
             differing: what becomes of a save whose ranks have different content under one name, so
@@ -109,7 +110,7 @@ class Checkpointer:
         Raises:
             ValueError: an argument is out of its range.
             OSError: the directory cannot be used.
-            SaveError: the ranks did not come together in time.
+            SaveError: the ranks did not come together in time, or cannot yet.
         """
         check_settings(keep, keep_every, on_failure, differing, slots, timeout, threads)
         self._pid = os.getpid()

@@ -39,7 +39,7 @@ def load_dcp(
             part. A `StructureError` when the folder does not have what the state needs, a
             `DamagedCheckpointError` when a file is missing, cut short or no checkpoint.
     """
-    connected = connect(process_group, timeout)
+    connected = connect(process_group, timeout, may_be_alone=True)
     try:
         load_foreign(state_dict, str(folder), agreement=connected.main, timeout_s=timeout)
     finally:

@@ -11,7 +11,7 @@ import hashlib
 import os
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -100,21 +100,32 @@ class _Farewell:
         self._server = None
 
 
-def connect(process_group: ProcessGroup | None, timeout_s: float) -> Connected:
+def connect(
+    process_group: ProcessGroup | Literal["alone"] | None,
+    timeout_s: float,
+    *,
+    may_be_alone: bool = False,
+) -> Connected:
     """Connect the ranks of a group; all of them together.
 
     Args:
         process_group: None means all ranks; or this process alone where ``torch.distributed`` is
-            not initialized.
+            not initialized. "alone" means this process in any case.
         timeout_s: seconds that this may last.
+        may_be_alone: whether each process may do its work without the others.
 
     Raises:
-        SaveError: not all ranks came together in time.
+        SaveError: not all ranks came together in time; or there are others, as the environment
+            says, and ``torch.distributed`` is not initialized yet.
         ValueError: this process is not in the group.
     """
     import torch.distributed as dist
 
+    if process_group == "alone":
+        return _alone()
     if not (dist.is_available() and dist.is_initialized()):
+        if not may_be_alone:
+            check_alone('A process that saves by itself is given process_group="alone".')
         return _alone()
     rank, world_size = dist.get_rank(process_group), dist.get_world_size(process_group)
     if rank < 0:
@@ -133,6 +144,21 @@ def connect(process_group: ProcessGroup | None, timeout_s: float) -> Connected:
         problem = f"rank {job_ranks[0]} cannot serve the agreement: {invitation.problem}"
         raise SaveError(problem, job_ranks[:1])
     return _join(rank, job_ranks, invitation, link, server, deadline)
+
+
+def check_alone(otherwise: str = "") -> None:
+    """Raise a SaveError if there are other ranks; to be asked where there is no process group.
+
+    Args:
+        otherwise: what else than making one can be done about it.
+    """
+    size = os.environ.get("WORLD_SIZE", "")
+    if size.isdecimal() and int(size) > 1:
+        raise SaveError(
+            f"WORLD_SIZE is {size}, and this rank cannot reach the others: there is no process "
+            "group yet.\nCall torch.distributed.init_process_group before."
+            f"{otherwise and ' '}{otherwise}"
+        )
 
 
 def _alone() -> Connected:

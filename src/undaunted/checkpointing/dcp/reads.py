@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -24,12 +25,15 @@ from undaunted.checkpointing.staging.copy import memory_of
 from undaunted.checkpointing.staging.layout import is_framed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata
     from torch.distributed.checkpoint.planner import LoadPlanner, ReadItem
 
     from undaunted.checkpointing.dcp.sources import Source
+
+# Begin and end in each dimension.
+_Box = list[tuple[int, int]]
 
 # How many names a message lists.
 _NAMED = 10
@@ -159,12 +163,26 @@ class Reads:
     def _resharded(self, name: str, stored: TensorStorageMetadata, value: Any) -> Iterator[Read]:
         """Torch says which part of which chunk goes where."""
         plan = create_default_local_load_plan({name: value}, self._metadata)
+        self._check_covered(name, value, plan.items)
         for item in plan.items:
             assert item.type == LoadItemType.TENSOR
             chunk = _chunk_of(stored, item)
             target = self._planner.resolve_tensor(item)
             offsets, lengths = tuple(item.storage_offsets), tuple(item.lengths)
             yield from self._chunk(name, stored, chunk, target, offsets, lengths)
+
+    def _check_covered(self, name: str, value: Any, items: Sequence[ReadItem]) -> None:
+        """Raise an error if the checkpoint does not have all of this rank's part of a tensor."""
+        wanted, there = _size_here(value), sum(math.prod(item.lengths) for item in items)
+        if there > wanted:  # parts of other programs' checkpoints may overlap
+            there = _covered(items)
+        if there != wanted:
+            raise DamagedCheckpointError(
+                f"{self._path}/.metadata: {name} is not whole: the checkpoint has {there} of "
+                f"{wanted} values of it that this rank needs. Perhaps not all ranks have saved it",
+                self._path,
+                [name],
+            )
 
     def _chunk(
         self,
@@ -242,6 +260,38 @@ def _is_whole(value: torch.Tensor, stored: TensorStorageMetadata) -> bool:
         and stored.chunks[0].sizes == stored.size
         and not hasattr(value, "__create_chunk_list__")
         and not hasattr(value, "local_shards")
+    )
+
+
+def _size_here(value: Any) -> int:
+    """How many values of a tensor this rank has."""
+    if isinstance(value, DTensor) and value.device_mesh.get_coordinate() is None:
+        return 0
+    if hasattr(value, "__create_chunk_list__"):
+        return sum(math.prod(chunk.sizes) for chunk in value.__create_chunk_list__())
+    if hasattr(value, "local_shards"):
+        return sum(shard.tensor.numel() for shard in value.local_shards())
+    return int(value.numel())
+
+
+def _covered(items: Iterable[ReadItem]) -> int:
+    """How many values of a tensor are read, if each is counted once."""
+    of_chunks: dict[Any, list[_Box]] = {}
+    for item in items:
+        pairs = zip(item.dest_offsets, item.lengths, strict=True)
+        box = [(offset, offset + length) for offset, length in pairs]
+        of_chunks.setdefault(item.dest_index, []).append(box)
+    return sum(map(_volume, of_chunks.values()))
+
+
+def _volume(boxes: list[_Box]) -> int:
+    """The volume of the union of boxes: cut where any of them begins or ends, slice by slice."""
+    if not boxes or not boxes[0]:
+        return len(boxes[:1])
+    ends = sorted({end for box in boxes for end in box[0]})
+    return sum(
+        (end - start) * _volume([box[1:] for box in boxes if box[0][0] <= start < box[0][1]])
+        for start, end in itertools.pairwise(ends)
     )
 
 

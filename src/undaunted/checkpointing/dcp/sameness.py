@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -240,6 +241,31 @@ def check_plans(plans: Sequence[SavePlan]) -> None:
             "one name is saved once: give what differs from rank to rank a name for each rank",
             _ranks_of(plans, names[0]),
         )
+
+
+def check_whole(plans: Sequence[SavePlan]) -> None:
+    """Look for tensors of which the ranks that save have a part only.
+
+    Args:
+        plans: of all ranks, as in :func:`check_plans`.
+
+    Raises:
+        SaveError: names one.
+    """
+    parts: dict[str, dict[Any, int]] = {}
+    sizes: dict[str, int] = {}
+    for plan in plans:
+        for item in plan.items:
+            if (data := item.tensor_data) is not None:
+                name = item.index.fqn
+                parts.setdefault(name, {})[item.index.offset] = math.prod(data.chunk.sizes)
+                sizes[name] = math.prod(data.size)
+    for name, of_name in parts.items():
+        if sum(of_name.values()) < sizes[name]:
+            raise SaveError(
+                f"{name} is not whole: the ranks that save have {sum(of_name.values())} of "
+                f"{sizes[name]} values of it.\nAll ranks that have a part of it save together"
+            )
 
 
 def _kind(item: WriteItem) -> str | tuple[str, object, object]:

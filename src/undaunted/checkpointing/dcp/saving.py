@@ -361,6 +361,7 @@ class Saver:
         proposals = [msgspec.msgpack.decode(one, type=_Proposal) for one in encoded]
         local = [plan_codec.decode_plan(one.plan) for one in proposals]
         sameness.check_plans(local)
+        sameness.check_whole(local)
         contents = [one.content for one in proposals]
         sameness.check_content(local, contents, self._differing, refuse=self._refuse_differing)
         # a list of its own: a planner may change it, as that of torch 2.6 did
