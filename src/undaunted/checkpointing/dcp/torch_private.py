@@ -40,6 +40,14 @@ def copy_each(destinations: Sequence[torch.Tensor], sources: Sequence[torch.Tens
         destination.copy_(source)
 
 
+def flattened(state_dict: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the values of a nested state by name, and their paths, as torch's planners do."""
+    from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+
+    flat, paths = flatten_state_dict(state_dict)
+    return flat, paths
+
+
 def default_store() -> Any:
     """Return a store that all ranks reach, over a connection of its own where torch can make one.
 
