@@ -193,6 +193,8 @@ class Filling:
         elif not node.is_there or any(path == owner[: len(path)] for owner in self._owners):
             self._lacks(path)
         else:
+            if isinstance(mine, list):
+                self._finish.append(lambda: _keep_list(box, key, mine))
             self._make(box, key, node, path, mine)
 
     def _lacks(self, path: Path) -> None:
@@ -430,6 +432,13 @@ def _is_protected(value: Any) -> bool:
 
 def _item(value: Any, at: Any) -> Any:
     return value[at] if isinstance(value, (list, tuple)) and at < len(value) else None
+
+
+def _keep_list(box: Any, key: Any, mine: list[Any]) -> None:
+    """Give the content of a list to the one that the state has."""
+    if type(box[key]) is list:
+        mine[:] = box[key]
+        box[key] = mine
 
 
 def _refill(mine: MutableMapping[Any, Any], content: Mapping[Any, Any]) -> None:
