@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import datetime as dt
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +59,7 @@ def test_tensors_are_filled_in_place(tmp_path: Path) -> None:
 
 def test_a_part_can_be_loaded(tmp_path: Path) -> None:
     save(tmp_path, {"a": torch.ones(2), "b": torch.ones(3), "n": {"x": 1, "y": 2}})
-    mine = {"b": torch.zeros(3), "n": {"y": 0}}
+    mine: dict[str, Any] = {"b": torch.zeros(3), "n": {"y": 0}}
     read(mine, tmp_path)
     assert mine.keys() == {"b", "n"}
     assert mine["b"].tolist() == [1, 1, 1]
@@ -125,7 +124,7 @@ def test_an_optimizer_that_had_no_state_loses_it(tmp_path: Path) -> None:
     [
         ({"a": torch.zeros(2), "c": 1, "d": 1}, "has no c, d: the model"),
         ({"a": torch.zeros(3)}, r"a was saved as \(2,\), the state has \(3,\) there"),
-        ({"a": None}, "a is a tensor, the state has NoneType there"),
+        ({"a": [torch.zeros(2)], "b": torch.zeros(2)}, "has no b"),
         ({str(n): n for n in range(30)}, r"and 20 more"),
     ],
 )
@@ -139,18 +138,19 @@ class Own:
     """A type nobody has allowed."""
 
 
-@pytest.mark.parametrize("value", [Own(), dt.timedelta(1), {"deep": (Own(), 1)}])
+@pytest.mark.parametrize("value", [Own(), [Own()], {"deep": (Own(), 1)}])
 def test_types_that_are_not_allowed_are_named(value: Any, tmp_path: Path) -> None:
-    save(tmp_path, {"a": torch.ones(2), "own": {"x": value}})
-    with pytest.raises(CheckpointError, match=r"own\.x.*(Own|timedelta)") as caught:
-        read({"own": {"x": {"deep": None}} if isinstance(value, dict) else {"x": None}}, tmp_path)
+    with torch.serialization.safe_globals([Own]):
+        save(tmp_path, {"a": torch.ones(2), "own": {"x": value}})
+    with pytest.raises(CheckpointError, match=r"own\.x.*Own") as caught:
+        read({"own": {"x": None}}, tmp_path)
     assert "torch.serialization.add_safe_globals" in str(caught.value)
 
 
 def test_types_that_were_allowed(tmp_path: Path) -> None:
-    save(tmp_path, {"own": Own()})
     mine = {"own": None}
     with torch.serialization.safe_globals([Own]):
+        save(tmp_path, {"own": Own()})
         read(mine, tmp_path)
     assert isinstance(mine["own"], Own)
 

@@ -274,12 +274,16 @@ def test_what_cannot_be_planned_or_copied_is_named(arena: Arena) -> None:
     for name, value, message in (
         ("lock", threading.Lock(), "lock cannot be saved: TypeError"),
         ("own", {"f": lambda: 1}, r"own\.f cannot be saved: \w*Error"),
-        ("model", {"w": torch.ones(3, device="meta")}, r"model\.w is on the meta device"),
+        ("lazy", torch.nn.LazyLinear(1), r"lazy\.\w* has no values yet"),
+        ("text", {"\ud800": 1}, r"text\.\\ud800 cannot be saved"),
+        ("keys", {"x": {frozenset(): 1}}, r"keys\.x has the key frozenset\(\), of type frozenset"),
     ):
-        planned = Saver(alone()).plan({"a": torch.ones(1), name: value}, 10)
-        with pytest.raises(CheckpointError, match=message):
-            planned.stage(arena)
-        assert arena.generation == 0
+        with pytest.raises(SaveError, match=message):
+            Saver(alone()).plan({"a": torch.ones(1), name: value}, 10)
+    planned = Saver(alone()).plan({"model": {"w": torch.ones(3, device="meta")}}, 10)
+    with pytest.raises(CheckpointError, match=r"model\.w is on the meta device"):
+        planned.stage(arena)
+    assert arena.generation == 0
 
 
 def test_a_planner_that_converts(tmp_path: Path) -> None:

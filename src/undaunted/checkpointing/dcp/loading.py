@@ -7,23 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.checkpoint import DefaultLoadPlanner
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from undaunted.checkpointing.agreement.messages import Failure
-from undaunted.checkpointing.dcp import additions, paths
+from undaunted.checkpointing.dcp import filling
 from undaunted.checkpointing.dcp import metadata as metadata_file
 from undaunted.checkpointing.dcp.garbage import collection_paused
-from undaunted.checkpointing.dcp.optimizers import state_to_fill
 from undaunted.checkpointing.dcp.reads import Read, Reads, listed
 from undaunted.checkpointing.dcp.sources import Foreign, Source, Verified
-from undaunted.checkpointing.dcp.stateful import is_stateful
 from undaunted.checkpointing.dcp.states import check_mapping
 from undaunted.checkpointing.errors import CheckpointError, DamagedCheckpointError
 from undaunted.checkpointing.files.reading import AT_ONCE_BYTES, Piece, in_batches
-from undaunted.checkpointing.per_rank import PerRank
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from torch.distributed.checkpoint.metadata import Metadata
 
@@ -46,10 +42,9 @@ def load(
     """Fill a state from a checkpoint; all ranks call this for the same checkpoint.
 
     Tensors are filled in place, whatever the world size and distribution they were saved with.
-    Objects with ``state_dict`` and ``load_state_dict`` are given theirs; an optimizer need not have
-    made a step. Everything else is replaced in ``state_dict``; dictionaries and lists also get what
-    was saved in them and is not there yet. When this raises, the tensors may
-    be filled in part.
+    Objects with ``state_dict`` and ``load_state_dict`` are given everything that was saved of them.
+    Everything else is replaced in ``state_dict``. When this raises, the tensors may be filled in
+    part.
 
     Args:
         state_dict: of the structure that was saved, or a part of it.
@@ -100,7 +95,7 @@ def fill(
     """Fill a state from a source; see :func:`load`."""
     beside = agreement.world_size > 1 and os.environ.get("LOCAL_WORLD_SIZE") != "1"
     loading = _Loading(state_dict, source, expect, beside)
-    known = _together("wanted", loading.look, agreement, timeout_s, additions.compare)
+    known = _together("wanted", loading.look, agreement, timeout_s, filling.compare)
     _together("read", lambda: loading.read(known), agreement, timeout_s)
     _together("filled", loading.hand_over, agreement, timeout_s)
 
@@ -145,35 +140,27 @@ class _Loading:
         self._source = source
         self._expect = expect
         self._beside = beside
-        self._state: dict[str, Any] = {}
-        self._objects: dict[str, Any] = {}
         self._planner = DefaultLoadPlanner()
         self._metadata: Metadata | None = None
-        self._wanted: dict[str, Any] = {}
-        self._additions: additions.Additions | None = None
-        self._new: dict[str, Any] = {}
+        self._filling: filling.Filling | None = None
 
     def look(self) -> bytes:
         """Compare the state with the metadata; returns what the other ranks have to know."""
         check_mapping(self._given)
         metadata = self._metadata = self._read_metadata()
         with collection_paused(), torch.no_grad():  # else DTensors make nodes of a graph
-            self._state = dict(_to_fill(self._given, metadata))
-            self._planner.set_up_planner(self._state, metadata, is_coordinator=False)
-            self._wanted = dict(self._planner.state_dict)
-            self._additions = additions.Additions(
-                self._given, metadata, self._wanted, self._planner.mappings
-            )
-        return self._additions.told()
+            self._filling = filling.Filling(self._given, metadata, self._source.path)
+        return self._filling.told()
 
     def read(self, nobodys: bytes) -> bytes:
         """Fill the tensors, and read everything else."""
         assert self._metadata is not None
-        assert self._additions is not None
+        assert self._filling is not None
         with collection_paused(), torch.no_grad():
-            self._new = self._additions.settle(nobodys)
-            reads = Reads(self._planner, self._metadata, self._source, self._objects.__setitem__)
-            wanted = reads.of({**self._wanted, **self._new})
+            self._filling.settle(nobodys)
+            self._planner.set_up_planner(self._filling.wanted, self._metadata)
+            reads = Reads(self._planner, self._metadata, self._source, self._filling.place)
+            wanted = reads.of(dict(self._planner.state_dict))
         self._expect(sum(read.length for read in wanted))
         for file, of_file in _by_file(wanted).items():
             shared = self._beside and _is_shared(of_file)
@@ -182,19 +169,9 @@ class _Loading:
         return b""
 
     def hand_over(self) -> bytes:
-        """Put objects to their places, and give everything to those it belongs to."""
-        assert self._additions is not None
-        places = paths.Places(self._state)
-        for name, value in self._objects.items():
-            if name not in self._new:
-                places.put(self._planner.mappings[name], value)
-        self._additions.put(places, {**self._new, **self._objects})
-        for key, value in self._state.items():
-            owner = self._given[key]
-            if is_stateful(owner):
-                owner.load_state_dict(value)
-            else:
-                self._given[key] = value
+        """Give everything to those it belongs to."""
+        assert self._filling is not None
+        self._filling.hand_over()
         return b""
 
     def _read_metadata(self) -> Metadata:
@@ -237,39 +214,6 @@ class _Loading:
         names = list(dict.fromkeys(name for _, name in sorted(found)))
         message = f"{damaged}; it has {listed(names)}" if names else str(damaged)
         return DamagedCheckpointError(message, f"{self._source.path}/{file}", names, block)
-
-
-def _to_fill(given: dict[str, Any], metadata: Metadata) -> Iterator[tuple[str, Any]]:
-    """Yield what is to be filled; that of objects which do without what was not saved is less."""
-    for key, value in sorted(given.items(), key=lambda item: str(item[0])):
-        if isinstance(value, torch.optim.Optimizer):
-            yield key, state_to_fill(value, key, metadata)
-        elif isinstance(value, PerRank):
-            if value.saved_part(f"{key}.", metadata.state_dict_metadata):
-                yield key, _part_to_fill(value.state_dict(), str(key), metadata)
-        else:
-            yield key, paths.own_containers(value.state_dict()) if is_stateful(value) else value
-
-
-def _part_to_fill(now: dict[str, Any], key: str, metadata: Metadata) -> dict[str, Any]:
-    """Return what the checkpoint has of a rank's own state, in the memory of the state if it fits.
-
-    Args:
-        now: state by the name of the rank.
-        key: in the state around it.
-        metadata: of the checkpoint.
-    """
-    places = paths.Places({})
-    for name, path in (metadata.planner_data or {}).items():
-        if path[0] != key or len(path) == 1 or path[1] not in now:
-            continue
-        value, stored = None, metadata.state_dict_metadata[name]
-        if isinstance(stored, TensorStorageMetadata):
-            value = paths.get(now, path[1:])
-            if not isinstance(value, torch.Tensor) or value.shape != stored.size:
-                value = torch.empty(stored.size, dtype=stored.properties.dtype, device="cpu")
-        places.put(path[1:], value)
-    return dict(places.root)
 
 
 def _by_file(reads: Sequence[Read]) -> dict[str, list[Read]]:

@@ -1,22 +1,77 @@
-"""Reading what is not a tensor: with ``weights_only``, so that a file cannot run code."""
+"""What is not a tensor: read with ``weights_only``, so that a file cannot run code."""
 
 from __future__ import annotations
 
+import argparse
+import collections
+import datetime as dt
+import decimal
+import fractions
 import functools
 import io
+import pathlib
 import pickle
-from typing import Any
+import uuid
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from undaunted.checkpointing.errors import CheckpointError, DamagedCheckpointError
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
-def load_object(content: bytes | bytearray, name: str, path: str) -> Any:
+# Types of the standard library whose making does nothing else.
+_HARMLESS: tuple[type, ...] = (
+    bool, bytes, dict, float, frozenset, int, list, range, slice, str, tuple,
+    collections.defaultdict, collections.deque,
+    dt.date, dt.datetime, dt.time, dt.timedelta, dt.timezone,
+    decimal.Decimal, fractions.Fraction, uuid.UUID, argparse.Namespace, io.BytesIO,
+    pathlib.Path, pathlib.PosixPath, pathlib.WindowsPath,
+    pathlib.PurePath, pathlib.PurePosixPath, pathlib.PureWindowsPath,
+)  # fmt: skip
+
+# torch's reader appends to nothing but lists, and sets items of nothing but dictionaries.
+_MADE_FROM: dict[type, Callable[[Any], tuple[Any, tuple[Any, ...]]]] = {
+    collections.deque: lambda value: (collections.deque, (list(value), value.maxlen)),
+    collections.defaultdict: lambda value: (
+        collections.defaultdict,
+        (value.default_factory, dict(value)),
+    ),
+    uuid.UUID: lambda value: (uuid.UUID, (str(value),)),
+}
+
+
+class _Pickler(pickle.Pickler):
+    """Writes objects so that torch's reader makes them."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, DTensor):
+            raise TypeError(
+                "a DTensor in an object is not saved: put it into a list or dictionary of its own"
+            )
+        make = _MADE_FROM.get(type(value))
+        return NotImplemented if make is None else make(value)
+
+
+_PICKLING = SimpleNamespace(__name__=pickle.__name__, Pickler=_Pickler)
+
+
+def dump(value: Any) -> io.BytesIO:
+    """Return what ``torch.save`` writes of an object."""
+    buffer = io.BytesIO()
+    torch.save(value, buffer, pickle_module=_PICKLING)
+    return buffer
+
+
+def load_object(content: bytes | bytearray | memoryview, name: str, path: str) -> Any:
     """Return what ``torch.save`` has written; tensors in it come to the CPU.
 
-    Plain Python data, tensors and numpy arrays can be read, and what the program has allowed with
-    ``torch.serialization.add_safe_globals``.
+    Plain Python data, tensors, numpy arrays and harmless types of the standard library can be read,
+    and what the program has allowed with ``torch.serialization.add_safe_globals``.
 
     Args:
         content: of the item.
@@ -28,7 +83,7 @@ def load_object(content: bytes | bytearray, name: str, path: str) -> Any:
         DamagedCheckpointError: it is something else than what was written.
     """
     try:
-        with torch.serialization.safe_globals(_of_numpy()):
+        with _allowed():
             return torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
     except pickle.UnpicklingError as error:
         raise CheckpointError(_not_allowed(content, name, path)) from error
@@ -41,13 +96,22 @@ def load_object(content: bytes | bytearray, name: str, path: str) -> Any:
 def refused_types(content: bytes | bytearray | memoryview) -> list[str]:
     """Return the types for which ``load_object`` refuses what ``torch.save`` has written."""
     try:
-        with torch.serialization.safe_globals(_of_numpy()):
+        with _allowed():
             return list(torch.serialization.get_unsafe_globals_in_checkpoint(io.BytesIO(content)))
     except Exception:  # noqa: BLE001 - what is made of it is only a message
         return []
 
 
-def _not_allowed(content: bytes | bytearray, name: str, path: str) -> str:
+@contextmanager
+def _allowed() -> Iterator[None]:
+    """Allow what is harmless; afterwards only what the program has allowed is."""
+    already = set(torch.serialization.get_safe_globals())
+    more = [one for one in _harmless() if one not in already]
+    with torch.serialization.safe_globals(more):
+        yield
+
+
+def _not_allowed(content: bytes | bytearray | memoryview, name: str, path: str) -> str:
     types = refused_types(content)
     return (
         f"{path}: {name} has objects of types that are not read from a file without your consent: "
@@ -57,6 +121,14 @@ def _not_allowed(content: bytes | bytearray, name: str, path: str) -> str:
 
 
 @functools.lru_cache(maxsize=1)
+def _harmless() -> list[Any]:
+    """Types as ``safe_globals`` takes them: also by the names that other versions write."""
+    paths = [t for t in _HARMLESS if t.__module__.startswith("pathlib")]
+    modules = ("pathlib", "pathlib._local")
+    named = [(t, f"{module}.{t.__name__}") for t in paths for module in modules]
+    return [*_HARMLESS, *named, *_of_numpy()]
+
+
 def _of_numpy() -> list[Any]:
     """What arrays and scalars of numpy are made of."""
     try:

@@ -90,7 +90,7 @@ class Reads:
             planner: of torch; it knows the state.
             metadata: of the checkpoint.
             source: of the files.
-            place: called with name and value of each object.
+            place: called with name and value of each object, and of each tensor that is made here.
         """
         self._planner = planner
         self._metadata = metadata
@@ -104,26 +104,21 @@ class Reads:
     def of(self, state_dict: dict[str, Any]) -> list[Read]:
         """Return what has to be read for a flat state.
 
+        Args:
+            state_dict: tensors to fill, and None for what is made here.
+
         Raises:
             StructureError: the checkpoint does not have what the state needs.
             DamagedCheckpointError: the metadata contradict themselves.
         """
         known = self._metadata.state_dict_metadata
-        missing = [name for name in state_dict if name not in known]
-        if missing:
-            raise StructureError(
-                f"{self._path} has no {listed(missing)}: the model or optimizer is not the one "
-                "that was saved; leave out of the state what is not in the checkpoint"
-            )
         reads: list[Read] = []
         for name, value in state_dict.items():
             stored = known[name]
             if not isinstance(stored, TensorStorageMetadata):
                 reads.append(replace(self._object(name), whole=True))
-            elif not isinstance(value, torch.Tensor):
-                raise StructureError(
-                    f"{self._path}: {name} is a tensor, the state has {type(value).__name__} there"
-                )
+            elif value is None:
+                reads += self._new(name, stored)
             elif value.shape != stored.size:
                 raise StructureError(
                     f"{self._path}: {name} was saved as {tuple(stored.size)}, the state has "
@@ -138,8 +133,22 @@ class Reads:
                 reads += self._resharded(name, stored, value)
         return reads
 
-    def _object(self, name: str) -> Read:
-        info = self._info(MetadataIndex(name))
+    def _new(self, name: str, stored: TensorStorageMetadata) -> list[Read]:
+        """A tensor, whole, that the state does not have."""
+        chunk = stored.chunks[0]
+        index = MetadataIndex(name, chunk.offsets)
+        if chunk.sizes == stored.size and not self._is_framed(self._info(index)):
+            return [replace(self._object(name, index), whole=True)]
+        tensor = torch.empty(stored.size, dtype=stored.properties.dtype, device="cpu")
+        self._planner.state_dict[name] = tensor
+        self._place(name, tensor)
+        return self.of({name: tensor})
+
+    def _is_framed(self, info: Any) -> bool:
+        return self._framed and is_framed(info.offset)
+
+    def _object(self, name: str, index: MetadataIndex | None = None) -> Read:
+        info = self._info(index or MetadataIndex(name))
         path = f"{self._path}/{info.relative_path}"
         return Read(
             info.relative_path,
@@ -200,7 +209,7 @@ class Reads:
         sizes, dtype = tuple(chunk.sizes), stored.properties.dtype
         lengths = tuple(lengths or sizes)
         rest = tuple(offsets or (0,) * len(sizes))
-        if not (self._framed and is_framed(info.offset)):
+        if not self._is_framed(info):
             return [self._serialised(name, info, target, rest, lengths)]
         start = info.offset + HEAD_BYTES
         length = math.prod(lengths) * dtype.itemsize

@@ -1,13 +1,11 @@
-"""Objects that can be saved and would be refused when loading: said when they are saved."""
+"""Objects that loading would refuse: they are refused when they are saved."""
 
 from __future__ import annotations
 
-import logging
 import re
 
-from undaunted.checkpointing.dcp.objects import refused_types
-
-_log = logging.getLogger(__name__)
+from undaunted.checkpointing.dcp.objects import load_object, refused_types
+from undaunted.checkpointing.errors import CheckpointError, SaveError
 
 # Names of classes and functions, as protocol 2 of pickle has them; other bytes may look like it.
 _NAMES = re.compile(rb"c([\w.]+\n[\w.]+)\n")
@@ -19,38 +17,44 @@ _REMEMBERED = 10_000
 
 
 class Refusals:
-    """Looks for types that are not read from a file without consent; each is told once."""
+    """Looks for types that are not read from a file without consent."""
 
     def __init__(self) -> None:
         """Nothing is known yet."""
         self._seen: set[bytes] = set()
         self._long: set[str] = set()
-        self._told: set[str] = set()
 
-    def look(self, content: memoryview, name: str) -> None:
-        """Warn of types in what ``torch.save`` has made of an object.
+    def look(self, content: memoryview, name: str, *, anyway: bool = False) -> None:
+        """Look at what ``torch.save`` has made of an object.
 
         Args:
             content: what it has made.
             name: of the object in the state.
+            anyway: look although it names no types that were not there before.
+
+        Raises:
+            SaveError: it could not be loaded; names the types.
         """
-        if len(content) > _SHORT_BYTES:
+        long = len(content) > _SHORT_BYTES
+        if long:
             if name in self._long or len(self._long) >= _REMEMBERED:
                 return
             self._long.add(name)
         new = set(_NAMES.findall(content[:_LOOKED_AT_BYTES])) - self._seen
-        if not new:
+        if not (new or anyway):
             return
+        if types := refused_types(content):
+            self._long.discard(name)
+            raise SaveError(
+                f"{name} has objects of types that loading would refuse: {', '.join(types)}. Save "
+                "plain data in their place, or call torch.serialization.add_safe_globals([...]) "
+                "with these types before saving and before loading"
+            )
+        if not long:
+            try:
+                load_object(content, name, "the copy in memory")
+            except CheckpointError as error:
+                raise SaveError(f"{name} cannot be loaded once it is saved: {error}") from error
         if len(self._seen) + len(new) > _REMEMBERED:
             self._seen.clear()
         self._seen |= new
-        types = [one for one in refused_types(content) if one not in self._told]
-        if types:
-            self._told.update(types)
-            _log.warning(
-                "%s has objects of types that loading the checkpoint is going to refuse: %s. Save "
-                "plain data in their place, or call torch.serialization.add_safe_globals([...]) "
-                "with these types before loading (before saving as well, and this is not said)",
-                name,
-                ", ".join(types),
-            )

@@ -12,23 +12,38 @@ from typing import TYPE_CHECKING, Any
 from torch.distributed.checkpoint import DefaultSavePlanner
 from torch.distributed.checkpoint.planner import WriteItemType
 
+from undaunted.checkpointing.dcp import objects
 from undaunted.checkpointing.dcp.objects import load_object
 from undaunted.checkpointing.dcp.refusals import Refusals
+from undaunted.checkpointing.errors import SaveError
 
 if TYPE_CHECKING:
     import torch
-    from torch.distributed.checkpoint.planner import SavePlanner, WriteItem
+    from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
 
 _PLAIN = frozenset({bool, int, float, str, bytes, type(None)})
 # What a step's number and the like leave behind must not pile up.
 _REMEMBERED = 10_000
 _SHORT = 4096
+_LONG_BITS = 2000
 
 
 def is_plain(value: Any) -> bool:
     """Whether a value cannot change and is told by its ``repr``."""
     kind = type(value)
-    return kind in _PLAIN or (kind is tuple and all(type(one) in _PLAIN for one in value))
+    if kind is int:  # longer ones torch writes and does not read
+        return int(value).bit_length() < _LONG_BITS
+    if kind is tuple:
+        return all(type(one) in _PLAIN and is_plain(one) for one in value)
+    return kind in _PLAIN
+
+
+def _is_simple(value: Any) -> bool:
+    """Whether a value is made of plain ones, so that there is no doubt that it can be loaded."""
+    kind = type(value)
+    if kind in (list, tuple, set):
+        return all(map(_is_simple, value))
+    return is_plain(value)
 
 
 class Written:
@@ -38,25 +53,44 @@ class Written:
         self._known: dict[str, bytes] = {}
         self._refusals = Refusals()
 
+    def check(self, planner: SavePlanner, plan: SavePlan) -> None:
+        """Raise a SaveError for an object in a plan that could not be loaded."""
+        for item in plan.items:
+            if item.type == WriteItemType.BYTE_IO and _saves_by_default(planner):
+                value = planner.lookup_object(item.index)
+                if not _is_simple(value):
+                    self._serialise(value, item, anyway=True)
+
     def resolve(self, planner: SavePlanner, item: WriteItem) -> torch.Tensor | io.BytesIO:
-        """Return what the planner gives for an item; says which objects are refused later."""
+        """Return what the planner gives for an item.
+
+        Raises:
+            SaveError: it could not be loaded.
+        """
         if item.type != WriteItemType.BYTE_IO or not _saves_by_default(planner):
             return planner.resolve_data(item)
         value = planner.lookup_object(item.index)
         if not is_plain(value):
-            serialised: Any = planner.resolve_data(item)
-            self._refusals.look(serialised.getbuffer(), item.index.fqn)
-            return serialised
+            return self._serialise(value, item)
         name = repr(value)
         content = self._known.get(name)
         if content is None:
-            made: Any = planner.resolve_data(item)
-            content = made.getvalue()
+            content = objects.dump(value).getvalue()
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
             if len(content) <= _SHORT:
                 self._known[name] = content
         return io.BytesIO(content)
+
+    def _serialise(self, value: Any, item: WriteItem, *, anyway: bool = False) -> io.BytesIO:
+        try:
+            serialised = objects.dump(value)
+        except Exception as error:
+            raise SaveError(
+                f"{item.index.fqn} cannot be saved: {type(error).__name__}: {error}"
+            ) from error
+        self._refusals.look(serialised.getbuffer(), item.index.fqn, anyway=anyway)
+        return serialised
 
 
 def _saves_by_default(planner: SavePlanner) -> bool:

@@ -7,11 +7,12 @@ have decided is used again: then a save costs one small agreement and the copy.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import msgspec
 import torch
 from torch.distributed.checkpoint import DefaultSavePlanner
+from torch.distributed.checkpoint.default_planner import create_default_local_save_plan
 from torch.distributed.checkpoint.metadata import StorageMeta
 
 from undaunted.checkpointing.agreement.messages import Failure
@@ -283,14 +284,17 @@ class Saver:
         """Return the fingerprint of the state, and the local plan where one was made for it."""
         plain = states.plain(state_dict)
         with states.collisions_named():
-            planner.set_up_planner(plain, StorageMeta(), self._agreement.rank == 0)
+            planner.set_up_planner(plain.content, StorageMeta(), self._agreement.rank == 0)
+        if _flattens(planner):
+            planner.mappings.update(plain.noted.entries)
         if _plans_by_default(planner):
             with torch.no_grad():  # else DTensors make nodes of a graph
-                structure = fingerprints.fingerprint(planner.state_dict)
+                structure = states.named(fingerprints.fingerprint, planner.state_dict)
             if structure is not None:
-                return None, structure
+                noted = msgspec.msgpack.encode(list(plain.noted.entries))
+                return None, fingerprints.digest(structure + noted)
             states.check_layouts(planner.state_dict)
-        local = planner.create_local_plan()
+        local = _local_plan(planner)
         return local, fingerprints.digest(plan_codec.encode_plan(local))
 
     def _compare(self, looks: Sequence[bytes]) -> bytes:
@@ -326,9 +330,10 @@ class Saver:
         overall: list[_Overall] = []
         try:
             with collection_paused():
-                local = local or planner.create_local_plan()
+                local = local or _local_plan(planner)
                 content = self._content(local, planner, state_dict)
                 mine = msgspec.msgpack.encode(_Proposal(plan_codec.encode_plan(local), content))
+            self._written.check(planner, local)
         except Exception as error:  # noqa: BLE001 - as above
             mine, cause = Failure.of(error), error
 
@@ -375,6 +380,21 @@ class Saver:
         structure = fingerprints.digest(b"".join(structures)).hex()
         decision = _Decision(self._number, parts, structure, apart)
         return decision, _Overall(looks, overall, files)
+
+
+def _flattens(planner: SavePlanner) -> TypeGuard[DefaultSavePlanner]:
+    return isinstance(planner, DefaultSavePlanner) and planner.flatten_state_dict
+
+
+def _local_plan(planner: SavePlanner) -> SavePlan:
+    """Return the plan of this rank; what a planner of torch's cannot plan is named."""
+    if not _flattens(planner):
+        return planner.create_local_plan()
+    return states.named(lambda _: planner.create_local_plan(), planner.state_dict, _encoded_alone)
+
+
+def _encoded_alone(flat: dict[str, Any]) -> None:
+    plan_codec.encode_plan(create_default_local_save_plan(flat, is_coordinator=True))
 
 
 def _plans_by_default(planner: SavePlanner) -> bool:

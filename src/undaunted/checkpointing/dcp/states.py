@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+from torch.distributed.tensor import DTensor
+from torch.nn.parameter import is_lazy
 
+from undaunted.checkpointing.dcp.containers import TUPLE, Noted
 from undaunted.checkpointing.dcp.stateful import is_stateful
 from undaunted.checkpointing.errors import CheckpointError, SaveError, StructureError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from undaunted.checkpointing.dcp.containers import Path
+
+_Result = TypeVar("_Result")
+
+# Of these there may be thousands.
+_ATOMS = (str, int, float, type(None))
 _LAYOUTS = (torch.strided, torch.sparse_coo)
 
 
@@ -26,30 +37,84 @@ def check_mapping(state: Any, error: type[CheckpointError] = StructureError) -> 
         )
 
 
-def plain(state: Any) -> dict[str, Any]:
-    """Return a state with the ``state_dict`` of each object that has one.
+@dataclass
+class Plain:
+    """A state of dictionaries, lists and values, with the state of each object in it.
+
+    Attributes:
+        content: the state.
+        noted: what the names in it do not tell.
+        owners: each object that was asked for its state, and that, by path.
+    """
+
+    content: dict[str, Any]
+    noted: Noted
+    owners: dict[Path, tuple[Any, Any]]
+
+
+def plain(state: Any) -> Plain:
+    """Return a state with the ``state_dict`` of each object that has one, at any depth.
 
     Raises:
         SaveError: it is no dictionary, or an entry does not give its state.
     """
     check_mapping(state, SaveError)
-    return {key: _plain(key, value) for key, value in state.items()}
+    made = Plain({}, Noted(), {})
+    made.content = {key: _plain((str(key),), value, made) for key, value in state.items()}
+    return made
 
 
-def _plain(key: Any, value: Any) -> Any:
-    if not is_stateful(value):
+def _plain(path: Path, value: Any, made: Plain, *, owned: bool = False) -> Any:
+    """Return a value without objects; what ``state_dict`` has given has none that are asked."""
+    if isinstance(value, _ATOMS):
         return value
+    if not owned and is_stateful(value):
+        state = _state_of(path, value)
+        made.owners[path] = value, state
+        return _plain(path, state, made, owned=True)
+    if isinstance(value, Mapping):
+        made.noted.mapping(path, value)
+        return {k: _plain((*path, str(k)), v, made, owned=owned) for k, v in value.items()}
+    if isinstance(value, list) or (isinstance(value, tuple) and _is_taken_apart(value, owned)):
+        inner = [
+            one if isinstance(one, _ATOMS) else _plain((*path, at), one, made, owned=owned)
+            for at, one in enumerate(value)
+        ]
+        if isinstance(value, tuple):
+            made.noted.add(path, TUPLE, "")
+            return inner
+        return value if all(map(operator.is_, inner, value)) else inner
+    return value
+
+
+def _is_taken_apart(value: Any, owned: bool) -> bool:
+    """Whether a tuple has something that cannot be saved as a part of an object."""
+    if type(value) in (tuple, list):
+        return any(not isinstance(one, _ATOMS) and _is_taken_apart(one, owned) for one in value)
+    if isinstance(value, dict):
+        return any(_is_taken_apart(one, owned) for one in value.values())
+    return isinstance(value, DTensor) or (not owned and is_stateful(value))
+
+
+def _state_of(path: Path, value: Any) -> Any:
+    name = ".".join(map(str, path))
     if isinstance(value, type):
-        raise SaveError(f"{key} is the class {value.__name__}, not an object of it")
+        raise SaveError(f"{name} is the class {value.__name__}, not an object of it")
     try:
-        return value.state_dict()
+        state = value.state_dict()
     except CheckpointError:
         raise
     except Exception as error:
         raise SaveError(
-            f"{key}: state_dict() of {type(value).__name__} has failed: "
+            f"{name}: state_dict() of {type(value).__name__} has failed: "
             f"{type(error).__name__}: {error}"
         ) from error
+    if isinstance(path[-1], int) and not isinstance(state, Mapping):
+        raise SaveError(
+            f"{name}: state_dict() of {type(value).__name__} gives {type(state).__name__}: an "
+            "object in a list needs a dictionary as its state"
+        )
+    return state
 
 
 @contextmanager
@@ -64,6 +129,42 @@ def collisions_named() -> Iterator[None]:
             f"{error}: entries are named by the keys on the way to them, joined with dots, so that "
             "{'a': {'b': 1}} and {'a.b': 2}, or the keys 1 and '1', have the same name: rename one"
         ) from error
+
+
+def named(
+    work: Callable[[Any], _Result],
+    flat: Mapping[str, Any],
+    alone: Callable[[Any], object] | None = None,
+) -> _Result:
+    """Return what a function makes of a flat state; an error names the entry that causes it.
+
+    Args:
+        work: to be done.
+        flat: the state.
+        alone: the same for a state of one entry, by default ``work``.
+
+    Raises:
+        SaveError: the work has failed because of one entry.
+    """
+    try:
+        return work(flat)
+    except CheckpointError:
+        raise
+    except Exception:
+        for name, value in flat.items():
+            _try_alone(alone or work, name, value)
+        raise
+
+
+def _try_alone(work: Callable[[Any], object], name: str, value: Any) -> None:
+    try:
+        work({name: value})
+    except Exception as error:
+        if isinstance(value, torch.Tensor) and is_lazy(value):
+            why = "has no values yet, as its module is lazy: run the model once before the save"
+        else:
+            why = f"cannot be saved: {type(value).__name__}: {type(error).__name__}: {error}"
+        raise SaveError(f"{ascii(name)[1:-1]} {why}") from error
 
 
 def check_layouts(flat: Mapping[str, Any]) -> None:

@@ -49,6 +49,14 @@ def is_on_its_way(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, AsyncCollectiveTensor)
 
 
+def flattened(state_dict: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the values of a nested state by name, and their paths, as torch's planners do."""
+    from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+
+    flat, paths = flatten_state_dict(state_dict)
+    return flat, paths
+
+
 def default_store() -> Any:
     """Return a store that all ranks reach, over a connection of its own where torch can make one.
 
