@@ -227,7 +227,8 @@ class Cluster(World):
 
     def successor(self, seat: election.Voter, lead: f.Lead) -> Leader:
         """Make the leader that an agent has become."""
-        return self._leader(*seat, lead.ledger, lead.epoch, lead.lost, lead.silent)
+        about = (*seat, lead.ledger, lead.epoch, lead.lost, lead.silent)
+        return self._leader(*about, reset=lead.reset)
 
     def _leader(
         self,
@@ -237,6 +238,8 @@ class Cluster(World):
         epoch: int,
         lost: str = "",
         silent: tuple[str, ...] = (),
+        *,
+        reset: bool = False,
     ) -> Leader:
         """Make a leader that goes on from a ledger."""
         config = c.LeaderConfig(
@@ -250,7 +253,7 @@ class Cluster(World):
             lease_s=LEASE_S,
             away_timeout_s=AWAY_TIMEOUT_S,
         )
-        return Leader(config, ledger or p.Ledger(run_id=""), epoch, lost, silent)
+        return Leader(config, ledger or p.Ledger(run_id=""), epoch, lost, silent, reset=reset)
 
     def _first_leader(self, node: str, incarnation: str) -> Leader:
         ledger = self._disks.get(node or COORDINATOR)

@@ -185,7 +185,8 @@ class _Leader:
         config["endpoints"] = tuple(config["endpoints"])
         ledger = msgspec.convert(made["ledger"], p.Ledger)
         about = (made["epoch"], made["lost"], tuple(made["silent"]))
-        self._leader = Leader(c.LeaderConfig(**config), ledger, *about)
+        reset = made.get("reset", False)  # dumps of earlier builds have none
+        self._leader = Leader(c.LeaderConfig(**config), ledger, *about, reset=reset)
 
     def handle(self, step: Step) -> Iterable[object]:
         return self._leader.handle(_event(step, c), step.t)

@@ -9,6 +9,7 @@ from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core import placement
+from undaunted.coordinator.core.absence import LEADER_STOPS_S
 from undaunted.coordinator.core.config import PolicyConfig
 from undaunted.coordinator.core.preparation import (
     FENCE_MARGIN_S,
@@ -24,14 +25,22 @@ S = 1_000_000_000
 class Prepared:
     """A preparation for nodes that are connected."""
 
-    def __init__(self, known: p.Ledger, nodes: str, *, durable: bool = False) -> None:
+    def __init__(
+        self,
+        known: p.Ledger,
+        nodes: str,
+        *,
+        durable: bool = False,
+        lost: str = "",
+        reset: bool = False,
+    ) -> None:
         config = c.LeaderConfig(
             "job", PolicyConfig(), node="a", incarnation="a1", away_timeout_s=60, durable=durable
         )
         self.sessions = Sessions()
         self.record = Record(config, known, 7)
         self.record.agree(dict.fromkeys(voters(nodes), known))
-        self.preparation = Preparation(config, self.record, self.sessions, lost="")
+        self.preparation = Preparation(config, self.record, self.sessions, lost, reset=reset)
         for link, node in enumerate(nodes):
             self.sessions.add(Session(p.Hello(node=node, incarnation=f"{node}1", slots=2), link, 0))
 
@@ -150,6 +159,17 @@ def test_a_node_that_is_lost_has_stopped_its_ranks_before_others_get_them(
     job.begin("abx")
     job.acknowledge("abx")
     assert starts_after(job) == seconds
+
+
+@pytest.mark.parametrize(("reset", "seconds"), [(True, LEADER_STOPS_S), (False, 0)])
+def test_a_leader_that_was_lost_by_a_reset_may_live_a_little_longer(
+    reset: bool, seconds: float
+) -> None:
+    job = Prepared(ledger("abc"), "bcx", lost="a", reset=reset)
+    job.begin("bcx")
+    job.acknowledge("bcx")
+    soonest = next(s for s in range(1000) if job.preparation.may_start(s * S // 10))
+    assert soonest / 10 == seconds
 
 
 def test_who_is_back_has_to_stop_first() -> None:

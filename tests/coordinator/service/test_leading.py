@@ -1,14 +1,20 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import Any
 
-from tests.coordinator.wire.talk import Recorder, Remarks, on_loop, serving, terms
+import msgspec
+import pytest
+
+from tests.coordinator.service.test_questions import lead, listener_of
+from tests.coordinator.wire.talk import Recorder, Remarks, on_loop, raw_peer, serving, terms
+from undaunted.coordinator import protocol as p
+from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.service import questions
 from undaunted.coordinator.service.leading import Listener
+from undaunted.coordinator.wire import frames
 from undaunted.coordinator.wire.client import connect
-
-if TYPE_CHECKING:
-    import pytest
+from undaunted.coordinator.wire.handshake import ClientHandshake
 
 
 @on_loop
@@ -21,3 +27,52 @@ async def test_who_says_nothing_after_the_handshake_is_not_kept(
         await connect(f"127.0.0.1:{server.port}", client, terms())
         await client.until(lambda: bool(client.ends))
         await remarks.until("it has not said what it wants within 0.01 s")
+
+
+LATE = "it has not said what it wants within 0.05 s"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        p.Renew(epoch=1),
+        p.Aside(data=b"x"),
+        p.Report(number=1, event=m.NodeStopped("n3", 0)),
+        p.Prepared(epoch=1, version=1, round=0),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+@on_loop
+async def test_who_begins_with_something_else_than_an_introduction_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch, message: Any
+) -> None:
+    monkeypatch.setattr(questions, "FIRST_MESSAGE_S", 0.05)
+    remarks, client, listener = Remarks(), Recorder(), listener_of("a")
+    lead(listener, "a", {})
+    async with serving(listener, say=remarks) as server:
+        connection = await connect(f"127.0.0.1:{server.port}", client, terms())
+        connection.send(message)
+        await client.until(lambda: bool(client.ends))
+        await remarks.until(LATE)
+
+
+@on_loop
+async def test_who_never_ends_its_first_message_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(questions, "FIRST_MESSAGE_S", 0.05)
+    remarks, listener = Remarks(), listener_of("a")
+    lead(listener, "a", {})
+    async with serving(listener, say=remarks) as server, raw_peer(server) as peer:
+        shake = ClientHandshake(terms(), bytes(32))
+        while not (step := shake.received(msgspec.msgpack.encode(await peer.hear()))).done:
+            assert step.send is not None
+            peer.say(step.send)
+        rest = asyncio.ensure_future(peer.rest())
+        for byte in frames.encode(bytes(1000)):
+            peer.writer.write(bytes([byte]))
+            done, _ = await asyncio.wait([rest], timeout=0.01)
+            if done:
+                break
+        assert rest.done()
+        await remarks.until(LATE)

@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 _NS = 1_000_000_000
 # From a reset until a node without a quorum stops its ranks; without a reset it does so at once.
 MINORITY_AFTER_RESET_S = 3.0
-# From the end of the lease, or from a reset, until the first member claims to lead. Later than the
-# ranks of a minority are gone; after a reset the leader is most probably gone with its ranks.
+# From the end of the lease until the first member claims to lead: later than ranks of a minority
+# are gone.
 TAKEOVER_AFTER_SILENCE_S = 7.0
-TAKEOVER_AFTER_RESET_S = 3.0
+# The same from a reset: long enough to connect again. The leader is most probably gone with its
+# ranks; if it lives, it has lost its quorum by then, and `Preparation` waits for their end.
+TAKEOVER_AFTER_RESET_S = 0.7
 # A leader that lives has noticed two thirds of a lease after the end of a member's lease that it is
 # cut off from it, and so much later stopped its ranks if it has no quorum without that member.
 LEADER_STOPS_S = 2.2
@@ -93,7 +95,7 @@ class Absence:
         """Ask every other member whether it has lost the leader as well."""
         knows = self.knows
         if not knows.votes:
-            return []
+            return self._ask_some()
         if now - self._claimed_ns >= round(CLAIM_S * _NS):
             self._claim = 0  # who has not answered to it by now will not
         self._times += 1
@@ -102,6 +104,19 @@ class Absence:
             f.Ask(seat.node, seat.address, miss) for seat in self._whom_to_ask(now)
         ]
         return [*asks, f.SetTimer("ask", ASK_AGAIN_S), *self._set_claim(now)]
+
+    def _ask_some(self) -> list[f.Command]:
+        """Ask a few members who leads: a node without a vote learns it from them first."""
+        knows = self.knows
+        table, me = knows.ledger.table, (knows.node, knows.incarnation)
+        seats = [seat for seat in table if election.voter(seat) != me]
+        if not seats or not election.votes_count(knows.ledger):
+            return []
+        first, self._times = self._times * FIRST, self._times + 1
+        some = dict.fromkeys(seats[(first + i) % len(seats)] for i in range(FIRST))
+        miss = p.Miss(node=knows.node, incarnation=knows.incarnation, epoch=knows.epoch)
+        asks = [f.Ask(seat.node, seat.address, miss) for seat in some]
+        return [*asks, f.SetTimer("ask", ASK_AGAIN_S)]
 
     def asked(self, miss: p.Miss, now: int) -> bool:
         """A member asks, so it has lost the leader as well; return whether a quorum has."""
@@ -254,7 +269,7 @@ class Absence:
         epoch, self._claim = self._claim, 0
         self._lead_until_ns = now + round(OTHER_SUCCEEDS_S * _NS)  # the others have a while to come
         silent = tuple(node for node, often in self._silent.items() if often >= SILENT_TIMES)
-        return [f.Lead(epoch, newest, newest.leader, silent)]
+        return [f.Lead(epoch, newest, newest.leader, silent, reset=self.reset)]
 
 
 class Missing:

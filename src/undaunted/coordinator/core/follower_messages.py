@@ -200,6 +200,7 @@ class Lead(_Message, frozen=True):
     ledger: p.Ledger
     lost: str  # the node that led before
     silent: tuple[str, ...] = ()  # nodes that have not answered lately: they are not waited for
+    reset: bool = False  # the connection to the one before was reset: its ranks may live a little
 
 
 class StandDown(_Message, frozen=True):

@@ -98,6 +98,8 @@ class Leader:
         epoch: int = 1,
         lost: str = "",
         silent: Collection[str] = (),
+        *,
+        reset: bool = False,
     ) -> None:
         """Take over what a ledger says.
 
@@ -108,6 +110,7 @@ class Leader:
             epoch: its own; later than every earlier one.
             lost: see the attributes.
             silent: members that are not waited for, since they did not answer before a take-over.
+            reset: the connection to the leader that was replaced was reset a moment before.
         """
         self.config = config
         self.made: dict[str, Any] = {
@@ -116,12 +119,13 @@ class Leader:
             "epoch": epoch,
             "lost": lost,
             "silent": tuple(silent),
+            "reset": reset,
         }
         self.lost = lost
         self.linger_s = LINGER_S
         self._sessions = Sessions()
         self._record = Record(config, self.made["ledger"], epoch)
-        self._preparation = Preparation(config, self._record, self._sessions, lost)
+        self._preparation = Preparation(config, self._record, self._sessions, lost, reset=reset)
         self.policy = JobPolicy(config.policy)
         self.recent = Recent({"config": config.policy})
         self._has_quorum = True  # as far as the policy has been told

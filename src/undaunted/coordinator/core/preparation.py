@@ -13,6 +13,7 @@ from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import election
 from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core import messages as m
+from undaunted.coordinator.core.absence import LEADER_STOPS_S
 from undaunted.coordinator.core.formation import name_some
 
 if TYPE_CHECKING:
@@ -36,20 +37,27 @@ class Preparation:
         record: the ledger.
         sessions: the followers.
         lost: node of the leader before, which members have lost; "" = there was none.
+        reset: they lost it by a reset a moment before; otherwise its ranks are gone since.
 
     Attributes:
         began_ns: when the leader began to lead.
     """
 
     def __init__(
-        self, config: c.LeaderConfig, record: Record, sessions: Sessions, lost: str
+        self,
+        config: c.LeaderConfig,
+        record: Record,
+        sessions: Sessions,
+        lost: str,
+        *,
+        reset: bool = False,
     ) -> None:
         self._wanted: m.Prepare | None = None  # by the policy
         self.began_ns = 0
         self._config = config
         self._record = record
         self._sessions = sessions
-        self._lost = lost
+        self._lost, self._reset = lost, reset
         # Group ranks of those that have not acknowledged the table.
         self._awaited: dict[election.Voter, int] = {}
         self._persisted = 0  # version of the ledger that is known to be written down
@@ -222,10 +230,12 @@ class Preparation:
         It may have followed the leader before until this one has begun, as in a hand-over, or have
         counted on members that missed that leader, so that all of its lease may be left.
         """
+        since_s = (now - self.began_ns) / _NS
         if votes and seat.node == self._lost:
-            return 0  # members that have lost it have waited for that
+            # After silence, members that have lost it have waited for that.
+            return LEADER_STOPS_S - since_s if self._reset else 0
         soon = votes or self._config.durable
-        return self._stops_after_s(soon=soon) - (now - self.began_ns) / _NS
+        return self._stops_after_s(soon=soon) - since_s
 
     def _stops_after_s(self, *, soon: bool) -> float:
         """From the last word of an agent until its ranks are gone."""

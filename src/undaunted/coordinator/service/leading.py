@@ -287,7 +287,8 @@ class Listener:
 
     def received(self, connection: Connection, message: Any) -> None:
         """Pass a message on: what members ask to the follower, most others to the leader."""
-        self._first.remove(connection)
+        if isinstance(message, p.Hello | p.Miss | p.Claim | p.Question):
+            self._first.remove(connection)  # anything else comes after one of these
         if isinstance(message, p.Miss | p.Claim):
             self._asked(connection, message)
         elif isinstance(message, p.Question) and self.questions and self._answers(message.node):

@@ -23,7 +23,7 @@ _LONGEST_BY = 100  # characters
 
 
 class FirstMessages(Waiting):
-    """Connections over which nothing has been said yet: dropped if it takes too long."""
+    """Connections over which nothing has been asked for yet: dropped if it takes too long."""
 
     def __init__(self) -> None:
         super().__init__(None, FIRST_MESSAGE_S)

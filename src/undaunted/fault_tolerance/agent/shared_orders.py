@@ -355,7 +355,15 @@ class SharedOrders:
     def _lead_as_host(self, known: Ledger) -> None:
         self._lead(election.next_epoch(known.epoch, self._incarnation), known, "")
 
-    def _lead(self, epoch: int, ledger: Ledger, lost: str, silent: tuple[str, ...] = ()) -> None:
+    def _lead(
+        self,
+        epoch: int,
+        ledger: Ledger,
+        lost: str,
+        silent: tuple[str, ...] = (),
+        *,
+        reset: bool = False,
+    ) -> None:
         config, nodes = self._config, self._nodes
         self._led.clear()
         self.stand_down()
@@ -377,6 +385,7 @@ class SharedOrders:
             epoch,
             lost,
             silent,
+            reset=reset,
         )
         leading = self._listener.leading = Leading(
             leader,
@@ -453,7 +462,7 @@ class SharedOrders:
         """Take over."""
         lost = command.lost
         self._say(f"this node takes over the coordination of the job from node {lost}")
-        self._lead(command.epoch, command.ledger, lost, command.silent)
+        self._lead(command.epoch, command.ledger, lost, command.silent, reset=command.reset)
 
     def stand_down(self) -> None:
         """Somebody else leads."""
