@@ -363,6 +363,36 @@ def test_a_program_that_loses_its_last_checkpoint_fails(
     assert ended.stdout == "others are called too\n"
 
 
+@pytest.mark.parametrize("closed", ["0", "1", "2", "01", "02", "12", "012"])
+def test_standard_streams_may_be_closed(tmp_path: Path, closed: str) -> None:
+    script = """
+        import torch
+        from undaunted.checkpointing import Checkpointer
+
+        with Checkpointer("c", timeout=60) as checkpoints:
+            checkpoints.save(1, {"x": torch.ones(3)})
+    """
+    (tmp_path / "train.py").write_text(textwrap.dedent(script))
+    redirected = " ".join(f"{number}>&-" for number in closed)
+    words = ["sh", "-c", f'exec "$@" {redirected}', "sh", sys.executable, "train.py"]
+    assert subprocess.run(words, cwd=tmp_path, timeout=100, check=False).returncode == 0
+    assert (tmp_path / "c/step-00000001").is_dir()
+
+
+@pytest.mark.parametrize("executable", [None, ""])
+def test_an_interpreter_that_does_not_know_its_path_saves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, executable: str | None
+) -> None:
+    monkeypatch.setattr(sys, "executable", executable)
+    monkeypatch.setattr(sys, "exec_prefix", sys.base_exec_prefix)
+    with Checkpointer(tmp_path, timeout=60) as checkpoints:
+        checkpoints.save(1, {"x": torch.ones(3)})
+        checkpoints.wait()
+    monkeypatch.setattr(sys, "exec_prefix", str(tmp_path / "elsewhere"))
+    with pytest.raises(SaveError, match=r"sys\.executable"):
+        Checkpointer(tmp_path, timeout=60)
+
+
 def test_a_step_out_of_range_is_refused(checkpoints: Checkpointer) -> None:
     with pytest.raises(ValueError, match="step=-1"):
         checkpoints.save(-1, {"x": torch.ones(1)})
