@@ -378,6 +378,73 @@ def test_a_program_that_loses_its_last_checkpoint_fails(
     assert ended.stdout == "others are called too\n"
 
 
+@pytest.mark.parametrize("closed", ["0", "1", "2", "01", "02", "12", "012"])
+def test_standard_streams_may_be_closed(tmp_path: Path, closed: str) -> None:
+    script = """
+        import torch
+        from undaunted.checkpointing import Checkpointer
+
+        with Checkpointer("c", timeout=60) as checkpoints:
+            checkpoints.save(1, {"x": torch.ones(3)})
+    """
+    (tmp_path / "train.py").write_text(textwrap.dedent(script))
+    redirected = " ".join(f"{number}>&-" for number in closed)
+    words = ["sh", "-c", f'exec "$@" {redirected}', "sh", sys.executable, "train.py"]
+    assert subprocess.run(words, cwd=tmp_path, timeout=100, check=False).returncode == 0
+    assert (tmp_path / "c/step-00000001").is_dir()
+
+
+@pytest.mark.parametrize("executable", [None, ""])
+def test_an_interpreter_that_does_not_know_its_path_saves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, executable: str | None
+) -> None:
+    monkeypatch.setattr(sys, "executable", executable)
+    monkeypatch.setattr(sys, "exec_prefix", sys.base_exec_prefix)
+    with Checkpointer(tmp_path, timeout=60) as checkpoints:
+        checkpoints.save(1, {"x": torch.ones(3)})
+        checkpoints.wait()
+    monkeypatch.setattr(sys, "exec_prefix", str(tmp_path / "elsewhere"))
+    with pytest.raises(SaveError, match=r"sys\.executable"):
+        Checkpointer(tmp_path, timeout=60)
+
+
+def test_a_limit_of_file_sizes_counts_for_the_copy(tmp_path: Path) -> None:
+    script = """
+        import resource, torch
+        from undaunted.checkpointing import Checkpointer, SaveError
+
+        x = torch.ones(4 << 20)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8 << 20, 8 << 20))
+        with Checkpointer("c", timeout=60, on_failure="warn") as checkpoints:
+            checkpoints.save(1, {"x": x})
+            checkpoints.wait()
+            checkpoints.save(2, {"x": x[:10].clone()})
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "the limit of file sizes, which counts for it, is 8388608" in ended.stderr
+    assert [path.name for path in (tmp_path / "c").glob("step-*")] == ["step-00000002"]
+
+
+def test_a_copy_that_the_limit_of_memory_does_not_allow_ends_one_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Allocated, the kernel would kill the rank for it."""
+    monkeypatch.setattr("undaunted.base.cgroups.memory_left", lambda: 40 << 20)
+    with Checkpointer(tmp_path, timeout=60) as checkpoints:
+        checkpoints.save(1, {"x": torch.ones(16 << 20)})
+        with pytest.raises(SaveError, match=r"limit of the job's cgroup leaves 41943040"):
+            checkpoints.wait()
+        checkpoints.save(2, {"x": torch.ones(10)})
+
+
 def test_a_step_out_of_range_is_refused(checkpoints: Checkpointer) -> None:
     with pytest.raises(ValueError, match="step=-1"):
         checkpoints.save(-1, {"x": torch.ones(1)})

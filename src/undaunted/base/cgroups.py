@@ -1,4 +1,4 @@
-"""Control groups of Linux, versions 1 and 2: those that this process is in, and their CPU limit."""
+"""Control groups of Linux, versions 1 and 2: those that this process is in, and their limits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 _ROOT = Path("/")
 _DEEPEST = 32
-_MOST_BYTES = 4096
+_MOST_BYTES = 1 << 16
 
 
 def own_groups(root: Path = _ROOT) -> dict[str, str]:
@@ -77,8 +77,54 @@ def _quota(words: list[str]) -> int | None:
 
 
 def _words(path: Path) -> list[str]:
+    return _text(path).split()
+
+
+def _text(path: Path) -> str:
     try:
         with path.open("rb") as file:
-            return file.read(_MOST_BYTES).decode("ascii", "replace").split()
+            return file.read(_MOST_BYTES).decode("ascii", "replace")
     except OSError:
-        return []
+        return ""
+
+
+def memory_left(root: Path = _ROOT) -> int | None:
+    """Return how many bytes the limits of our groups leave, None where there is no limit.
+
+    What can be given up counts as left: file caches, and what swap has room for.
+
+    Args:
+        root: see `own_groups`.
+    """
+    found = [
+        left
+        for controller, most, now, prefix in (
+            ("", "memory.max", "memory.current", ""),
+            ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", _SUM),
+        )
+        for group in own_directories(controller, root)
+        if (left := _left(group / most, group / now, group / "memory.stat", prefix)) is not None
+    ]
+    return min(found) + keyed(root / "proc/meminfo", "SwapFree:", 1024) if found else None
+
+
+def keyed(path: Path, key: str, unit: int = 1) -> int:
+    """Return the number behind a word at the beginning of a line, 0 if there is none."""
+    for line in _text(path).splitlines():
+        words = line.split()
+        if len(words) > 1 and words[0] == key and words[1].isdecimal():
+            return int(words[1]) * unit
+    return 0
+
+
+_SUM = "total_"  # version 1 has the numbers of a group, and with those below
+_CACHES = ("inactive_file", "active_file")
+_UNLIMITED = 1 << 60  # version 1 writes a number near 2^63
+
+
+def _left(most: Path, now: Path, stat: Path, prefix: str) -> int | None:
+    limit, used = _text(most).strip(), _text(now).strip()
+    if not limit.isdecimal() or not used.isdecimal() or int(limit) >= _UNLIMITED:
+        return None
+    caches = sum(keyed(stat, f"{prefix}{cache}") for cache in _CACHES)
+    return max(0, int(limit) - max(0, int(used) - caches))

@@ -5,7 +5,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import resource
+from pathlib import Path
 
+from undaunted.base import cgroups
 from undaunted.base.process import system_call
 
 # Builds of Python for older C libraries have no names for these (linux/memfd.h).
@@ -18,6 +21,11 @@ _NR_MEMFD_CREATE_ELSEWHERE = 279
 _F_ADD_SEALS = 1033
 _F_SEAL_SHRINK = 2
 _F_SEAL_GROW = 4
+# Allocated at once; what is smaller than the second is not worth a look at the limits.
+_AT_ONCE = 256 << 20
+_LOOKED_AT = 8 << 20
+# Left to the program, which would be killed at its next allocation.
+_SPARE = 16 << 20
 
 
 def open_memfd(name: str, *, sealing: bool = False) -> int:
@@ -50,17 +58,64 @@ def create_memfd(name: str, size: int) -> int:
     Raises:
         OSError: there is not enough memory; the message names the remedy.
     """
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if limit != resource.RLIM_INFINITY and size > limit:
+        raise OSError(
+            errno.EFBIG,
+            f"cannot allocate {size} bytes of shared memory ({name}): the limit of file sizes, "
+            f"which counts for it, is {limit} bytes; raise it (ulimit -f)",
+        )
+    check_room(name, size)
     fd = open_memfd(name, sealing=True)
     try:
-        os.posix_fallocate(fd, 0, size)
+        # Piece by piece: other ranks may allocate at the same moment.
+        for start in range(0, size, _AT_ONCE):
+            if start:
+                check_room(name, size - start)
+            _allocate(fd, name, start, min(_AT_ONCE, size - start))
         fcntl.fcntl(fd, _F_ADD_SEALS, _F_SEAL_SHRINK | _F_SEAL_GROW)
-    except OSError as error:
+    except BaseException:
         os.close(fd)
+        raise
+    return fd
+
+
+def _allocate(fd: int, name: str, start: int, size: int) -> None:
+    try:
+        os.posix_fallocate(fd, start, size)
+    except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.ENOMEM):
             raise
-        raise OSError(
-            error.errno,
-            f"cannot allocate {size} bytes of shared memory ({name}): {error.strerror}; free "
-            "memory on this node or raise the memory limit of the job's cgroup",
-        ) from error
-    return fd
+        raise _no_memory(error.errno, name, size, str(error.strerror)) from error
+
+
+def check_room(name: str, size: int) -> None:
+    """See that memory can be allocated without somebody being killed for it.
+
+    Args:
+        name: of the memory, for people.
+        size: bytes.
+
+    Raises:
+        OSError: the node, or the limit of the job's cgroup, does not leave as much.
+    """
+    if size < _LOOKED_AT:
+        return
+    needed = size + _SPARE
+    left = cgroups.memory_left()
+    if left is not None and left < needed:
+        raise _no_memory(
+            errno.ENOMEM, name, size, f"the memory limit of the job's cgroup leaves {left}"
+        )
+    info = Path("/proc/meminfo")
+    there = cgroups.keyed(info, "MemAvailable:", 1024)
+    if there and there + cgroups.keyed(info, "SwapFree:", 1024) < needed:
+        raise _no_memory(errno.ENOMEM, name, size, f"this node has {there} left")
+
+
+def _no_memory(number: int, name: str, size: int, why: str) -> OSError:
+    return OSError(
+        number,
+        f"cannot allocate {size} bytes of memory ({name}): {why}; free "
+        "memory on this node or raise the memory limit of the job's cgroup",
+    )

@@ -374,12 +374,28 @@ def module_command(module: str, *words: str, flags: Sequence[str] = ()) -> list[
 
 def code_command(code: str, *words: str, flags: Sequence[str] = ()) -> list[str]:
     """Like `module_command`, for a line of code that finds its arguments in ``sys.argv[1:]``."""
-    return [sys.executable, *flags, "-c", _FIRST + code, str(Path(__file__).parents[2]), *words]
+    return [_python(), *flags, "-c", _FIRST + code, str(Path(__file__).parents[2]), *words]
 
 
 def script_command(path: str | Path, *words: str) -> list[str]:
     """Return the command line of a script of ours that uses Python's own library only."""
-    return [sys.executable, "-I", "-S", str(path), *words]
+    return [_python(), "-I", "-S", str(path), *words]
+
+
+def _python() -> str:
+    """Return the interpreter's path, which one inside of another program may not know.
+
+    Raises:
+        OSError: it is not where it would be installed either.
+    """
+    if sys.executable:
+        return sys.executable
+    path = Path(sys.exec_prefix, "bin", "python{}.{}".format(*sys.version_info))
+    if not path.is_file():
+        raise FileNotFoundError(
+            errno.ENOENT, "sys.executable is empty, and no Python is here: set it", str(path)
+        )
+    return str(path)
 
 
 def spawn(

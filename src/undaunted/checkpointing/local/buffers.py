@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from undaunted.base.memory import check_room
 from undaunted.checkpointing.local.pages import map_at_once
 
 _log = logging.getLogger("undaunted")
@@ -31,6 +32,7 @@ class Buffer:
             OSError: there is not enough memory.
         """
         self.size = max(-(-size // _PAGE), 1) * _PAGE
+        check_room("local checkpoint", self.size)
         self._map = mmap.mmap(-1, self.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.tensor: Any = torch.frombuffer(self._map, dtype=torch.uint8)
         map_at_once(self.tensor.data_ptr(), self.size)

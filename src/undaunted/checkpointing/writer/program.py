@@ -38,6 +38,7 @@ def main(argv: list[str]) -> None:
         argv: ``--fd N --parent PID``: this end of the socket, and the trainer; with
             ``--thread-stays`` the kernel ends this process when the thread that started it ends.
     """
+    _leave_streams()  # first: what is opened would get the numbers of those that are closed
     fd, parent = int(argv[argv.index("--fd") + 1]), int(argv[argv.index("--parent") + 1])
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
@@ -50,7 +51,6 @@ def main(argv: list[str]) -> None:
         _end()
     if not follows_umask():
         os.umask(0o077)
-    _leave_streams()
     _Service(socket.socket(fileno=fd), pidfd).run()
 
 
@@ -60,11 +60,12 @@ def _end() -> NoReturn:
 
 
 def _leave_streams() -> None:
-    """Standard error stays: an error of this program goes there."""
+    """Standard error stays, unless it is closed: an error of this program goes there."""
     null = os.open(os.devnull, os.O_RDWR)
-    for target in (0, 1):
+    for target in (0, 1) if sys.stderr else (0, 1, 2):
         os.dup2(null, target)
-    os.close(null)
+    if null > 2:
+        os.close(null)
 
 
 class _Service:
