@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
@@ -12,9 +14,11 @@ from undaunted.attribution.logs.prefixes import read_prefix
 from undaunted.attribution.logs.rules import (
     END,
     FILE,
+    Rule,
     Rules,
     Step,
     _ranks,
+    _Row,
     read_rules,
     rules,
     template,
@@ -121,6 +125,69 @@ def nested(parsed: Any, *, repeated: bool) -> bool:
         ):
             return True
     return False
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_no_expression_looks_through_words_of_any_length(expression: str) -> None:
+    """From each place where one begins: of a line that repeats a word, that is its square."""
+    assert not unbounded(parser.parse(expression, re.IGNORECASE))
+
+
+def unbounded(parsed: Any) -> bool:
+    """Whether anything but digits, spaces and what stands in brackets is repeated without a bound.
+
+    A run of digits or spaces begins at one place, behind something else.
+    """
+    for kind, value in parsed:
+        name = str(kind)
+        if name in {"MAX_REPEAT", "MIN_REPEAT"}:
+            _, most, inside = value
+            if most == parser.MAXREPEAT and not set(map(str, members(inside))) <= DIGITS_AND_SPACES:
+                return True
+            if unbounded(inside):
+                return True
+        elif (
+            (name == "SUBPATTERN" and unbounded(value[-1]))
+            or (name == "BRANCH" and any(map(unbounded, value[1])))
+            or (name in {"ASSERT", "ASSERT_NOT"} and unbounded(value[1]))
+        ):
+            return True
+    return False
+
+
+DIGITS_AND_SPACES = {"CATEGORY_DIGIT", "32", "44"}
+
+
+def members(parsed: Any) -> list[Any]:
+    """What a repeated character may be."""
+    found = []
+    for kind, value in parsed:
+        found += [one for _, one in value] if str(kind) == "IN" else [value]
+    return found
+
+
+@pytest.mark.parametrize("row", TABLE["rules"], ids=lambda row: f"{row['cause']}: {row['any'][0]}")
+def test_no_line_takes_long(row: dict[str, Any]) -> None:
+    """Lines of 8 KiB that say nothing but a word of a rule: 50 ms, here on a machine that is busy.
+
+    It took seconds. What is counted is the time of the CPU.
+    """
+    rule = Rule(msgspec.convert(row, _Row))
+    texts = [*row["any"], *WORDS.findall(row.get("line", "") + row.get("unless", ""))]
+    for text in dict.fromkeys(texts):
+        for line in (text * 8192, f"{row['any'][0]} " + f"{text} " * 8192):
+            took = []
+            for _ in range(3):  # whatever else the machine does
+                began = time.thread_time()
+                rule.meaning(line[:8192], 0)
+                took.append(time.thread_time() - began)
+                if took[-1] < LONG_S:
+                    break
+            assert min(took) < LONG_S, text
+
+
+WORDS = re.compile(r"(?<![\\(?<])\b[a-z]{4,}\b")
+LONG_S = 0.2
 
 
 @pytest.mark.parametrize("expression", ["(a+)+", "(a|b*)*c", "(?:x{1,30}y?){1,50}"])
