@@ -52,6 +52,21 @@ def test_a_rank_that_hangs_as_its_interpreter_shuts_down_is_said_to_leave() -> N
     assert found.line.count("leaving (interpreter shutdown)") == 1
 
 
+def test_ranks_that_wait_to_print_are_not_to_blame() -> None:
+    full = [
+        dataclasses.replace(rank(n, IN_LOAD_BATCH, expired=late()), prints="standard output")
+        for n in range(2)
+    ]
+    found = verdict(*full, rank(2, expired=late()))
+    assert found.line.startswith("ranks 0-1 (node a) wait to print")
+    assert "no rank is to blame" in found.line
+    assert not found.known
+    # One that is stopped is another matter.
+    found = verdict(*full, rank(2, None, expired=late(), state="T"))
+    assert found.culprits == (2,)
+    assert "print" not in found.line
+
+
 def test_a_rank_within_its_limits_is_to_blame_if_all_others_wait() -> None:
     found = verdict(rank(0, expired=late()), rank(1, IN_LOAD_BATCH))
     assert found.culprits == (1,)

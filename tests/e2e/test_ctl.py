@@ -110,10 +110,10 @@ def test_each_action_on_one_node(tmp_path: Path) -> None:
         assert "which has a" in ctl(job, "exclude", "nobody", code=1)
         assert "the job ends" in ctl(job, "stop")
         assert job.finish() == 93
-        job.wait_for("no restart, 1 restart asked for by undaunted ctl: undaunted ctl")
+        job.wait_for("no restart, 1 restart on request: undaunted ctl")
         command = [sys.executable, "-m", "undaunted.cli.main", "report", str(job.run_dir)]
         report = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-        assert "restarts: 0 of 0, 1 more asked for by undaunted ctl" in report.stdout
+        assert "restarts: 0 of 0, 1 more on request" in report.stdout
         assert not list(job.run_dir.glob("ctl-*")), "the socket is gone"
         assert "no launcher can be asked here" in ctl(job, "status", code=1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -593,6 +594,48 @@ def test_a_stalled_reader_of_our_output(tmp_path: Path) -> None:
     finally:
         os.close(read)
         os.close(write)
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_a_reader_of_our_output_that_goes_costs_no_restart(tmp_path: Path, both: bool) -> None:
+    """As with `| head` or an SSH that is closed: ranks fail in their next print."""
+    (tmp_path / "train.py").write_text(
+        textwrap.dedent("""
+            import os, threading
+            print("begun", flush=True)
+            for i in range(1000):
+                print("line", i, flush=True)
+                if os.environ["TORCHELASTIC_RESTART_COUNT"] != "0" and i > 10:
+                    break
+                threading.Event().wait(0.05)
+        """)
+    )
+    with (tmp_path / "stderr").open("w") as stderr:
+        launcher = subprocess.Popen(
+            [*RUN.split(), "--run-dir", "run", "--max-restarts", "1", "train.py"],
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if both else stderr,
+        )
+        assert launcher.stdout is not None
+        while b"begun" not in launcher.stdout.readline():
+            assert launcher.poll() is None
+        launcher.stdout.close()
+        assert launcher.wait(DEADLINE_S) == 0
+    (journal,) = (tmp_path / "run").glob("journal-*.jsonl")
+    (decision,) = [
+        event
+        for event in map(json.loads, journal.read_text().splitlines())
+        if event["event"] == "decision" and event["action"] == "restart"
+    ]
+    assert "whose standard output" in decision["reason"]
+    assert "nobody reads" in decision["reason"]
+    assert decision["restarts_left"] == 1
+    files = list((tmp_path / "run").glob("logs/attempt_1/*/stdout.log"))
+    assert files
+    assert all("line 10\n" in file.read_text() for file in files)
+    assert both or (tmp_path / "stderr").read_text().count("nobody reads standard output") == 1
 
 
 # Writes a second after its rank's end, as loggers do that upload what they have; in a session of

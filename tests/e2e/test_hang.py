@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.launcher import launched
+from tests.e2e.launcher import DEADLINE_S, launched
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -210,3 +212,33 @@ def test_a_rank_whose_compilers_are_busy_does_not_hang(tmp_path: Path, children:
         else:
             assert launcher.finish() == 1, launcher.text
             launcher.wait_for(r"rank 0 .* hangs: .* compiling \(torch.compile\)")
+
+
+def test_ranks_that_wait_to_print_are_not_blamed(tmp_path: Path) -> None:
+    """As under a parent that reads standard error to its end before it reads standard output."""
+    (tmp_path / "train.py").write_text(
+        "import undaunted\n"
+        "for step in range(10**9):\n"
+        "    undaunted.step(step)\n"
+        "    print('x' * 200, flush=True)\n"
+    )
+    command = [sys.executable, "-m", "undaunted.cli.main", "run", "--nproc-per-node", "2"]
+    limit = ("--ft-rank-heartbeat-timeout", "3")
+    launcher = subprocess.Popen(
+        [*command, "--run-dir", "run", *limit, "train.py"],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert launcher.stdout is not None
+    assert launcher.stderr is not None
+    with launcher.stdout, launcher.stderr:
+        said = launcher.stderr.read()
+        assert launcher.wait(DEADLINE_S) == 1
+    assert "ranks 0-1 (node" in said
+    assert "wait to print" in said
+    assert "nobody reads standard output of the launcher" in said
+    assert "-t 3" in said
+    assert "hangs" not in said.partition("failed:")[0]

@@ -68,7 +68,7 @@ def test_the_report() -> None:
 def test_restarts_that_were_ordered_are_none_of_the_budget() -> None:
     run = msgspec.structs.replace(summary_of(sample.RUN), restarts_ordered=2)
     text = plain(render_run(run))
-    assert "restarts: 0 of 3, 2 more asked for by undaunted ctl, 3.2 s lost\n" in text
+    assert "restarts: 0 of 3, 2 more on request, 3.2 s lost\n" in text
 
 
 @pytest.mark.parametrize("width", [20, 40, 79, 80, 94, 200])

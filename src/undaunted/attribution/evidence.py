@@ -45,6 +45,7 @@ class RankEvidence:
         state: letter of the process in /proc before anything was sent to it; "" = gone.
         stacks: what faulthandler wrote, None if it wrote nothing.
         reason: why there are no stacks, as the rest of a sentence: ``it did not answer``.
+        prints: stream of the launcher that it waits to write to, a pipe that nobody empties.
     """
 
     rank: int
@@ -55,6 +56,7 @@ class RankEvidence:
     state: str = "S"
     stacks: str | None = None
     reason: str = ""
+    prints: str = ""
 
     @property
     def ended(self) -> bool:
@@ -160,6 +162,8 @@ def _summary(evidence: RankEvidence) -> str:
         parts.extend([place.activity] if place.activity else [])
     elif evidence.stacks is None:
         parts.append(f"no stacks: {evidence.reason or 'reason unknown'}")
+    if evidence.prints:
+        parts.append(f"waits to print: nobody reads {evidence.prints} of the launcher")
     if page.phase is Phase.LEAVING:
         parts.append(LEAVING)
     open_sections = [name for name, s in page.sections.items() if s.open_since_ns is not None]

@@ -70,6 +70,7 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
         reason: why there is no stack, as the rest of a sentence.
         deaf: no thread of its interpreter has answered.
         recording: what its Flight Recorder holds.
+        prints: see `RankEvidence`.
     """
 
     rank: int
@@ -87,6 +88,7 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str = ""
     deaf: bool = False
     recording: Recording | None = None
+    prints: str = ""
 
     @property
     def spot(self) -> str:
@@ -162,6 +164,7 @@ def look(evidence: RankEvidence, *, node: str, now_ns: int) -> Seen:
         expired=first,
         late_s=(now_ns - first.deadline_ns) / _NS if first else 0.0,
         reason=evidence.reason,
+        prints=evidence.prints,
     )
 
 
@@ -195,9 +198,17 @@ def judge(seen: Sequence[Seen], *, whole_job: bool = False, stacks: str = "") ->
     finding = _find(seen)
     if whole_job:  # else ranks that are missing are on other nodes
         finding = _with_recordings(finding, seen)
+    if any(each.prints for each in finding.suspects):
+        printing = _in_order([each for each in seen if each.prints])
+        finding = replace(finding, suspects=printing, certain=False, known=False)
     foremost = finding.suspects[0]
     alarm = foremost.expired or _first_alarm(seen).expired
-    line = _tell_known(finding, seen) if finding.known else _tell_unknown(finding, seen, whole_job)
+    if foremost.prints:
+        line = _tell_printing(finding.suspects, alarm)
+    elif finding.known:
+        line = _tell_known(finding, seen)
+    else:
+        line = _tell_unknown(finding, seen, whole_job)
     ending = f"; stacks: {stacks}" if stacks else ""
     return HangVerdict(
         suspects=tuple(finding.suspects),
@@ -387,6 +398,20 @@ def _tell_unknown(finding: _Finding, seen: list[Seen], whole_job: bool) -> str:
     return (
         f"{waits}{since}; no rank of this node is known to be the cause "
         "(a rank of another node, the network or a device may be)"
+    )
+
+
+def _tell_printing(ranks: list[Seen], alarm: Expired | None) -> str:
+    """These ranks wait until somebody empties the launcher's pipe: none of them is to blame."""
+    foremost = ranks[0]
+    who = _who(foremost) if len(ranks) == 1 else f"{_ranks(ranks)} (node {foremost.node})"
+    waits = "waits" if len(ranks) == 1 else "wait"
+    at = f" at iteration {foremost.iteration}" if foremost.iteration is not None else ""
+    since = f", {expired_in_words(alarm)}" if alarm else ""
+    where = f", in {foremost.frame}" if foremost.frame else ""
+    return (
+        f"{who} {waits} to print{at}: nobody reads {foremost.prints} of the launcher{where}{since}"
+        "; no rank is to blame. Read it, or give -r 3 or -t 3: then ranks write to files"
     )
 
 

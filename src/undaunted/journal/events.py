@@ -339,7 +339,8 @@ class Decision(Event, tag="decision", frozen=True, kw_only=True):
     """What the coordinator decided: ``restart`` or ``end``.
 
     A second one in a round replaces the first: the restart was taken back. ``by``: who has ordered
-    it, by ``undaunted ctl``; such a restart is none of those that ``--max-restarts`` allows.
+    it, by ``undaunted ctl``, or the launcher whose output nobody reads any more; such a restart is
+    none of those that ``--max-restarts`` allows.
     """
 
     action: str

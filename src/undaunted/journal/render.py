@@ -309,7 +309,7 @@ def told_for(ns: int) -> str:
 
 def ordered(number: int) -> str:
     """Return how many restarts were ordered, behind the number of the others."""
-    return f", {number} more asked for by undaunted ctl" if number else ""
+    return f", {number} more on request" if number else ""
 
 
 def _restarts(run: RunSummary) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
 import sys
@@ -154,6 +155,36 @@ def test_strikes_that_cannot_be_read_or_written_are_said(tmp_path: Path, told: T
     for words in ("strikes against this node are not known", "this strike is not remembered"):
         (line,) = [each for each in told.lines if each.startswith(words)]
         assert str(tmp_path) in line
+
+
+def test_nobody_waits_for_a_strike_file_that_another_launcher_has_locked(
+    tmp_path: Path, told: Told
+) -> None:
+    """The event loop goes on meanwhile: with it signals, ranks and limits."""
+    path, missing = tmp_path / "strikes", (str(tmp_path / "none"),)
+    path.touch()
+    one = health(tmp_path, told, str(path), storage_paths=missing)
+    turns: list[int] = []
+
+    async def main() -> str:
+        loop = asyncio.get_running_loop()
+
+        def turn() -> None:
+            unhealthy = any("unhealthy" in line for line in told.lines)
+            turns.extend([1] if unhealthy and len(told.lines) == 1 else [])
+            loop.call_later(0.01, turn)
+
+        turn()
+        try:
+            return await asyncio.wait_for(one.examine(), DEADLINE_S)
+        finally:
+            one.close()
+
+    with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        asyncio.run(main())
+    assert any("is not remembered" in line for line in told.lines)
+    assert turns, "while the strike waited"
 
 
 def test_a_strike_file_that_holds_something_else_is_said_once(tmp_path: Path, told: Told) -> None:

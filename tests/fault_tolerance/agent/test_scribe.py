@@ -113,7 +113,7 @@ def test_a_restart_that_was_ordered_is_said_at_once_and_is_none_of_the_budget(
     it.close()
     lines = capfd.readouterr().err.splitlines()
     assert sum("asked for a restart: round 0 is stopped" in line for line in lines) == 1
-    assert "no restart, 1 restart asked for by undaunted ctl: all nodes" in lines[-1]
+    assert "no restart, 1 restart on request: all nodes" in lines[-1]
     assert [event.get("by") for event in events(tmp_path, "decision")] == [by, by, None, by]
 
 

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 _CLOSE_JOURNAL_S = 2.0
 # For processes that a killed one left behind in the last moment; longer only for the unkillable.
 _LAST_SWEEP_S = 2.0
+_STREAMS = {"stdout": "standard output", "stderr": "standard error"}
 # How long a signal to all processes of a job takes from one of them to another. Less than `SAME_S`.
 _EVERYWHERE_S = 0.5
 
@@ -457,9 +458,29 @@ class Agent:
         elif report.kind == "crash":
             detail = f"rank {self._this_round().rank(report.local_rank)}: {detail}"
             self._ranks.crash_detected(report.local_rank, report.detail)
+            if streams := self._unread(report.local_rank):
+                by = f"the launcher of node {self._config.node}, whose {streams} nobody reads,"
+                self._orders.post(job.RestartOrdered(self._config.node, self._node.round, by))
+                return
         _, victim = self._scribe.verdict_of(self._node.round)
         about = (self._config.node, self._node.round, detail)
         self._orders.post(job.NodeFailed(*about, victim=victim, hang=report.kind == "hang"))
+
+    def _unread(self, local_rank: int) -> str:
+        """Which of our streams a rank could not write to, as nobody reads them; "" = none.
+
+        That is no failure of the rank: later rounds write to files, and no restart is used. Without
+        any restart the job ends as a program does whose reader has gone.
+        """
+        if not self._config.max_restarts or not self._ranks.could_not_write(local_rank):
+            return ""
+        streams = self._rounds.leave_unread(local_rank)
+        if streams:
+            names = " and ".join(_STREAMS[stream] for stream in streams)
+            where = Path(self._config.log_dir, f"attempt_{self._node.round + 1}")
+            self._say(f"nobody reads {names} of the launcher any more: ranks write to {where}")
+            return names
+        return ""
 
     def _signal_ranks(self, ranks: tuple[int, ...], number: int, *, agree: bool) -> None:
         """Signal ranks; those that ask whether to stop would hear it and go on: they are killed.

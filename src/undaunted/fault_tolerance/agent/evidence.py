@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from undaunted.attribution.evidence import STOPPED, RankEvidence
@@ -61,6 +63,7 @@ async def gather(
             state=state if worker.code is None else "",
             stacks=text or None,
             reason=refused or "it did not answer",
+            prints=_waits_to_print(worker.pid) if worker.code is None else "",
         )
         for worker, rank, page, passed, state, text, refused in zip(
             workers, ranks, pages, expired, states, stacks, refusals, strict=True
@@ -121,6 +124,28 @@ async def _answer(local_rank: int, pipes: StackPipes) -> str:
     finally:
         loop.remove_reader(fd)
     return text.decode(errors="replace")
+
+
+def _waits_to_print(pid: int) -> str:
+    """Return which pipe of ours this process waits to write to, as it is full; "" = to none."""
+    try:
+        waits_in = Path(f"/proc/{pid}/wchan").read_text()
+        if waits_in not in ("", "0") and "pipe_write" not in waits_in:
+            return ""
+        for fd, name in ((1, "standard output"), (2, "standard error")):
+            pipe = os.readlink(f"/proc/self/fd/{fd}")
+            same = pipe.startswith("pipe:") and pipe == os.readlink(f"/proc/{pid}/fd/{fd}")
+            if same and not _has_room(fd):
+                return name
+    except OSError:  # it has ended, or has closed its streams
+        pass
+    return ""
+
+
+def _has_room(fd: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    return bool(poll.poll(0))
 
 
 async def _nothing() -> str:

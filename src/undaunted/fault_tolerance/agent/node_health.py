@@ -130,7 +130,7 @@ class NodeHealth:
         checked = await self._ask(periodic=False)
         if not self._has_periodic:
             self._end_program()
-        self._record(number, checked)
+        await self._record(number, checked)
         return checked.report.problem()
 
     def begin_watch(self, number: int, failed: Callable[[str], None]) -> None:
@@ -165,11 +165,11 @@ class NodeHealth:
             await asyncio.sleep(self._interval_s)
             checked = await self._ask(periodic=True)
             problem = checked.report.problem()
+        await self._record(number, checked)
         self._watch = None  # what follows may call `end_watch`
-        self._record(number, checked)
         failed(problem)
 
-    def _record(self, number: int, checked: Checked) -> None:
+    async def _record(self, number: int, checked: Checked) -> None:
         """Record what was found; what could not be checked is said once."""
         problem = checked.report.problem()
         self._journal.record(
@@ -183,7 +183,7 @@ class NodeHealth:
         )
         if problem:
             self._say(one_line(f"this node is unhealthy: {problem}"))
-            self._strike(problem)
+            await self._strike(problem)
         for note in checked.report.notes():
             if note not in self._said:
                 self._said.add(note)
@@ -207,12 +207,12 @@ class NodeHealth:
         why = strikes.refusal(known, self._strike_limit, time.time())
         return f"{why} (once it is repaired, remove {path})" if why else ""
 
-    def _strike(self, problem: str) -> None:
+    async def _strike(self, problem: str) -> None:
         if (path := self._strikes) is None:
             return
         strike = strikes.Strike(time.time(), self._run_id, problem)
         try:
-            in_time(_STRIKES_S, lambda: strikes.add(path, strike))
+            await asyncio.to_thread(in_time, _STRIKES_S, lambda: strikes.add(path, strike))
         except OSError as error:
             self._say(f"this strike is not remembered: {path}: {_reason(error)}")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from undaunted.base import process
-from undaunted.base.deadline import wait_for
+from undaunted.base.deadline import in_time, wait_for
 from undaunted.base.directories import make_private
 from undaunted.base.ids import file_name
 from undaunted.base.signals import PROGRAMS_SIGNALS
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.run_config import RunConfig
 
 _KILL_S = 2.0
+_DISK_S = 1.0
 
 
 class OwnService:
@@ -73,9 +74,13 @@ class OwnService:
 
     def _begin(self, config: RunConfig) -> None:
         directory = Path(config.run_dir, f"attribution-{file_name(config.node)}")
-        make_private(directory)
         token_file = directory / "token"
-        self.token = find_token({}, token_file, create=True)
+
+        def make() -> bytes:
+            make_private(directory)
+            return find_token({}, token_file, create=True)
+
+        self.token = in_time(_DISK_S, make)
         export_url = config.ft.attribution_export_url
         with socket.create_server(("127.0.0.1", 0)) as listening:
             self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"

@@ -7,6 +7,8 @@ policy, which ranks may ask for something.
 from __future__ import annotations
 
 import asyncio
+import errno
+import signal
 import time
 from typing import TYPE_CHECKING
 
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 
 _NS = 1_000_000_000
 _MESSAGE = 200  # characters of an error
+_CANNOT_FLUSH = 120  # exit code of a Python whose last output could not be written
 # A rank compiles if the processes below it have used so much CPU time in so many seconds, and so
 # many times its limit at most.
 _COMPILER_CPU_S = 0.05
@@ -283,6 +286,14 @@ class Ranks:
         self.watch.rank_replaced(local_rank, time.monotonic_ns())
         self._scribe.rank_replaced(current, local_rank, pid)
         self._workers.replace(local_rank, pid, began_ns)
+
+    def could_not_write(self, local_rank: int) -> bool:
+        """Whether a rank failed as programs do that write where nobody reads any more."""
+        error, code = self._area.snapshot(local_rank).error, self._workers.all[local_rank].code
+        if error is not None:
+            broken = error.message.startswith((f"[Errno {errno.EPIPE}]", f"[Errno {errno.EIO}]"))
+            return error.type.endswith(("BrokenPipeError", "OSError")) and broken
+        return code in (_CANNOT_FLUSH, -signal.SIGPIPE)
 
     def misuse(self) -> bool | None:
         """Whether the ranks of the round ended as programs do whose arguments are wrong."""

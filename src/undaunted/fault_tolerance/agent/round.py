@@ -110,6 +110,7 @@ class RoundFactory:
         self._faults = FaultPlan.parse(config.faults)
         self._port: ReservedPort | None = None  # for the next round
         self._last: Round | None = None
+        self._unread: set[destinations.Stream] = set()
         self._errors = error_files.make()  # without: verdicts have the exception hook's record
 
     def reserve(self) -> int:
@@ -163,6 +164,20 @@ class RoundFactory:
         self._last = Round(start, port, specs, output, stacks)
         return self._last
 
+    def leave_unread(self, local_rank: int) -> list[destinations.Stream]:
+        """Have later rounds write to files what goes to streams of ours that nobody reads.
+
+        Returns:
+            The streams of this rank of the last round of which that is news.
+        """
+        spec = None if self._last is None else self._last.specs[local_rank]
+        ours: dict[destinations.Stream, bool] = {}
+        if spec is not None:
+            ours = {"stdout": not spec.stdout, "stderr": not spec.stderr}
+        news = destinations.without_reader() - self._unread
+        self._unread |= news
+        return [stream for stream, is_ours in ours.items() if is_ours and stream in news]
+
     def close(self) -> None:
         """Remove the directory of error files, free the port."""
         self._release()
@@ -175,7 +190,10 @@ class RoundFactory:
 
     def _choose_output(self, start: Start, envs: list[dict[str, str]]) -> Chosen:
         config = self._config
-        own = [destinations.own_layout(config, start.round, rank) for rank in range(start.slots)]
+        own = [
+            destinations.own_layout(config, start.round, rank, self._unread)
+            for rank in range(start.slots)
+        ]
         chosen = Chosen(own, envs)
         if self._plug_in is not None:
             chosen = self._plug_in.choose(own, envs)

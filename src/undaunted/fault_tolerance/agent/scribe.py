@@ -127,7 +127,7 @@ class Scribe:
         asked = self._restarts_ordered()
         used = self._restarts - asked
         again = f", {count(used, 'restart')}" if used else ""
-        again += f", {count(asked, 'restart')} asked for by undaunted ctl" if asked else ""
+        again += f", {count(asked, 'restart')} on request" if asked else ""
         label = outcome.value.replace("_", " ")
         if self._stopped_by == "SIGINT" and label == "preempted":  # a person has pressed Ctrl-C
             label = "interrupted"

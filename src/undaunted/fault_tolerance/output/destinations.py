@@ -16,6 +16,7 @@ for what they do not have already, and ``-r`` instead of ``-t``.
 from __future__ import annotations
 
 import os
+import select
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -25,7 +26,7 @@ from undaunted.fault_tolerance.output.tee import TeeEntry
 from undaunted.fault_tolerance.run_config import TO_BOTH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from undaunted.fault_tolerance.run_config import RunConfig
 
@@ -89,11 +90,27 @@ class RankOutput(NamedTuple):
     stderr: Destination
 
 
-def own_layout(config: RunConfig, round_no: int, local_rank: int) -> RankOutput:
-    """Files as torchrun lays them out."""
+STREAMS: dict[int, Stream] = {1: "stdout", 2: "stderr"}
+"""By number of the launcher's own descriptor."""
+
+
+def without_reader() -> set[Stream]:
+    """Return the streams of the launcher that nobody reads any more: who writes there fails."""
+    poll = select.poll()
+    for fd in STREAMS:
+        poll.register(fd, 0)  # errors are told anyway
+    gone = select.POLLERR | select.POLLHUP
+    return {STREAMS[fd] for fd, events in poll.poll(0) if events & gone}
+
+
+def own_layout(
+    config: RunConfig, round_no: int, local_rank: int, unread: Collection[Stream] = ()
+) -> RankOutput:
+    """Files as torchrun lays them out; also for streams of the launcher that nobody reads."""
 
     def destination(stream: Stream, where: int) -> Destination:
-        path = log_path(config.log_dir, round_no, local_rank, stream) if where else ""
+        to_file = where or stream in unread
+        path = log_path(config.log_dir, round_no, local_rank, stream) if to_file else ""
         return Destination(path, where == TO_BOTH)
 
     return RankOutput(
