@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -255,3 +256,29 @@ def test_the_limit_that_was_reached_is_named(
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
     assert process.refusal(OSError(number, "no more")) == said
+
+
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="no autogroups here")
+def test_priority_of_a_session():
+    code = (
+        "from undaunted.base import process as p; before = p.nice_of_session(); "
+        "p.renice_session(7); now = p.nice_of_session(); p.renice_session(before); "
+        "print(before, now, p.nice_of_session())"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=env,
+        start_new_session=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == "0 7 0\n"
+
+
+def test_priority_of_a_session_where_there_are_none(monkeypatch, tmp_path):
+    monkeypatch.setattr(process, "_AUTOGROUP", tmp_path / "absent" / "autogroup")
+    process.renice_session(7)
+    assert process.nice_of_session() == 0

@@ -233,3 +233,37 @@ def test_as_many_ranks_as_the_control_group_has_time_for(tmp_path: Path, one_cpu
         launcher.close()
     assert "control group" in launcher.seen[0]
     assert launcher.text.count("ranks: 1 ") == 1
+
+
+@pytest.mark.parametrize("mode", ["warm", "fresh"])
+def test_a_script_that_is_gone_in_a_later_round(tmp_path: Path, mode: str) -> None:
+    script = "import os, sys; os.remove(__file__); sys.exit(1)"
+    with launched(tmp_path, script, "--max-restarts", "1", "--worker-start", mode) as launcher:
+        assert launcher.finish() == 1
+    last = launcher.seen[-1]
+    assert "FileNotFoundError" in last
+    assert "train.py" in last
+    assert "command-line argument" not in launcher.text
+
+
+def test_several_nodes_without_a_token_end_before_the_start(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "home").touch()  # nothing can be made below it
+    command = ["--run-dir", "run", "--nnodes", "2", "--local-addr", "127.0.0.1"]
+    command += ["--rdzv-endpoint", "192.0.2.1:29400", "train.py"]
+    home = {"HOME": str(tmp_path / "home"), "XDG_CONFIG_HOME": "", "UNDAUNTED_TOKEN": ""}
+    launcher = Launcher(command, tmp_path, home)
+    try:
+        assert launcher.finish() == 2
+    finally:
+        launcher.close()
+    assert "UNDAUNTED_TOKEN" in launcher.text
+
+
+def test_the_line_about_the_report_can_be_pasted(tmp_path: Path) -> None:
+    place = tmp_path / "my runs"
+    place.mkdir()
+    with launched(place, "") as launcher:
+        assert launcher.finish() == 0
+        words = shlex.split(launcher.wait_for(r"report: (undaunted report .*)")[1])
+        assert words == ["undaunted", "report", str(launcher.run_dir)]

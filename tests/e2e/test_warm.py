@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+import time
+from pathlib import Path
 
 import pytest
 
 from tests.e2e.launcher import launched
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.e2e
 
@@ -96,6 +95,30 @@ def test_restarted_ranks_find_what_earlier_ones_have_imported(tmp_path: Path) ->
         assert "pthread" in report.stdout
 
 
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="no autogroups here")
+def test_what_is_learned_gives_way_to_the_ranks_among_sessions_too(tmp_path: Path) -> None:
+    installed, noted = tmp_path / "site-packages", tmp_path / "noted"
+    installed.mkdir()
+    noted.mkdir()
+    (installed / "pnotes.py").write_text(
+        "import os, pathlib\n"
+        "about = pathlib.Path('/proc/self/autogroup').read_text()\n"
+        f"pathlib.Path({str(noted)!r}, str(os.getpid())).write_text(about)\n"
+        "del about\n"
+    )
+    path = os.pathsep.join([str(installed), os.environ.get("PYTHONPATH", "")])
+    with launched(tmp_path, LEARNED_ONCE, PYTHONPATH=path) as launcher:
+        launcher.wait_for("in the first round")
+        while not launcher.events("imports_learned"):
+            assert launcher.process.poll() is None, launcher.text
+            time.sleep(0.1)
+        (tmp_path / "finish").touch()
+        assert launcher.finish() == 0
+    # Of the rank; of a template, and of three processes that it is compared with.
+    found = sorted(path.read_text().split()[-1] for path in noted.iterdir())
+    assert found == ["0", "10", "10", "10", "10"]
+
+
 def test_nothing_is_learned_where_that_is_turned_off(tmp_path: Path) -> None:
     script = "import sys; sys.exit(any(type(f).__name__ == 'Notes' for f in sys.meta_path))"
     with launched(tmp_path, script, "--learn-imports", "off") as launcher:
@@ -104,6 +127,16 @@ def test_nothing_is_learned_where_that_is_turned_off(tmp_path: Path) -> None:
         assert launcher.finish() == 1
 
 
+LEARNED_ONCE = r"""
+    import pathlib, time, pnotes, undaunted
+    step = 0
+    while not pathlib.Path("finish").exists():
+        undaunted.step(step)
+        step += 1
+        if step == 2:
+            print("in the first round", flush=True)
+        time.sleep(0.05)
+"""
 # Rank 1 comes first to `init_process_group`, and says whether rank 0 listens when it connects.
 COMES_FIRST = r"""
     import os, pathlib, socket, sys, time

@@ -173,6 +173,36 @@ def test_function_of_the_script_itself(tmp_path: Path) -> None:
     assert "1 rank of double() on" in done.stderr
 
 
+@pytest.mark.e2e
+@pytest.mark.parametrize("way", ["spawn", "forkserver", "fork"])
+def test_function_of_the_script_in_a_process_of_multiprocessing(tmp_path: Path, way: str) -> None:
+    done = script(
+        tmp_path,
+        f"""
+        import multiprocessing
+        from dataclasses import dataclass
+        from undaunted.fault_tolerance import LaunchConfig, elastic_launch
+
+        @dataclass
+        class Twice:
+            x: int
+
+        def double(given):
+            return Twice(2 * given.x)
+
+        def job():
+            config = LaunchConfig(1, 1, 1, worker_start="fresh")
+            print(elastic_launch(config, double)(Twice(4)), flush=True)
+
+        if __name__ == "__main__":
+            process = multiprocessing.get_context({way!r}).Process(target=job)
+            process.start()
+            process.join()
+        """,
+    )
+    assert done.stdout == "{0: Twice(x=8)}\n", done.stderr
+
+
 NOTEBOOK = """
 import os
 from undaunted.fault_tolerance import LaunchConfig, elastic_launch

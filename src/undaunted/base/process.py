@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
+_RENICE_S = 3.0
+_RENICE_PAUSE_S = 0.07  # the kernel gives no sign when it allows the next one
+_AUTOGROUP = Path("/proc/self/autogroup")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PF_EXITING = 0x4  # of the flags in /proc/PID/stat, since Linux 2.6
 # Numbers of system calls newer than Linux 5.0 are the same on every architecture. Some builds of
@@ -155,6 +158,35 @@ def _has_signal(pid: int, field: bytes, number: int) -> bool:
     except (OSError, IndexError, ValueError):
         return False
     return bool(signals >> (number - 1) & 1)
+
+
+def nice_of_session() -> int:
+    """Return the priority that the session of this process has among others, 0 = the usual one.
+
+    Kernels with autogroups share CPU time among sessions; the priority of a process counts only
+    within its own.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        return int(_AUTOGROUP.read_text().rpartition(" ")[2])
+    return 0
+
+
+def renice_session(nice: int) -> None:
+    """Change that priority, where there are autogroups; the kernel may refuse it.
+
+    The kernel lets all users together do it ten times a second; this waits for that, for a while.
+    """
+    deadline = time.monotonic() + _RENICE_S
+    while True:
+        try:
+            _AUTOGROUP.write_text(f"{nice}")
+        except BlockingIOError:
+            if time.monotonic() < deadline:
+                time.sleep(_RENICE_PAUSE_S)
+                continue
+        except OSError:
+            pass  # there are none, or this may not be done
+        return
 
 
 def signal_thread(pid: int, thread: int, number: int) -> bool:

@@ -1,6 +1,7 @@
 """`undaunted ctl`: ask a running job, and tell it what to do."""
 
 import os
+import shlex
 import ssl
 import sys
 import time
@@ -183,7 +184,7 @@ def _act(words: Words) -> int:
 
 def _answered(action: str, run: str, parsed: Parsed[Any]) -> int:
     if parsed.target and action != "exclude":
-        right = f"undaunted ctl {run or parsed.target} {action}"
+        right = f"undaunted ctl {shlex.quote(str(run or parsed.target))} {action}"
         raise UsageError(f"unexpected {parsed.target!r}: RUN comes before the action: {right}")
     try:
         return _BODIES[action](_launchers(run, parsed), parsed)

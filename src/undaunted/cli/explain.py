@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shlex
 import stat
 import sys
 from collections.abc import Collection, Iterable, Sequence
@@ -303,7 +304,7 @@ def _evidence(
     if recorded:
         dumps = one_for_each_rank(recorded)
         findings += analyse(dumps.recordings, one.world_size).findings()
-        look.append(f"recordings of collectives: undaunted flight {recorded[0][0].parent}")
+        look.append(f"recordings of collectives: undaunted flight {_quoted(recorded[0][0].parent)}")
     elif one.failure and one.failure.kind == "hang" and RECORDED not in one.failure.line:
         unknown.append(
             "which collectives the ranks were in: no dumps of the Flight Recorder here are of "
@@ -311,8 +312,13 @@ def _evidence(
             "TORCH_FR_BUFFER_SIZE=2000, TORCH_NCCL_DUMP_ON_TIMEOUT=1 and "
             f"TORCH_FR_DUMP_TEMP_FILE={run_dir.absolute()}/dump_ let torch leave them"
         )
-    look.append(f"all of the round: undaunted report {run_dir} --round {one.round}")
+    look.append(f"all of the round: undaunted report {_quoted(run_dir)} --round {one.round}")
     return Evidence(tuple(findings), tuple(look), tuple(unknown))
+
+
+def _quoted(path: Path) -> str:
+    """Return a path as a shell takes it."""
+    return shlex.quote(str(path))
 
 
 def _logs(
@@ -373,7 +379,7 @@ def _of_folder(path: Path) -> Page:
     look, unknown = [], []
     if read.recordings:
         findings += analyse(read.recordings).findings()
-        look.append(f"recordings of collectives: undaunted flight {newest[0].parent}")
+        look.append(f"recordings of collectives: undaunted flight {_quoted(newest[0].parent)}")
     else:
         unknown.append("which collectives the ranks were in: no dumps of the Flight Recorder here")
     if not files.logs:

@@ -61,12 +61,25 @@ def _run(parsed: RunParsed) -> int:
     if objection := system_calls.objection():
         raise UsageError(objection)
     config, notice = build_config(parsed, os.environ, _current_directory(), check_interpreter)
+    if config.nodes is not None:
+        _have_token(config.nodes)
     for line in notice.splitlines():
         config.lines.show(line)
     from undaunted.fault_tolerance.front import run
 
     code = run(config)
     return code if config.exit_codes == "all" else _SIMPLE.get(code, code)
+
+
+def _have_token(others: Nodes) -> None:
+    """Make the token of this user, if none was given: later the job would have begun."""
+    from undaunted.coordinator.wire.credentials import TokenError
+    from undaunted.fault_tolerance.job_access import token
+
+    try:
+        token(others)
+    except TokenError as error:
+        raise UsageError(str(error)) from None
 
 
 def build_config(

@@ -128,6 +128,8 @@ def _result(directory: Path, rank: int) -> Path:
 def _name(function: Callable[..., Any]) -> tuple[str, str] | None:
     """Return module and qualified name if another process finds the function by them."""
     module, qualified = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
+    if module == "__mp_main__":  # as multiprocessing calls it in processes that it has spawned
+        module = "__main__"
     found: Any = sys.modules.get(module or "")
     if module == "__main__" and not _is_file(found):
         return None  # typed in, or a cell of a notebook

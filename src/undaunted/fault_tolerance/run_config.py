@@ -120,7 +120,11 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
     ] = False
     master_port: Annotated[
         Port,
-        Opt("MASTER_PORT of the workers; 0 = a free port, a new one for each restart", rare=True),
+        Opt(
+            "MASTER_PORT of the workers; 0 = a free port, a new one for each restart. With several "
+            "nodes and without --rdzv-endpoint: the port where launchers meet instead",
+            rare=True,
+        ),
     ] = 0
     signals: Annotated[
         tuple[int, ...],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -96,7 +97,7 @@ class Scribe:
             allowed = ""  # whoever coordinates the job knows
         self.say(
             f"{count(config.nproc_per_node, 'rank')} of {one_line(argv[0])} on {config.node}"
-            f"{allowed}; report: undaunted report {config.run_dir}",
+            f"{allowed}; report: undaunted report {shlex.quote(config.run_dir)}",
             level=INFO,
         )
 

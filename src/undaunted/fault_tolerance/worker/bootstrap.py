@@ -125,6 +125,7 @@ class Page:
     def __init__(self, local_rank: int, writer: PageWriter | None) -> None:
         self._local_rank = local_rank
         self._writer = writer
+        self._has_error = False
 
     @classmethod
     def attach(cls, spec: WorkerSpec) -> Page:
@@ -159,8 +160,9 @@ class Page:
                 self._lose(error)
 
     def record_error(self, error: BaseException) -> None:
-        """Record the exception that ends the program. Python reports it as well."""
-        if self._writer is not None:
+        """Record the exception that ends the program, the first one. Python reports it as well."""
+        if self._writer is not None and not self._has_error:
+            self._has_error = True
             try:
                 self._writer.record_error(error)
             except Exception as problem:  # noqa: BLE001 - the report that follows matters more

@@ -96,7 +96,7 @@ def _run_script(spec: WorkerSpec, page: Page) -> None:
         runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]  # noqa: SLF001
         return
     main = _prepare(spec.target, spec.args, path0=os.path.dirname(os.path.realpath(path)))  # noqa: PTH120
-    code = _load(path, main)
+    code = _load(path, main, page if spec.exception_hook else None)
     page.milestone_first_line()
     exec(code, main.__dict__)  # noqa: S102 - the purpose
 
@@ -115,7 +115,7 @@ def _prepare(argv0: str, args: list[str], path0: str) -> ModuleType:
     return main
 
 
-def _load(path: str, main: ModuleType) -> CodeType:
+def _load(path: str, main: ModuleType, page: Page | None) -> CodeType:
     """Return the code of a script, compiled or not; SystemExit 2 if it cannot be read."""
     try:
         with io.open_code(path) as file:
@@ -125,6 +125,8 @@ def _load(path: str, main: ModuleType) -> CodeType:
             f"{sys.orig_argv[0]}: can't open file {path!r}: [Errno {error.errno}] {error.strerror}",
             file=sys.stderr,
         )
+        if page is not None:  # or 2 looks like a code of the program's own
+            page.record_error(type(error)(f"cannot read the script {path}: {error.strerror}"))
         sys.exit(2)
     main.__file__ = path
     main.__dict__["__cached__"] = None

@@ -238,7 +238,7 @@ def _shared() -> set[str]:
 @contextlib.contextmanager
 def _out_of_the_way() -> Iterator[None]:
     """Give way to the ranks, if this process may take its priority, and workers theirs, again."""
-    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    usual, of_session = os.getpriority(os.PRIO_PROCESS, 0), process.nice_of_session()
     pid = os.fork()
     if pid == 0:
         try:
@@ -251,10 +251,12 @@ def _out_of_the_way() -> Iterator[None]:
         yield
         return
     os.setpriority(os.PRIO_PROCESS, 0, usual + _PRIORITY)
+    process.renice_session(_PRIORITY)
     try:
         yield
     finally:
         os.setpriority(os.PRIO_PROCESS, 0, usual)
+        process.renice_session(of_session)
 
 
 class _Check:
@@ -318,6 +320,7 @@ def be_compared(fd: int, template: int) -> NoReturn:
     if not process.die_with_parent(template):
         os._exit(1)
     os.nice(_PRIORITY)
+    process.renice_session(_PRIORITY)
     learned = read(os.dup(fd))
     with silence(0, 1, 2):
         imports = Imports()
