@@ -49,10 +49,8 @@ def _say(cell: Cell, results: list[Cell]) -> str:
     took = "" if cell.recovery_s is None else f", first step {cell.recovery_s:.1f} s after"
     lost = f", {cell.lost} steps again" if cell.lost else ""
     word = "WRONG" if cell.wrong else "right"
-    print(
-        f"{word} {cell.job} {cell.fault} ({cell.seconds:.0f} s, CPU {cell.cpu_s:.0f} s{lost}{took})",
-        flush=True,
-    )
+    used = f"{cell.seconds:.0f} s, CPU {cell.cpu_s:.0f} s"
+    print(f"{word} {cell.job} {cell.fault} ({used}{lost}{took})", flush=True)
     for line in cell.wrong:
         print(f"      {line}", flush=True)
     return cell.result
