@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scripts import journal_schema, known_issues, nvrx_names, option_pages
+from tests.jobs import page as proven
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +25,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "journal-schema.json": journal_schema.json_schema,
     "journal-schema.md": journal_schema.page,
     "nvrx-names.md": nvrx_names.page,
+    "proven.md": proven.page,
 }
 
 

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import platform
 import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import asdict
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.jobs.page import RESULTS
 from tests.jobs.runner import ROOT, Cell, run_cell
 from tests.jobs.table import FAULTS, JOBS, SAMPLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 SPARE_S = 60.0  # what a cell may take beyond the deadline of its job
 
@@ -31,32 +35,51 @@ def cells_of(jobs: Sequence[str], faults: Sequence[str]) -> list[tuple[str, str]
     return [(job, fault) for job in jobs for fault in faults if fault in JOBS[job].faults]
 
 
-def run_all(cells: Iterable[tuple[str, str]], keep: Path | None) -> list[Cell]:
-    """Run these cells, and say of each how it went."""
+def run_all(
+    cells: Iterable[tuple[str, str]], keep: Path | None, record: Callable[[Cell], None] | None
+) -> list[Cell]:
+    """Run these cells, say of each how it went, and give it to ``record``."""
     references: dict[str, str] = {}
     results = []
+
+    def run(job: str, fault: str) -> None:
+        cell = _separately(job, fault, references.get(job, ""), keep)
+        if fault == "none":
+            references[job] = cell.result
+        results.append(cell)
+        say(cell)
+        if record is not None:
+            record(cell)
+
     for job, fault in cells:
         if job not in references and fault != "none":
-            references[job] = _say(_separately(job, "none", "", keep), results)
-        reference = references.get(job, "")
-        found = _say(_separately(job, fault, reference, keep), results)
-        references.setdefault(job, found)
+            run(job, "none")
+        run(job, fault)
     return results
 
 
-def _say(cell: Cell, results: list[Cell]) -> str:
-    results.append(cell)
+def record(cell: Cell) -> None:
+    """Put a cell into the file of results, in the place of an older one."""
+    kept = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {"cells": []}
+    listed = (ROOT / "tests/jobs/requirements.txt").read_text().splitlines()
+    names = [line.partition("==")[0] for line in listed if "==" in line]
+    kept["versions"] = {name: metadata.version(name) for name in names}
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    kept["machine"] = f"{os.cpu_count()} cores, {memory:.0f} GiB, {platform.machine()}, no GPU"
+    others = [old for old in kept["cells"] if (old["job"], old["fault"]) != (cell.job, cell.fault)]
+    kept["cells"] = sorted([*others, asdict(cell)], key=lambda one: (one["job"], one["fault"]))
+    RESULTS.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
+
+
+def say(cell: Cell) -> None:
+    """Print how a cell went."""
     took = "" if cell.recovery_s is None else f", first step {cell.recovery_s:.1f} s after"
     lost = f", {cell.lost} steps again" if cell.lost else ""
     word = "WRONG" if cell.wrong else "right"
-    print(
-        f"{word} {cell.job} {cell.fault} "
-        f"({cell.seconds:.0f} s, CPU {cell.cpu_s:.0f} s{lost}{took})",
-        flush=True,
-    )
+    used = f"{cell.seconds:.0f} s, CPU {cell.cpu_s:.0f} s"
+    print(f"{word} {cell.job} {cell.fault} ({used}{lost}{took})", flush=True)
     for line in cell.wrong:
         print(f"      {line}", flush=True)
-    return cell.result
 
 
 def _separately(job: str, fault: str, reference: str, keep: Path | None) -> Cell:
@@ -81,6 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--faults", default=",".join(FAULTS), help="columns, likewise")
     parser.add_argument("--sample", action="store_true", help="the few cells that CI runs")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="folders of cells that are wrong")
+    parser.add_argument("--record", action="store_true", help="keep results, for docs/proven.md")
     parser.add_argument("--cell", nargs=5, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.cell:
@@ -92,7 +116,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown := {*jobs} - {*JOBS} | {*faults} - {*FAULTS}:
         parser.error(f"not in the table: {', '.join(sorted(unknown))}")
     began = time.monotonic()
-    results = run_all(SAMPLE if options.sample else cells_of(jobs, faults), options.keep)
+    cells = SAMPLE if options.sample else cells_of(jobs, faults)
+    results = run_all(cells, options.keep, record if options.record else None)
     wrong = sum(bool(cell.wrong) for cell in results)
     print(f"{len(results)} cells, {wrong} wrong, {time.monotonic() - began:.0f} s")
     return int(wrong > 0)

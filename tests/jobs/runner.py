@@ -33,8 +33,9 @@ PROGRAMS = Path(__file__).parent / "programs"
 RESULT = re.compile(r"RESULT steps=(\d+) numbers=\d+ hash=(\w+)")
 STRANGE = re.compile(r"Traceback|Exception ignored|Segmentation fault")
 ENDING_S = 10.0  # how long what is ending may take
-# What libraries leave in TMPDIR: a cache, and folders of loader workers that were killed.
-TEMPORARY = ("torchinductor_", "pymp-")
+# What libraries leave in TMPDIR, and in HOME: caches, and folders of processes that were killed.
+TEMPORARY = ("torchinductor_", "pymp-", "wandb-", ".cache", ".config", ".triton")
+LEAST_LOG = 1000  # bytes
 _CLONE_NEWNS = 0x00020000
 
 
@@ -173,6 +174,9 @@ class Run:
             "OMP_NUM_THREADS": "1",
             "HF_HUB_OFFLINE": "1",
             "WANDB_MODE": "offline",
+            # What is compiled once serves all cells.
+            "TORCH_EXTENSIONS_DIR": f"{sys.prefix}/torch-extensions",
+            "TORCHINDUCTOR_CACHE_DIR": f"{sys.prefix}/torch-inductor",
             "UNDAUNTED_TOKEN": "a token of the tests",
             "UNDAUNTED_NEMESIS": str(self.folder / "call"),
         }
@@ -362,6 +366,8 @@ def run_cell(name: str, fault: str, reference: str, keep: Path | None) -> Cell:
             subprocess.run(["cp", "-aT", folder, keep / f"{name}-{fault}"])
     finally:
         leaks.kill_new(set())
+        if fault == "disk-full":
+            subprocess.run(["umount", "--lazy", run.work / run.job.checkpoints])
         shutil.rmtree(folder, ignore_errors=True)
     return cell
 
@@ -417,11 +423,14 @@ def _judge(run: Run, cell: Cell, reference: str) -> None:
         wrong.append(f"results after steps {sorted(steps)}, must be {run.job.steps}")
     if run.fault != "none":
         cell.same = cell.result == reference
-        if run.job.exact and not cell.same:
+        if not run.job.inexact and not cell.same:
             wrong.append(f"result {cell.result or 'none'}, must be {reference}")
         if not run.fault_ns:
             wrong.append("the fault did not happen")
-    elif found := STRANGE.search(run.text()):
+    for log in run.work.glob(run.job.logs) if run.job.logs else ():
+        if log.stat().st_size < LEAST_LOG:
+            wrong.append(f"{log.name} has {log.stat().st_size} bytes: the log of a round is lost")
+    if run.fault == "none" and (found := STRANGE.search(run.text())):
         wrong.append(f"{found.group()} in the output of an undisturbed run")
 
 
@@ -436,5 +445,5 @@ def _left_behind(run: Run, private: bool) -> list[str]:
     left += [f"file {entry.name}" for entry in run.work.iterdir() if entry.name not in own]
     for place in ("tmp", "home"):
         names = [entry.name for entry in (run.folder / place).iterdir()]
-        left += [f"{place}/{name}" for name in names if not name.startswith(TEMPORARY)]
+        left += [f"{place}/{name}" for name in names if not any(t in name for t in TEMPORARY)]
     return [f"left behind: {name}" for name in left]

@@ -73,7 +73,7 @@ FAULTS = {
     "node-lost": Fault(
         "of two nodes and a spare, one is killed whole",
         Must(restarts=(1, 1), blamed=None, lost=2),
-        "call:rank=1",
+        "call:rank=1,round=0",  # the spare does not know that it has happened
     ),
     "launcher-killed": Fault(
         "the launcher is killed by SIGKILL; the job is started again",
@@ -98,8 +98,8 @@ class Job:
         steps: of the optimizer.
         save_every: so many of them.
         faults: the cells there are, by their names.
-        exact: the framework comes to the same parameters after a restart, bit for bit.
-        why: some faults are not tried, or the result is another one.
+        inexact: why the framework itself does not come to the same parameters after a restart.
+        why: the other faults are not tried.
         must: of faults for which something else must come out.
         options: of the launcher.
         arguments: of the program.
@@ -108,6 +108,7 @@ class Job:
         work: names in the working folder that the program makes.
         checkpoints: the folder it saves in.
         disk_mb: size of the disk that becomes full.
+        logs: a pattern; each such file has more than its head in the end.
     """
 
     program: str
@@ -115,7 +116,7 @@ class Job:
     steps: int
     save_every: int
     faults: tuple[str, ...]
-    exact: bool = True
+    inexact: str = ""
     why: str = ""
     must: dict[str, Must] = field(default_factory=dict)
     options: tuple[str, ...] = ()
@@ -125,6 +126,7 @@ class Job:
     work: tuple[str, ...] = ("checkpoints",)
     checkpoints: str = "checkpoints"
     disk_mb: int = 400
+    logs: str = ""
 
     def must_of(self, fault: str) -> Must:
         """Return what must come out of this cell."""
@@ -136,6 +138,8 @@ class Job:
         return 2 * self.save_every - 1 + between
 
 
+# Faults that a program of the given kind can meet at all, and that cost little.
+_CRASHES = ("none", "kill", "kill-in-save")
 JOBS = {
     "ddp": Job(
         "ddp_gpt",
@@ -149,19 +153,142 @@ JOBS = {
         "GPT-2 of 7 M parameters with the Trainer of Transformers: bf16, accumulation, evaluation",
         steps=24,
         save_every=6,
-        faults=tuple(FAULTS),
+        faults=(
+            *_CRASHES,
+            "exception",
+            "loop",
+            "sigterm",
+            "sigterm-all",
+            "disk-full",
+            "output-gone",
+        ),
         work=("out",),
         checkpoints="out",
+        why="SIGSTOP and a lost node are the same to it as a loop and a kill.",
     ),
     "lightning": Job(
         "lightning_resnet",
         "ResNet-18 with Lightning: bf16, EMA, validation, StatefulDataLoader",
         steps=24,
         save_every=6,
-        faults=tuple(FAULTS),
-        exact=False,
-        why="Lightning by itself goes on with other numbers in the middle of an epoch",
+        faults=(*_CRASHES, "sigterm", "sigterm-all", "disk-full"),
+        inexact="Lightning goes on with other numbers in the middle of an epoch.",
+        why="Its hangs are those of any program with a Session.",
+    ),
+    "trl": Job(
+        "trl_lora",
+        "Llama of 7 M parameters, LoRA adapters, SFTTrainer of TRL",
+        steps=16,
+        save_every=4,
+        faults=("none", "kill", "sigterm"),
+        work=("out",),
+        checkpoints="out",
+        why="Its trainer is that of Transformers, which has the other faults.",
+    ),
+    "accelerate": Job(
+        "accelerate_vit",
+        "ViT of 5 M parameters with Accelerate: bf16, accumulation, loader workers; Session",
+        steps=16,
+        save_every=4,
+        faults=("none", "kill", "sigstop", "sigterm-all", "disk-full"),
+        inexact="Its loader draws from the generator of dropout once more after a restart.",
+        work=("states",),
+        checkpoints="states",
+        why="A Session is tried with all faults in ddp.",
+    ),
+    "fsdp": Job(
+        "fsdp2_llama",
+        "Llama of 14 M parameters, FSDP2, bf16; Session, Checkpointer of shards",
+        steps=20,
+        save_every=5,
+        faults=(*_CRASHES, "sigterm", "node-lost", "launcher-killed"),
+        why="Other hangs and signals are tried with ddp: they do not meet its shards.",
+    ),
+    "timm": Job(
+        "timm_lamb",
+        "ConvNeXt of timm, its LAMB, schedule and EMA, bf16; Checkpointer",
+        steps=20,
+        save_every=5,
+        faults=(*_CRASHES, "exception"),
+        why="It has no Session: it ends by a signal, as without undaunted.",
+    ),
+    "diffusers": Job(
+        "diffusers_unet",
+        "UNet of Diffusers of 7 M parameters, EMA, bf16; restarted inside the process",
+        steps=20,
+        save_every=5,
+        faults=("none", "exception", "loop", "kill"),
+        must={
+            "exception": Must(restarts=(0, 0), blamed=None),
+            "loop": Must(restarts=(0, 0), blamed=None),
+        },
+        limit_s=90,
+        why="It stops by no signal. After a kill all processes are started again.",
+    ),
+    "torchtitan": Job(
+        "torchtitan_llama",
+        "Llama of 6 M parameters with torchtitan: FSDP, its data loader and checkpoints",
+        steps=20,
+        save_every=5,
+        faults=(*_CRASHES, "sigterm"),
+        arguments=("--module", "torchtitan_llama", "--config", "small"),
+        work=("assets", "data", "outputs"),
+        checkpoints="outputs/checkpoint",
+        why="Each start imports for long: only what its own checkpoints meet.",
+    ),
+    "deepspeed": Job(
+        "deepspeed_zero1",
+        "BERT of 7 M parameters with DeepSpeed: ZeRO-1, bf16, accumulation; Session",
+        steps=16,
+        save_every=4,
+        faults=(*_CRASHES, "sigterm"),
+        deadline_s=400,  # the first one compiles
+        why="Each start imports for long: only what its own checkpoints meet.",
+    ),
+    "ignite": Job(
+        "ignite_cnn",
+        "MobileNet with Ignite: its engine, EMA, evaluator and Checkpoint, at the end of an epoch",
+        steps=24,
+        save_every=6,
+        faults=("none", "kill", "wrong-collective"),
+        inexact="Buffers of batch norm differ from rank to rank, and one rank saves.",
+        why="It stops by no signal.",
+    ),
+    "hydra": Job(
+        "hydra_wandb",
+        "gMLP of timm, configured by Hydra, logged by wandb (offline), webdataset, bf16; Session",
+        steps=16,
+        save_every=4,
+        faults=("none", "kill", "exception", "sigterm"),
+        work=("checkpoints", "data", "wandb"),
+        logs="wandb/offline-run-*/*.wandb",
+        why="It saves by torch.save, as compiled does: only what its logger and loader meet.",
+    ),
+    "compiled": Job(
+        "compiled_own_handlers",
+        "torch.compile and DDP; torch.save and a handler of SIGTERM of its own",
+        steps=40,
+        save_every=10,
+        faults=(*_CRASHES, "sigterm"),
+        deadline_s=400,
+        why="While it compiles it is silent for longer than a hang may take here.",
+    ),
+    "nvrx": Job(
+        "nvrx_bert",
+        "BERT of 7 M parameters with the names of NVRx: local and asynchronous checkpoints, bf16",
+        steps=20,
+        save_every=5,
+        faults=(*_CRASHES, "exception"),
+        work=("checkpoints", "global"),
+        why="It stops by no signal, as scripts of NVRx do.",
     ),
 }
 
-SAMPLE = (("ddp", "kill"), ("ddp", "sigterm"))
+SAMPLE = (
+    ("ddp", "none"),
+    ("ddp", "kill"),
+    ("trainer", "none"),
+    ("trainer", "kill"),
+    ("timm", "none"),
+    ("timm", "kill"),
+)
