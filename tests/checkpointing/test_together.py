@@ -65,6 +65,7 @@ def of_two(folder: Path) -> Outcomes:
     return run(
         *(folder, 2, "experts", "loaders", "large_and_long", "equal_in_other_words", "buffers"),
         *("warned", "save_own", "load_own", "parts_alone"),
+        *("packed_shards",),
     )
 
 
@@ -169,3 +170,13 @@ def test_a_part_of_a_tensor_is_not_saved_or_loaded_for_the_whole(of_two: Outcome
         assert "8 of 16" in save
         assert load.startswith("DamagedCheckpointError: ")
         assert "model.weight is not whole" in load
+
+
+def test_shards_of_a_class_of_their_own_come_back_as_such(of_two: Outcomes, folder: Path) -> None:
+    for rank, outcome in enumerate(of_two["packed_shards"]):
+        mine = [2.0 * rank, 2.0 * rank + 1]
+        parts = [mine, [one + 10 for one in mine]]
+        assert outcome == ["", "", "DTensor", "TwoTensor", parts]
+    ((refused, kind, _, _),) = run(folder, 1, "packed_shards")["packed_shards"]
+    assert "w was saved as TwoTensor" in refused
+    assert kind == "DTensor"

@@ -22,7 +22,8 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import distribute_tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.testing._internal.two_tensor import TwoTensor
 
 from undaunted.checkpointing import Checkpointer, CheckpointError, PerRank, load_dcp
 
@@ -201,7 +202,23 @@ def parts_alone(rank: int, folder: Path) -> Any:
     alone = saved(folder / str(rank), {"model": model}, process_group="alone")
     half = folder / f"half-{rank}"
     dcp.save({"model": model.state_dict()}, checkpoint_id=half, no_dist=True)
-    return [*alone, failure(lambda: load_dcp({"model": model}, half, process_group=None))]
+    dist.barrier()
+    return [*alone, failure(lambda: load_dcp({"model": model}, folder / "half-0"))]
+
+
+def packed_shards(rank: int, folder: Path) -> Any:
+    """A tensor whose parts are of a class of their own, as states of 8-bit optimizers are."""
+    mesh, whole = init_device_mesh("cpu", (dist.get_world_size(),)), torch.arange(4.0).view(4, 1)
+    mine = distribute_tensor(whole, mesh, [Shard(0)]).to_local()
+    packed = DTensor.from_local(TwoTensor(mine.clone(), mine + 10), mesh, [Shard(0)])
+    state: dict[str, Any] = {"w": distribute_tensor(torch.zeros(4, 1), mesh, [Shard(0)])}
+    torch.serialization.add_safe_globals([TwoTensor])
+    outcome = saved(folder.parent / "packed", {"w": packed}) if dist.get_world_size() == 2 else []
+    with Checkpointer(folder.parent / "packed", timeout=TIMEOUT_S) as checkpoints:
+        refused = failure(lambda: checkpoints.load(state))
+    local = state["w"].to_local()
+    parts = [local.a.view(-1).tolist(), local.b.view(-1).tolist()] if not refused else []
+    return [*outcome, refused, type(state["w"]).__name__, type(local).__name__, parts]
 
 
 def main(rank: int, world_size: int, root: Path, scenarios: list[str]) -> None:

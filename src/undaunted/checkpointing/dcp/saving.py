@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.metadata import StorageMeta
 from undaunted.checkpointing.agreement.messages import Failure
 from undaunted.checkpointing.dcp import blueprint as blueprints
 from undaunted.checkpointing.dcp import fingerprint as fingerprints
-from undaunted.checkpointing.dcp import items, plan_codec, sameness, states
+from undaunted.checkpointing.dcp import items, packed, plan_codec, sameness, states
 from undaunted.checkpointing.dcp.garbage import collection_paused
 from undaunted.checkpointing.dcp.repeated import Written
 from undaunted.checkpointing.errors import CheckpointError
@@ -276,7 +276,7 @@ class Saver:
             if structure is not None:
                 return None, structure
             states.check_layouts(planner.state_dict)
-        local = planner.create_local_plan()
+        local = _local_plan(planner)
         return local, fingerprints.digest(plan_codec.encode_plan(local))
 
     def _compare(self, looks: Sequence[bytes]) -> bytes:
@@ -312,7 +312,7 @@ class Saver:
         overall: list[_Overall] = []
         try:
             with collection_paused():
-                local = local or planner.create_local_plan()
+                local = local or _local_plan(planner)
                 content = self._content(local, planner, state_dict)
                 mine = msgspec.msgpack.encode(_Proposal(plan_codec.encode_plan(local), content))
         except Exception as error:  # noqa: BLE001 - as above
@@ -361,6 +361,12 @@ class Saver:
         structure = fingerprints.digest(b"".join(structures)).hex()
         decision = _Decision(self._number, parts, structure, apart)
         return decision, _Overall(looks, overall, files)
+
+
+def _local_plan(planner: SavePlanner) -> SavePlan:
+    plan = planner.create_local_plan()
+    packed.check_loadable(packed.mark(plan.items, planner))
+    return plan
 
 
 def _plans_by_default(planner: SavePlanner) -> bool:
