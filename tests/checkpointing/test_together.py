@@ -65,7 +65,7 @@ def of_two(folder: Path) -> Outcomes:
     return run(
         *(folder, 2, "experts", "loaders", "large_and_long", "equal_in_other_words", "buffers"),
         *("warned", "save_own", "load_own", "parts_alone"),
-        *("packed_shards",),
+        *("packed_shards", "own_parts"),
     )
 
 
@@ -180,3 +180,7 @@ def test_shards_of_a_class_of_their_own_come_back_as_such(of_two: Outcomes, fold
     ((refused, kind, _, _),) = run(folder, 1, "packed_shards")["packed_shards"]
     assert "w was saved as TwoTensor" in refused
     assert kind == "DTensor"
+
+
+def test_tensors_that_say_themselves_which_parts_they_have(of_two: Outcomes) -> None:
+    assert of_two["own_parts"] == [[True] * 9] * 2

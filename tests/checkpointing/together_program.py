@@ -20,6 +20,12 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    MetadataIndex,
+    TensorProperties,
+)
+from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
@@ -219,6 +225,57 @@ def packed_shards(rank: int, folder: Path) -> Any:
     local = state["w"].to_local()
     parts = [local.a.view(-1).tolist(), local.b.view(-1).tolist()] if not refused else []
     return [*outcome, refused, type(state["w"]).__name__, type(local).__name__, parts]
+
+
+def with_parts(ranges: list[tuple[int, int]], *, filled: bool) -> Any:
+    """A DTensor that says itself which rows it has, as those of Megatron-FSDP do."""
+    whole = torch.arange(12.0).view(6, 2)
+    parts = [whole[start:end] for start, end in ranges]
+    local: Any = torch.cat(parts).clone() if parts else torch.empty(0, 2)
+    local = local if filled else local.fill_(-1)
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    shape, stride = whole.shape, whole.stride()
+    tensor = DTensor.from_local(
+        local, mesh, [Shard(0)], run_check=False, shape=shape, stride=stride
+    )
+    local = tensor._local_tensor
+    chunks = [ChunkStorageMetadata(torch.Size((a, 0)), torch.Size((b - a, 2))) for a, b in ranges]
+    places, at = {}, 0
+    for start, end in ranges:
+        places[start] = slice(at, at + end - start)
+        at += end - start
+
+    def items(name: str, _: Any) -> list[WriteItem]:
+        properties = TensorProperties.create_from_tensor(local)
+        data = [TensorWriteData(one, properties, shape) for one in chunks]
+        return [
+            WriteItem(MetadataIndex(name, one.chunk.offsets), WriteItemType.SHARD, tensor_data=one)
+            for one in data
+        ]
+
+    local.__create_chunk_list__ = lambda: chunks
+    local.__create_write_items__ = items
+    local.__get_tensor_shard__ = lambda index: local[places[index.offset[0]]]
+    return tensor
+
+
+def own_parts(rank: int, folder: Path) -> Any:
+    """Whether all comes back, saved with some parts and loaded with others."""
+    splits: list[list[list[tuple[int, int]]]] = [
+        [[(0, 6)], []],
+        [[(0, 1), (2, 4)], [(1, 2), (4, 6)]],
+        [[(0, 3)], [(3, 6)]],
+    ]
+    right = []
+    with Checkpointer(folder, timeout=TIMEOUT_S) as checkpoints:
+        for step, split in enumerate(splits):
+            checkpoints.save(step, {"w": with_parts(split[rank], filled=True)})
+            for other in splits:
+                state = {"w": with_parts(other[rank], filled=False)}
+                checkpoints.load(state, step=step)
+                expected = with_parts(other[rank], filled=True)
+                right.append(torch.equal(state["w"]._local_tensor, expected._local_tensor))
+    return right
 
 
 def main(rank: int, world_size: int, root: Path, scenarios: list[str]) -> None:
