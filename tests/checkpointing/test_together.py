@@ -65,12 +65,13 @@ def of_two(folder: Path) -> Outcomes:
     return run(
         *(folder, 2, "experts", "loaders", "large_and_long", "equal_in_other_words", "buffers"),
         *("warned", "save_own", "load_own", "parts_alone"),
+        *("packed_shards", "own_parts", "save_layouts"),
     )
 
 
 @pytest.fixture(scope="module")
 def of_four(folder: Path) -> Outcomes:
-    return run(folder, 4, "experts_of_groups", "pipeline")
+    return run(folder, 4, "experts_of_groups", "pipeline", "save_layouts")
 
 
 def assert_refused(outcome: str, *names: str) -> None:
@@ -169,3 +170,28 @@ def test_a_part_of_a_tensor_is_not_saved_or_loaded_for_the_whole(of_two: Outcome
         assert "8 of 16" in save
         assert load.startswith("DamagedCheckpointError: ")
         assert "model.weight is not whole" in load
+
+
+def test_shards_of_a_class_of_their_own_come_back_as_such(of_two: Outcomes, folder: Path) -> None:
+    for rank, outcome in enumerate(of_two["packed_shards"]):
+        mine = [2.0 * rank, 2.0 * rank + 1]
+        parts = [mine, [one + 10 for one in mine]]
+        assert outcome == ["", "", "DTensor", "TwoTensor", parts]
+    ((refused, kind, _, _),) = run(folder, 1, "packed_shards")["packed_shards"]
+    assert "w was saved as TwoTensor" in refused
+    assert kind == "DTensor"
+
+
+def test_tensors_that_say_themselves_which_parts_they_have(of_two: Outcomes) -> None:
+    assert of_two["own_parts"] == [[True] * 9] * 2
+
+
+def test_every_layout_loads_what_every_other_one_has_saved(
+    of_two: Outcomes, of_four: Outcomes, folder: Path
+) -> None:
+    alone = run(folder, 1, "save_layouts", "load_layouts")
+    assert [*of_two["save_layouts"], *of_four["save_layouts"], *alone["save_layouts"]] == [[""]] * 7
+    assert len(list((folder / "layouts").iterdir())) == 6
+    outcomes = [*alone["load_layouts"], *run(folder, 2, "load_layouts")["load_layouts"]]
+    outcomes += run(folder, 4, "load_layouts")["load_layouts"]
+    assert outcomes == [[]] * 7

@@ -20,9 +20,21 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    MetadataIndex,
+    TensorProperties,
+)
+from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import distribute_tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+from torch.testing._internal.two_tensor import TwoTensor
 
 from undaunted.checkpointing import Checkpointer, CheckpointError, PerRank, load_dcp
 
@@ -201,7 +213,144 @@ def parts_alone(rank: int, folder: Path) -> Any:
     alone = saved(folder / str(rank), {"model": model}, process_group="alone")
     half = folder / f"half-{rank}"
     dcp.save({"model": model.state_dict()}, checkpoint_id=half, no_dist=True)
-    return [*alone, failure(lambda: load_dcp({"model": model}, half, process_group=None))]
+    dist.barrier()
+    return [*alone, failure(lambda: load_dcp({"model": model}, folder / "half-0"))]
+
+
+def packed_shards(rank: int, folder: Path) -> Any:
+    """A tensor whose parts are of a class of their own, as states of 8-bit optimizers are."""
+    mesh, whole = init_device_mesh("cpu", (dist.get_world_size(),)), torch.arange(4.0).view(4, 1)
+    mine = distribute_tensor(whole, mesh, [Shard(0)]).to_local()
+    packed = DTensor.from_local(TwoTensor(mine.clone(), mine + 10), mesh, [Shard(0)])
+    state: dict[str, Any] = {"w": distribute_tensor(torch.zeros(4, 1), mesh, [Shard(0)])}
+    torch.serialization.add_safe_globals([TwoTensor])
+    outcome = saved(folder.parent / "packed", {"w": packed}) if dist.get_world_size() == 2 else []
+    with Checkpointer(folder.parent / "packed", timeout=TIMEOUT_S) as checkpoints:
+        refused = failure(lambda: checkpoints.load(state))
+    local = state["w"].to_local()
+    parts = [local.a.view(-1).tolist(), local.b.view(-1).tolist()] if not refused else []
+    return [*outcome, refused, type(state["w"]).__name__, type(local).__name__, parts]
+
+
+def with_parts(ranges: list[tuple[int, int]], *, filled: bool) -> Any:
+    """A DTensor that says itself which rows it has, as those of Megatron-FSDP do."""
+    whole = torch.arange(12.0).view(6, 2)
+    parts = [whole[start:end] for start, end in ranges]
+    local: Any = torch.cat(parts).clone() if parts else torch.empty(0, 2)
+    local = local if filled else local.fill_(-1)
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    shape, stride = whole.shape, whole.stride()
+    tensor = DTensor.from_local(
+        local, mesh, [Shard(0)], run_check=False, shape=shape, stride=stride
+    )
+    local = tensor._local_tensor
+    chunks = [ChunkStorageMetadata(torch.Size((a, 0)), torch.Size((b - a, 2))) for a, b in ranges]
+    places, at = {}, 0
+    for start, end in ranges:
+        places[start] = slice(at, at + end - start)
+        at += end - start
+
+    def items(name: str, _: Any) -> list[WriteItem]:
+        properties = TensorProperties.create_from_tensor(local)
+        data = [TensorWriteData(one, properties, shape) for one in chunks]
+        return [
+            WriteItem(MetadataIndex(name, one.chunk.offsets), WriteItemType.SHARD, tensor_data=one)
+            for one in data
+        ]
+
+    local.__create_chunk_list__ = lambda: chunks
+    local.__create_write_items__ = items
+    local.__get_tensor_shard__ = lambda index: local[places[index.offset[0]]]
+    return tensor
+
+
+def own_parts(rank: int, folder: Path) -> Any:
+    """Whether all comes back, saved with some parts and loaded with others."""
+    splits: list[list[list[tuple[int, int]]]] = [
+        [[(0, 6)], []],
+        [[(0, 1), (2, 4)], [(1, 2), (4, 6)]],
+        [[(0, 3)], [(3, 6)]],
+    ]
+    right = []
+    with Checkpointer(folder, timeout=TIMEOUT_S) as checkpoints:
+        for step, split in enumerate(splits):
+            checkpoints.save(step, {"w": with_parts(split[rank], filled=True)})
+            for other in splits:
+                state = {"w": with_parts(other[rank], filled=False)}
+                checkpoints.load(state, step=step)
+                expected = with_parts(other[rank], filled=True)
+                right.append(torch.equal(state["w"]._local_tensor, expected._local_tensor))
+    return right
+
+
+LAYOUTS: dict[int, dict[str, dict[str, int]]] = {  # by world size: sizes of the dimensions
+    1: {"plain": {}},
+    2: {"fsdp": {"shard": 2}, "tp": {"tp": 2}},
+    4: {
+        "fsdp": {"shard": 4},
+        "hsdp": {"replicate": 2, "shard": 2},
+        "fsdp-tp": {"shard": 2, "tp": 2},
+    },
+}
+
+
+def trained(layout: dict[str, int], seed: int) -> dict[str, Any]:
+    """A model with rows that do not divide evenly, distributed, and its optimizer after a step."""
+    torch.manual_seed(seed)
+    model: Any = nn.Sequential(nn.Linear(6, 10), nn.Linear(10, 7), nn.Linear(7, 3))
+    if layout:
+        mesh = init_device_mesh("cpu", tuple(layout.values()), mesh_dim_names=tuple(layout))
+        if "tp" in layout:
+            plan = {"0": ColwiseParallel(), "1": RowwiseParallel()}
+            parallelize_module(model, mesh["tp"], plan)
+        if "shard" in layout:
+            names = [name for name in layout if name != "tp"]
+            inner = mesh[tuple(names)] if len(names) < len(layout) else mesh
+            for layer in model:
+                fully_shard(layer, mesh=inner)
+            fully_shard(model, mesh=inner)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    model(torch.ones(2, 6)).square().sum().backward()
+    optimizer.step()
+    return {"model": model, "optimizer": optimizer}
+
+
+def whole(state: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """All tensors of a model and its optimizer, not distributed."""
+    tensors = dict(state["model"].state_dict())
+    for number, of_one in state["optimizer"].state_dict()["state"].items():
+        tensors |= {f"{number}.{name}": value for name, value in of_one.items()}
+    return {n: t.full_tensor() if isinstance(t, DTensor) else t for n, t in tensors.items()}
+
+
+def save_layouts(rank: int, folder: Path) -> Any:
+    for name, layout in LAYOUTS[dist.get_world_size()].items():
+        state = trained(layout, 1)
+        expected = whole(state)
+        path = folder.parent / "layouts" / f"{dist.get_world_size()}-{name}"
+        outcome = saved(path, state, differing="warn")
+        if outcome != [""]:
+            return outcome
+        if rank == 0:
+            torch.save(expected, path / "expected.pt")
+    return [""]
+
+
+def load_layouts(rank: int, folder: Path) -> Any:
+    """The pairs of layouts of which something came back in another way."""
+    wrong = []
+    for path in sorted((folder.parent / "layouts").iterdir()):
+        expected = torch.load(path / "expected.pt")
+        with Checkpointer(path, timeout=TIMEOUT_S) as checkpoints:
+            for name, layout in LAYOUTS[dist.get_world_size()].items():
+                state = trained(layout, 2)
+                checkpoints.load(state)
+                found = whole(state)
+                if found.keys() != expected.keys() or not all(
+                    torch.equal(found[key], expected[key]) for key in expected
+                ):
+                    wrong.append([path.name, name])
+    return wrong
 
 
 def main(rank: int, world_size: int, root: Path, scenarios: list[str]) -> None:

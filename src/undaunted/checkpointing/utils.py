@@ -184,15 +184,22 @@ def _like(value: dict[Any, Any], items: list[tuple[Any, Any]], deep: bool) -> di
 def _fixed_tensor(tensor: Any, memo: dict[Any, Any]) -> Any:
     key = _elements(tensor)
     if key not in memo:
-        detached = tensor.detach()
-        if tensor.device.type == "cpu":
-            fixed = detached.clone()
-        else:
-            fixed = detached.to("cpu", non_blocking=True)
+        from undaunted.checkpointing.dcp import packed  # needs torch, which is there
+
+        if tensor.device.type != "cpu":
             memo.setdefault("devices", set()).add(tensor.device)
+        detached = tensor.detach()
+        of_parts = packed.is_packed(tensor)
+        fixed = packed.copied(detached, _on_cpu) if of_parts else _on_cpu(detached)
         # The tensor is kept: its storage may not be given to another one before the end.
         memo[key] = (tensor, fixed.requires_grad_(tensor.requires_grad and tensor.is_leaf))
     return memo[key][1]
+
+
+def _on_cpu(tensor: Any) -> Any:
+    if tensor.device.type == "cpu":
+        return tensor.clone()
+    return tensor.to("cpu", non_blocking=True)
 
 
 def _elements(tensor: Any) -> Any:

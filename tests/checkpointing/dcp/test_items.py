@@ -76,15 +76,3 @@ def test_between_items_there_are_zeros(arena: Arena) -> None:
         (file,) = stage_items(laid, planner.resolve_data, arena)
         contents.append(bytes(arena.memory[HEADER_BYTES : HEADER_BYTES + file.image.size]))
     assert contents[0] == contents[1]
-
-
-def test_tensors_that_unpack_themselves(arena: Arena) -> None:
-    class Packed(torch.Tensor):
-        def dequantize(self) -> torch.Tensor:
-            return self.as_subclass(torch.Tensor) * 2
-
-    planner, items = planned({"a": torch.ones(2).as_subclass(Packed)})
-    laid = [lay_out("one", items)]
-    (file,) = stage_items(laid, planner.resolve_data, arena)
-    content = bytes(arena.memory[HEADER_BYTES : HEADER_BYTES + file.image.size])
-    assert torch.load(io.BytesIO(content), weights_only=True).tolist() == [2, 2]

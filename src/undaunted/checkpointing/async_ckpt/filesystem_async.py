@@ -23,7 +23,7 @@ from undaunted.checkpointing.async_ckpt import commit, pool
 from undaunted.checkpointing.async_ckpt.attempts import Attempt, Attempts
 from undaunted.checkpointing.async_ckpt.exchange import Prefix
 from undaunted.checkpointing.async_ckpt.ranks import TIMEOUT_S
-from undaunted.checkpointing.dcp import items
+from undaunted.checkpointing.dcp import items, packed
 from undaunted.checkpointing.dcp.torch_private import METADATA_VERSION, storage_info
 from undaunted.checkpointing.errors import SaveError
 from undaunted.checkpointing.format.manifest import File
@@ -250,6 +250,7 @@ class FileSystemWriterAsync(FileSystemWriter):  # type: ignore[misc]  # torch ha
             CheckpointError: something in the state cannot be saved.
         """
         self._save = _Save(self._to)
+        packed.mark(plan.items, planner)
         laid = self._lay_out(plan)
         if not laid:
             self._save.results = []

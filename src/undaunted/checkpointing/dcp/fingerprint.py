@@ -9,6 +9,8 @@ import msgspec
 import torch
 from torch.distributed.tensor import DTensor
 
+from undaunted.checkpointing.dcp.packed import is_packed
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -39,17 +41,30 @@ def fingerprint(state_dict: Mapping[str, Any]) -> bytes | None:
             if sharding is None:
                 sharding = shardings[key] = len(shardings)
                 described.append(_sharding(value))
-            shape = (tuple(value.shape), tuple(value.to_local().shape))
-            tensors.append((fqn, shape, _DTYPES[value.dtype], value.requires_grad, sharding))
+            local = value.to_local()
+            if hasattr(local, "__create_write_items__"):  # it says itself which parts it has
+                return None
+            shape = (tuple(value.shape), tuple(local.shape))
+            kind = (*_kind(value), sharding, *_class(local))
+            tensors.append((fqn, shape, *kind))
         elif isinstance(value, torch.Tensor):
             if hasattr(value, "__create_write_items__") or value.layout != torch.strided:
                 return None
-            tensors.append((fqn, tuple(value.shape), _DTYPES[value.dtype], value.requires_grad))
+            tensors.append((fqn, tuple(value.shape), *_kind(value), *_class(value)))
         elif _is_sharded(value):
             return None
         else:
             tensors.append(fqn)
     return digest(msgspec.msgpack.encode((tensors, described)))
+
+
+def _kind(tensor: torch.Tensor) -> tuple[str, bool]:
+    return _DTYPES[tensor.dtype], tensor.requires_grad
+
+
+def _class(tensor: torch.Tensor) -> tuple[str, ...]:
+    """What is saved of a packed tensor depends on its class."""
+    return (type(tensor).__qualname__,) if is_packed(tensor) else ()
 
 
 class _Names(dict[torch.dtype, str]):

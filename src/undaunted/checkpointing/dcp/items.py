@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from undaunted.checkpointing.dcp.packed import content_of, is_marked, is_packed
 from undaunted.checkpointing.errors import CheckpointError, StructureError
 from undaunted.checkpointing.format.frame import DTYPES, HEAD_BYTES, Frame, frame
 from undaunted.checkpointing.format.image import Image
@@ -16,6 +16,7 @@ from undaunted.checkpointing.staging.copy import copy_into, view_of
 from undaunted.checkpointing.staging.layout import Place, end_of, place_frames, place_others
 
 if TYPE_CHECKING:
+    import io
     from collections.abc import Callable, Iterator, Sequence
 
     from torch.distributed.checkpoint.planner import WriteItem
@@ -86,7 +87,7 @@ def lay_out(name: str, items: Sequence[WriteItem]) -> Laid:
 
 def _frame_of(item: WriteItem) -> Frame | None:
     data = item.tensor_data
-    if data is None or data.properties.layout != torch.strided:
+    if data is None or data.properties.layout != torch.strided or is_marked(data.properties):
         return None
     dtype = str(data.properties.dtype).removeprefix("torch.")
     return frame(dtype, tuple(data.chunk.sizes)) if dtype in DTYPES else None
@@ -172,8 +173,10 @@ def _sources(laid: Laid, resolve: Resolve) -> list[torch.Tensor]:
     for item in laid.framed:
         tensor: Any = resolve(item)
         data = item.tensor_data
-        if getattr(type(tensor), "dequantize", None) is not torch.Tensor.dequantize:
-            tensor = _plain(tensor, item)
+        if not isinstance(tensor, torch.Tensor) or is_packed(tensor):
+            raise StructureError(
+                f"{item.index.fqn} is {type(tensor)}, but its plan says it is an ordinary tensor"
+            )
         if tensor.shape != data.chunk.sizes or tensor.dtype != data.properties.dtype:
             raise StructureError(
                 f"{item.index.fqn} is {tensor.dtype} {tuple(tensor.shape)}, but its plan says "
@@ -185,14 +188,6 @@ def _sources(laid: Laid, resolve: Resolve) -> list[torch.Tensor]:
             )
         tensors.append(tensor)
     return tensors
-
-
-def _plain(value: Any, item: WriteItem) -> torch.Tensor:
-    """Tensors of a class that packs its values unpack them."""
-    if not isinstance(value, torch.Tensor):
-        raise StructureError(f"{item.index.fqn} is {type(value)}, but its plan says it is a tensor")
-    tensor: torch.Tensor = value.dequantize()
-    return tensor
 
 
 def _resolved(item: WriteItem, resolve: Resolve) -> memoryview:
@@ -207,11 +202,7 @@ def _resolved(item: WriteItem, resolve: Resolve) -> memoryview:
 
 
 def _serialised(value: torch.Tensor | io.BytesIO) -> memoryview:
-    if isinstance(value, torch.Tensor):
-        buffer = io.BytesIO()
-        torch.save(value.detach().cpu(), buffer)
-        return buffer.getbuffer()
-    return value.getbuffer()
+    return content_of(value) if isinstance(value, torch.Tensor) else value.getbuffer()
 
 
 def _images(

@@ -6,18 +6,21 @@ what they are made of. They are saved as ``torch.save`` writes them, and come ba
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from undaunted.checkpointing.dcp.objects import load_object, refused_types
 from undaunted.checkpointing.dcp.torch_private import is_on_its_way
+from undaunted.checkpointing.errors import SaveError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from torch.distributed.checkpoint.planner import WriteItem
+    from torch.distributed.checkpoint.planner import SavePlanner, WriteItem
 
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)
 
@@ -33,13 +36,86 @@ def is_packed(value: Any) -> bool:
     return bool(is_traceable_wrapper_subclass(value))
 
 
-def mark(items: Iterable[WriteItem], value_of: Callable[[WriteItem], Any]) -> None:
-    """Note in the items of a plan which tensors are packed; the mark is not in ``.metadata``."""
+def mark(items: Iterable[WriteItem], planner: SavePlanner) -> list[tuple[str, torch.Tensor]]:
+    """Note in the items of a plan which tensors are packed; the marks are not in ``.metadata``.
+
+    Returns:
+        Names and tensors of these.
+    """
+    look_up = getattr(planner, "lookup_object", None)
+    found = []
     for item in items:
-        if item.tensor_data is not None and is_packed(value_of(item)):
-            item.tensor_data.properties.packed = True
+        if item.tensor_data is None:
+            continue
+        value = look_up(item.index) if look_up is not None else planner.resolve_data(item)
+        item.tensor_data.properties.packed = is_packed(value)
+        if is_packed(value):
+            found.append((item.index.fqn, value))
+    return found
 
 
 def is_marked(properties: Any) -> bool:
     """Whether a plan's properties of a tensor say that it is packed."""
     return getattr(properties, "packed", False)
+
+
+def content_of(tensor: torch.Tensor) -> memoryview:
+    """Return what ``torch.save`` writes of a tensor."""
+    buffer = io.BytesIO()
+    torch.save(tensor.detach().cpu(), buffer)
+    return buffer.getbuffer()
+
+
+def check_loadable(tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+    """Raise a SaveError for the first class of packed tensors that could not be loaded again."""
+    known: set[type] = set()
+    for name, tensor in tensors:
+        if type(tensor) not in known:
+            known.add(type(tensor))
+            _check_loadable(name, tensor)
+
+
+def _check_loadable(name: str, tensor: torch.Tensor) -> None:
+    kind = type(tensor).__name__
+    try:
+        content = content_of(tensor)
+        types = refused_types(content)
+        loaded = None if types else load_object(bytes(content), name, "memory")
+    except Exception as error:
+        raise SaveError(
+            f"{name} is a {kind}, which cannot be saved: {type(error).__name__}: {error}"
+        ) from error
+    if types:
+        raise SaveError(
+            f"{name} is a {kind}, which loading the checkpoint would refuse.\nCall "
+            f"torch.serialization.add_safe_globals([...]) with {', '.join(types)} in this program "
+            "and in those that load"
+        )
+    if type(loaded) is not type(tensor):
+        raise SaveError(f"{name} is a {kind}, which would come back as {type(loaded).__name__}")
+
+
+def copied(tensor: torch.Tensor, copy: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """Return a packed tensor made of copies of what it is made of."""
+    if not is_traceable_wrapper_subclass(tensor):
+        return copy(tensor)
+    names, context = tensor.__tensor_flatten__()
+    inner = {name: copied(getattr(tensor, name), copy) for name in names}
+    made: torch.Tensor = type(tensor).__tensor_unflatten__(
+        inner, context, tensor.shape, tensor.stride()
+    )
+    return made
+
+
+def refill(target: torch.Tensor, source: torch.Tensor) -> bool:
+    """Fill a packed tensor in place with one of the same class; False if it is made otherwise."""
+    if type(target) is not type(source) or target.shape != source.shape:
+        return False
+    if not is_traceable_wrapper_subclass(target):
+        with torch.no_grad():
+            target.copy_(source)
+        return True
+    names, context = target.__tensor_flatten__()
+    if (names, context) != tuple(source.__tensor_flatten__()):
+        return False
+    return all(refill(getattr(target, name), getattr(source, name)) for name in names)

@@ -18,6 +18,7 @@ from torch.distributed.checkpoint.planner import (
     WriteItemType,
 )
 
+from undaunted.checkpointing.dcp.packed import is_marked
 from undaunted.checkpointing.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class _Tensor(msgspec.Struct, array_like=True, frozen=True):
     memory_format: int
     pin_memory: bool
     strides: tuple[int, ...] | None = None  # new versions of torch have them
+    packed: bool = False
 
 
 class _Item(msgspec.Struct, array_like=True, frozen=True):
@@ -154,6 +156,7 @@ def _wire_tensor(data: TensorWriteData | None) -> _Tensor | None:
         memory_format=_FORMATS.index(properties.memory_format),
         pin_memory=properties.pin_memory,
         strides=getattr(properties, "strides", None),
+        packed=is_marked(properties),
     )
 
 
@@ -178,6 +181,8 @@ def _tensor(wire: _Tensor) -> TensorWriteData:
     )
     if wire.strides is not None:
         properties.strides = wire.strides
+    if wire.packed:
+        properties.packed = True
     chunk = ChunkStorageMetadata(_size(wire.offsets), _size(wire.sizes))
     return TensorWriteData(chunk=chunk, properties=properties, size=_size(wire.size))
 

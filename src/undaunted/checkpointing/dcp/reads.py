@@ -14,6 +14,7 @@ from torch.distributed.checkpoint.planner import LoadItemType
 from torch.distributed.tensor import DTensor
 
 from undaunted.checkpointing.dcp.objects import load_object
+from undaunted.checkpointing.dcp.packed import is_packed, refill
 from undaunted.checkpointing.dcp.repeated import Loaded
 from undaunted.checkpointing.errors import (
     CheckpointError,
@@ -126,9 +127,10 @@ class Reads:
                 )
             elif _is_whole(value, stored):
                 chunk = stored.chunks[0]
-                reads += [replace(r, whole=True) for r in self._chunk(name, stored, chunk, value)]
+                of_whole = self._chunk(name, stored, chunk, value, value)
+                reads += [replace(read, whole=True) for read in of_whole]
             elif (chunk := self._own_chunk(value, stored)) is not None:
-                reads += self._chunk(name, stored, chunk, value.to_local())
+                reads += self._chunk(name, stored, chunk, value.to_local(), value)
             else:
                 reads += self._resharded(name, stored, value)
         return reads
@@ -162,6 +164,8 @@ class Reads:
         """The chunk that is exactly this rank's part of the tensor, if there is one."""
         if not isinstance(value, DTensor) or value.device_mesh.get_coordinate() is None:
             return None
+        if hasattr(value.to_local(), "__create_chunk_list__"):  # it says itself which parts it has
+            return None
         key = (id(value.device_mesh), value.placements, value.shape)
         known = self._chunks.get(key)
         if known is None:
@@ -178,7 +182,7 @@ class Reads:
             chunk = _chunk_of(stored, item)
             target = self._planner.resolve_tensor(item)
             offsets, lengths = tuple(item.storage_offsets), tuple(item.lengths)
-            yield from self._chunk(name, stored, chunk, target, offsets, lengths)
+            yield from self._chunk(name, stored, chunk, target, None, offsets, lengths)
 
     def _check_covered(self, name: str, value: Any, items: Sequence[ReadItem]) -> None:
         """Raise an error if the checkpoint does not have all of this rank's part of a tensor."""
@@ -199,10 +203,14 @@ class Reads:
         stored: TensorStorageMetadata,
         chunk: ChunkStorageMetadata,
         target: torch.Tensor,
+        value: Any,
         offsets: Sequence[int] | None = None,
         lengths: Sequence[int] | None = None,
     ) -> list[Read]:
-        """Read a part of a chunk, by default all of it, to a tensor of the same shape."""
+        """Read a part of a chunk, by default all of it, to a tensor of the same shape.
+
+        The whole chunk is for all that this rank has of ``value``; a part is for a part of it.
+        """
         if not target.numel():
             return []
         info = self._info(MetadataIndex(name, chunk.offsets))
@@ -210,7 +218,7 @@ class Reads:
         lengths = tuple(lengths or sizes)
         rest = tuple(offsets or (0,) * len(sizes))
         if not self._is_framed(info):
-            return [self._serialised(name, info, target, rest, lengths)]
+            return [self._serialised(name, info, target, value, rest, lengths)]
         start = info.offset + HEAD_BYTES
         length = math.prod(lengths) * dtype.itemsize
         if _frame_length(dtype, sizes) != info.length:
@@ -227,7 +235,11 @@ class Reads:
             return [Read(info.relative_path, start, length, memory, None)]
 
         def use(content: bytearray) -> None:
-            _copy(torch.frombuffer(content, dtype=dtype).view(sizes), target, rest, lengths)
+            tensor = torch.frombuffer(content, dtype=dtype).view(sizes)
+            if is_packed(target):
+                self._put(name, value, target, tensor)
+            else:
+                _copy(tensor, target, rest, lengths)
 
         return [Read(info.relative_path, start, length, None, use)]
 
@@ -236,6 +248,7 @@ class Reads:
         name: str,
         info: Any,
         target: torch.Tensor,
+        value: Any,
         offsets: Sequence[int],
         lengths: Sequence[int],
     ) -> Read:
@@ -243,9 +256,36 @@ class Reads:
         path = f"{self._path}/{info.relative_path}"
 
         def use(content: bytearray) -> None:
-            _copy(load_object(content, name, path), target, offsets, lengths)
+            tensor = load_object(content, name, path)
+            if is_packed(tensor) or is_packed(target):
+                self._put(name, value, target, tensor)
+            else:
+                _copy(tensor, target, offsets, lengths)
 
         return Read(info.relative_path, info.offset, info.length, None, use)
+
+    def _put(self, name: str, value: Any, target: torch.Tensor, tensor: torch.Tensor) -> None:
+        """Have a packed tensor back as it was saved: none becomes one of another class."""
+        if value is None or tensor.shape != target.shape:
+            raise CheckpointError(
+                f"{self._path}: {name} was saved as {type(tensor).__name__} and is "
+                f"{type(target).__name__} here, of which no part can be taken: load it whole, or "
+                "distributed as it was saved"
+            )
+        if refill(target, tensor):
+            return
+        tensor = tensor.to(target.device)
+        if isinstance(value, DTensor):
+            mesh, placements = value.device_mesh, value.placements
+            shape, stride = value.shape, value.stride()
+            self._place(
+                name,
+                DTensor.from_local(
+                    tensor, mesh, placements, run_check=False, shape=shape, stride=stride
+                ),
+            )
+        else:
+            self._place(name, tensor)
 
     def _info(self, index: MetadataIndex) -> Any:
         info = self._storage.get(index)

@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.metadata import StorageMeta
 from undaunted.checkpointing.agreement.messages import Failure
 from undaunted.checkpointing.dcp import blueprint as blueprints
 from undaunted.checkpointing.dcp import fingerprint as fingerprints
-from undaunted.checkpointing.dcp import items, plan_codec, sameness, states
+from undaunted.checkpointing.dcp import items, packed, plan_codec, sameness, states
 from undaunted.checkpointing.dcp.garbage import collection_paused
 from undaunted.checkpointing.dcp.repeated import Written
 from undaunted.checkpointing.errors import CheckpointError
@@ -388,9 +388,13 @@ def _flattens(planner: SavePlanner) -> TypeGuard[DefaultSavePlanner]:
 
 def _local_plan(planner: SavePlanner) -> SavePlan:
     """Return the plan of this rank; what a planner of torch's cannot plan is named."""
-    if not _flattens(planner):
-        return planner.create_local_plan()
-    return states.named(lambda _: planner.create_local_plan(), planner.state_dict, _encoded_alone)
+    if _flattens(planner):
+        work = planner.create_local_plan
+        plan = states.named(lambda _: work(), planner.state_dict, _encoded_alone)
+    else:
+        plan = planner.create_local_plan()
+    packed.check_loadable(packed.mark(plan.items, planner))
+    return plan
 
 
 def _encoded_alone(flat: dict[str, Any]) -> None:

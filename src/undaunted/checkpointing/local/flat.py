@@ -10,13 +10,14 @@ import torch
 from undaunted.checkpointing.errors import DamagedCheckpointError
 from undaunted.checkpointing.format.plain import PlainError
 from undaunted.checkpointing.local import shard
+from undaunted.checkpointing.local.base_state_dict import TensorPlaceholder
 from undaunted.checkpointing.local.pages import map_at_once
 from undaunted.checkpointing.local.values import decode_state, dtype_name, dtype_of, encode_state
 from undaunted.checkpointing.staging import copy
 from undaunted.checkpointing.staging.copy import memory_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from undaunted.checkpointing.local.base_state_dict import TensorAwareStateDict
     from undaunted.checkpointing.local.shard import Head
@@ -60,7 +61,8 @@ def prepare(
     tensors = state.pop_tensors()
     try:
         for index, tensor in enumerate(tensors):
-            _check(tensor, index)
+            if problem := _problem(tensor):
+                raise PlainError(f"{_place(state, index)} {problem}")
         kind, hollow = encode_state(state, allow_pickle)
     finally:
         state.insert_tensors(tensors)
@@ -160,16 +162,32 @@ def rebuild_from(flat: torch.Tensor, path: str, allow_pickle: bool = False) -> T
     return rebuild(head, tensors, path, allow_pickle)
 
 
-def _check(tensor: Any, index: int) -> None:
-    """Refuse what has no bytes of its own."""
+def _problem(tensor: Any) -> str:
+    """Say why a tensor has no bytes of its own; empty if it has."""
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         hint = ": give its local part, to_local()" if hasattr(tensor, "to_local") else ""
-        raise PlainError(f"tensor {index} is a {type(tensor).__name__}{hint}")
+        return f"is a {type(tensor).__name__}{hint}"
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
-        raise PlainError(
-            f"tensor {index} has no plain bytes (layout {tensor.layout}, {tensor.dtype}, device "
-            f"{tensor.device})"
-        )
+        what = f"(layout {tensor.layout}, {tensor.dtype}, device {tensor.device})"
+        return f"has no plain bytes {what}"
+    return ""
+
+
+def _place(state: TensorAwareStateDict, index: int) -> str:
+    """Say which tensor was taken out of a state as one of many."""
+    try:
+        paths = list(_paths(state.plain_state(), ()))
+    except PlainError:
+        paths = []
+    return f"tensor {index}" + (f" ({paths[index]})" if index < len(paths) else "")
+
+
+def _paths(value: object, path: tuple[object, ...]) -> Iterator[str]:
+    if isinstance(value, TensorPlaceholder):
+        yield ".".join(map(str, path))
+    elif isinstance(value, (dict, list, tuple)):
+        for key, one in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _paths(one, (*path, key))
 
 
 def _first_of_each(tensors: Sequence[torch.Tensor]) -> list[int]:
