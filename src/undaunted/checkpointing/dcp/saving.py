@@ -249,9 +249,8 @@ class Saver:
             if structure is not None:
                 noted = msgspec.msgpack.encode(list(plain.noted.entries))
                 return None, fingerprints.digest(structure + noted)
-            states.check_layouts(planner.state_dict)
-        local = _local_plan(planner)
-        return local, fingerprints.digest(plan_codec.encode_plan(local))
+        local, encoded = _local_plan(planner)
+        return local, fingerprints.digest(encoded)
 
     def _compare(self, looks: Sequence[bytes]) -> bytes:
         """On rank 0: whether every rank's structure is the one of the plan in use."""
@@ -265,8 +264,10 @@ class Saver:
         cause: Exception | None = None
         overall: list[_Overall] = []
         try:
-            local = local or _local_plan(planner)
-            mine = plan_codec.encode_plan(local)
+            if local is None:
+                local, mine = _local_plan(planner)
+            else:
+                mine = plan_codec.encode_plan(local)
             self._written.check(planner, local)
         except Exception as error:  # noqa: BLE001 - as above
             mine, cause = Failure.of(error), error
@@ -313,14 +314,20 @@ def _flattens(planner: SavePlanner) -> TypeGuard[DefaultSavePlanner]:
     return isinstance(planner, DefaultSavePlanner) and planner.flatten_state_dict
 
 
-def _local_plan(planner: SavePlanner) -> SavePlan:
-    """Return the plan of this rank; what a planner of torch's cannot plan is named."""
+def _local_plan(planner: SavePlanner) -> tuple[SavePlan, bytes]:
+    """Return the plan of this rank, also encoded; what cannot be planned is named."""
+
+    def planned(_: object) -> tuple[SavePlan, bytes]:
+        plan = planner.create_local_plan()
+        return plan, plan_codec.encode_plan(plan)
+
     if not _flattens(planner):
-        return planner.create_local_plan()
-    return states.named(lambda _: planner.create_local_plan(), planner.state_dict, _encoded_alone)
+        return planned(None)
+    states.check_tensors(planner.state_dict)
+    return states.named(planned, planner.state_dict, _planned_alone)
 
 
-def _encoded_alone(flat: dict[str, Any]) -> None:
+def _planned_alone(flat: dict[str, Any]) -> None:
     plan_codec.encode_plan(create_default_local_save_plan(flat, is_coordinator=True))
 
 
