@@ -79,6 +79,12 @@ def test_the_program_ends_the_job_only_when_it_fails_again_without_progress() ->
     assert after(error, error, error, iterations=(None, None, None)).action == "stop"
 
 
+def test_a_checkpoint_that_does_not_fit_the_state_ends_the_job_too() -> None:
+    quote = "undaunted.checkpointing.errors.StructureError: model: load_state_dict() refuses"
+    error = Finding("program_error", quote=quote)
+    assert after(error, error, error, iterations=(None, None, None)).action == "stop"
+
+
 def test_a_round_that_came_further_begins_the_count_anew() -> None:
     error = Finding("program_error", quote="KeyError: 'labels'")
     other = Finding("peer_lost")

@@ -244,10 +244,12 @@ def test_names_that_differ_by_a_wrapper(word: str, wrapped: str, tmp_path: Path)
     plain = nn.Linear(1, 1)
     wrapper = nn.Sequential(collections.OrderedDict({word: nn.Linear(1, 1)}))
     put(tmp_path, {"model": wrapper if wrapped == "saved" else plain})
-    with pytest.raises(StructureError) as caught:
-        get(tmp_path, {"model": wrapper if wrapped == "mine" else plain})
-    assert f"model.{word}.bias" in str(caught.value)
-    assert f"its .{word}" in str(caught.value)
+    mine = wrapper if wrapped == "mine" else plain
+    for state in ({"model": mine}, {"model": dict(mine.state_dict())}):
+        with pytest.raises(StructureError) as caught:
+            get(tmp_path, state)
+        assert f"model.{word}.bias" in str(caught.value)
+        assert f"its .{word}" in str(caught.value)
 
 
 def test_lazy_modules_and_those_without_memory(tmp_path: Path) -> None:

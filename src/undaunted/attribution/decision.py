@@ -28,7 +28,8 @@ _DIFFERS = re.compile(r"0x[0-9a-f]+|(?:/[^\s:'\"]+)+|\b[0-9a-f]{8,}\b|\d+(?:\.\d
 # The type at the front, behind the prefix of a log: `_queue.Empty`, `requests.Timeout: text`.
 _TYPE = re.compile(r"(?:\[[^\]\s]*\]:? ?)?(?:[\w<>]+\.)*(_*[A-Z]\w*)(?::|\s*$)")
 _EXCEPTION = re.compile(r"\b([A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt))\b")
-# Exceptions of Python that a program raises because of its own code and data.
+# Exceptions that a program raises because of its own code and data: those of Python, and that of a
+# checkpoint which does not fit the state.
 _OWN = frozenset(
     {
         "ArithmeticError",
@@ -45,6 +46,7 @@ _OWN = frozenset(
         "NotImplementedError",
         "OverflowError",
         "RecursionError",
+        "StructureError",
         "SyntaxError",
         "TabError",
         "TypeError",

@@ -19,6 +19,17 @@ from undaunted.checkpointing.errors import SaveError, StructureError
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:Sparse")]
 
 
+def jagged() -> torch.Tensor:
+    tensors = [torch.ones(2), torch.ones(3)]
+    return torch.nested.nested_tensor(tensors, layout=torch.jagged)
+
+
+def endless() -> list[Any]:
+    made: list[Any] = []
+    made.append(made)
+    return made
+
+
 class Broken:
     def state_dict(self) -> dict[str, Any]:
         raise KeyError("lost")
@@ -41,6 +52,10 @@ class Broken:
             r"a\.b is a tensor of layout sparse_c",
         ),
         (lambda: {"a": torch.ones(2, 2).to_mkldnn()}, "a is a tensor of layout"),
+        (lambda: {"a": {"b": torch.empty(2, dtype=torch.bits8)}}, r"a\.b is a tensor of bits8"),
+        (lambda: {"a": {"b": jagged()}}, r"a\.b cannot be saved: NestedTensor"),
+        (lambda: {"a": endless()}, "a is nested too deeply, or contains itself"),
+        (lambda: {"a": [Broken()]}, r"a\.0: state_dict\(\) of Broken has failed"),
     ],
 )
 def test_what_cannot_be_saved_is_said(state: Any, message: str) -> None:

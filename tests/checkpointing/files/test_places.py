@@ -23,6 +23,11 @@ def test_what_is_no_place(where: str) -> None:
         open_storage(where)
 
 
+def test_a_name_that_is_no_text() -> None:
+    with pytest.raises(ValueError, match=r"udcff'.* UTF-8"):
+        open_storage("/tmp/\udcff")
+
+
 def test_object_stores(tmp_path: Path) -> None:
     pytest.importorskip("fsspec")
     assert type(open_storage(f"local://{tmp_path}")).__name__ == "ObjectStorage"

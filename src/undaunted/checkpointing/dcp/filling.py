@@ -147,6 +147,7 @@ class Filling:
             raise StructureError(
                 f"{self._path} has no {listed(self._missing)}: the model or optimizer is not the "
                 "one that was saved; leave out of the state what is not in the checkpoint"
+                f"{self._hint()}"
             )
 
     def place(self, name: str, value: Any) -> None:
@@ -262,8 +263,9 @@ class Filling:
                 raise
             except Exception as error:
                 raise StructureError(
-                    f"{name}: load_state_dict() of {type(owner.value).__name__} refuses what "
-                    f"{self._path} has of it: {type(error).__name__}: {error}{self._hint(name)}"
+                    f"{name}: load_state_dict() of {type(owner.value).__name__} refuses what was "
+                    f"saved of it in {self._path}: {type(error).__name__}: {error}"
+                    + self._hint(f"{name}.")
                 ) from error
 
         self._give.append(give)
@@ -338,7 +340,8 @@ class Filling:
             return None
         now, dtype = self._now.get(name), stored.properties.dtype
         if isinstance(now, torch.Tensor) and not is_lazy(now) and now.shape == stored.size:
-            if now.dtype == dtype and self._memory.claim(now, owner):
+            alike = now.dtype == dtype and now.layout == stored.properties.layout
+            if alike and self._memory.claim(now, owner):
                 return now
             return torch.empty_like(now, dtype=dtype) if isinstance(now, DTensor) else None
         parameter = self._parameter(path, owner)
@@ -358,23 +361,24 @@ class Filling:
         number, known = str(rest[0]), self._parameters[owner.path]
         return known[int(number)] if number.isdecimal() and int(number) < len(known) else None
 
-    def _hint(self, place: str) -> str:
+    def _hint(self, place: str = "") -> str:
         """Say how to do without a wrapper, if names differ by those of wrappers only."""
-        saved = {name for name in self._stored if name.startswith(f"{place}.")}
-        now = {name for name in self._now if name.startswith(f"{place}.")}
+        saved = {name for name in self._stored if name.startswith(place)} - self._now.keys()
+        now = {name for name in self._now if name.startswith(place)} - self._stored.keys()
         for word, wrapper in _WRAPPERS.items():
             for names, others, advice in (
                 (now, saved, f"give its .{word} in the place of the wrapped model"),
                 (saved, now, f"wrap it as it was, or save its .{word} from now on"),
             ):
-                with_word = next((one for one in sorted(names) if word in one.split(".")), None)
-                if with_word and with_word not in others and _bare(names) == _bare(others):
-                    other = next(one for one in others if _bare([one]) == _bare([with_word]))
-                    saved_name, now_name = sorted((with_word, other), key=lambda n: n not in saved)
-                    return (
-                        f"\nThe checkpoint has {saved_name}, the state has {now_name}: the model "
-                        f"is wrapped by {wrapper} in one of them: {advice}"
-                    )
+                bare = {_bare(name): name for name in others}
+                for name in sorted(names):
+                    other = bare.get(_bare(name))
+                    if other is not None and word in name.split("."):
+                        first, second = (other, name) if names is now else (name, other)
+                        return (
+                            f"\nThe checkpoint has {first}, the state has {second}: the model is "
+                            f"wrapped by {wrapper} in one of them: {advice}"
+                        )
         return ""
 
 
@@ -452,9 +456,9 @@ def _replace(mine: MutableMapping[Any, Any], content: Mapping[Any, Any]) -> None
             mine[key] = value
 
 
-def _bare(names: Iterable[str]) -> set[str]:
-    """Names without what wrappers put into them."""
-    return {".".join(p for p in name.split(".") if p not in _WRAPPERS) for name in names}
+def _bare(name: str) -> str:
+    """A name without what wrappers put into it."""
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
 def compare(told: Sequence[bytes]) -> bytes:

@@ -293,9 +293,8 @@ class Saver:
             if structure is not None:
                 noted = msgspec.msgpack.encode(list(plain.noted.entries))
                 return None, fingerprints.digest(structure + noted)
-            states.check_layouts(planner.state_dict)
-        local = _local_plan(planner)
-        return local, fingerprints.digest(plan_codec.encode_plan(local))
+        local, encoded = _local_plan(planner)
+        return local, fingerprints.digest(encoded)
 
     def _compare(self, looks: Sequence[bytes]) -> bytes:
         """On rank 0: whether the plan in use fits every rank, and ranks have the same values."""
@@ -330,9 +329,12 @@ class Saver:
         overall: list[_Overall] = []
         try:
             with collection_paused():
-                local = local or _local_plan(planner)
+                if local is None:
+                    local, encoded = _local_plan(planner)
+                else:
+                    encoded = plan_codec.encode_plan(local)
                 content = self._content(local, planner, state_dict)
-                mine = msgspec.msgpack.encode(_Proposal(plan_codec.encode_plan(local), content))
+            mine = msgspec.msgpack.encode(_Proposal(encoded, content))
             self._written.check(planner, local)
         except Exception as error:  # noqa: BLE001 - as above
             mine, cause = Failure.of(error), error
@@ -386,18 +388,21 @@ def _flattens(planner: SavePlanner) -> TypeGuard[DefaultSavePlanner]:
     return isinstance(planner, DefaultSavePlanner) and planner.flatten_state_dict
 
 
-def _local_plan(planner: SavePlanner) -> SavePlan:
-    """Return the plan of this rank; what a planner of torch's cannot plan is named."""
-    if _flattens(planner):
-        work = planner.create_local_plan
-        plan = states.named(lambda _: work(), planner.state_dict, _encoded_alone)
-    else:
+def _local_plan(planner: SavePlanner) -> tuple[SavePlan, bytes]:
+    """Return the plan of this rank, also encoded; what cannot be planned is named."""
+
+    def planned(_: object) -> tuple[SavePlan, bytes]:
         plan = planner.create_local_plan()
-    packed.check_loadable(packed.mark(plan.items, planner))
-    return plan
+        packed.check_loadable(packed.mark(plan.items, planner))
+        return plan, plan_codec.encode_plan(plan)
+
+    if not _flattens(planner):
+        return planned(None)
+    states.check_tensors(planner.state_dict)
+    return states.named(planned, planner.state_dict, _planned_alone)
 
 
-def _encoded_alone(flat: dict[str, Any]) -> None:
+def _planned_alone(flat: dict[str, Any]) -> None:
     plan_codec.encode_plan(create_default_local_save_plan(flat, is_coordinator=True))
 
 

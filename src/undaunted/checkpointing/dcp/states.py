@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from undaunted.checkpointing.dcp.containers import TUPLE, Noted
 from undaunted.checkpointing.dcp.stateful import is_stateful
 from undaunted.checkpointing.errors import CheckpointError, SaveError, StructureError
+from undaunted.checkpointing.format.frame import DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,8 +61,15 @@ def plain(state: Any) -> Plain:
     """
     check_mapping(state, SaveError)
     made = Plain({}, Noted(), {})
-    made.content = {key: _plain((str(key),), value, made) for key, value in state.items()}
+    made.content = {key: _of_root(key, value, made) for key, value in state.items()}
     return made
+
+
+def _of_root(key: Any, value: Any, made: Plain) -> Any:
+    try:
+        return _plain((str(key),), value, made)
+    except RecursionError as error:
+        raise SaveError(f"{key} is nested too deeply, or contains itself") from error
 
 
 def _plain(path: Path, value: Any, made: Plain, *, owned: bool = False) -> Any:
@@ -167,11 +175,18 @@ def _try_alone(work: Callable[[Any], object], name: str, value: Any) -> None:
         raise SaveError(f"{ascii(name)[1:-1]} {why}") from error
 
 
-def check_layouts(flat: Mapping[str, Any]) -> None:
-    """Raise a SaveError if there is a tensor of a layout that cannot be loaded again."""
+def check_tensors(flat: Mapping[str, Any]) -> None:
+    """Raise a SaveError if there is a tensor that cannot be saved, or not be loaded again."""
     for name, value in flat.items():
-        if type(value) is torch.Tensor and value.layout not in _LAYOUTS:
+        if type(value) is not torch.Tensor:
+            continue
+        if value.layout not in _LAYOUTS:
             raise SaveError(
                 f"{name} is a tensor of layout {str(value.layout).removeprefix('torch.')}, which "
                 "cannot be saved: save its parts, such as values() and indices, or to_dense()"
+            )
+        dtype = str(value.dtype).removeprefix("torch.")
+        if dtype not in DTYPES and not (value.is_quantized or value.dtype.is_floating_point):
+            raise SaveError(
+                f"{name} is a tensor of {dtype}, which cannot be saved: save its view(torch.uint8)"
             )

@@ -32,6 +32,8 @@ def open_storage(
             is not installed.
     """
     place = os.fspath(where)
+    if not _is_utf8(place):
+        raise ValueError(f"{place!a}: the name of the place is no valid UTF-8: give another")
     run = os.environ.get("TORCHELASTIC_RUN_ID", "")
     if place.startswith(_FILE):
         place = place.removeprefix(_FILE)
@@ -45,6 +47,14 @@ def open_storage(
     if not place:
         raise ValueError("the place of checkpoints is empty: give a folder")
     return FolderStorage(place, run, options)
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check_url(url: str) -> None:
