@@ -209,6 +209,7 @@ class Filling:
             self._lacks(path)
         elif isinstance(self._stored[node.name], TensorStorageMetadata):
             self.wanted[node.name] = mine
+            self._places[node.name] = box, key  # where it comes back as one of another class
         else:
             self._make(box, key, node, path, None)
 
