@@ -11,7 +11,7 @@ import os
 import platform
 import sys
 from dataclasses import asdict
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -112,7 +112,7 @@ def machine() -> str:
     return (
         f"{os.cpu_count()} cores ({model}), Linux {platform.release()}, Python "
         f"{platform.python_version()}, {packages}; load {load} at the end; "
-        f"{datetime.now(timezone.utc):%Y-%m-%d}"
+        f"{datetime.now(UTC):%Y-%m-%d}"
     )
 
 

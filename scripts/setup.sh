@@ -9,13 +9,13 @@ venv=${1:?usage: scripts/setup.sh VENV}
 
 find_python() {
     local candidate
-    for candidate in ${PYTHON:-python3.11 python3.12 python3.13 python3.10 python3}; do
-        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+    for candidate in ${PYTHON:-python3.11 python3.12 python3.13 python3.14 python3}; do
+        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
             echo "$candidate"
             return
         fi
     done
-    echo "setup: no Python >= 3.10 found (looked for: ${PYTHON:-python3.11 ... python3})." \
+    echo "setup: no Python >= 3.11 found (looked for: ${PYTHON:-python3.11 ... python3})." \
         "Install one, or name it: make setup PYTHON=/path/to/python3" >&2
     return 1
 }

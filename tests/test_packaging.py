@@ -60,7 +60,7 @@ def test_wheel_has_the_licence(wheel: zipfile.ZipFile) -> None:
 
 def test_metadata(metadata) -> None:
     assert metadata["License-Expression"] == "Apache-2.0"
-    assert metadata["Requires-Python"] == ">=3.10"
+    assert metadata["Requires-Python"] == ">=3.11"
     required = metadata.get_all("Requires-Dist")
     core = {re.split(r"[^\w-]", line)[0] for line in required if "extra ==" not in line}
     assert core == {"msgspec", "pyyaml", "rich"}, "core dependencies stay few; the rest are extras"

@@ -118,7 +118,7 @@ class Replay:
         while self._simulation.now < until_ns:
             try:
                 self._simulation.run(until_ns)
-            except InvariantError as error:  # noqa: PERF203 - the clock stands where it was
+            except InvariantError as error:
                 self._note(str(error))
 
     def _end_what_was_not_told(self, start: int) -> None:

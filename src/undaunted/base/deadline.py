@@ -75,7 +75,7 @@ async def wait_for(awaitable: Awaitable[T], seconds: float) -> T:
         task.cancel()
         await asyncio.wait([task])
         if task.cancelled():
-            raise asyncio.TimeoutError
+            raise TimeoutError
     return task.result()
 
 
@@ -123,5 +123,5 @@ async def off_loop(slots: Semaphore, seconds: float, call: Callable[[], T]) -> T
 
     try:
         return await wait_for(asked(), seconds)
-    except asyncio.TimeoutError:
+    except TimeoutError:
         raise TimeoutError(errno.ETIMEDOUT, f"no answer within {seconds:g} s") from None

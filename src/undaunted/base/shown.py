@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from types import TracebackType
+    from typing import Self
 
     from rich.progress import Progress, TaskID
-    from typing_extensions import Self
 
 _SILENT_S = 1.0
 _PERIOD_S = 0.2

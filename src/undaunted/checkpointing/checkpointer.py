@@ -43,9 +43,9 @@ from undaunted.coordinator.epoch import round_epoch
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
+    from typing import Self
 
     from torch.distributed import ProcessGroup
-    from typing_extensions import Self
 
     from undaunted.checkpointing.arguments import Differing, OnFailure
     from undaunted.checkpointing.dcp.saving import Planned, Staged

@@ -57,7 +57,7 @@ def _manifests(
     for step in steps:
         try:
             yield storage.manifest(step, check_files=check_files)
-        except DamagedCheckpointError as error:  # noqa: PERF203 - of each one
+        except DamagedCheckpointError as error:
             skipped[step] = str(error)
             announce.skipped(step, str(error))
 

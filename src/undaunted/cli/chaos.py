@@ -141,7 +141,7 @@ def _write(campaign: Campaign, arguments: Arguments, place: ChaosDirectory) -> N
     for path, text in files.items():
         try:
             write_output(path, text)
-        except OSError as error:  # noqa: PERF203 - few, and each for itself
+        except OSError as error:
             raise ChaosError(f"{path} cannot be written: {error.strerror}") from None
     take_any_text(for_programs=own.json)
     if own.json:

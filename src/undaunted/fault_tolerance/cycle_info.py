@@ -11,7 +11,7 @@ import re
 import threading
 import time
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -319,7 +319,7 @@ def content(
 
 def iso_time(wall_s: float) -> str:
     """Return seconds since 1970 as ``2026-11-21T07:02:09.166Z``."""
-    when = datetime.fromtimestamp(wall_s, timezone.utc)
+    when = datetime.fromtimestamp(wall_s, UTC)
     return when.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from undaunted.inprocess import store
 from undaunted.inprocess.abort import AbortTorchDistributed
@@ -233,7 +233,7 @@ class CallWrapper:
         self.state.initial_world_size = self._session.link.job_size
         self._log(f"begins; pid={os.getpid()}, monitor_process={self.monitor_process.pid}")
 
-    def __enter__(self) -> CallWrapper:  # noqa: PYI034 - Self is newer than Python 3.10
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -41,7 +41,7 @@ def newest(found: Iterable[str], check: Callable[[str], object]) -> str | None:
     for one in found:
         try:
             check(one)
-        except (EOFError, ValueError) as why:  # noqa: PERF203 - few
+        except (EOFError, ValueError) as why:
             passed_over.append(f"{one} ({why})")
             cut_short += isinstance(why, EOFError)
         else:

@@ -12,7 +12,7 @@ older build would misread a journal.
 
 from __future__ import annotations
 
-from typing import Annotated, Union
+from typing import Annotated
 
 import msgspec
 
@@ -564,44 +564,44 @@ class JobEnded(Event, tag="job_ended", frozen=True, kw_only=True):
     alone: bool = False
 
 
-AnyEvent = Union[  # noqa: UP007 - msgspec needs the runtime union, also on Python 3.10
-    JournalOpened,
-    JobStarted,
-    RoundStarted,
-    WorkersSpawned,
-    RankMilestone,
-    RoundProgress,
-    FailureDetected,
-    EvidenceCollected,
-    RankSilent,
-    Verdict,
-    LimitsChanged,
-    StopRequested,
-    StopAgreed,
-    RankExited,
-    RoundStopped,
-    RoundBlamed,
-    RoundAdvised,
-    SlowRank,
-    GpuThrottled,
-    RankLost,
-    RankReplaced,
-    InProcessPhase,
-    InProcessCall,
-    MemoryReclaimed,
-    NodeChecked,
-    Decision,
-    ControlRequested,
-    RankEvent,
-    RankEventsLost,
-    TemplateReady,
-    ImportsLearned,
-    TemplateLost,
-    AttributionResult,
-    AgentPaused,
-    SignalReceived,
-    SignalPassedOn,
-    EventsLost,
-    JobEnded,
-    LastCopy,
-]
+AnyEvent = (
+    JournalOpened
+    | JobStarted
+    | RoundStarted
+    | WorkersSpawned
+    | RankMilestone
+    | RoundProgress
+    | FailureDetected
+    | EvidenceCollected
+    | RankSilent
+    | Verdict
+    | LimitsChanged
+    | StopRequested
+    | StopAgreed
+    | RankExited
+    | RoundStopped
+    | RoundBlamed
+    | RoundAdvised
+    | SlowRank
+    | GpuThrottled
+    | RankLost
+    | RankReplaced
+    | InProcessPhase
+    | InProcessCall
+    | MemoryReclaimed
+    | NodeChecked
+    | Decision
+    | ControlRequested
+    | RankEvent
+    | RankEventsLost
+    | TemplateReady
+    | ImportsLearned
+    | TemplateLost
+    | AttributionResult
+    | AgentPaused
+    | SignalReceived
+    | SignalPassedOn
+    | EventsLost
+    | JobEnded
+    | LastCopy
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from undaunted.base.text import count, format_duration, format_ranks, one_line, printable
@@ -428,7 +428,7 @@ def _list(heading: str, cells: Iterable[tuple[Column, str]]) -> Iterator[Line]:
 def utc(wall: float) -> str:
     """Return Unix time as a date and a time of day."""
     try:
-        when = datetime.fromtimestamp(wall, tz=timezone.utc)
+        when = datetime.fromtimestamp(wall, tz=UTC)
     except (OverflowError, OSError, ValueError):
         return "at an unknown time"
     return when.strftime("%Y-%m-%d %H:%M:%S UTC")

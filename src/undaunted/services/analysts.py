@@ -52,7 +52,7 @@ class Analyst:
     async def _read(self, path: str, stamp: Stamp, dumps: str) -> Told:
         try:
             said = await wait_for(self._ask(Question(path, dumps)), self._limit_s)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             await self.close()
             limit = format_duration(self._limit_s)
             return Told(stamp, problem=f"reading it takes longer than {limit}", late=True)

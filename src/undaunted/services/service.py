@@ -152,7 +152,7 @@ class AttributionService:
         self._counts["submitted"] += 1
         try:
             await self._keep(seen.path)
-        except (OSError, asyncio.TimeoutError) as error:
+        except (TimeoutError, OSError) as error:
             why = getattr(error, "strerror", None) or "the disk does not answer"
             raise ServiceError("internal", f"the ledger cannot be written: {why}") from None
         read = int(log.told is not None)

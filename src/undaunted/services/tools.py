@@ -184,7 +184,7 @@ class Tools:
         try:
             resource.prlimit(program.pid, resource.RLIMIT_AS, (_MEMORY, _MEMORY))
             said, error = await wait_for(_read(program), LIMIT_S)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             raise ToolError(f"{name} of {real} takes longer than {LIMIT_S:g} s") from None
         finally:
             await _end(program)

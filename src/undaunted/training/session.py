@@ -44,8 +44,7 @@ from undaunted.training.watchdog import Watchdog
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import TracebackType
-
-    from typing_extensions import Self
+    from typing import Self
 
     from undaunted.progress.section import Section
     from undaunted.progress.writer import PageWriter

@@ -45,7 +45,7 @@ class Client:
     "when",
     [
         ("mtime", 86_400.0),
-        ("LastModified", dt.datetime(1970, 1, 2, tzinfo=dt.timezone.utc)),
+        ("LastModified", dt.datetime(1970, 1, 2, tzinfo=dt.UTC)),
         ("created", dt.datetime(1970, 1, 2)),
         ("updated", "yesterday"),
     ],
@@ -55,7 +55,7 @@ def test_when_objects_were_written(
 ) -> None:
     remote = Remote("memory://x", 1.0)
     monkeypatch.setattr(remote, "fs", Client(when))
-    known = None if when[0] == "updated" else dt.datetime(1970, 1, 2, tzinfo=dt.timezone.utc)
+    known = None if when[0] == "updated" else dt.datetime(1970, 1, 2, tzinfo=dt.UTC)
     assert remote.within("x") == {"x/a": Found(0, known)}
 
 

@@ -63,7 +63,7 @@ class Candidate:
 
         try:
             return await asyncio.wait_for(wait(), DEADLINE_S)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             raise AssertionError(f"{self.name} has not said {words}, but {self._all}") from None
 
     def keep(self, version: int) -> None:

@@ -19,7 +19,7 @@ from undaunted.coordinator.wire.address import (
 )
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 
 @pytest.mark.parametrize(

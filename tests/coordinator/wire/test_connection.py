@@ -339,7 +339,7 @@ async def test_messages_before_the_handshake_is_over_are_not_received() -> None:
 def test_errors_are_described() -> None:
     assert describe(ConnectionResetError(104, "x")) == "connection reset by peer"
     assert describe(OSError("the name x")) == "the name x"
-    assert describe(asyncio.TimeoutError()) == "no answer in time"
+    assert describe(TimeoutError()) == "no answer in time"
     assert describe(ValueError()) == "ValueError"
 
 

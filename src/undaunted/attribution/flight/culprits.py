@@ -8,7 +8,7 @@ nobody is to blame. docs/design/attribution.md has the rules, `findings.CAUSES` 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -877,7 +877,7 @@ def _was_away(dumped: float, other: Group, others_dumped: float) -> bool:
 def _at(t: float) -> str:
     if not 0 < t < 1e11:
         return ""
-    return f", called at {datetime.fromtimestamp(t, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+    return f", called at {datetime.fromtimestamp(t, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _ring(

@@ -100,7 +100,7 @@ class Launcher:
             self.send(number)
             try:
                 return await wait_for(self.ended(), seconds)
-            except asyncio.TimeoutError:
+            except TimeoutError:
                 continue
         if self._process.returncode is None:
             raise TimeoutError(f"the launcher (pid {self.pid}) does not end after SIGKILL")

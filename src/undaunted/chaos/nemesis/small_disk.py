@@ -57,7 +57,7 @@ class SmallDisk:
             while chunk:
                 try:
                     written += file.write(chunk)
-                except OSError as error:  # noqa: PERF203 - expected once per size
+                except OSError as error:
                     if error.errno != errno.ENOSPC:
                         raise
                     chunk = chunk[: len(chunk) // 2]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,7 +48,7 @@ def to_html(result: Result) -> str:
 
 
 def _header(result: Result) -> str:
-    began = datetime.fromtimestamp(result.started_wall, timezone.utc)
+    began = datetime.fromtimestamp(result.started_wall, UTC)
     about = [count(result.world_size, "rank")]
     if result.iterations is not None:
         about.append(f"steps {result.iterations[0]} to {result.iterations[1]}")

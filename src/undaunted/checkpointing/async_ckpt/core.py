@@ -309,7 +309,7 @@ class AsyncCallsQueue:
         while self._active and not abort:
             try:
                 self.maybe_finalize_async_calls(blocking=True)
-            except Exception as error:  # noqa: BLE001, PERF203 - raised after the others
+            except Exception as error:  # noqa: BLE001 - raised after the others
                 failed = failed or error
         self._active.clear()
         self._idx = -1

@@ -194,7 +194,7 @@ def _written(info: Mapping[str, Any]) -> dt.datetime | None:
     for name in _WRITTEN:
         when = info.get(name)
         if isinstance(when, (int, float)):
-            return dt.datetime.fromtimestamp(when, dt.timezone.utc)
+            return dt.datetime.fromtimestamp(when, dt.UTC)
         if isinstance(when, dt.datetime):
-            return when if when.tzinfo is not None else when.replace(tzinfo=dt.timezone.utc)
+            return when if when.tzinfo is not None else when.replace(tzinfo=dt.UTC)
     return None

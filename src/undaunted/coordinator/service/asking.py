@@ -85,7 +85,7 @@ async def answer_of(
     )
     try:
         return await wait_for(waiting.answer, timeout_s)
-    except asyncio.TimeoutError:
+    except TimeoutError:
         late = f"{address}: no answer within {format_duration(timeout_s)}"
         raise WireError(late, number=errno.ETIMEDOUT) from None
     finally:

@@ -63,7 +63,7 @@ async def connect(
     except asyncio.CancelledError:
         attempt.give_up()
         raise
-    except asyncio.TimeoutError:
+    except TimeoutError:
         late = f"no answer within {format_duration(timeout_s)}{attempt.perhaps_tls}"
         raise WireError(f"{parsed}: {late}", number=errno.ETIMEDOUT) from None
     except OSError as error:
@@ -175,7 +175,7 @@ async def _first_that_answers(
             if sock.getsockname() != sock.getpeername():
                 return sock, address
             problem = ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
-        except (OSError, asyncio.TimeoutError) as error:
+        except (TimeoutError, OSError) as error:
             problem = error
         except BaseException:
             sock.close()

@@ -220,7 +220,7 @@ class Server:
                     lambda: connection, sock, ssl=self._tls, ssl_handshake_timeout=limit
                 )
             )
-        except (OSError, asyncio.TimeoutError) as error:
+        except (TimeoutError, OSError) as error:
             connection.failed(error, tls=self._tls is not None)
 
     def _half_open_limit(self) -> int:

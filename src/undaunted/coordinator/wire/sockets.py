@@ -245,5 +245,5 @@ async def bounded(call: Coroutine[Any, Any, T], timeout_s: float) -> T:
     task.cancel()
     await asyncio.wait({task})
     if task.cancelled():
-        raise asyncio.TimeoutError
+        raise TimeoutError
     return task.result()

@@ -124,7 +124,7 @@ async def _try_peer(place: int, peer: Peer) -> list[Unreached]:
         found.append(Unreached(place, describe(error), name_only=True))
     try:
         _, writer = await bounded(asyncio.open_connection(peer.address, peer.port), _CONNECT_S)
-    except asyncio.TimeoutError:
+    except TimeoutError:
         late = f"{peer.address} has not answered within {format_duration(_CONNECT_S)}"
         found.append(Unreached(place, late))
     except OSError as error:
@@ -161,7 +161,7 @@ class _Inbox:
         while True:
             try:
                 message = await bounded(self._messages.get(), max(0.0, deadline - loop.time()))
-            except asyncio.TimeoutError:
+            except TimeoutError:
                 late = format_duration(timeout_s)
                 raise WireError(f"the host of the meeting has not answered in {late}") from None
             if isinstance(message, WireError):

@@ -11,8 +11,6 @@ Reached              ------->
 
 from __future__ import annotations
 
-from typing import Union
-
 import msgspec
 
 from undaunted.doctor.facts import Facts  # noqa: TC001 - msgspec reads the annotations
@@ -94,5 +92,5 @@ class Verdict(msgspec.Struct, frozen=True, tag="verdict"):
     findings: list[Finding]
 
 
-FromGuest = Union[Hello, Ping, Clock, Reached]  # noqa: UP007 - read by msgspec on Python 3.10
-FromHost = Union[Pong, Everyone, Verdict]  # noqa: UP007 - as above
+FromGuest = Hello | Ping | Clock | Reached
+FromHost = Pong | Everyone | Verdict

@@ -235,7 +235,7 @@ class Reclaim:
             try:
                 left = deadline - time.monotonic()
                 answer = await wait_for(provider.ask(), max(left, 0.0))
-            except (TimeoutError, asyncio.TimeoutError):
+            except TimeoutError:
                 silent = "the driver did not answer" if first is None else self._describe(held)
                 return MemoryWait(devices=count, pids=first or (), held=silent)
             if answer.error:

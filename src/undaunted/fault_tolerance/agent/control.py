@@ -146,7 +146,7 @@ class Control:
             self._post(m.LookByHand(self._node.round, recordings))
             try:
                 return await wait_for(looked, LOOK_S)
-            except asyncio.TimeoutError:
+            except TimeoutError:
                 raise ValueError(f"the ranks were not looked at within {LOOK_S:g} s") from None
 
     # --- orders ---------------------------------------------------------------------------------

@@ -119,7 +119,7 @@ async def _answer(local_rank: int, pipes: StackPipes) -> str:
             await wait_for(readable.wait(), min(left, QUIET_S) if text else left)
             text += pipes.drain(local_rank)
             readable.clear()
-    except (TimeoutError, asyncio.TimeoutError):  # two classes until Python 3.11
+    except TimeoutError:  # two classes until Python 3.11
         pass
     finally:
         loop.remove_reader(fd)

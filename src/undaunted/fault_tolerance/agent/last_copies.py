@@ -84,7 +84,7 @@ async def _write(
                 )
                 said = await wait_for(program.says(), allowed_s)
             why = said.problem if isinstance(said, LastEnded) else await program.death(code_of)
-    except asyncio.TimeoutError:
+    except TimeoutError:
         outcome, why = "given_up", f"not done within {format_duration(allowed_s)}"
     except (OSError, ValueError) as error:
         why = str(error)

@@ -136,7 +136,7 @@ class ProgressFile:
         self._reader.start()
         try:
             return await wait_for(done, self._limit_s)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             return self._unknown(f"it could not be read within {self._limit_s:g} s")
 
     def _read_now(self) -> Iterations:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from undaunted.base.deadline import wait_for
@@ -56,7 +55,7 @@ class Throttling:
         self._providers.append(provider)
         try:
             answer = await wait_for(provider.ask(), _ANSWER_S)
-        except (OSError, ValueError, TimeoutError, asyncio.TimeoutError):
+        except (OSError, ValueError, TimeoutError):
             return []
         finally:
             provider.kill()

@@ -201,7 +201,7 @@ class Sender:
             self._wake.clear()
             try:
                 await wait_for(self._wake.wait(), left_s)
-            except asyncio.TimeoutError:
+            except TimeoutError:
                 break
         return self._closing
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import TYPE_CHECKING, Literal, Union
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -119,7 +119,7 @@ class Refused(Message, frozen=True, tag="refused"):
     lasting: bool = False  # another template would refuse as well
 
 
-AnyMessage = Union[Prepare, Fork, Ready, Forked, Refused]  # noqa: UP007 - msgspec on Python 3.10
+AnyMessage = Prepare | Fork | Ready | Forked | Refused
 
 
 class ProtocolError(Exception):

@@ -442,8 +442,6 @@ class WarmSpawner:
             OSError: it was called off, and no worker exists; or the template is stuck and cannot
                 even be killed, so nobody knows.
         """
-        import asyncio
-
         from undaunted.base.deadline import wait_for
 
         assert specs, "a round has workers"
@@ -455,7 +453,7 @@ class WarmSpawner:
         self._number += 1
         try:
             answer = await wait_for(self._fork(list(specs)), FORK_DEADLINE_S)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             return await self._give_up()
         except messages.ProtocolError as error:
             self._lose(str(error))
@@ -529,15 +527,13 @@ class WarmSpawner:
         Workers run only after the agent was sent their pids. So once nobody holds the other end of
         the stream, what it held is the truth.
         """
-        import asyncio
-
         from undaunted.base.deadline import wait_for
 
         assert self._pidfd is not None, "running"
         process.signal_pidfd(self._pidfd, signal.SIGKILL)
         try:
             answer = await wait_for(self._answer(), _KILL_DEADLINE_S)
-        except asyncio.TimeoutError as error:
+        except TimeoutError as error:
             problem = f"the template, pid {self.pid}, does not answer and cannot be killed"
             self._lose(problem)
             raise OSError(problem) from error

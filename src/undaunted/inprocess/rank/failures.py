@@ -54,7 +54,7 @@ def log_failure(level: int, rank: int, tag: str, error: BaseException) -> None:
         tag: of the code that has raised, for example ``fn_ex`` for the function.
         error: the exception.
     """
-    now = dt.datetime.now(dt.timezone.utc).isoformat(sep=" ", timespec="milliseconds")
+    now = dt.datetime.now(dt.UTC).isoformat(sep=" ", timespec="milliseconds")
     place = where(error)
     text = f"{format_exc(error)}, in {place}" if place else format_exc(error)
     _log.log(level, "[%s] rank=%s %s: %s", now, rank, tag, text)

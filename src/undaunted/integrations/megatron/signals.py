@@ -25,8 +25,7 @@ from undaunted.training.stopping import Answers, ByLauncher, StopReason
 
 if TYPE_CHECKING:
     from types import TracebackType
-
-    from typing_extensions import Self
+    from typing import Self
 
 _WAIT_S = 600.0  # for the launcher's answer; if it ends, so does this rank
 _LOG = logging.getLogger("undaunted")

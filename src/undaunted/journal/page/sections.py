@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from html import escape
 from statistics import median
 from typing import TYPE_CHECKING
@@ -187,7 +187,7 @@ def _utc(wall: float | None) -> str | None:
     if wall is None:
         return None
     try:
-        when = datetime.fromtimestamp(wall, tz=timezone.utc)
+        when = datetime.fromtimestamp(wall, tz=UTC)
     except (OverflowError, OSError, ValueError):
         return None
     return when.strftime("%Y-%m-%d %H:%M UTC")

@@ -156,7 +156,7 @@ async def _run(program: str, *words: str) -> str:
         raise SlurmError(f"{program} cannot be run: {error.strerror}; is Slurm on PATH?") from None
     try:
         output, complaints = await wait_for(_outcome(process), _DEADLINE_S)
-    except asyncio.TimeoutError:
+    except TimeoutError:
         await _end(process)
         raise SlurmError(f"{program} has not answered for {_DEADLINE_S:g} s") from None
     except BaseException:

@@ -17,7 +17,7 @@ EXIT_CODE_RESUME_TO_DISAMBIGUATE = 16
 EXIT_CODE_FAILED_ON_RESULT_VALIDATION = 17
 
 
-class RerunMode(str, enum.Enum):
+class RerunMode(str, enum.Enum):  # noqa: UP042 - str() of a StrEnum is another
     """What checks lead to."""
 
     DISABLED = "disabled"
@@ -43,7 +43,7 @@ class RerunState(enum.IntEnum):
     RERUNNING_AGAIN_FROM_CHECKPOINT = 5
 
 
-class RerunDiagnostic(str, enum.Enum):
+class RerunDiagnostic(str, enum.Enum):  # noqa: UP042 - str() of a StrEnum is another
     """What an odd result was."""
 
     CORRECT_RESULT = "correct_result"
@@ -59,7 +59,7 @@ OPINIONS = {
 """What is said of each, before the reason."""
 
 
-class RerunValidationStatus(str, enum.Enum):
+class RerunValidationStatus(str, enum.Enum):  # noqa: UP042 - str() of a StrEnum is another
     """What a check has found, for the tracker file."""
 
     RERUN_DISABLED = "rerun_disabled"

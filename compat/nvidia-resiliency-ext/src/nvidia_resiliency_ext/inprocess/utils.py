@@ -29,7 +29,7 @@ def log_exc(rank_or_state: int | State | FrozenState, exc: BaseException, name: 
         name: where, for example ``fn_ex``.
     """
     rank = rank_or_state if isinstance(rank_or_state, int) else rank_or_state.rank
-    now = dt.datetime.now(dt.timezone.utc).isoformat(sep=" ", timespec="milliseconds")
+    now = dt.datetime.now(dt.UTC).isoformat(sep=" ", timespec="milliseconds")
     return f"[{now}] rank={rank} {name}: {format_exc(exc)}"
 
 

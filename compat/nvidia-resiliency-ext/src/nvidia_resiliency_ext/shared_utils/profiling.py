@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import time
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class ProfilingRecord(NamedTuple):
     rank: int | None = None
 
     def __str__(self) -> str:
-        moment = datetime.fromtimestamp(self.wall_s, timezone.utc)
+        moment = datetime.fromtimestamp(self.wall_s, UTC)
         where = [f"node {self.node}"] if self.node else []
         where += [f"rank {self.rank}"] if self.rank is not None else []
         when = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
