@@ -51,6 +51,19 @@ def test_a_killed_agent_is_not_the_end_of_the_job(tmp_path: Path) -> None:
         assert nodes["one"].finish() == 0
 
 
+def test_a_spare_that_may_not_take_over_says_until_when_it_waits(tmp_path: Path) -> None:
+    with nodes_of_a_job(tmp_path, RANK, "--nnodes", "1:2", "--max-restarts", "1") as start:
+        one = start("one", "is_host=1,join_timeout=2")
+        one.wait_for("if node one is lost.*--coordinator-store.*undaunted coordinator")
+        one.wait_for("rank 0 of 1 in round 0")
+        two = start("two", "is_host=0,join_timeout=2")
+        one.wait_for("spare nodes: two")
+        os.kill(one.agent_pid, signal.SIGKILL)
+        two.wait_for("waiting up to 2.0 s for the coordinator: no other node")
+        assert two.finish() == 1
+        assert "no coordinator for 2 s" in two.text
+
+
 @pytest.mark.parametrize("own_dirs", [False, True], ids=["one directory", "a directory each"])
 def test_a_job_starts_again_while_a_launcher_of_its_earlier_start_lives(
     tmp_path: Path, own_dirs: bool

@@ -353,6 +353,13 @@ class SharedOrders:
         self._candidacy.begin()
 
     def _lead_as_host(self, known: Ledger) -> None:
+        nodes = self._nodes
+        train = nodes.max_nodes if nodes.elastic else nodes.min_nodes
+        if nodes.max_nodes > nodes.min_nodes and train < election.FEWEST_VOTERS:
+            self._say(
+                f"if node {self._config.node} is lost, no spare takes over: use "
+                "--coordinator-store, or undaunted coordinator on another host"
+            )
         self._lead(election.next_epoch(known.epoch, self._incarnation), known, "")
 
     def _lead(
