@@ -96,6 +96,36 @@ def test_a_job_starts_again_while_a_launcher_of_its_earlier_start_lives(
         assert [launcher.finish() for launcher in again] == [0, 0, 0]
 
 
+@pytest.mark.parametrize("own_dirs", [False, True], ids=["one directory", "a directory each"])
+def test_a_job_that_slurm_starts_again_is_another_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_dirs: bool
+) -> None:
+    """Of two nodes one would be enough to go on with the earlier start, which has no restart."""
+    options = ["--nnodes", "2", "--rdzv-id", "slurm-17", "--max-restarts", "0"]
+    conf = "timeout=10m,join_timeout=10m,away_timeout=10m"
+    with nodes_of_a_job(tmp_path, RANK, *options) as start:
+
+        def start_all(names: list[str]) -> list[Launcher]:
+            own = [("--run-dir", f"{name}-of-each") if own_dirs else () for name in names]
+            hosts = [f"{conf},is_host={int(name == names[0])}" for name in names]
+            return [start(*each, *of) for *each, of in zip(names, hosts, own, strict=True)]
+
+        first, left = start_all(["a0", "a1"])
+        for launcher in (first, left):
+            launcher.wait_for("rank . of 2 in round 0")
+        os.kill(first.agent_pid, signal.SIGKILL)
+        assert first.finish() == 1
+        left.wait_for("the coordinator at .* is gone")
+        monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+        again = start_all(["b0", "b1"])
+        for launcher in again:
+            launcher.wait_for("rank . of 2 in round 0")
+        assert left.finish() == 1
+        assert "the job was started again" in left.text
+        (tmp_path / "finish").touch()
+        assert [launcher.finish() for launcher in again] == [0, 0]
+
+
 @pytest.mark.parametrize(
     ("host", "code", "line"),
     [

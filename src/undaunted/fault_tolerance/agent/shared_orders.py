@@ -179,7 +179,12 @@ class SharedOrders:
             self._let_etcd_decide(address)
             return
         known = await left_behind(
-            self._config.run_dir, self._endpoint, self._config.run_id, self._terms, self._tls.client
+            self._config.run_dir,
+            self._endpoint,
+            self._config.run_id,
+            self._terms,
+            self._tls.client,
+            job_access.attempt(os.environ),
         )
         members = [seat.address for seat in known.table if seat.address]
         led = election.led_by_others(known, self._config.node)
@@ -387,6 +392,7 @@ class SharedOrders:
                 lease_s=nodes.lease_s,
                 away_timeout_s=nodes.away_timeout_s,
                 settings=self._settings,
+                attempt=job_access.attempt(os.environ),
             ),
             ledger,
             epoch,
