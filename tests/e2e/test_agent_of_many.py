@@ -51,6 +51,19 @@ def test_a_killed_agent_is_not_the_end_of_the_job(tmp_path: Path) -> None:
         assert nodes["one"].finish() == 0
 
 
+def test_a_spare_that_may_not_take_over_says_until_when_it_waits(tmp_path: Path) -> None:
+    with nodes_of_a_job(tmp_path, RANK, "--nnodes", "1:2", "--max-restarts", "1") as start:
+        one = start("one", "is_host=1,join_timeout=2")
+        one.wait_for("if node one is lost.*--coordinator-store.*undaunted coordinator")
+        one.wait_for("rank 0 of 1 in round 0")
+        two = start("two", "is_host=0,join_timeout=2")
+        one.wait_for("spare nodes: two")
+        os.kill(one.agent_pid, signal.SIGKILL)
+        two.wait_for("waiting up to 2.0 s for the coordinator: no other node")
+        assert two.finish() == 1
+        assert "no coordinator for 2 s" in two.text
+
+
 @pytest.mark.parametrize("own_dirs", [False, True], ids=["one directory", "a directory each"])
 def test_a_job_starts_again_while_a_launcher_of_its_earlier_start_lives(
     tmp_path: Path, own_dirs: bool
@@ -81,6 +94,36 @@ def test_a_job_starts_again_while_a_launcher_of_its_earlier_start_lives(
         assert "the job was started again" in left.text
         (tmp_path / "finish").touch()
         assert [launcher.finish() for launcher in again] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("own_dirs", [False, True], ids=["one directory", "a directory each"])
+def test_a_job_that_slurm_starts_again_is_another_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_dirs: bool
+) -> None:
+    """Of two nodes one would be enough to go on with the earlier start, which has no restart."""
+    options = ["--nnodes", "2", "--rdzv-id", "slurm-17", "--max-restarts", "0"]
+    conf = "timeout=10m,join_timeout=10m,away_timeout=10m"
+    with nodes_of_a_job(tmp_path, RANK, *options) as start:
+
+        def start_all(names: list[str]) -> list[Launcher]:
+            own = [("--run-dir", f"{name}-of-each") if own_dirs else () for name in names]
+            hosts = [f"{conf},is_host={int(name == names[0])}" for name in names]
+            return [start(*each, *of) for *each, of in zip(names, hosts, own, strict=True)]
+
+        first, left = start_all(["a0", "a1"])
+        for launcher in (first, left):
+            launcher.wait_for("rank . of 2 in round 0")
+        os.kill(first.agent_pid, signal.SIGKILL)
+        assert first.finish() == 1
+        left.wait_for("the coordinator at .* is gone")
+        monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+        again = start_all(["b0", "b1"])
+        for launcher in again:
+            launcher.wait_for("rank . of 2 in round 0")
+        assert left.finish() == 1
+        assert "the job was started again" in left.text
+        (tmp_path / "finish").touch()
+        assert [launcher.finish() for launcher in again] == [0, 0]
 
 
 @pytest.mark.parametrize(

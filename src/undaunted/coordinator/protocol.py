@@ -68,6 +68,8 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         history: of the rounds that are over, see `core.advice`.
         slow: ranks whose node was left out since they were slow.
         turned: by how many places ranks are on other slots than in the first round.
+        attempt: how often the scheduler had started the job again; a leader of a later attempt does
+            not go on with the job of an earlier one.
     """
 
     run_id: str
@@ -90,6 +92,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     history: bytes = b""
     slow: tuple[int, ...] = ()
     turned: int = 0
+    attempt: int = 0
 
 
 NO_LEDGER = Ledger(run_id="")

@@ -94,7 +94,8 @@ async def _serve(config: AloneConfig) -> int:
     terms = Terms(config.run_id, __version__, token)
     tls = job_access.contexts(config.nodes)
     endpoint = config.nodes.endpoints[0]
-    known = await left_behind(config.run_dir, endpoint, config.run_id, terms, tls.client)
+    attempt = job_access.attempt(os.environ)
+    known = await left_behind(config.run_dir, endpoint, config.run_id, terms, tls.client, attempt)
     leader = _leader(config, known)
     kept = ledger_file.LedgerFile(config.run_dir, endpoint)
     listener = Listener()
@@ -210,6 +211,7 @@ def _leader(config: AloneConfig, known: Ledger) -> Leader:
         lease_s=config.nodes.lease_s,
         away_timeout_s=config.nodes.away_timeout_s,
         settings=job_access.settings(config, config.nodes),
+        attempt=job_access.attempt(os.environ),
     )
     return Leader(about, known, election.next_epoch(known.epoch, incarnation))
 

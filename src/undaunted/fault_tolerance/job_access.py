@@ -18,6 +18,7 @@ from undaunted.fault_tolerance.run_config import RunSettings
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Mapping
 
     from undaunted.fault_tolerance.config import FaultToleranceConfig
     from undaunted.fault_tolerance.nodes_config import Nodes
@@ -114,6 +115,12 @@ def _intensity(limit: tuple[int, float] | None) -> str:
 
 def _seconds(time: float | None) -> str:
     return "" if time is None else f"{time:g}s"
+
+
+def attempt(environ: Mapping[str, str]) -> int:
+    """How often the scheduler has started this job again, 0 = it has not, or does not say."""
+    text = environ.get("SLURM_RESTART_COUNT", "")
+    return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def token(nodes: Nodes) -> bytes:

@@ -28,6 +28,7 @@ class Harness:
         known: p.Ledger | None = None,
         lost: str = "",
         durable: bool = False,
+        attempt: int = 0,
         **config: object,
     ) -> None:
         policy = {"min_nodes": 3, "max_nodes": 4, "max_restarts": 3, **config}
@@ -38,6 +39,7 @@ class Harness:
             incarnation="a1",
             takeover=not durable,
             durable=durable,
+            attempt=attempt,
         )
         self.leader = Leader(about, known or p.Ledger(run_id=""), EPOCH, lost)
         self.now = 1000 * S
@@ -205,6 +207,16 @@ def test_a_launcher_of_another_start_deposes_nobody_and_is_told_to_end(epoch):
     (refused,) = harness.said[link]
     assert refused.final
     assert harness.leader.state is LeaderState.LEADING
+
+
+def test_a_launcher_of_an_earlier_attempt_is_told_to_end_though_members_have_no_votes():
+    harness = Harness(attempt=2)
+    left = ledger("ab", birth=99, round=7, epoch=EPOCH - 1, casting_vote="")
+    (refused,) = harness.said[harness.hello("b", incarnation="b0", ledger=left)]
+    assert refused.final
+    for node in "abc":
+        harness.hello(node)
+    assert harness.learnt("b").attempt == 2
 
 
 def test_a_launcher_of_another_start_does_not_take_the_name_of_one_of_this_start():

@@ -439,8 +439,9 @@ class Follower:
             self._gone = f"this machine stood still for {stood}, and the others go on without it"
         goes_on = self.running and absence.stop_ns > now
         said = f.Say(self._gone + ("; the ranks go on" if goes_on else ""))
+        waits = [] if self.running else self._say_wait()
         giveup = f.SetTimer("giveup", self._patience_s)
-        return [said, giveup, *self._dial(), *absence.begin(now)]
+        return [said, *waits, giveup, *self._dial(), *absence.begin(now)]
 
     def _absent(self, since_ns: int, now: int, *, reset: bool) -> Absence:
         self.state, self._idle_ns = FollowerState.AWAY, now
@@ -475,7 +476,16 @@ class Follower:
             return []
         failed = m.NodeFailed(self.config.node, self.round, reason, victim=True)
         stop = f.StopRanks(self.round, reason, MINORITY_GRACE_S)
-        return [f.Say(f"the ranks are stopped: {reason}"), stop, *self._tell(failed, now)]
+        said = [f.Say(f"the ranks are stopped: {reason}"), *self._say_wait()]
+        return [*said, stop, *self._tell(failed, now)]
+
+    def _say_wait(self) -> list[f.Command]:
+        """Say until when the same coordinator is waited for, where there will be no other one."""
+        others = election.votes_count(self.knows.ledger) or self.config.store
+        if self.state is not FollowerState.AWAY or others or self._ends:
+            return []
+        left = format_duration(self._patience_s)
+        return [f.Say(f"waiting up to {left} for the coordinator: no other node takes its place")]
 
     def _why_stopped(self, absence: Absence) -> str:
         if self.knows.votes and absence.reset:

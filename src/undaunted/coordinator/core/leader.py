@@ -301,13 +301,16 @@ class Leader:
     def _is_of_other_start(self, hello: p.Hello, now: int) -> bool:
         """Whether a launcher is of another start of this job, which does not go on here.
 
-        It does where nothing has begun yet, if its members have no votes, or enough are here.
+        It does where nothing has begun yet, if its members have no votes, or enough are here; not
+        after the scheduler has started the job again.
         """
         known, ours, who = hello.ledger, self.ledger, (hello.node, hello.incarnation)
         if known is None or known.round < 0 or known.birth == ours.birth:
             return False
         if ours.round >= 0:
             return who not in election.electorate(ours.table).seats
+        if known.attempt < self.config.attempt:
+            return True
         since_ns = now - round(self.config.lease_s * _NS)
         lately = {each for each, (_, last) in self._turned_away.items() if last >= since_ns}
         return not election.may_start({*self._sessions.voters, *lately, who}, known)
@@ -315,14 +318,16 @@ class Leader:
     def _turn_away(self, link: int, hello: p.Hello, now: int) -> list[c.Command]:
         """Refuse a launcher of another start.
 
-        For good once a round of this one has begun, if that launcher has had the time to find a
-        leader of its own.
+        For good if it is of an earlier attempt, or once a round of this one has begun, if that
+        launcher has had the time to find a leader of its own.
         """
         who = (hello.node, hello.incarnation)
         first_ns, _ = self._turned_away.get(who, (now, now))
         self._turned_away[who] = first_ns, now
         in_vain = now - first_ns >= round((self.config.lease_s + ELECTED_S) * _NS)
         final = in_vain and self.ledger.round >= 0 and self._is_confirmed
+        if hello.ledger is not None and hello.ledger.attempt < self.config.attempt:
+            final = True  # the scheduler has ended the earlier start
         refused = p.Refused(reason=STARTED_AGAIN if final else STARTS_AGAIN, final=final)
         return [c.Send(link, refused), c.Close(link)]
 

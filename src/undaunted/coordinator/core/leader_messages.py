@@ -28,6 +28,7 @@ class LeaderConfig:
         away_timeout_s: as in `FollowerConfig`.
         durable: a round is started only when its ledger is where it survives, see `Persisted`.
         settings: as in `protocol.Hello`; these hold.
+        attempt: see `protocol.Ledger`.
     """
 
     run_id: str
@@ -41,6 +42,7 @@ class LeaderConfig:
     away_timeout_s: float = 60.0
     durable: bool = False
     settings: dict[str, str] = field(default_factory=dict)
+    attempt: int = 0
 
 
 class _Message(msgspec.Struct, frozen=True, gc=False):

@@ -54,7 +54,8 @@ class Record:
             self.doubtful += known.pending
             number, seats = known.pending_round, known.pending
             ledger = msgspec.structs.replace(ledger, pending_round=number, pending=seats)
-        self.ledger = msgspec.structs.replace(ledger, run_id=self._config.run_id)
+        about = {"run_id": self._config.run_id, "attempt": self._config.attempt}
+        self.ledger = msgspec.structs.replace(ledger, **about)
         self._version = max(self._version, known.version)
         self._unconfirmed = {election.voter(seat) for seat in ledger.table}
         self._elects = election.votes_count(ledger)

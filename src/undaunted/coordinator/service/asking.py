@@ -93,12 +93,17 @@ async def answer_of(
 
 
 async def left_behind(
-    directory: str, endpoint: str, run_id: str, terms: Terms, tls: ssl.SSLContext | None
+    directory: str,
+    endpoint: str,
+    run_id: str,
+    terms: Terms,
+    tls: ssl.SSLContext | None,
+    attempt: int = 0,
 ) -> p.Ledger:
     """Return the ledger that an earlier coordinator of this job has left, if any member lives.
 
-    Otherwise the job begins anew, with an empty ledger of the same epoch. A job is known by its
-    run id and by where it meets.
+    Otherwise the job begins anew, with an empty ledger of the same epoch; so it does if the ledger
+    is of an earlier attempt. A job is known by its run id and by where it meets.
 
     Raises:
         ValueError: the file is no ledger.
@@ -106,7 +111,8 @@ async def left_behind(
     known = await asyncio.to_thread(ledger_file.read, directory, endpoint)
     if known is None or known.run_id != run_id:
         return p.NO_LEDGER
-    return known if await living(known, terms, tls) else anew(known)
+    goes_on = known.attempt >= attempt and await living(known, terms, tls)
+    return known if goes_on else anew(known)
 
 
 def anew(known: p.Ledger) -> p.Ledger:

@@ -179,7 +179,12 @@ class SharedOrders:
             self._let_etcd_decide(address)
             return
         known = await left_behind(
-            self._config.run_dir, self._endpoint, self._config.run_id, self._terms, self._tls.client
+            self._config.run_dir,
+            self._endpoint,
+            self._config.run_id,
+            self._terms,
+            self._tls.client,
+            job_access.attempt(os.environ),
         )
         members = [seat.address for seat in known.table if seat.address]
         led = election.led_by_others(known, self._config.node)
@@ -353,6 +358,13 @@ class SharedOrders:
         self._candidacy.begin()
 
     def _lead_as_host(self, known: Ledger) -> None:
+        nodes = self._nodes
+        train = nodes.max_nodes if nodes.elastic else nodes.min_nodes
+        if nodes.max_nodes > nodes.min_nodes and train < election.FEWEST_VOTERS:
+            self._say(
+                f"if node {self._config.node} is lost, no spare takes over: use "
+                "--coordinator-store, or undaunted coordinator on another host"
+            )
         self._lead(election.next_epoch(known.epoch, self._incarnation), known, "")
 
     def _lead(
@@ -380,6 +392,7 @@ class SharedOrders:
                 lease_s=nodes.lease_s,
                 away_timeout_s=nodes.away_timeout_s,
                 settings=self._settings,
+                attempt=job_access.attempt(os.environ),
             ),
             ledger,
             epoch,
