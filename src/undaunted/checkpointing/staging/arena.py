@@ -202,8 +202,11 @@ class Arena:
 
     def __del__(self) -> None:
         """Close what was forgotten, as when an exception came from another thread."""
-        if getattr(self, "fd", -1) >= 0:
-            self.close()
+        try:
+            if getattr(self, "fd", -1) >= 0:
+                self.close()
+        except Exception:  # noqa: BLE001, S110 - at the end of the interpreter modules are gone
+            pass
 
 
 def aligned(size: int) -> int:
