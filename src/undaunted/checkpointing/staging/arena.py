@@ -54,6 +54,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
         structure: fingerprint of the structure of the state, hexadecimal.
         files: where the files lie.
         report: where in them the objects lie that are not tensors (``Staged.report``).
+        number: of the save in its session, the same on all ranks.
+        saved_at: when it was copied, seconds since 1970.
         metadata: on rank 0 what its ``.metadata`` will be, where that is known already.
     """
 
@@ -65,6 +67,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     structure: str
     files: list[Image]
     report: bytes = b""
+    number: int = 0
+    saved_at: float = 0.0
     metadata: bytes = b""
 
 
