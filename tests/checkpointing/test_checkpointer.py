@@ -445,6 +445,35 @@ def test_a_copy_that_the_limit_of_memory_does_not_allow_ends_one_save(
         checkpoints.save(2, {"x": torch.ones(10)})
 
 
+def test_nothing_is_said_when_the_interpreter_ends(tmp_path: Path) -> None:
+    """What lies in a script's own variables is destroyed when modules are gone."""
+    script = """
+        import torch
+        from undaunted.checkpointing import Checkpointer
+        from undaunted.checkpointing.files.direct import DirectReader
+        from undaunted.checkpointing.files.living import Living
+        from undaunted.checkpointing.local.buffers import Buffers
+        from undaunted.checkpointing.staging.arena import Arena
+        from undaunted.checkpointing.writer.handle import WriterProcess
+
+        with Checkpointer("closed", timeout=60) as closed:
+            closed.save(1, {"x": torch.ones(3)})
+        opened = Checkpointer("open", timeout=60)
+        opened.save(1, {"x": torch.ones(3)})
+        living, buffers = Living("."), Buffers()
+        living.begin("a0")
+        left = [DirectReader("/proc/self/stat"), Arena.create("left", 5000), living]
+        lease = buffers.take(1, 1)
+        writer = WriterProcess("/")
+        torch.kept = left  # and what a module keeps
+    """
+    words = [sys.executable, "-W", "error::ResourceWarning", "-c", textwrap.dedent(script)]
+    ended = subprocess.run(
+        words, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 def test_a_step_out_of_range_is_refused(checkpoints: Checkpointer) -> None:
     with pytest.raises(ValueError, match="step=-1"):
         checkpoints.save(-1, {"x": torch.ones(1)})

@@ -108,6 +108,7 @@ def test_ranks_meet_again_after_a_save_that_one_has_missed(tmp_path: Path) -> No
     (alone,) = said["save"]
     assert alone["rank"] == 0
     assert alone["ranks"] == [1], said
+    assert "all ranks have to call save" in alone["outcome"]
     assert [one["outcome"] for one in said["next"]] == ["done", "done"], said
     assert all(one["seconds"] < DEADLINE_S / 2 for one in said["next"]), said
     assert committed(tmp_path / "all") == ["step-00000002"]

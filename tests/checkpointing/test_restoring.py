@@ -124,3 +124,46 @@ def test_copies_that_the_agent_did_not_hand_out_are_not_given_up(
             assert kept_steps(shelf) == [7]
 
     with_shelf(monkeypatch, use)
+
+
+def test_a_copy_of_after_a_return_to_an_older_step_is_the_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def use(shelf: Shelf) -> None:
+        killed = Checkpointer(tmp_path, timeout=60)
+        for step in (100, 200, 300):
+            killed.save(step, {"x": torch.full((8,), float(step))})
+        killed.load({"x": torch.zeros(8)}, step=200)
+        copy_only(killed, 250, torch.full((8,), 250.0))
+        killed.abort()
+        state = {"x": torch.zeros(8)}
+        with Checkpointer(tmp_path, timeout=60) as checkpoints:
+            assert checkpoints.load(state) == 250
+            assert state["x"].tolist() == [250.0] * 8
+            assert shelf.arenas() == {}
+
+    with_shelf(monkeypatch, use)
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_a_step_that_is_saved_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: bool
+) -> None:
+    """The copy of the second save is not taken for the checkpoint that the first one has made."""
+
+    def use(shelf: Shelf) -> None:
+        killed = Checkpointer(tmp_path, timeout=60)
+        for step in (10, 20):
+            killed.save(step, {"x": torch.full((8,), float(step))})
+        killed.wait()
+        copy_only(killed, 20, torch.full((8,), 21.0))
+        killed.abort()
+        state = {"x": torch.zeros(8)}
+        with monkeypatch.context() as full:
+            if not written:
+                full.setattr(FolderStorage, "write", no_space)
+            with Checkpointer(tmp_path, timeout=60) as checkpoints:
+                assert checkpoints.load(state) == 20
+        assert state["x"].tolist() == [21.0 if written else 20.0] * 8
+
+    with_shelf(monkeypatch, use)

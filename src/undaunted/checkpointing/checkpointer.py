@@ -204,7 +204,7 @@ class Checkpointer:
         self, step: int, planned: Planned, slot: Slot
     ) -> tuple[Staged | None, Failure | None]:
         try:
-            return self._taker.take(step, planned, slot), None
+            return self._taker.take(step, self._number, planned, slot), None
         except (CheckpointError, OSError) as error:
             return None, Failure(str(error), getattr(error, "errno", None))
 

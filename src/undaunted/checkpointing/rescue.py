@@ -17,6 +17,7 @@ from undaunted.checkpointing.agreement.messages import Failure
 from undaunted.checkpointing.finding import find
 from undaunted.checkpointing.format.manifest import File
 from undaunted.checkpointing.keeping.copies import Snapshot  # noqa: TC001 - a type of a field
+from undaunted.checkpointing.saves import MAX_ATTEMPTS
 from undaunted.checkpointing.snapshot import Report
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from undaunted.checkpointing.agreement.alone import Agreeing
     from undaunted.checkpointing.files.storage import Storage
+    from undaunted.checkpointing.format.manifest import Manifest
     from undaunted.checkpointing.keeping.copies import Copies
 
     # With what is rescued, the reports of its ranks in their order, and the blueprint of its
@@ -35,9 +37,9 @@ ATTEMPT = 0
 
 
 class _Have(msgspec.Struct, array_like=True, frozen=True):
-    """What a rank can get at: copies, by the rank that made them."""
+    """What a rank can get at: copies, the ranks that made them, and when."""
 
-    copies: list[tuple[Snapshot, int]]
+    copies: list[tuple[Snapshot, int, float]]
 
 
 class Choice(msgspec.Struct, array_like=True, frozen=True):
@@ -107,9 +109,9 @@ def _rescue(
         have = [msgspec.msgpack.decode(one, type=_Have).copies for one in contributions]
         # Whoever loads looks for it anyway: here only if there is something to compare with.
         newest = find(storage).manifest if any(have) else None
-        return msgspec.msgpack.encode(choose(have, -1 if newest is None else newest.step))
+        return msgspec.msgpack.encode(choose(have, newest))
 
-    mine = _Have([(copy.snapshot, copy.rank) for copy in copies.all])
+    mine = _Have([(copy.snapshot, copy.rank, copy.description.saved_at) for copy in copies.all])
     answer = agreement.round("copies", msgspec.msgpack.encode(mine), choose_now, timeout_s)
     choice = msgspec.msgpack.decode(answer, type=Choice)
     snapshot = choice.snapshot
@@ -129,25 +131,43 @@ def _rescue(
     return snapshot
 
 
-def choose(have: Sequence[Sequence[tuple[Snapshot, int]]], newest: int) -> Choice:
+def choose(
+    have: Sequence[Sequence[tuple[Snapshot, int, float]]], newest: Manifest | None
+) -> Choice:
     """Return what is rescued: the newest state of which the copies of all ranks are there.
+
+    Its step says nothing of its age, as training may have gone back to an older one.
 
     Args:
         have: by rank of this round, what it can get at.
-        newest: step of the newest committed checkpoint; only later ones count.
+        newest: the newest committed checkpoint; only later states count.
     """
     holders: dict[Snapshot, dict[int, int]] = {}
+    times: dict[str, float] = {}  # of sessions
     for holder, copies in enumerate(have):
-        for snapshot, rank in copies:
+        for snapshot, rank, saved_at in copies:
             holders.setdefault(snapshot, {}).setdefault(rank, holder)
+            times[snapshot.session] = max(saved_at, times.get(snapshot.session, 0.0))
+
+    def age(snapshot: Snapshot) -> tuple[int, float, int, int]:
+        """Within a session the numbers of saves tell, and between sessions of a round clocks."""
+        return snapshot.epoch, times[snapshot.session], snapshot.number, snapshot.step
+
+    def is_newer(snapshot: Snapshot) -> bool:
+        if newest is None:
+            return True
+        if snapshot.session == newest.session:
+            return snapshot.number > newest.attempt // MAX_ATTEMPTS
+        return (snapshot.epoch, times[snapshot.session]) > (newest.epoch, newest.saved_at)
+
     whole = [
         snapshot
         for snapshot, ranks in holders.items()
-        if snapshot.step > newest and sorted(ranks) == list(range(snapshot.world_size))
+        if is_newer(snapshot) and sorted(ranks) == list(range(snapshot.world_size))
     ]
     if not whole:
         return Choice(None, [])
-    best = max(whole)
+    best = max(whole, key=age)
     return Choice(best, [holders[best][rank] for rank in range(best.world_size)])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from undaunted.checkpointing import announce
@@ -46,8 +47,14 @@ class Taker:
         self._has_saved = has_saved
         self._kept: dict[int, Arena] = {}  # by slot
 
-    def take(self, step: int, planned: Planned, slot: Slot) -> Staged:
+    def take(self, step: int, number: int, planned: Planned, slot: Slot) -> Staged:
         """Copy the state; when this returns, the content is fixed.
+
+        Args:
+            step: of training.
+            number: of the save.
+            planned: what is copied.
+            slot: where to.
 
         Raises:
             OSError: there is not enough memory.
@@ -73,6 +80,8 @@ class Taker:
                 structure=planned.structure,
                 files=staged.files,
                 report=staged.report,
+                number=number,
+                saved_at=time.time(),
                 metadata=blueprint,
             )
         )

@@ -32,6 +32,7 @@ def left(*, complete: bool = True, step: int = 7, session: str = "s1", rank: int
                 world_size=2,
                 structure="abc",
                 files=[image],
+                number=1,
             )
         )
     fd = os.dup(arena.fd)
@@ -96,7 +97,7 @@ def test_a_rescued_state_is_found_under_its_new_session() -> None:
     copies, storage = Copies([left()]), Elsewhere()
     copies.before(storage, manifest("s2")).open(7, "__0_0.distcp")  # type: ignore[arg-type]
     assert storage.opened == ["__0_0.distcp"]
-    copies.note_rescue(Snapshot(1, 7, 2, "s1", "abc"))
+    copies.note_rescue(Snapshot(1, 7, 2, "s1", "abc", 1))
     source = copies.before(storage, manifest("s2"))  # type: ignore[arg-type]
     assert read(source, "__0_0.distcp") == CONTENT[:10]
     copies.close()

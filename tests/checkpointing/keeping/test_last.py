@@ -57,6 +57,7 @@ def left(step: int, epoch: int) -> int:
 def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderStorage:
     """Where the first round has saved."""
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "run")
+    monkeypatch.setenv("UNDAUNTED_ROUND_EPOCH", "1")
     monkeypatch.setattr(
         "undaunted.checkpointing.dcp.blueprint.build", lambda blueprint, reports: b"metadata"
     )

@@ -148,7 +148,7 @@ class Turn:
             failure = Failure(
                 f"{self.name}: all ranks have answered, but rank {leader} has not decided within "
                 f"another {self.timeout_s:g} s: it is hung, stopped or gone; its log and stack say "
-                "where"
+                "where. Or it never calls this: all ranks have to call save and load"
             )
             self._give_up(Verdict(failure=failure, ranks=(leader,), name=self.name))
         return self._read_and_leave()
@@ -177,7 +177,8 @@ class Turn:
         failure = Failure(
             f"{self.name}: {many} {format_ranks(ranks)} of {self._world_size} did not answer "
             f"within {self.timeout_s:g} s, says rank {self._job_rank(self._rank)}: hung, stopped, "
-            "gone, or much slower than the others; their logs and stacks say where they are"
+            "gone, or much slower than the others; their logs and stacks say where they are. Or "
+            "they never call this: all ranks have to call save and load, and not one rank alone"
         )
         return Verdict(failure=failure, ranks=ranks, name=self.name)
 

@@ -195,7 +195,7 @@ class Ranks:
         except RuntimeError as error:
             raise SaveError(
                 f"{self._here()}: the other ranks did not answer within {self.timeout_s:g} s, or "
-                f"have ended: {error}"
+                f"have ended, or do not call this, as all ranks have to: {error}"
             ) from error
 
     def _here(self) -> str:

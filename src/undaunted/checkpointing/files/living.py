@@ -127,8 +127,10 @@ class Living:
 
     def __del__(self) -> None:
         """End what was left."""
-        with contextlib.suppress(OSError, AttributeError, TypeError):
+        try:  # noqa: SIM105 - the module that has it may be gone
             self.end()
+        except Exception:  # noqa: BLE001, S110 - at the end of the interpreter modules are gone
+            pass
 
 
 def _shortened(run: str) -> bytes:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from undaunted.checkpointing.saves import MAX_ATTEMPTS
 from undaunted.checkpointing.staging.arena import Arena
 
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from undaunted.checkpointing.staging.arena import Description
 
 
-class Snapshot(msgspec.Struct, array_like=True, frozen=True, order=True):
-    """A state that was copied by all ranks of a round: the order is that of time.
+class Snapshot(msgspec.Struct, array_like=True, frozen=True):
+    """A state that was copied by all ranks of a round.
 
     Attributes:
         epoch: of the round.
@@ -28,6 +29,7 @@ class Snapshot(msgspec.Struct, array_like=True, frozen=True, order=True):
         world_size: how many ranks have copied it.
         session: of the run.
         structure: fingerprint of its structure.
+        number: of the save in its session.
     """
 
     epoch: int
@@ -35,6 +37,7 @@ class Snapshot(msgspec.Struct, array_like=True, frozen=True, order=True):
     world_size: int
     session: str
     structure: str
+    number: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +82,9 @@ class Copies:
             if (of := arena.description()) is None:
                 arena.close()  # its process was ended while it copied
                 continue
-            snapshot = Snapshot(of.epoch, of.step, of.world_size, of.session, of.structure)
+            snapshot = Snapshot(
+                of.epoch, of.step, of.world_size, of.session, of.structure, of.number
+            )
             self.all.append(Copy(snapshot, of.rank, of, arena))
 
     def keep(self) -> None:
@@ -98,7 +103,9 @@ class Copies:
         """Return the files of a checkpoint that lie in a copy; their checksums are compared."""
         of = copy.snapshot
         same = of.step == manifest.step and of.structure == manifest.structure
-        if not same or (of.session != manifest.session and of != self._rescued):
+        # A step may have been saved twice.
+        saved = (of.session, of.number) == (manifest.session, manifest.attempt // MAX_ATTEMPTS)
+        if not same or not (saved or of == self._rescued):
             return []
         return [
             image.name

@@ -64,7 +64,10 @@ class Lease:
             pool.give_back(self.buffer)
 
     def __del__(self) -> None:
-        self.release()
+        try:  # noqa: SIM105 - the module that has it may be gone
+            self.release()
+        except Exception:  # noqa: BLE001, S110 - at the end of the interpreter modules are gone
+            pass
 
 
 class Buffers:

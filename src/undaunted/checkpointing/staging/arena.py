@@ -54,6 +54,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
         structure: fingerprint of the structure of the state, hexadecimal.
         files: where the files lie.
         report: where in them the objects lie that are not tensors (``Staged.report``).
+        number: of the save in its session, the same on all ranks.
+        saved_at: when it was copied, seconds since 1970.
         metadata: on rank 0 what its ``.metadata`` will be, where that is known already.
     """
 
@@ -65,6 +67,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     structure: str
     files: list[Image]
     report: bytes = b""
+    number: int = 0
+    saved_at: float = 0.0
     metadata: bytes = b""
 
 
@@ -202,8 +206,11 @@ class Arena:
 
     def __del__(self) -> None:
         """Close what was forgotten, as when an exception came from another thread."""
-        if getattr(self, "fd", -1) >= 0:
-            self.close()
+        try:
+            if getattr(self, "fd", -1) >= 0:
+                self.close()
+        except Exception:  # noqa: BLE001, S110 - at the end of the interpreter modules are gone
+            pass
 
 
 def aligned(size: int) -> int:

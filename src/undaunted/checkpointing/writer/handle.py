@@ -297,10 +297,13 @@ class WriterProcess:
 
     def __del__(self) -> None:
         """End it without waiting: the end of the connection is its end."""
-        if not getattr(self, "_released", True):
-            if os.getpid() == self._owner:
-                self.abort()
-            else:
-                self._child.forget()
-                self._connection.close()
-                self._page.close()
+        try:
+            if not getattr(self, "_released", True):
+                if os.getpid() == self._owner:
+                    self.abort()
+                else:
+                    self._child.forget()
+                    self._connection.close()
+                    self._page.close()
+        except Exception:  # noqa: BLE001, S110 - at the end of the interpreter modules are gone
+            pass
