@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -42,6 +44,42 @@ KINDS = {
     "busy loop": "while True: pass",
     "lock": "lock = threading.Lock(); lock.acquire(); lock.acquire()",
 }
+
+
+# Waits for all, as a collective does; rank 1 has fewer batches than the others.
+UNEQUAL = """
+    import glob, os, sys, time
+    import undaunted
+    rank = os.environ["RANK"]
+    def wait_for_all(step):
+        open(f"{step}-{rank}", "w").close()
+        while len(glob.glob(f"{step}-*")) < 3:
+            time.sleep(0.01)
+    for step in range(12):
+        undaunted.step(step)
+        if rank == "1" and step == 5:
+            sys.exit(0)
+        wait_for_all(step)
+"""
+
+
+def test_a_rank_that_ends_early_is_named_by_all_who_tell(tmp_path: Path) -> None:
+    options = ("--nproc-per-node", "3", "--node-name", "a", "--ft-rank-heartbeat-timeout", "3")
+    with launched(tmp_path, UNEQUAL, *options) as launcher:
+        assert launcher.finish() == 1, launcher.text
+        (verdict,) = launcher.events("verdict")
+        assert (verdict["rank"], verdict["iteration"], verdict["waiting"]) == (1, 5, [0, 2])
+        assert verdict["cause"] == "unequal_work"
+        launcher.wait_for(r"rank 1 .*ended with 0 at iteration 5; ranks 0,2 wait for it")
+        command = [sys.executable, "-m", "undaunted.cli.main", "explain", str(launcher.run_dir)]
+        told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        conclusion, advice = (
+            next(line for line in told.stdout.splitlines() if line.startswith(word))
+            for word in ("conclusion:", "advice:")
+        )
+        assert "rank 1 on node a: ranks end at different iterations" in conclusion
+        assert "stop: " in advice
+        assert "unequal work" in advice
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -43,6 +43,7 @@ class RankEvidence:
         state: letter of the process in /proc before anything was sent to it; "" = gone.
         stacks: what faulthandler wrote, None if it wrote nothing.
         reason: why there are no stacks, as the rest of a sentence: ``it did not answer``.
+        exit_code: of a process that has ended by itself, None = it has not.
     """
 
     rank: int
@@ -53,6 +54,7 @@ class RankEvidence:
     state: str = "S"
     stacks: str | None = None
     reason: str = ""
+    exit_code: int | None = None
 
     @property
     def ended(self) -> bool:

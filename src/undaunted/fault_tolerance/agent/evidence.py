@@ -61,6 +61,7 @@ async def gather(
             state=state if worker.code is None else "",
             stacks=text or None,
             reason=refused or "it did not answer",
+            exit_code=worker.code,
         )
         for worker, rank, page, passed, state, text, refused in zip(
             workers, ranks, pages, expired, states, stacks, refusals, strict=True
