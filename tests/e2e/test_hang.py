@@ -46,6 +46,40 @@ KINDS = {
 }
 
 
+# One item of the data is never there.
+LOADER = """
+    import time
+    import torch, undaunted
+    class Items(torch.utils.data.Dataset):
+        def __len__(self):
+            return 64
+        def __getitem__(self, number):
+            if number == 20:
+                self.item_that_never_comes()
+            return number
+        def item_that_never_comes(self):
+            time.sleep(600)
+    if __name__ == "__main__":
+        loader = torch.utils.data.DataLoader(Items(), num_workers=2, multiprocessing_context="fork")
+        for step, item in enumerate(loader):
+            undaunted.step(step)
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.timeout(180)
+def test_the_stacks_of_workers_of_a_data_loader_are_kept(tmp_path: Path) -> None:
+    with launched(tmp_path, LOADER, "--ft-rank-heartbeat-timeout", "5") as launcher:
+        assert launcher.finish(120) == 1, launcher.text
+        (verdict,) = launcher.events("verdict")
+        assert "waiting for the DataLoader" in verdict["line"]
+        stacks = (launcher.run_dir / "stacks-round0.txt").read_text()
+        rank, *children = stacks.split("--- child of rank 0, pid ")
+        assert "item_that_never_comes" not in rank
+        assert sum("in item_that_never_comes" in child for child in children) == 1
+        assert len(children) == 2
+
+
 # Waits for all, as a collective does; rank 1 has fewer batches than the others.
 UNEQUAL = """
     import glob, os, sys, time
