@@ -129,6 +129,47 @@ def test_a_rank_that_ended_is_missing() -> None:
     assert "rank 1 (node a, pid 4701) most likely is missing: ended at iteration 118;" in found.line
 
 
+LEFT = {"stacks": None, "state": "", "reason": "it had ended"}
+
+
+def left(number: int, iteration: int, exit_code: int = 0) -> RankEvidence:
+    return dataclasses.replace(rank(number, iteration=iteration, **LEFT), exit_code=exit_code)
+
+
+@pytest.mark.parametrize("stacks", [IN_ALL_REDUCE, IN_LOAD_BATCH])
+def test_ranks_that_wait_for_one_that_has_left_are_not_blamed(stacks: str) -> None:
+    """In communication, or where several are at one spot: waiting may have no frame of Python."""
+    found = verdict(
+        rank(0, stacks, expired=late()), left(1, 5), rank(2, stacks, expired=late()), left(3, 7)
+    )
+    assert (found.culprits, found.waiting) == ((1, 3), (0, 2))
+    assert found.certain
+    assert found.cause == "unequal_work"
+    assert "ended with 0 at iteration 5, 7; ranks 0,2 wait for them" in found.line
+    assert "limit 10 s" in found.line
+
+
+def test_a_rank_that_hangs_alone_after_others_have_left_is_blamed() -> None:
+    """It may save for ever after the last step, as the others had nothing to save."""
+    found = verdict(rank(0, IN_LOAD_BATCH, expired=late()), left(1, 118), left(2, 118))
+    assert (found.culprits, found.cause) == ((0,), "")
+    assert "hangs" in found.line
+    assert "ranks 1-2 ended with 0 at iteration 118 before" in found.line
+
+
+def test_a_rank_that_was_stopped_is_blamed_though_another_has_left() -> None:
+    ranks = [rank(0, expired=late()), rank(1, IN_ALL_REDUCE, state="T", expired=late())]
+    found = verdict(*ranks, left(2, 5))
+    assert (found.culprits, found.cause) == ((1,), "")
+
+
+@pytest.mark.parametrize("code", [1, -9])
+def test_a_rank_that_failed_has_not_left(code: int) -> None:
+    found = verdict(rank(0, expired=late()), left(1, 5, code))
+    assert found.cause == ""
+    assert "ended with 0" not in found.line
+
+
 def test_lagging_ranks_are_more_suspect() -> None:
     found = verdict(
         rank(0, IN_LOAD_BATCH, expired=late(), iteration=119),

@@ -46,6 +46,76 @@ KINDS = {
 }
 
 
+# One item of the data is never there.
+LOADER = """
+    import time
+    import torch, undaunted
+    class Items(torch.utils.data.Dataset):
+        def __len__(self):
+            return 64
+        def __getitem__(self, number):
+            if number == 20:
+                self.item_that_never_comes()
+            return number
+        def item_that_never_comes(self):
+            time.sleep(600)
+    if __name__ == "__main__":
+        loader = torch.utils.data.DataLoader(Items(), num_workers=2, multiprocessing_context="fork")
+        for step, item in enumerate(loader):
+            undaunted.step(step)
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.timeout(180)
+def test_the_stacks_of_workers_of_a_data_loader_are_kept(tmp_path: Path) -> None:
+    with launched(tmp_path, LOADER, "--ft-rank-heartbeat-timeout", "5") as launcher:
+        assert launcher.finish(120) == 1, launcher.text
+        (verdict,) = launcher.events("verdict")
+        assert "waiting for the DataLoader" in verdict["line"]
+        stacks = (launcher.run_dir / "stacks-round0.txt").read_text()
+        rank, *children = stacks.split("--- child of rank 0, pid ")
+        assert "item_that_never_comes" not in rank
+        assert sum("in item_that_never_comes" in child for child in children) == 1
+        assert len(children) == 2
+
+
+# Waits for all, as a collective does; rank 1 has fewer batches than the others.
+UNEQUAL = """
+    import glob, os, sys, time
+    import undaunted
+    rank = os.environ["RANK"]
+    def wait_for_all(step):
+        open(f"{step}-{rank}", "w").close()
+        while len(glob.glob(f"{step}-*")) < 3:
+            time.sleep(0.01)
+    for step in range(12):
+        undaunted.step(step)
+        if rank == "1" and step == 5:
+            sys.exit(0)
+        wait_for_all(step)
+"""
+
+
+def test_a_rank_that_ends_early_is_named_by_all_who_tell(tmp_path: Path) -> None:
+    options = ("--nproc-per-node", "3", "--node-name", "a", "--ft-rank-heartbeat-timeout", "3")
+    with launched(tmp_path, UNEQUAL, *options) as launcher:
+        assert launcher.finish() == 1, launcher.text
+        (verdict,) = launcher.events("verdict")
+        assert (verdict["rank"], verdict["iteration"], verdict["waiting"]) == (1, 5, [0, 2])
+        assert verdict["cause"] == "unequal_work"
+        launcher.wait_for(r"rank 1 .*ended with 0 at iteration 5; ranks 0,2 wait for it")
+        command = [sys.executable, "-m", "undaunted.cli.main", "explain", str(launcher.run_dir)]
+        told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        conclusion, advice = (
+            next(line for line in told.stdout.splitlines() if line.startswith(word))
+            for word in ("conclusion:", "advice:")
+        )
+        assert "rank 1 on node a: ranks end at different iterations" in conclusion
+        assert "stop: " in advice
+        assert "unequal work" in advice
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_hang_is_explained_and_survived(tmp_path: Path, kind: str) -> None:
     options = ("--nproc-per-node", "2", "--max-restarts", "1", "--ft-rank-heartbeat-timeout", "3")

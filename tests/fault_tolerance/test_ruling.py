@@ -59,6 +59,18 @@ def test_who_it_is_is_not_certain_as_long_as_a_node_says_nothing(nothing: bytes)
     assert "nothing is known of node c" in found.line
 
 
+def test_ranks_of_a_node_that_has_finished_are_what_the_others_wait_for() -> None:
+    of_a = ruling.encode([waits(0, "a"), waits(1, "a")])
+    finished = (Place("b", 1, 2, 2),)
+    found = ruling.rule(Case(3, case({}, "a").places, {"a": of_a}, finished))
+    assert (found.node, found.ranks, found.victims) == ("b", (2, 3), ("a",))
+    assert (found.cause, found.certain) == ("unequal_work", True)
+    assert "ranks 2-3 ended with 0; ranks 0-1 wait for them in all_reduce" in found.line
+    busy = ruling.encode([waits(0, "a"), hangs(1, "a")])
+    found = ruling.rule(Case(3, case({}, "a").places, {"a": busy}, finished))
+    assert (found.node, found.ranks) == ("a", (1,))
+
+
 def test_a_node_speaks_for_its_own_ranks_only() -> None:
     known = {"a": ruling.encode([waits(0, "a"), waits(1, "a"), hangs(3, "a"), hangs(-1, "a")])}
     known["b"] = ruling.encode([waits(2, "b"), waits(3, "b")])

@@ -40,10 +40,11 @@ _DEVICE = re.compile(r"(?:^|/)torch/(?:cuda|xpu|mtia|accelerator)/(?:__init__|st
 _DEVICE_WAITS = frozenset({"synchronize", "wait_event", "wait_stream", "wait"})
 # Layers between a caller and C++ that say nothing.
 _THIN = re.compile(r"(?:^|/)torch/(?:_ops|_compile|_dynamo/eval_frame|utils/_contextlib)\.py$")
+WAITS_FOR_LOADER = "waiting for the DataLoader"
 # What a thread does in a library although it is not waiting for peers, as a person would say it.
 COMPILING = "compiling (torch.compile)"
 _ACTIVITIES = (
-    (re.compile(r"(?:^|/)torch/utils/data/\w+\.py$"), "waiting for the DataLoader"),
+    (re.compile(r"(?:^|/)torch/utils/data/\w+\.py$"), WAITS_FOR_LOADER),
     (re.compile(r"(?:^|/)torch/(?:_dynamo|_inductor)/"), COMPILING),
     (re.compile(r"(?:^|/)torch/(?:distributed/checkpoint/|serialization\.py$)"), "in a checkpoint"),
 )

@@ -13,6 +13,7 @@ from signal import SIGKILL
 from typing import TYPE_CHECKING
 
 from undaunted.attribution import exits
+from undaunted.attribution.findings import UNEQUAL
 from undaunted.attribution.peer_failed import failed_rank
 from undaunted.attribution.peer_lost import (
     is_peer_lost,
@@ -145,6 +146,7 @@ class CrashVerdict:
         signal: name of the signal that ended it, "" if none did.
         exception, traceback: what it raised, "" if nothing is known.
         frame: innermost frame of the user's code in the traceback.
+        cause: its name in `findings.CAUSES`, where ranks had ended before; "" = not known.
     """
 
     root: RankFailure
@@ -155,6 +157,7 @@ class CrashVerdict:
     exception: str = ""
     traceback: str = ""
     frame: str = ""
+    cause: str = ""
 
 
 def judge(
@@ -191,6 +194,7 @@ def judge(
         exception=root.exception,
         traceback="" if root.exits_with_text else root.traceback,
         frame=str(frame) if frame else "",
+        cause=UNEQUAL if finished and origins[root.rank] == Origin.PEER_LOST else "",
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from undaunted.attribution.findings import CAUSES, SURE, Action, Finding, worst_first
+from undaunted.attribution.findings import CAUSES, SURE, UNEQUAL, Action, Finding, worst_first
 from undaunted.base.text import one_line
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ def _weigh(history: History, failure: Failure, root: Finding, about: Round) -> t
         return "restart", f"{what}, which is not certain"
     if known.action == "exclude":
         return _exclude(history, failure, what, known.after, about)
-    if about.hung:
+    if about.hung and root.cause != UNEQUAL:
         return "restart", f"{what}; after a hang no job is stopped"
     if not about.progress_known:
         return "restart", f"{what}; how far the job came is not known"
@@ -244,7 +244,8 @@ def _weigh(history: History, failure: Failure, root: Finding, about: Round) -> t
     if there:
         names = ", ".join(failure.nodes)
         return "exclude", f"{what} on {names}: {times} times {at}, each time there"
-    return "stop", f"{what}: {times} times {at}, so a restart would end so again"
+    often = f"{times} times {at}" if times > 1 else at
+    return "stop", f"{what}: {often}, so a restart would end so again"
 
 
 def _seen(times: int) -> str:

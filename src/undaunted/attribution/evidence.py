@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from undaunted.attribution.communication import activity_of, waiting_in
+from undaunted.attribution.communication import WAITS_FOR_LOADER, activity_of, waiting_in
 from undaunted.attribution.stacks import Frame, innermost_user_frame, parse_last_dump
 from undaunted.base.text import format_duration, printable
 from undaunted.progress.learning import distribution
@@ -46,6 +46,8 @@ class RankEvidence:
         stacks: what faulthandler wrote, None if it wrote nothing.
         reason: why there are no stacks, as the rest of a sentence: ``it did not answer``.
         prints: stream of the launcher that it waits to write to, a pipe that nobody empties.
+        exit_code: of a process that has ended by itself, None = it has not.
+        children: pids of processes that it has forked, and what these wrote.
     """
 
     rank: int
@@ -57,6 +59,8 @@ class RankEvidence:
     stacks: str | None = None
     reason: str = ""
     prints: str = ""
+    exit_code: int | None = None
+    children: tuple[tuple[int, str], ...] = ()
 
     @property
     def ended(self) -> bool:
@@ -94,6 +98,13 @@ def place_of(evidence: RankEvidence) -> Place | None:
     dump = parse_last_dump(evidence.stacks or "")
     main = dump.main if dump else None
     return None if main is None else place_in(main.frames, evidence.state)
+
+
+def waits_for_loader(stacks: str) -> bool:
+    """Whether the main thread waits for a DataLoader, whose workers know more."""
+    dump = parse_last_dump(stacks)
+    main = dump.main if dump else None
+    return main is not None and activity_of(main.frames) == WAITS_FOR_LOADER
 
 
 def place_in(frames: Sequence[Frame], state: str) -> Place:
@@ -181,4 +192,8 @@ def _full(evidence: RankEvidence) -> str:
     text = evidence.stacks
     if text is None:
         text = f"(none: {evidence.reason or 'reason unknown'})"
-    return f"\n--- rank {evidence.rank}, pid {evidence.pid} ---\n{printable(text).rstrip()}"
+    parts = [(f"rank {evidence.rank}, pid {evidence.pid}", text)]
+    parts += [
+        (f"child of rank {evidence.rank}, pid {pid}", said) for pid, said in evidence.children
+    ]
+    return "\n".join(f"\n--- {whose} ---\n{printable(said).rstrip()}" for whose, said in parts)

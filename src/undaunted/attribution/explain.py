@@ -19,6 +19,7 @@ from undaunted.attribution.findings import (
     LIKELY,
     SAID_BY_ANYBODY,
     SURE,
+    UNEQUAL,
     Action,
     Finding,
     severity_of,
@@ -413,6 +414,8 @@ def _finding(
         cause = cause_of(verdict.exception)
         if cause == "mismatch":
             return Finding(cause, confidence=confidence)  # who gets it need not have called it
+    if cause == UNEQUAL and one.failure.kind == "crash":
+        return Finding(cause, confidence=confidence)  # those that failed are not to blame
     nodes = (one.failure.node,) if one.failure.node else ()
     if not cause:
         # The node that failed has a run directory of its own, perhaps: the leader knows more.

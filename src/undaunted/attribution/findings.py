@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Scope = Literal["rank", "gpu", "node", "link", "job"]
 Action = Literal["restart", "exclude", "stop"]
 SURE = 0.5  # least confidence of a finding that decides anything
+UNEQUAL = "unequal_work"  # a rank has ended with 0, and the others wait for it
 LIKELY = 0.65  # up to here it is said to be probable only
 
 
@@ -137,6 +138,13 @@ CAUSES: Mapping[str, Cause] = {
                 ("native_crash", "rank", "exclude", 3, "a process crashed outside of Python"),
                 ("program_error", "job", "stop", 3, "the program raised an error"),
                 ("mismatch", "job", "stop", 3, "ranks called different collectives"),
+                (
+                    UNEQUAL,
+                    "job",
+                    "stop",
+                    1,
+                    "ranks end at different iterations: they have unequal work",
+                ),
             ),
         ),
         *_rows(

@@ -22,7 +22,7 @@ from undaunted.attribution.evidence import (
     state_in_words,
     watch_name,
 )
-from undaunted.attribution.findings import SURE
+from undaunted.attribution.findings import SURE, UNEQUAL
 from undaunted.attribution.flight.culprits import analyse
 from undaunted.attribution.flight.recording import NotADumpError, Recording, decode
 from undaunted.base.text import name_ranks, one_line
@@ -71,6 +71,7 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
         deaf: no thread of its interpreter has answered.
         recording: what its Flight Recorder holds.
         prints: see `RankEvidence`.
+        exit_code: of a process that has ended, None = it has not.
     """
 
     rank: int
@@ -89,6 +90,7 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
     deaf: bool = False
     recording: Recording | None = None
     prints: str = ""
+    exit_code: int | None = None
 
     @property
     def spot(self) -> str:
@@ -165,6 +167,7 @@ def look(evidence: RankEvidence, *, node: str, now_ns: int) -> Seen:
         late_s=(now_ns - first.deadline_ns) / _NS if first else 0.0,
         reason=evidence.reason,
         prints=evidence.prints,
+        exit_code=evidence.exit_code,
     )
 
 
@@ -201,14 +204,20 @@ def judge(seen: Sequence[Seen], *, whole_job: bool = False, stacks: str = "") ->
     if any(each.prints for each in finding.suspects):
         printing = _in_order([each for each in seen if each.prints])
         finding = replace(finding, suspects=printing, certain=False, known=False)
+    left = [each for each in seen if each.exit_code == 0]
+    if left and not finding.suspects[0].prints and _wait_for_left(finding, seen):
+        waiting = [each for each in seen if each.standing != Standing.ENDED]
+        finding = _Finding(_in_order(left), waiting, certain=True, cause=UNEQUAL)
     foremost = finding.suspects[0]
     alarm = foremost.expired or _first_alarm(seen).expired
     if foremost.prints:
         line = _tell_printing(finding.suspects, alarm)
+    elif finding.cause == UNEQUAL:
+        line = _tell_unequal(finding, seen)
     elif finding.known:
-        line = _tell_known(finding, seen)
+        line = _tell_known(finding, seen) + _tell_left(left)
     else:
-        line = _tell_unknown(finding, seen, whole_job)
+        line = _tell_unknown(finding, seen, whole_job) + _tell_left(left)
     ending = f"; stacks: {stacks}" if stacks else ""
     return HangVerdict(
         suspects=tuple(finding.suspects),
@@ -284,6 +293,22 @@ def _with_recordings(finding: _Finding, seen: list[Seen]) -> _Finding:
         cause=one.cause,
         recorded=one.evidence,
     )
+
+
+def _wait_for_left(finding: _Finding, seen: list[Seen]) -> bool:
+    """Whether all ranks that run wait for those that have ended with 0.
+
+    They wait in communication, or several at one and the same spot: one alone may as well hang
+    where it is after the end of the training.
+    """
+    run = [each for each in seen if each.standing != Standing.ENDED]
+    if finding.certain and finding.recorded:
+        return False
+    if any(each.standing == Standing.STOPPED for each in run):
+        return False
+    wait = all(each.standing == Standing.WAITING for each in run)
+    together = len(run) > 1 and len(_crowd(run, len(run))) == len(run)
+    return bool(run) and (wait or together)
 
 
 def _is_late(seen: Seen, first: Seen) -> bool:
@@ -381,6 +406,28 @@ def _tell_known(finding: _Finding, seen: list[Seen]) -> str:
     if alarm is None and (first := _first_alarm(seen).expired) is not None:
         line += f", {expired_in_words(first)}"
     return line
+
+
+def _tell_unequal(finding: _Finding, seen: list[Seen]) -> str:
+    """Tell of ranks that have ended with 0, whom all others wait for."""
+    spots = sorted({each.spot for each in finding.waiting if each.spot})
+    where = f" in {' and '.join(spots)}" if spots else ""
+    whom = "them" if len(finding.suspects) > 1 else "it"
+    wait = "waits" if len(finding.waiting) == 1 else "wait"
+    line = f"{_left(finding.suspects)}; {_ranks(finding.waiting)} {wait} for {whom}{where}"
+    alarm = _first_alarm(seen).expired
+    return line + (f", {expired_in_words(alarm)}" if alarm else "")
+
+
+def _tell_left(left: list[Seen]) -> str:
+    return f"; {_left(left)} before" if left else ""
+
+
+def _left(left: list[Seen]) -> str:
+    who = _who(left[0]) if len(left) == 1 and left[0].pid else _ranks(left)
+    iterations = sorted({each.iteration for each in left if each.iteration is not None})
+    at = f" at iteration {', '.join(map(str, iterations[:_FEW_NODES]))}" if iterations else ""
+    return f"{who} ended with 0{at}"
 
 
 def _tell_unknown(finding: _Finding, seen: list[Seen], whole_job: bool) -> str:

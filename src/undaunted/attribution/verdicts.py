@@ -29,12 +29,10 @@ def cause_seen(
     """
     if kind == "lost":
         return "node_failed", 1.0
+    if verdict is not None and verdict.cause and (blamed is None or not blamed.cause):
+        return verdict.cause, 1.0
     if kind == "hang":
-        if blamed is not None and blamed.cause:
-            return blamed.cause, 1.0 if blamed.certain else GUESSED
-        if (verdict or blamed) is None or (blamed is not None and not blamed.ranks):
-            return "", 0.0  # whose limit passes first is often a victim
-        return "host_lag", 0.9 if verdict is not None and verdict.waiting else GUESSED
+        return _cause_of_hang(verdict, blamed)
     if kind != "crash":
         return "", 0.0
     if verdict is not None and verdict.watch == HARD_TIMEOUT:
@@ -51,3 +49,11 @@ def cause_seen(
     if is_peer_lost(name, message, verdict.traceback):
         return "peer_lost", 1.0
     return "program_error", 1.0
+
+
+def _cause_of_hang(verdict: e.Verdict | None, blamed: e.RoundBlamed | None) -> tuple[str, float]:
+    if blamed is not None and blamed.cause:
+        return blamed.cause, 1.0 if blamed.certain else GUESSED
+    if (verdict or blamed) is None or (blamed is not None and not blamed.ranks):
+        return "", 0.0  # whose limit passes first is often a victim
+    return "host_lag", 0.9 if verdict is not None and verdict.waiting else GUESSED

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from undaunted.attribution import hang
-from undaunted.attribution.hang import Seen
+from undaunted.attribution.hang import Seen, Standing
 from undaunted.base.text import one_line
 from undaunted.coordinator.core.examination import MOST_EVIDENCE, Case, Ruling
 
@@ -44,6 +44,12 @@ def _rule(case: Case) -> Ruling:
     seen = [each for ranks in by_node.values() for each in ranks]
     if not seen:
         return Ruling()
+    seen += [
+        Seen(place.first_rank + number, place.node, 0, Standing.ENDED, exit_code=0)
+        for place in case.finished
+        if place.node not in by_node
+        for number in range(place.slots)
+    ]
     verdict = hang.judge(seen, whole_job=True)
     line, unseen = verdict.line, [node for node, ranks in by_node.items() if not ranks]
     if unseen:

@@ -184,7 +184,8 @@ class Verdict(Event, tag="verdict", frozen=True, kw_only=True):
     that waited for them. ``distribution`` says how long what was waited for had taken before. A
     rank that in-process restart has ended for its hang has the ``signal`` of a crash and the
     ``watch`` ``hard timeout``. ``peak_memory_bytes`` is the most memory that the process, or
-    one that it had waited for, had; ``core`` says where its core file is.
+    one that it had waited for, had; ``core`` says where its core file is. ``cause``: its name,
+    where the verdict itself knows it, "" = see ``kind``.
     """
 
     kind: str
@@ -208,6 +209,7 @@ class Verdict(Event, tag="verdict", frozen=True, kw_only=True):
     distribution: str = ""
     peak_memory_bytes: int | None = None
     core: str = ""
+    cause: str = ""
 
 
 class LimitsChanged(Event, tag="limits_changed", frozen=True, kw_only=True):

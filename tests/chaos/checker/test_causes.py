@@ -220,6 +220,63 @@ def test_random_state_of_another_step() -> None:
     assert cause_of(as_of(lambda i: i - 1, "rng")) == "rng-of-another-step"
 
 
+@pytest.mark.parametrize("further", [2, -5])
+def test_data_at_another_position_whose_iterator_draws(further: int) -> None:
+    """The random state was saved at the right moment; making an iterator has moved it on."""
+    drawn, data = as_of(lambda i: i + 3, "rng"), as_of(lambda i: i + further, "data")
+
+    [finding] = differing(lambda m, p: data(m, drawn(m, p)), told=False).findings
+
+    assert finding.key == "data-at-another-position"
+    assert f"that of step {10 + further}" in finding.text
+    assert "another moment" not in finding.text
+    assert "something drew from it after it was restored" in finding.text
+    assert "sampler.set_epoch" in finding.remedy
+
+
+def test_data_in_another_order_whose_iterator_draws() -> None:
+    drawn, data = as_of(lambda i: i + 3, "rng"), other("data")
+
+    assert cause_of(lambda m, p: data(m, drawn(m, p)), told=False) == "data-order-not-restored"
+
+
+def test_random_state_that_something_has_moved_on() -> None:
+    verdict = differing(as_of(lambda i: i + 3, "rng"))
+
+    [finding] = verdict.findings
+    assert finding.key == "rng-not-restored"
+    assert "that of step 13" in finding.text
+    assert "making the iterator" in finding.text
+
+
+def in_updates_of_two_steps(moment: Moment, parts: Parts) -> Parts:
+    """Gradients of two steps are added up; the model is looked at once for each update."""
+    if moment.at == FORWARD and moment.iteration % 2 and not moment.fresh:
+        return {"data": parts["data"], "rng": parts["rng"]}
+    return {} if moment.at == UPDATE and not moment.iteration % 2 else parts
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize(
+    ("resume", "key"), [(11, "accumulated-gradients-not-saved"), (10, "computation-differs")]
+)
+def test_a_checkpoint_between_two_steps_of_an_update(resume: int, key: str, world: int) -> None:
+    lost = other("gradients", "parameters", at=UPDATE)
+
+    def change(moment: Moment, parts: Parts) -> Parts | None:
+        kept = in_updates_of_two_steps(moment, parts)
+        return (lost(moment, kept) if moment.start and kept else kept) or None
+
+    one = fault(iteration=13, resume=resume)
+    reference = undisturbed(world=world, told=False, change=change)
+    run = Run(world=world, told=False, change=change)
+    [finding] = judge(reference, run.history(one), [one.plan])[0].findings
+    assert finding.key == key
+    if resume == 11:
+        assert finding.severity == "red"
+        assert "Save after an update" in finding.remedy
+
+
 def test_sampler_that_starts_anew() -> None:
     verdict = differing(as_of(lambda i: i - 10, "data"))
 

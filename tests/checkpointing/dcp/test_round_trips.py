@@ -63,7 +63,7 @@ harmless = st.sampled_from(
         bytearray(),
         collections.deque([1, [2]], maxlen=5),
         pathlib.PurePosixPath("/a/b"),
-        dt.datetime(2026, 1, 2, tzinfo=dt.timezone.utc),
+        dt.datetime(2026, 1, 2, tzinfo=dt.UTC),
         dt.date(2026, 1, 2),
         dt.time(1, 2),
         dt.timedelta(seconds=3),

@@ -51,6 +51,10 @@ _SAME_BUCKETS = (
     "To see whether it is only that, run chaos with two ranks, or keep the first buckets:\n"
     "    DistributedDataParallel(model, find_unused_parameters=True)   # costs some time"
 )
+_DRAWN = (
+    "The random state differs too: something drew from it after it was restored, as making the "
+    "iterator of a DataLoader does."
+)
 _NOT_RESTORED = "its state is not in the checkpoint, or not loaded"
 
 
@@ -66,6 +70,7 @@ class Clue:
         world_size: ranks of the undisturbed run.
         further: whether it is of a model that is not the first one which the step uses.
         random: whether the random state differed before, without being the cause.
+        accumulated: whether the run began again between two steps of one update.
     """
 
     difference: Difference
@@ -75,6 +80,7 @@ class Clue:
     world_size: int
     further: bool = False
     random: bool = False
+    accumulated: bool = False
 
     def kinds(self) -> set[str]:
         """Parts that differ: ``parameters``, ``rng``, ..., and names that the script gave."""
@@ -152,6 +158,7 @@ def _cause(found: Identity, lines: Mapping[int, Line]) -> Finding:
         world_size=len(lines),
         further=found.pair is not None and found.pair.key.at == FORWARD and found.pair.key.n > 0,
         random=found.random is not None,
+        accumulated=_is_in_update(found, line),
     )
     if found.pair is not None and found.pair.record.counted and _ahead_of_parameters(clue):
         return _not_loaded(clue, "the random state or the data goes on")
@@ -160,6 +167,21 @@ def _cause(found: Identity, lines: Mapping[int, Line]) -> Finding:
         if kind in kinds:
             return rule(clue)
     return _named(clue)
+
+
+def _is_in_update(found: Identity, line: Line) -> bool:
+    """Whether the first thing that was compared lies between the first step of an update and it."""
+    if found.pair is None or found.pair.key.at != UPDATE or found.first is None:
+        return False
+    begun: int | None = None
+    for key in sorted(line.order, key=line.order.__getitem__):
+        if key == found.pair.key:
+            break
+        if key.at == UPDATE:
+            begun = None
+        elif key.at == FORWARD and begun is None:
+            begun = key.iteration
+    return begun is not None and begun < found.first
 
 
 def _other_ranks(pair: Pair, lines: Mapping[int, Line]) -> dict[str, int]:
@@ -282,7 +304,11 @@ def _rng(clue: Clue) -> Finding:
             "Save the random state of every rank under its own name:\n"
             '    saved[f"rng-{rank}"] = torch.get_rng_state()',
         )
-    if instead is not None and instead != clue.difference.iteration:
+    later = instead is not None and instead > clue.difference.iteration
+    if later and data:
+        finding = _data(clue)
+        return structs.replace(finding, text=f"{finding.text} {_DRAWN}")
+    if instead is not None and instead != clue.difference.iteration and not later:
         return Finding(
             "rng-of-another-step",
             "red",
@@ -306,11 +332,12 @@ def _rng(clue: Clue) -> Finding:
     return Finding(
         "rng-not-restored",
         "red",
-        f"{clue.where()}, {clue.rng()} is none that the undisturbed run had"
+        f"{clue.where()}, {clue.rng()} is "
+        + (f"that of step {instead}" if later else "none that the undisturbed run had")
         + (
             ": it is not restored, or something draws from it after it was, as making the "
             "iterator of a DataLoader does."
-            if clue.fresh
+            if clue.fresh or later
             else ": something drew from it that did not in the undisturbed run."
         ),
         _SAVE_RNG + _OWN_GENERATOR,
@@ -356,6 +383,16 @@ def _computation(clue: Clue) -> Finding:
     where = (
         f"{clue.where()}, the {what} differ although everything seen before them{seen} is equal: "
     )
+    if clue.accumulated and what == "gradients":
+        return Finding(
+            "accumulated-gradients-not-saved",
+            "red",
+            f"{where}gradients that were accumulated since the last update are not in the "
+            "checkpoint.",
+            "Save after an update, or save the gradients too:\n"
+            '    saved["gradients"] = [p.grad for p in model.parameters()]\n'
+            '    for p, grad in zip(model.parameters(), saved["gradients"]): p.grad = grad',
+        )
     if many and clue.fresh:
         return Finding("computation-differs", "yellow", where + _BUCKETS, _SAME_BUCKETS)
     return Finding(

@@ -88,5 +88,5 @@ def _wait(others: list[_Other], errors: list[BaseException]) -> None:
                 if other.ident is not None and other.done.wait(left):
                     other.join()
                 others.pop()
-        except BaseException as error:  # noqa: BLE001, PERF203 - raised by the caller
+        except BaseException as error:  # noqa: BLE001 - raised by the caller
             errors.append(error)

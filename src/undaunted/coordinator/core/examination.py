@@ -28,11 +28,13 @@ class Case:
         round: its number.
         places: which ranks are where, of nodes that work or have been looked at.
         evidence: what each node has seen of its ranks; b"" = nothing.
+        finished: which ranks were on nodes where all have ended with 0.
     """
 
     round: int
     places: tuple[Place, ...]
     evidence: Mapping[str, bytes]
+    finished: tuple[Place, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -435,7 +435,9 @@ class JobPolicy:
         assert rule is not None, "nothing is examined otherwise"
         blame, known = self.blame, self.members.working.keys() | examination.evidence.keys()
         places = tuple(place for place in self.places if place.node in known)
-        ruling = rule(Case(self.round, places, examination.evidence))
+        members = self.members.all
+        finished = tuple(each for each in self.places if members[each.node].finished)
+        ruling = rule(Case(self.round, places, examination.evidence, finished))
         self.blame.ruled(ruling)
         line = ruling.line or blame.reports[failed[0]].line
         why = self._named(ruling.node if ruling.line else failed[0], line)

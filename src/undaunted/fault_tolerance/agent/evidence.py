@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import select
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from undaunted.attribution.evidence import STOPPED, RankEvidence
+from undaunted.attribution.evidence import STOPPED, RankEvidence, waits_for_loader
 from undaunted.base import process
 from undaunted.base.deadline import wait_for
 from undaunted.fault_tolerance.worker import witness
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 # whose signal mask blocks the signal never answers.
 ANSWER_DEADLINE_S = 1.5
 _MOST_THREADS = 100
+_MOST_CHILDREN = 32
 _ENDED = ("", "X", "Z")
 # faulthandler marks no end. It writes one dump in one go, so silence for this long is the end.
 QUIET_S = 0.03
@@ -50,8 +52,11 @@ async def gather(
         _ask(worker, page, state, pipes)
         for worker, page, state in zip(workers, pages, states, strict=True)
     ]
-    stacks = await asyncio.gather(
-        *(_nothing() if refused else _answer(i, pipes) for i, refused in enumerate(refusals))
+    said = await asyncio.gather(
+        *(
+            _nothing() if refused else _answers(worker, page.evidence_signal, pipes)
+            for worker, page, refused in zip(workers, pages, refusals, strict=True)
+        )
     )
     return [
         RankEvidence(
@@ -61,12 +66,14 @@ async def gather(
             page=page,
             expired=passed,
             state=state if worker.code is None else "",
-            stacks=text or None,
+            stacks=own or None,
             reason=refused or "it did not answer",
             prints=_waits_to_print(worker.pid) if worker.code is None else "",
+            exit_code=worker.code,
+            children=children,
         )
-        for worker, rank, page, passed, state, text, refused in zip(
-            workers, ranks, pages, expired, states, stacks, refusals, strict=True
+        for worker, rank, page, passed, state, (own, children), refused in zip(
+            workers, ranks, pages, expired, states, said, refusals, strict=True
         )
     ]
 
@@ -81,15 +88,24 @@ def _ask(worker: Worker, page: PageSnapshot, state: str, pipes: StackPipes) -> s
         return "it is stopped"
     if not armed:
         return "it has not armed faulthandler"
-    # By now the process may be another program (exec), which the signal would end; or another file
-    # may have the number of the pipe, and would get the stacks.
-    if not process.catches(worker.pid, armed):
-        return "the process no longer takes the signal, as after exec"
-    if not pipes.is_open_in(worker.local_rank, worker.pid):
-        return "the program has closed the descriptor for stacks"
+    if why := _harms(worker.local_rank, worker.pid, armed, pipes):
+        return why
     pipes.drain(worker.local_rank)
     if not _ask_witness(worker.pid, armed):
         os.kill(worker.pid, armed)
+    return ""
+
+
+def _harms(local_rank: int, pid: int, armed: int, pipes: StackPipes) -> str:
+    """Why a process must not be asked, "" = it may be.
+
+    It may be another program by now (exec), which the signal would end; or another file may have
+    the number of the pipe, and would get the stacks.
+    """
+    if not process.catches(pid, armed):
+        return "the process no longer takes the signal, as after exec"
+    if not pipes.is_open_in(local_rank, pid):
+        return "the program has closed the descriptor for stacks"
     return ""
 
 
@@ -107,9 +123,30 @@ def _ask_witness(pid: int, armed: int) -> bool:
     return thread > 0 and process.signal_thread(pid, thread, armed)
 
 
-async def _answer(local_rank: int, pipes: StackPipes) -> str:
-    loop = asyncio.get_running_loop()
+async def _answers(
+    worker: Worker, armed: int, pipes: StackPipes
+) -> tuple[str, tuple[tuple[int, str], ...]]:
+    """What a rank writes, and the workers of the DataLoader that it waits for.
+
+    These are forks of it, which have its handler and its pipe.
+    """
     deadline = time.monotonic() + ANSWER_DEADLINE_S
+    own, children = await _answer(worker.local_rank, pipes, deadline), []
+    forks = process.descendants(worker.pid)[:_MOST_CHILDREN] if waits_for_loader(own) else []
+    for pid in forks:
+        if time.monotonic() >= deadline or process.state(pid) in (*STOPPED, *_ENDED):
+            continue
+        if _harms(worker.local_rank, pid, armed, pipes):
+            continue
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, armed)
+            if said := await _answer(worker.local_rank, pipes, deadline):
+                children.append((pid, said))
+    return own, tuple(children)
+
+
+async def _answer(local_rank: int, pipes: StackPipes, deadline: float) -> str:
+    loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     fd = pipes.read_fd(local_rank)
     loop.add_reader(fd, readable.set)
@@ -148,5 +185,5 @@ def _has_room(fd: int) -> bool:
     return bool(poll.poll(0))
 
 
-async def _nothing() -> str:
-    return ""
+async def _nothing() -> tuple[str, tuple[tuple[int, str], ...]]:
+    return "", ()

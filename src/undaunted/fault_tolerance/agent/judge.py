@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from undaunted.attribution import core_file, crash, error_file, hang, oom
+from undaunted.attribution.findings import UNEQUAL
 from undaunted.base.deadline import within
 from undaunted.fault_tolerance.output.destinations import last_lines
 from undaunted.journal.events import HARD_TIMEOUT, Verdict
@@ -104,6 +105,7 @@ def judge_crash(
         watch=HARD_TIMEOUT if root.killed else "",
         peak_memory_bytes=root.peak_bytes or None,
         core=root.core,
+        cause=verdict.cause,
     )
     return Judgement(event, (root.local_rank,), verdict.certain, _report(root, line))
 
@@ -138,6 +140,7 @@ def judge_hang(current: Round, evidence: Sequence[RankEvidence], seen: Sequence[
         waiting=list(verdict.waiting),
         stacks=current.stacks_path,
         distribution=_distribution(foremost),
+        cause=verdict.cause if verdict.cause == UNEQUAL else "",
     )
     report = error_file.ErrorReport(verdict.line, "", int(time.time()))
     culprits = tuple(of_rank[rank].local_rank for rank in verdict.culprits)
