@@ -376,6 +376,7 @@ def test_a_coordinator_on_a_host_of_its_own(tmp_path: Path) -> None:
         two = start("two", "is_host=0")
         one.wait_for("rank . of 2 in round 0")
         two.wait_for("rank . of 2 in round 0")
+        apart.process.send_signal(signal.SIGUSR1)  # as schedulers do before the time is over
         job = Job(tmp_path, one, two)
         for address in (endpoint, job.follower):
             status = json.loads(job.ctl(address, "status", "--json"))

@@ -145,3 +145,25 @@ def test_logs_specs_that_the_launcher_cannot_find() -> None:
 
     with pytest.raises(TypeError, match=r"install it in the group torchrun.logs_specs"):
         options(LaunchConfig(1, 1, 1, Own()), "run")
+
+
+def test_every_option_can_be_given_from_python(tmp_path: Path) -> None:
+    further = {
+        "advice": "act",
+        "log-max-bytes": "64M",
+        "slow_ranks": "stop",
+        "no-python": True,
+        "flight-recorder": None,
+    }
+    (tmp_path / "train.py").touch()
+    found = options(LaunchConfig(1, 1, 2, options=further), "run")
+    assert {"--advice=act", "--log-max-bytes=64M", "--slow-ranks=stop", "--no-python"} <= set(found)
+    assert not [option for option in found if "flight" in option]
+    parsed = RUN.parse([*options(LaunchConfig(1, 1, 2, options=further), "run"), "true"], {})
+    assert parsed
+
+
+@pytest.mark.parametrize("name", ["--advice", "advice=act", "", "max-restarts", "max_restarts"])
+def test_an_option_that_is_none_or_has_a_field_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="options"):
+        LaunchConfig(1, 1, 2, options={name: 1})

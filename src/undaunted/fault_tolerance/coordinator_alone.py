@@ -14,6 +14,7 @@ import msgspec
 
 from undaunted import __version__
 from undaunted.base.recent import all_lines
+from undaunted.base.signals import PROGRAMS_SIGNALS
 from undaunted.base.timers import lease_clock_ns
 from undaunted.coordinator.core import election
 from undaunted.coordinator.core.leader import Leader
@@ -88,6 +89,8 @@ async def _serve(config: AloneConfig) -> int:
         if not over.done():
             over.set_result(why)
 
+    for number in PROGRAMS_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, end, signal.Signals(number).name)
     token = await asyncio.to_thread(job_access.token, config.nodes)

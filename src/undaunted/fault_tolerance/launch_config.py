@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _DEFAULT_TERM_S = 30
+_OPTION = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 # Fields that say the same as the options of their names.
 _AS_OPTIONS = (
     "node_name",
@@ -83,6 +85,8 @@ class LaunchConfig:
         worker_start: ``warm`` or ``fresh``.
         preload: modules to import once for warm workers.
         inject_fault: fault plan, "" = none.
+        options: further options of ``undaunted run`` by their names, ``{"advice": "act"}``; True
+            for one without a value, a list for one that is given several times.
 
     Raises:
         ValueError: a value makes no sense.
@@ -124,6 +128,7 @@ class LaunchConfig:
     worker_start: str = "warm"
     preload: Sequence[str] = ()
     inject_fault: str = ""
+    options: Mapping[str, object] = dataclasses.field(default_factory=dict)
     elastic: bool = False
     node_name: str | None = None
     coordinator_store: str | None = None
@@ -148,6 +153,11 @@ class LaunchConfig:
             raise ValueError(  # noqa: TRY004 - as for all fields
                 f"fault_tol_cfg {self.fault_tol_cfg!r}: give a FaultToleranceConfig(...)"
             )
+        for name in self.options:
+            if not (isinstance(name, str) and _OPTION.fullmatch(name)):
+                raise ValueError(f"options {name!r}: give the name of an option, without dashes")
+            if name.replace("-", "_") in vars(self):
+                raise ValueError(f"options {name!r}: LaunchConfig has a field of that name")
         if self.numa_options is not None:
             raise ValueError(
                 "numa_options: torch's binding to NUMA nodes is not built; set the variable "
@@ -231,7 +241,21 @@ def options(config: LaunchConfig, run_id: str) -> list[str]:
         given |= launch_options(config.logs_specs)
     words = [f"--{name}={value}" for name, value in given.items() if value is not None]
     flags = {"virtual-local-rank": config.virtual_local_rank, "elastic": config.elastic}
-    return [*words, *(f"--{name}" for name, is_given in flags.items() if is_given)]
+    words += [f"--{name}" for name, is_given in flags.items() if is_given]
+    return [*words, *_further(config.options)]
+
+
+def _further(given: Mapping[str, object]) -> list[str]:
+    """Return options by their names; True = it has no value, False or None = it is not given."""
+    words = []
+    for name, value in given.items():
+        option = f"--{name.replace('_', '-')}"
+        for each in value if isinstance(value, (list, tuple)) else [value]:
+            if each is True:
+                words.append(option)
+            elif each is not None and each is not False:
+                words.append(f"{option}={each}")
+    return words
 
 
 def _nodes(config: LaunchConfig) -> dict[str, object]:

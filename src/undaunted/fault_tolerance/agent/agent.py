@@ -221,6 +221,7 @@ class Agent:
                 self._journal,
                 self._say,
             )
+        await self._helpers.wait()
         return code
 
     async def close(self) -> None:
@@ -391,16 +392,6 @@ class Agent:
                 self._round_stopped(command)
 
     def _end(self, end: job.End) -> None:
-        if self._helpers.pids():
-            self._tasks.start(self._end_after_helpers(end))
-        else:
-            self._job_over(end)
-
-    async def _end_after_helpers(self, end: job.End) -> None:
-        await self._helpers.wait()
-        self._job_over(end)
-
-    def _job_over(self, end: job.End) -> None:
         self._scribe.job_ended(end)
         if not self._ended.done():
             self._ended.set_result(end.outcome.exit_code)
