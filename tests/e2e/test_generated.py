@@ -1,6 +1,6 @@
 """Jobs that a seed makes: states, moments of an interruption, pairs of options.
 
-``UNDAUNTED_SAMPLES=50`` takes so many of each, ``UNDAUNTED_SEED=1000`` begins with that seed.
+``GENERATED_SAMPLES=50`` takes so many of each, ``GENERATED_SEED=1000`` begins with that seed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from undaunted.cli.options import RUN
 
 pytestmark = pytest.mark.e2e
 
-SAMPLES = int(os.environ.get("UNDAUNTED_SAMPLES", "0"))
-FIRST = int(os.environ.get("UNDAUNTED_SEED", "0"))
+SAMPLES = int(os.environ.get("GENERATED_SAMPLES", "0"))
+FIRST = int(os.environ.get("GENERATED_SEED", "0"))
 
 
 def seeds(few: int) -> range:
