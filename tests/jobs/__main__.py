@@ -48,7 +48,7 @@ def run_all(
             references[job] = cell.result
         results.append(cell)
         say(cell)
-        if record is not None:
+        if record is not None and not cell.skipped:
             record(cell)
 
     for job, fault in cells:
@@ -73,6 +73,9 @@ def record(cell: Cell) -> None:
 
 def say(cell: Cell) -> None:
     """Print how a cell went."""
+    if cell.skipped:
+        print(f"skipped {cell.job} {cell.fault}: {cell.skipped}", flush=True)
+        return
     took = "" if cell.recovery_s is None else f", first step {cell.recovery_s:.1f} s after"
     lost = f", {cell.lost} steps again" if cell.lost else ""
     word = "WRONG" if cell.wrong else "right"

@@ -289,6 +289,6 @@ SAMPLE = (
     ("ddp", "kill"),
     ("trainer", "none"),
     ("trainer", "kill"),
-    ("timm", "none"),
-    ("timm", "kill"),
+    ("fsdp", "none"),
+    ("fsdp", "kill"),
 )
