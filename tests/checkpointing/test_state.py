@@ -144,6 +144,36 @@ def test_a_module_says_itself_that_sizes_differ(tmp_path: Path) -> None:
         get(tmp_path, {"model": nn.Linear(2, 4)})
 
 
+class Versioned(nn.Linear):
+    """Its package changes what a version of it means."""
+
+    _version = 2
+    loaded: Any = None
+
+    def _load_from_state_dict(self, state: Any, prefix: str, local: Any, *others: Any) -> None:
+        self.loaded = local["version"]
+        super()._load_from_state_dict(state, prefix, local, *others)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_modules_learn_the_version_that_was_saved(
+    version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(Versioned, "_version", version)
+        put(tmp_path, {"model": nn.Sequential(Versioned(1, 1))})
+    mine = nn.Sequential(Versioned(1, 1))
+    get(tmp_path, {"model": mine})
+    assert mine[0].loaded == version
+
+
+def test_an_object_without_a_state_that_is_new_in_a_dictionary_stays(tmp_path: Path) -> None:
+    put(tmp_path, {"parts": {"a": 1}, "list": [1, {}]})
+    new = torch.amp.GradScaler("cpu", enabled=False)
+    state = get(tmp_path, {"parts": {"a": 0, "new": new}, "list": [0, {}, new]})
+    assert state == {"parts": {"a": 1, "new": new}, "list": [1, {}, new]}
+
+
 class Early:
     """Early stopping, whose best loss becomes a tensor."""
 

@@ -146,15 +146,10 @@ def test_tensors_that_several_ranks_saved_are_made_whole(tmp_path: Path) -> None
     assert_same(sampler.kept, {"w": torch.arange(4.0)})
 
 
-def test_stages_of_a_pipeline_leave_each_other_what_is_theirs(tmp_path: Path) -> None:
-    save(tmp_path, {"m": {"a": torch.ones(1), "b": torch.ones(1), "c": 5}, "h": {"x": 1}})
-    manifest = manifest_of(tmp_path)
+def load_together(folder: Path, states: list[Any]) -> None:
+    manifest = manifest_of(folder)
     store = torch.distributed.HashStore()
-    storage: Any = Folder(tmp_path)
-    states: list[Any] = [
-        {"m": {"a": torch.zeros(1)}, "h": {"x": 0}},
-        {"m": {"b": torch.zeros(1)}, "h": {}},
-    ]
+    storage: Any = Folder(folder)
 
     def run(rank: int) -> None:
         agreement = Agreement(store, rank, 2, "s")
@@ -165,5 +160,24 @@ def test_stages_of_a_pipeline_leave_each_other_what_is_theirs(tmp_path: Path) ->
         thread.start()
     for thread in threads:
         thread.join()
+
+
+def test_stages_of_a_pipeline_leave_each_other_what_is_theirs(tmp_path: Path) -> None:
+    save(tmp_path, {"m": {"a": torch.ones(1), "b": torch.ones(1), "c": 5}, "h": {"x": 1}})
+    states: list[Any] = [
+        {"m": {"a": torch.zeros(1)}, "h": {"x": 0}},
+        {"m": {"b": torch.zeros(1)}, "h": {}},
+    ]
+    load_together(tmp_path, states)
     assert_same(states[0], {"m": {"a": torch.ones(1), "c": 5}, "h": {"x": 1}})
     assert_same(states[1], {"m": {"b": torch.ones(1), "c": 5}, "h": {"x": 1}})
+
+
+@pytest.mark.parametrize("nested", [lambda stage: stage, lambda stage: {"deep": [stage]}])
+def test_stages_that_are_modules(nested: Any, tmp_path: Path) -> None:
+    layers = {name: torch.nn.Linear(1, 1) for name in "ab"}
+    save(tmp_path, {"m": nested(torch.nn.ModuleDict(layers))})
+    fresh = {name: torch.nn.Linear(1, 1) for name in "ab"}
+    load_together(tmp_path, [{"m": nested(torch.nn.ModuleDict({n: fresh[n]}))} for n in "ab"])
+    for name, layer in layers.items():
+        assert_same(dict(layer.state_dict()), dict(fresh[name].state_dict()))

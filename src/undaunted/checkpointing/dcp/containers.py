@@ -7,8 +7,10 @@ keys get lost. ``planner_data`` in the metadata, the paths by name, has entries 
 from __future__ import annotations
 
 import ast
+import json
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import MutableMapping
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -27,6 +29,8 @@ Path = tuple[str | int, ...]
 # Names of values are keys joined by dots: none begins so.
 _MARK = "\0"
 _MIXED = "mixed"
+_VERSIONS = "versions"
+_FIRST = {"version": 1}
 _TEXT = "str"
 OTHER = "other"
 TUPLE = "tuple"
@@ -63,6 +67,15 @@ class Noted:
         """Note a container, or of the dictionary around it one key."""
         name = _MARK.join(("", kind, keys, ".".join(map(str, path))))
         self.entries[name] = (kind, keys, *path)
+
+    def versions(self, path: Path, state: Any) -> None:
+        """Note the versions of the modules that a state is of, but for those that are 1."""
+        known = getattr(state, "_metadata", None)
+        known = known if isinstance(known, dict) else {}
+        odd = {name: version for name, version in known.items() if version != _FIRST}
+        with suppress(TypeError, ValueError):  # modules may put there what they like
+            if odd:
+                self.add(path, _VERSIONS, json.dumps(odd))
 
     def mapping(self, path: Path, value: Mapping[Any, Any]) -> None:
         """Note a dictionary, if it is one that its names do not tell of.
@@ -125,6 +138,7 @@ class Node:
         kind: of a container; empty where that is not known.
         keys: their type, of a container.
         key_type: of the key that leads here, if keys of the container around have several.
+        versions: of the modules whose state it is, as JSON.
     """
 
     name: str | None = None
@@ -132,6 +146,7 @@ class Node:
     kind: str = ""
     keys: str = ""
     key_type: str = ""
+    versions: str = "{}"
 
     def at(self, path: Path) -> Node:
         """Return the place below this one; it is made where there is none."""
@@ -170,6 +185,11 @@ class Node:
         except (ValueError, SyntaxError, KeyError):  # ranks had keys of different types
             return part
 
+    def versions_of(self, modules: Mapping[str, Any]) -> OrderedDict[str, Any]:
+        """Return the versions that modules had when they were saved."""
+        odd = json.loads(self.versions)
+        return OrderedDict((name, odd.get(name, dict(_FIRST))) for name in modules)
+
     def empty(self, current: Any) -> Any:
         """Return a dictionary as it was, without its content.
 
@@ -196,7 +216,9 @@ def tree(metadata: Metadata) -> Node:
         elif name.startswith(_MARK):
             kind, keys, *rest = path
             node = root.at(tuple(rest))
-            if kind:
+            if kind == _VERSIONS:
+                node.versions = keys
+            elif kind:
                 node.kind, node.keys = kind, keys or node.keys
             else:
                 node.key_type = keys

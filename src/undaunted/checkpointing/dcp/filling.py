@@ -226,6 +226,7 @@ class Filling:
         for part, key in keys.items():
             if part not in node.parts and _is_protected(mine[key]):
                 self._lacks((*path, part))
+                content[key] = mine[key]  # an object without a state
         return content
 
     def _fill_list(self, mine: Sequence[Any], node: Node, path: Path) -> list[Any]:
@@ -236,10 +237,12 @@ class Filling:
                 self._fill(content, at, mine[at], node.parts[at], place)
             elif at in node.parts:
                 self._make(content, at, node.parts[at], place, None)
-            elif _is_protected(mine[at]):
-                self._lacks(place)
             elif at < len(content):  # older checkpoints do not have what is empty
                 content[at] = mine[at]
+            elif _is_protected(mine[at]):
+                content.append(mine[at])
+            if at not in node.parts and _is_protected(mine[at]):
+                self._lacks(place)
         return content
 
     def _fill_owner(self, owner: _Owner, node: Node) -> None:
@@ -256,8 +259,9 @@ class Filling:
 
         def give() -> None:
             state = box[0]
-            if hasattr(owner.now, "_metadata") and isinstance(state, OrderedDict):
-                state._metadata = owner.now._metadata  # type: ignore[attr-defined]  # noqa: SLF001
+            versions = getattr(owner.now, "_metadata", None)  # of a module's parts
+            if isinstance(state, OrderedDict) and versions:
+                vars(state)["_metadata"] = node.versions_of(versions) if self._exact else versions
             try:
                 owner.value.load_state_dict(state)
             except CheckpointError:

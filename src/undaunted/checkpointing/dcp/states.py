@@ -79,6 +79,7 @@ def _plain(path: Path, value: Any, made: Plain, *, owned: bool = False) -> Any:
     if not owned and is_stateful(value):
         state = _state_of(path, value)
         made.owners[path] = value, state
+        made.noted.versions(path, state)
         return _plain(path, state, made, owned=True)
     if isinstance(value, Mapping):
         made.noted.mapping(path, value)
