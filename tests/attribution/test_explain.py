@@ -96,14 +96,15 @@ def test_a_hang_that_nobody_has_judged_names_no_rank() -> None:
     assert cases_of(unjudged)[1].findings == ()
 
 
-def test_a_hang_in_which_nobody_waits_is_a_guess() -> None:
+def test_a_hang_in_which_nobody_waits_is_none_of_a_collective() -> None:
     alone = [
         sample.at(5101, e.Verdict, 1, kind="hang", rank=0, local_rank=0, pid=1, line="it hangs")
         if isinstance(event, e.Verdict) and event.kind == "hang"
         else event
         for event in sample.RUN
     ]
-    assert in_words(cases_of(alone)[1].findings[0]).startswith("rank 0 on node n0: perhaps ")
+    said = in_words(cases_of(alone)[1].findings[0])
+    assert said.startswith("rank 0 on node n0: a rank makes no progress")
 
 
 def test_ranks_that_are_just_as_suspect_are_named() -> None:

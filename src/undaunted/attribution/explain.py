@@ -47,7 +47,15 @@ _SHORT_NS = 60_000_000_000
 
 # Causes that say what was seen of a process, not why: what a log names instead is worth more.
 _BROAD = frozenset(
-    {"program_error", "native_crash", "killed", "terminated", "peer_lost", "host_lag"}
+    {
+        "program_error",
+        "native_crash",
+        "killed",
+        "terminated",
+        "peer_lost",
+        "host_lag",
+        "no_progress",
+    }
 )
 # What the words of a program's own exception may tell: the launcher says program_error for it, and
 # one failure has one name.

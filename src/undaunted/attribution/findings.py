@@ -169,6 +169,7 @@ CAUSES: Mapping[str, Cause] = {
                     "a process was killed (SIGKILL), by somebody or for want of memory",
                 ),
                 ("slow_rank", "rank", "exclude", 3, "a rank is slower than its peers"),
+                ("no_progress", "rank", "restart", 1, "a rank makes no progress"),
             ),
         ),
         *_rows(

@@ -56,4 +56,6 @@ def _cause_of_hang(verdict: e.Verdict | None, blamed: e.RoundBlamed | None) -> t
         return blamed.cause, 1.0 if blamed.certain else GUESSED
     if (verdict or blamed) is None or (blamed is not None and not blamed.ranks):
         return "", 0.0  # whose limit passes first is often a victim
+    if verdict is not None and not verdict.waiting and blamed is None:
+        return "no_progress", GUESSED if verdict.suspects else 0.9  # nobody waits for it
     return "host_lag", 0.9 if verdict is not None and verdict.waiting else GUESSED
