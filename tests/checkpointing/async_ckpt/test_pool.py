@@ -68,6 +68,18 @@ def test_who_finds_no_place_waits_for_one(monkeypatch: pytest.MonkeyPatch) -> No
     giver.join()
 
 
+def test_who_waits_for_a_place_learns_of_the_end() -> None:
+    of = pool.the_pool()
+    places = [of.take(0) for _ in range(pool.PLACES)]
+    closer = threading.Thread(target=pool.close)
+    closer.start()
+    with pytest.raises(SaveError, match="closed"):
+        of.take(DEADLINE_S)
+    closer.join()
+    for place in places:
+        of.give_back(place)
+
+
 def test_giving_back_twice_does_not_make_two_places() -> None:
     place = pool.the_pool().take(0)
     pool.the_pool().give_back(place)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
+import threading
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from undaunted.base.memory import create_memfd
@@ -46,8 +49,10 @@ def client(rank: int = 0, place: str = PLACE) -> ShelfClient:
 def keep(owner: ShelfClient, content: bytes, slot: int = 0) -> None:
     fd = create_memfd("test", 4096)
     os.pwrite(fd, content, 0)
-    owner.keep(slot, fd)
-    os.close(fd)
+    try:
+        owner.keep(slot, fd)
+    finally:
+        os.close(fd)
 
 
 def contents(left: list[Left]) -> Iterator[tuple[int, int, bytes]]:
@@ -176,3 +181,34 @@ def test_an_agent_that_is_gone_is_an_error_and_no_wait(monkeypatch: pytest.Monke
     with pytest.raises(OSError, match=r"closed|pipe|reset"):
         clients[0].left()
     clients[0].close()
+
+
+def test_an_answer_that_comes_late_is_not_that_to_the_next_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as agent:
+        agent.bind("")
+        agent.listen()
+        monkeypatch.setenv(messages.VARIABLE, agent.getsockname()[1:].decode())
+        agent.settimeout(30)
+        monkeypatch.setattr("undaunted.checkpointing.keeping.client._TIMEOUT_S", 0.1)
+        owner = client()
+        first, _ = agent.accept()
+        with pytest.raises(TimeoutError):
+            keep(owner, b"first")
+        monkeypatch.setattr("undaunted.checkpointing.keeping.client._TIMEOUT_S", 30)
+
+        def answer() -> None:
+            with first, contextlib.suppress(BrokenPipeError):
+                first.send(msgspec.msgpack.encode(messages.Done()))
+            second, _ = agent.accept()
+            with second:
+                second.recv(1000)
+                second.send(msgspec.msgpack.encode(messages.Done("the shelf is full")))
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        with pytest.raises(OSError, match="the shelf is full"):
+            keep(owner, b"second")
+        answering.join()
+        owner.close()

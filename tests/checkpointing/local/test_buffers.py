@@ -57,6 +57,16 @@ def test_what_is_lent_at_the_end_is_freed_when_it_comes_back() -> None:
     assert buffer.tensor is None
 
 
+def test_memory_goes_with_the_last_tensor_over_it() -> None:
+    buffers = Buffers(1)
+    lease = buffers.take(64 << 20, 1)
+    lease.buffer.tensor[:] = 7
+    view = lease.buffer.tensor[1 << 20 : (1 << 20) + 10]
+    lease.release()
+    buffers.close()
+    assert view.tolist() == [7] * 10
+
+
 def test_warm_memory_is_that_which_is_used() -> None:
     buffers = Buffers(2)
     buffers.warm_up(5000, 1)

@@ -100,10 +100,13 @@ class Pool:
         """Return a place that nobody uses, the one that was used last if possible.
 
         Raises:
-            SaveError: none has become free in time.
+            SaveError: none has become free in time, or they are closed.
         """
         with self._changed:
-            if not self._changed.wait_for(lambda: self._free, timeout_s):
+            ready = self._changed.wait_for(lambda: self._free or self._closed, timeout_s)
+            if self._closed:
+                raise SaveError("asynchronous saves were aborted or closed during this one")
+            if not ready:
                 raise SaveError(
                     f"{PLACES} saves are still being written after {timeout_s:g} s, and there is no"
                     " memory for another one: save less often, finalize what was scheduled, or look"
@@ -136,6 +139,7 @@ class Pool:
             self._closed = True
             free, self._free = self._free, []
             used = list(self._used)
+            self._changed.notify_all()
         for place in used if abort else ():
             place.abort()
         for place in free:

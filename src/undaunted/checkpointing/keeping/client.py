@@ -45,7 +45,8 @@ class ShelfClient:
 
     def __init__(self, sock: socket.socket, rank: int, place: str) -> None:
         """Use a connected socket, which is the client's from now on."""
-        self._sock = sock
+        self._sock: socket.socket | None = sock
+        self._address = sock.getpeername()
         self._rank = rank
         self._place = place
         self.unsaved = False
@@ -56,14 +57,10 @@ class ShelfClient:
         name = os.environ.get(VARIABLE)
         if not name:
             return None
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            sock.settimeout(_TIMEOUT_S)
-            sock.connect(f"\0{name}")
+            return cls(_connected(f"\0{name}"), rank, place)
         except OSError:
-            sock.close()
             return None
-        return cls(sock, rank, place)
 
     def keep(self, slot: int, fd: int) -> None:
         """Have the arena kept until this rank gives another one for the slot.
@@ -92,15 +89,20 @@ class ShelfClient:
 
     def close(self) -> None:
         """End the connection; what is kept stays kept."""
-        self._sock.close()
+        if self._sock is not None:
+            self._sock.close()
 
     def _ask(self, request: Request, fd: int = -1) -> list[Left]:
-        send(self._sock, msgspec.msgpack.encode(request), fd)
+        sock = self._sock = self._sock or _connected(self._address)
         left: list[Left] = []
         try:
-            while (answer := self._answer(left)) is None:
+            send(sock, msgspec.msgpack.encode(request), fd)
+            while (answer := _answer(sock, left)) is None:
                 pass
         except BaseException:
+            # An answer that comes late would be taken for that to the next request.
+            self._sock = None
+            sock.close()
             for one in left:
                 os.close(one.fd)
             raise
@@ -108,14 +110,26 @@ class ShelfClient:
             raise OSError(answer.problem)
         return left
 
-    def _answer(self, left: list[Left]) -> Done | None:
-        packet, fds, _ = receive(self._sock, MAX_PACKET_BYTES, MAX_FDS)
-        if not packet:
-            raise ConnectionResetError("the agent has closed the shelf of arenas")
-        answer = _decoder.decode(packet)
-        if isinstance(answer, Kept) and len(fds) == 1:
-            left.append(Left(answer.rank, answer.slot, fds[0]))
-            return None
-        for fd in fds:
-            os.close(fd)
-        return answer if isinstance(answer, Done) else None
+
+def _connected(address: str | bytes) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        sock.settimeout(_TIMEOUT_S)
+        sock.connect(address)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _answer(sock: socket.socket, left: list[Left]) -> Done | None:
+    packet, fds, _ = receive(sock, MAX_PACKET_BYTES, MAX_FDS)
+    if not packet:
+        raise ConnectionResetError("the agent has closed the shelf of arenas")
+    answer = _decoder.decode(packet)
+    if isinstance(answer, Kept) and len(fds) == 1:
+        left.append(Left(answer.rank, answer.slot, fds[0]))
+        return None
+    for fd in fds:
+        os.close(fd)
+    return answer if isinstance(answer, Done) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import mmap
 import threading
@@ -33,21 +32,21 @@ class Buffer:
         """
         self.size = max(-(-size // _PAGE), 1) * _PAGE
         check_room("local checkpoint", self.size)
-        self._map = mmap.mmap(-1, self.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._map: mmap.mmap | None = mmap.mmap(
+            -1, self.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        )
         self.tensor: Any = torch.frombuffer(self._map, dtype=torch.uint8)
         map_at_once(self.tensor.data_ptr(), self.size)
         self.memory = memoryview(self._map)
         self._registered = _register(self.tensor)
 
     def close(self) -> None:
-        """Give the memory back, as soon as nobody looks at it any more."""
+        """Give the memory back: it goes with the last tensor that lies over it."""
         if self._registered:
             torch.cuda.cudart().cudaHostUnregister(self.tensor.data_ptr())
             self._registered = False
-        self.tensor = None
-        self.memory.release()
-        with contextlib.suppress(BufferError):  # a view is left: it goes with the last one
-            self._map.close()
+        self.tensor = self._map = None
+        self.memory = memoryview(b"")
 
 
 class Lease:
