@@ -30,7 +30,7 @@ from undaunted.checkpointing import SaveError
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
-# Optimizers of other packages: some, or all with ALL_OPTIMIZERS=1 (and pip install of the packages).
+# Of the optimizers of other packages, if these are installed: some, or all with ALL_OPTIMIZERS=1.
 ALL = os.environ.get("ALL_OPTIMIZERS") == "1"
 
 
