@@ -30,7 +30,7 @@ from undaunted.checkpointing import SaveError
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
-# All optimizers of other packages, of which the tests take some.
+# Of the optimizers of other packages, if these are installed: some, or all with ALL_OPTIMIZERS=1.
 ALL = os.environ.get("ALL_OPTIMIZERS") == "1"
 
 
@@ -138,6 +138,7 @@ SOME = ["adan", "conda", "aggmo", "dadaptsgd", "lamb", "lion", "adashift", "rang
 
 
 @pytest.mark.timeout(1200)
+@pytest.mark.leaves("threads")  # some use torch.compile, which keeps threads
 def test_optimizers_of_pytorch_optimizer() -> None:
     package = pytest.importorskip("pytorch_optimizer")
     names = sorted(package.get_supported_optimizers()) if ALL else SOME
@@ -157,6 +158,7 @@ def test_optimizers_of_pytorch_optimizer() -> None:
 
 
 @pytest.mark.timeout(1200)
+@pytest.mark.leaves("threads")  # some use torch.compile, which keeps threads
 def test_optimizers_of_timm() -> None:
     package = pytest.importorskip("timm.optim", exc_type=ImportError)
     names = package.list_optimizers() if ALL else ["adan", "lamb", "lion", "nadamw"]
