@@ -27,7 +27,7 @@ SLOW = ("slow",)
 TRAINING = """
     import logging, os, signal, sys, threading
     import torch, torch.distributed as dist
-    from undaunted.checkpointing import Checkpointer
+    from undaunted.checkpointing import Checkpointer, PerRank
 
     logging.basicConfig(level=logging.INFO)
     dist.init_process_group("gloo")
@@ -35,7 +35,7 @@ TRAINING = """
     slow = sys.argv[1:] == ["slow"]
     torch.manual_seed(0)
     model = torch.nn.Linear(300, 300)
-    state = {"model": model, "names": [f"rank {rank}"]}
+    state = {"model": model, "names": PerRank([f"rank {rank}"])}
     checkpoints = Checkpointer(
         "checkpoints", timeout=60, slots=2, bandwidth=1e4 if first and slow else None
     )

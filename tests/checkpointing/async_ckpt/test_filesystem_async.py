@@ -144,6 +144,14 @@ def test_names_of_files_and_their_manifest(queue: AsyncCallsQueue, tmp_path: Pat
     assert torch.equal(load(folder, state)["optimizer.b"], state["optimizer.b"])
 
 
+def test_ranks_without_a_process_group_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(SaveFailedError, match="init_process_group"):
+        save_state_dict_async_plan({"x": torch.ones(2)}, FileSystemWriterAsync(tmp_path / "c"))
+
+
 def test_a_rank_without_anything_to_write(queue: AsyncCallsQueue, tmp_path: Path) -> None:
     writer = FileSystemWriterAsync(tmp_path / "c")
     planned = save_state_dict_async_plan({}, writer)

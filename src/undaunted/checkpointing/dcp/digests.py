@@ -7,6 +7,7 @@ one: a difference that is missed costs less than a false alarm.
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import datetime as dt
 import decimal
@@ -64,18 +65,19 @@ def of_tensors(tensors: Sequence[torch.Tensor]) -> list[bytes]:
 
     Long ones are summed up where they are. One copy for each device brings all to the CPU.
     """
-    with torch.no_grad():
-        bits = [_bits(tensor) for tensor in tensors]
     digests = [b""] * len(tensors)
-    by_device: dict[torch.device, list[int]] = {}
-    for at, one in enumerate(bits):
-        if one is not None:
-            by_device.setdefault(one.device, []).append(at)
-    for of_device in by_device.values():
-        parts = [_summary(bits[at]) for at in of_device]
-        joined = memoryview(torch.cat(parts).cpu().numpy())
+    by_device: dict[torch.device, list[tuple[int, torch.Tensor]]] = {}
+    with torch.no_grad():
+        for at, tensor in enumerate(tensors):
+            bits = _bits(tensor)  # may be a copy, which is not kept
+            if bits is not None:
+                by_device.setdefault(bits.device, []).append((at, _summary(bits)))
+    for parts in by_device.values():
+        of_device = torch.cat([part for _, part in parts]).cpu()
+        # Without numpy, which some installations of torch lack.
+        joined = memoryview(ctypes.string_at(of_device.data_ptr(), of_device.numel()))
         end = 0
-        for at, part in zip(of_device, parts, strict=True):
+        for at, part in parts:
             start, end = end, end + part.numel()
             kind = f"{tensors[at].dtype} {tuple(tensors[at].shape)}".encode()
             digests[at] = _hash(kind, joined[start:end])
