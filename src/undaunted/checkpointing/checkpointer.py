@@ -98,7 +98,8 @@ class Checkpointer:
                 ``wait`` or ``close``; "retry" tries twice more before; "warn" logs it and goes on.
             slots: copies of this rank's part of the state that are held in memory. With 2, the
                 next save need not wait for the writing of this one.
-            timeout: seconds that any wait for other ranks or for storage may last.
+            timeout: seconds that any wait for other ranks or for storage may last; a write that
+                makes progress may take longer.
             threads: that write files, per rank.
             bandwidth: bytes per second that this rank's writer may write; None means no limit.
 
@@ -136,7 +137,12 @@ class Checkpointer:
         )
         self._loader = Loader(self._storage, links.main, self._publisher, self._shelf, timeout)
         self._saves = Saves(
-            self._writer, self._publisher, ATTEMPTS[on_failure], timeout, self._slots.give_back
+            self._writer,
+            self._publisher,
+            ATTEMPTS[on_failure],
+            timeout,
+            self._slots.give_back,
+            bandwidth,
         )
         self._closing = threading.Lock()
         self._closed = False
@@ -226,7 +232,7 @@ class Checkpointer:
         """Wait until everything that was saved is in storage.
 
         Raises:
-            SaveError: a save failed, or is not done within ``timeout``.
+            SaveError: a save failed, or is not done in time.
         """
         self._check_open()
         self._wait()
@@ -267,7 +273,7 @@ class Checkpointer:
         """Wait for what is being saved, and give everything back. Calling it again does nothing.
 
         Raises:
-            SaveError: a save failed, or is not done within ``timeout``.
+            SaveError: a save failed, or is not done in time.
         """
         self._close(FAREWELL_S)
 
