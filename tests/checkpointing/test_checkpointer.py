@@ -474,6 +474,16 @@ def test_nothing_is_said_when_the_interpreter_ends(tmp_path: Path) -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
+def test_a_write_that_makes_progress_may_take_longer_than_the_timeout(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path, timeout=4, bandwidth=8e6) as checkpoints:
+        checkpoints.save(1, {"x": torch.ones(12 << 20)})
+        checkpoints.save(2, {"x": torch.ones(10)})
+    assert sorted(path.name for path in tmp_path.glob("step-*")) == [
+        "step-00000001",
+        "step-00000002",
+    ]
+
+
 def test_a_step_out_of_range_is_refused(checkpoints: Checkpointer) -> None:
     with pytest.raises(ValueError, match="step=-1"):
         checkpoints.save(-1, {"x": torch.ones(1)})

@@ -103,7 +103,8 @@ class Checkpointer:
                 "warn" says so once and saves one rank's. Buffers of modules are only warned of.
             slots: copies of this rank's part of the state that are held in memory. With 2, the
                 next save need not wait for the writing of this one.
-            timeout: seconds that any wait for other ranks or for storage may last.
+            timeout: seconds that any wait for other ranks or for storage may last; a write that
+                makes progress may take longer.
             threads: that write files, per rank.
             bandwidth: bytes per second that this rank's writer may write; None means no limit.
 
@@ -141,7 +142,12 @@ class Checkpointer:
         )
         self._loader = Loader(self._storage, links.main, self._publisher, self._shelf, timeout)
         self._saves = Saves(
-            self._writer, self._publisher, ATTEMPTS[on_failure], timeout, self._slots.give_back
+            self._writer,
+            self._publisher,
+            ATTEMPTS[on_failure],
+            timeout,
+            self._slots.give_back,
+            bandwidth,
         )
         self._closing = threading.Lock()
         self._closed = False
@@ -231,7 +237,7 @@ class Checkpointer:
         """Wait until everything that was saved is in storage.
 
         Raises:
-            SaveError: a save failed, or is not done within ``timeout``.
+            SaveError: a save failed, or is not done in time.
         """
         self._check_open()
         self._wait()
@@ -272,7 +278,7 @@ class Checkpointer:
         """Wait for what is being saved, and give everything back. Calling it again does nothing.
 
         Raises:
-            SaveError: a save failed, or is not done within ``timeout``.
+            SaveError: a save failed, or is not done in time.
         """
         self._close(FAREWELL_S)
 

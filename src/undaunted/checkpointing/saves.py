@@ -29,16 +29,15 @@ if TYPE_CHECKING:
 
 # For another rank to tell that it could not write in time. Seconds.
 _ANSWER_S = 5.0
+# A writer that gets on may take the time of this speed, or of half of the bandwidth it is given.
+# Bytes per second.
+_SLOWEST = 4e6
 # Attempts of one save have numbers of their own, which are the same on all ranks.
 MAX_ATTEMPTS = 10
 
 
 class Saves:
-    """Saves that are under way, and failures nobody has heard of yet.
-
-    Attributes:
-        longest_s: how long one save may take, in seconds.
-    """
+    """Saves that are under way, and failures nobody has heard of yet."""
 
     def __init__(
         self,
@@ -47,6 +46,7 @@ class Saves:
         attempts: int,
         timeout_s: float,
         done_with: Callable[[Slot], None],
+        bandwidth: float | None = None,
     ) -> None:
         """Start the thread.
 
@@ -54,8 +54,10 @@ class Saves:
             writer: who writes.
             publisher: who agrees with the other ranks and commits.
             attempts: how often a save is tried, at most ``MAX_ATTEMPTS``.
-            timeout_s: for each of writing and agreeing.
+            timeout_s: for agreeing, and for writing besides the time that its bytes take. A writer
+                that stands still is noticed before.
             done_with: called with each snapshot's slot when it is no longer needed.
+            bandwidth: bytes per second that the writer may write; None = no limit.
         """
         self._writer = writer
         self._publisher = publisher
@@ -67,7 +69,7 @@ class Saves:
         self._bytes = 0  # of the snapshot that is being saved
         self._closed = False
         self._failures: dict[int, SaveError] = {}  # by number of the save; bounded by those waiting
-        self.longest_s = 2 * (timeout_s + _ANSWER_S) * attempts + _ANSWER_S
+        self._slowest = min(_SLOWEST, (bandwidth or math.inf) / 2)
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="undaunted-checkpoint", daemon=True)
         self._thread.start()
@@ -86,6 +88,15 @@ class Saves:
         self._forget(snapshot)
         raise _given_up(snapshot)
 
+    @property
+    def longest_s(self) -> float:
+        """How long all that is under way may take, in seconds; that of one save at least."""
+        with self._changed:
+            count = len(self._waiting) + self._busy
+            size = sum(one.bytes for one in self._waiting) + self._bytes * self._busy
+        one_s = 2 * (self._timeout_s + _ANSWER_S) * self._attempts + _ANSWER_S
+        return one_s * max(1, count) + size / self._slowest * self._attempts
+
     def wait(self, timeout_s: float = math.inf) -> bool:
         """Wait until all is done, well or not; whether it was.
 
@@ -93,8 +104,7 @@ class Saves:
             timeout_s: how long; never longer than it ever may take.
         """
         with self._changed, Shown("writing checkpoints", self._publisher.rank) as shown:
-            longest_s = self.longest_s * (len(self._waiting) + self._busy)
-            deadline = time.monotonic() + min(timeout_s, longest_s)
+            deadline = time.monotonic() + min(timeout_s, self.longest_s)
             while not (over := self._idle()) and time.monotonic() < deadline:
                 self._changed.wait(shown.period_s or deadline - time.monotonic())
                 shown.reach(self._writer.bytes_written(), self._bytes)
@@ -193,7 +203,8 @@ class Saves:
             return Report({}, snapshot.staged.report), 0.0
         try:
             target = self._publisher.target(snapshot.step, attempt)
-            written = self._writer.write(snapshot.slot, target, files, self._timeout_s)
+            limit_s = self._timeout_s + snapshot.bytes / self._slowest
+            written = self._writer.write(snapshot.slot, target, files, limit_s)
         except Exception as error:  # noqa: BLE001 - whatever it is, the others have to learn of it
             return Failure.of(error), 0.0
         sizes = {file.name: file.size for file in files}
