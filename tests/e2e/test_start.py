@@ -267,3 +267,62 @@ def test_the_line_about_the_report_can_be_pasted(tmp_path: Path) -> None:
         assert launcher.finish() == 0
         words = shlex.split(launcher.wait_for(r"report: (undaunted report .*)")[1])
         assert words == ["undaunted", "report", str(launcher.run_dir)]
+
+
+# What a shell does before it becomes the launcher.
+SURROUNDINGS = {
+    "nothing": ":",
+    "no standard input": "exec 0<&-",
+    "no standard output": "exec 1>&-",
+    "no standard error": "exec 2>&-",
+    "no standard streams": "exec 0<&- 1>&- 2>&-",
+    "more descriptors": "exec 3</dev/null 9>/dev/null 63</dev/null",
+    "few variables": 'exec env -i PYTHONPATH="$PYTHONPATH" "$@"',
+    "empty PATH": "export PATH=",
+    "no PATH": "unset PATH",
+    "no HOME": "unset HOME",
+    "a HOME that is not there": "export HOME=/nonexistent",
+    "a TMPDIR that is not there": "export TMPDIR=/nonexistent",
+    "a TMPDIR that is a file": "export TMPDIR=$PWD/train.py",
+    "an ASCII locale": "export LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0",
+    "bytes that are no text": "export ODD=$'a\\xffb'; f() { :; }; export -f f",
+    "a safe path": "export PYTHONSAFEPATH=1",
+    "optimised": "export PYTHONOPTIMIZE=2",
+    "development mode": "export PYTHONDEVMODE=1",
+    "no byte code": "export PYTHONDONTWRITEBYTECODE=1",
+    "warnings that are errors": "export PYTHONWARNINGS=error",
+    "another encoding": "export PYTHONIOENCODING=latin-1",
+    "ignored signals": "trap '' CHLD INT TERM HUP PIPE",
+    "a proxy that leads nowhere": "export http_proxy=http://127.0.0.1:9 all_proxy=$http_proxy",
+    "files for everybody": "umask 0",
+    "files for the owner": "umask 077",
+    "no core files, no limit of the stack": "ulimit -c 0; ulimit -s unlimited 2>/dev/null",
+    "low priority": "renice -n 15 $$ >/dev/null",
+    "a job of a scheduler that is over": "export SLURM_JOB_ID=1 SLURM_JOB_END_TIME=1",
+}
+
+
+@pytest.mark.parametrize("mode", ["warm", "fresh"])
+@pytest.mark.parametrize("surrounding", SURROUNDINGS)
+def test_a_job_comes_to_its_end_wherever_it_is_started(
+    tmp_path: Path, surrounding: str, mode: str
+) -> None:
+    script = """
+        import os, pathlib, undaunted
+        rank, again = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+        undaunted.step(int(again))
+        pathlib.Path(f"began-{rank}-{again}").touch()
+        if again == "0":
+            os.kill(os.getpid(), 9)
+    """
+    (tmp_path / "train.py").write_text(textwrap.dedent(script))
+    enter = ("bash", "-c", f'{SURROUNDINGS[surrounding]}; exec "$@"', "bash")
+    command = ["--run-dir", "run", "--nproc-per-node", "2", "--max-restarts", "1"]
+    launcher = Launcher([*command, "--worker-start", mode, "train.py"], tmp_path, enter=enter)
+    try:
+        assert launcher.finish() == 0, launcher.text
+    finally:
+        launcher.close()
+    assert {path.name for path in tmp_path.glob("began-?-1")} == {"began-0-1", "began-1-1"}
+    assert "Traceback" not in launcher.text
+    assert {event["mode"] for event in launcher.events("workers_spawned")} == {mode}

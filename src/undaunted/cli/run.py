@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from undaunted.base import system_calls, values
+from undaunted.base import values
 from undaunted.base.cgroups import cpu_quota, usable_cpus
 from undaunted.base.ids import file_name, new_run_id, node_name
 from undaunted.base.options import variable_of
@@ -58,6 +58,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(parsed: RunParsed) -> int:
+    from undaunted.base import system_calls  # not for a help text
+
     if objection := system_calls.objection():
         raise UsageError(objection)
     config, notice = build_config(parsed, os.environ, _current_directory(), check_interpreter)
