@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -96,6 +97,18 @@ def test_our_group_of_a_controller_of_version_1(
 def test_a_group_that_cannot_be_made(tmp_path: Path) -> None:
     with pytest.raises(NotPossibleError, match="No such file"):
         Group(tmp_path / "missing")
+
+
+def test_a_group_that_cannot_be_locked_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(control_groups.fcntl, "flock", refuse)
+    with pytest.raises(NotPossibleError, match="No locks available"):
+        Group(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_limit_that_the_kernel_refuses(tmp_path: Path) -> None:

@@ -46,9 +46,13 @@ class Group:
         remove_left_over(parent)
         self.path = parent / f"{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
         try:
-            self.path.mkdir(mode=0o755)
-            self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            fcntl.flock(self._lock, fcntl.LOCK_EX)  # others hold it for a moment at most
+            with contextlib.ExitStack() as undo:
+                self.path.mkdir(mode=0o755)
+                undo.callback(self.path.rmdir)
+                self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                undo.callback(os.close, self._lock)
+                fcntl.flock(self._lock, fcntl.LOCK_EX)  # others hold it for a moment at most
+                undo.pop_all()
         except OSError as error:
             raise NotPossibleError(
                 f"{parent}: no control group can be made there ({error.strerror}); run as root, or "
