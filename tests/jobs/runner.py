@@ -35,7 +35,7 @@ STRANGE = re.compile(r"Traceback|Exception ignored|Segmentation fault")
 ENDING_S = 10.0  # how long what is ending may take
 # What libraries leave in TMPDIR, and in HOME: caches, and folders of processes that were killed.
 TEMPORARY = ("torchinductor_", "pymp-", "wandb-", ".cache", ".config", ".triton")
-LEAST_LOG = 1000  # bytes
+LOGGED = re.compile(rb"_step\x82\x01.(\d+)")  # in files of wandb
 _CLONE_NEWNS = 0x00020000
 
 
@@ -433,9 +433,11 @@ def _judge(run: Run, cell: Cell, reference: str) -> None:
             wrong.append(f"result {cell.result or 'none'}, must be {reference}")
         if not run.fault_ns:
             wrong.append("the fault did not happen")
-    for log in run.work.glob(run.job.logs) if run.job.logs else ():
-        if log.stat().st_size < LEAST_LOG:
-            wrong.append(f"{log.name} has {log.stat().st_size} bytes: the log of a round is lost")
+    if run.job.logs:
+        files = b"".join(path.read_bytes() for path in run.work.glob(run.job.logs))
+        lost = set(range(run.job.steps)) - {int(step) for step in LOGGED.findall(files)}
+        if lost:
+            wrong.append(f"steps {sorted(lost)} are in no log: what a round has logged is lost")
     if run.fault == "none" and (found := STRANGE.search(run.text())):
         wrong.append(f"{found.group()} in the output of an undisturbed run")
 

@@ -108,7 +108,7 @@ class Job:
         work: names in the working folder that the program makes.
         checkpoints: the folder it saves in.
         disk_mb: size of the disk that becomes full.
-        logs: a pattern; each such file has more than its head in the end.
+        logs: a pattern of files of wandb, which have every step in the end.
     """
 
     program: str

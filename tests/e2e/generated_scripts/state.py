@@ -58,7 +58,7 @@ def schedule(rng, of):
     makers = (
         lambda: torch.optim.lr_scheduler.CosineAnnealingLR(of, STEPS),
         lambda: torch.optim.lr_scheduler.StepLR(of, 3),
-        lambda: torch.optim.lr_scheduler.OneCycleLR(of, 0.1, total_steps=STEPS + 1),
+        lambda: torch.optim.lr_scheduler.OneCycleLR(of, 0.1, STEPS + 1, cycle_momentum=False),
         lambda: torch.optim.lr_scheduler.LinearLR(of, total_iters=5),
     )
     return rng.choice(makers)()
