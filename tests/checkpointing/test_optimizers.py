@@ -142,6 +142,8 @@ SOME = ["adan", "conda", "aggmo", "dadaptsgd", "lamb", "lion", "adashift", "rang
 def test_optimizers_of_pytorch_optimizer() -> None:
     package = pytest.importorskip("pytorch_optimizer")
     names = sorted(package.get_supported_optimizers()) if ALL else SOME
+    # It keeps transposed tensors. New ones are contiguous, with which products round differently.
+    names = [name for name in names if name != "splus"]
 
     def of(name: str, model: nn.Module) -> Any:
         kind = package.load_optimizer(name)
