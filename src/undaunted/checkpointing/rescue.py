@@ -15,9 +15,8 @@ import msgspec
 from undaunted.checkpointing import announce
 from undaunted.checkpointing.agreement.messages import Failure
 from undaunted.checkpointing.finding import find
-from undaunted.checkpointing.format.manifest import File
+from undaunted.checkpointing.format.manifest import MAX_ATTEMPTS, File
 from undaunted.checkpointing.keeping.copies import Snapshot  # noqa: TC001 - a type of a field
-from undaunted.checkpointing.saves import MAX_ATTEMPTS
 from undaunted.checkpointing.snapshot import Report
 
 if TYPE_CHECKING:

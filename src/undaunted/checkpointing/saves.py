@@ -17,7 +17,7 @@ from undaunted.base.shown import Shown
 from undaunted.checkpointing import announce
 from undaunted.checkpointing.agreement.messages import Failure
 from undaunted.checkpointing.errors import CheckpointError, SaveError, StaleEpochError
-from undaunted.checkpointing.format.manifest import File
+from undaunted.checkpointing.format.manifest import MAX_ATTEMPTS, File
 from undaunted.checkpointing.snapshot import Report, Snapshot
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ _ANSWER_S = 5.0
 # A writer that gets on may take the time of this speed, or of half of the bandwidth it is given.
 # Bytes per second.
 _SLOWEST = 4e6
-# Attempts of one save have numbers of their own, which are the same on all ranks.
-MAX_ATTEMPTS = 10
 
 
 class Saves:

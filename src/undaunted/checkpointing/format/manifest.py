@@ -10,6 +10,8 @@ from undaunted.checkpointing.errors import DamagedCheckpointError
 
 FORMAT_VERSION = 1
 BLOCK_BYTES = 8 << 20
+# Attempts of one save have numbers of their own, from ten times that of the save on.
+MAX_ATTEMPTS = 10
 NAME = "undaunted.json"
 # A manifest is 1 byte per MiB of checkpoint; this is one of a petabyte.
 MAX_BYTES = 1 << 30

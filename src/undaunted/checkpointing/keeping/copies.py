@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from undaunted.checkpointing.saves import MAX_ATTEMPTS
+from undaunted.checkpointing.format.manifest import MAX_ATTEMPTS
 from undaunted.checkpointing.staging.arena import Arena
 
 if TYPE_CHECKING:
