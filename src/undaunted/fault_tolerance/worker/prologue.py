@@ -65,9 +65,9 @@ _IMPORTED_BY_TORCH = frozenset(
 ) | (sys.stdlib_module_names - {"test", "__future__"})
 # Beginnings of variables that are read after the imports of torch and numpy, if at all.
 _READ_LATER = (
-    *("NCCL_", "GLOO_", "UCX_", "FI_", "MASTER_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK"),
-    *("LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_", "CUDA_LAUNCH_BLOCKING"),
-    *("CUBLAS_WORKSPACE_CONFIG", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "PYTHONHASHSEED"),
+    *("NCCL_", "GLOO_", "UCX_", "FI_", "MASTER_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_"),
+    *("LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_", "CUDA_LAUNCH_"),
+    *("CUBLAS_WORKSPACE_", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "PYTHONHASHSEED"),
     *("WANDB_", "HF_", "HUGGINGFACE_", "TRANSFORMERS_", "TOKENIZERS_", "DATASETS_", "MLFLOW_"),
     *("COMET_", "NEPTUNE_", "CLEARML_", "TF_", "XLA_", "JAX_", "HYDRA_", "UNDAUNTED_"),
 )
