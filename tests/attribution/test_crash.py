@@ -202,8 +202,10 @@ def test_who_has_only_lost_a_rank_that_ended_with_0_is_told_so() -> None:
     found = judge(lost, node="a", finished=[5, 2], whole_job=True)
     assert not found.certain
     assert "ranks 2,5 had ended with 0" in found.line
+    assert found.cause == "unequal_work"
     alone = judge(lost, node="a", whole_job=True)
     assert "another node" not in found.line + alone.line
+    assert alone.cause == ""
 
 
 def test_a_download_that_lost_its_server_is_no_lost_peer() -> None:
