@@ -177,7 +177,6 @@ class Run:
             "HF_HUB_OFFLINE": "1",
             "WANDB_MODE": "offline",
             # What is compiled once serves all cells.
-            "TORCH_EXTENSIONS_DIR": f"{sys.prefix}/torch-extensions",
             "TORCHINDUCTOR_CACHE_DIR": f"{sys.prefix}/torch-inductor",
             "UNDAUNTED_TOKEN": "a token of the tests",
             "UNDAUNTED_NEMESIS": str(self.folder / "call"),

@@ -242,7 +242,6 @@ JOBS = {
         steps=16,
         save_every=4,
         faults=(*_CRASHES, "sigterm"),
-        deadline_s=400,  # the first one compiles
         why="Each start imports for long: only what its own checkpoints meet.",
     ),
     "ignite": Job(
