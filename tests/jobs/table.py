@@ -250,7 +250,6 @@ JOBS = {
         steps=24,
         save_every=6,
         faults=("none", "kill", "wrong-collective"),
-        inexact="Buffers of batch norm differ from rank to rank, and one rank saves.",
         why="It stops by no signal.",
     ),
     "hydra": Job(
