@@ -27,7 +27,7 @@ def test_no_memory_is_an_error_with_the_remedy(monkeypatch):
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     before = count_fds()
-    with pytest.raises(OSError, match=r"131072 bytes of shared memory.*free memory") as raised:
+    with pytest.raises(OSError, match=r"131072 bytes of memory.*free memory") as raised:
         PageArea.create(2)
     assert raised.value.errno == errno.ENOSPC
     assert count_fds() == before
