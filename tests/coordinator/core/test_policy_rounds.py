@@ -155,6 +155,23 @@ class TestLoss:
         assert job.table == "c b", "the survivor keeps its rank"
         assert of(m.Blamed, job.said) == [m.Blamed(0, "a", reason)]
 
+    def test_a_lost_node_has_not_said_how_far_its_ranks_came(self) -> None:
+        limits = {"max_restarts": 3, "max_no_progress_cycles": 1}
+        job = running("a", "b", min_nodes=1, max_nodes=2, **limits)
+        job.lose("a")
+        (line,) = [said.text for said in of(m.Say, job.said) if "progress" in said.text]
+        assert "node a" in line
+        assert "undaunted.step" not in line
+        assert job.table == "b"
+
+    def test_a_round_whose_nodes_are_lost_is_none_without_progress(self) -> None:
+        limits = {"max_restarts": 3, "max_no_progress_cycles": 1}
+        job = running("a", "b", min_nodes=1, max_nodes=1, **limits)
+        job.fail("a")
+        job.stop("a", iterations=Iterations(None, 40))
+        job.lose(job.table)
+        assert not job.ends
+
     def test_without_a_spare_the_job_waits(self) -> None:
         job = running("a", "b", min_nodes=2, max_restarts=1)
         job.lose("b")

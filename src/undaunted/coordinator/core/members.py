@@ -108,7 +108,10 @@ class Members:
     def lose(self, node: str) -> None:
         """The node does not answer any more."""
         self.fail(node)
-        self.all[node].lost = True
+        member = self.all[node]
+        member.lost = True
+        if node in self.unstopped:  # how far its ranks came, it has not said
+            member.iterations = Iterations(problem=f"node {node} is lost")
         self.unstopped.pop(node, None)
 
     def stops(self, nodes: Iterable[str], order: Stop) -> list[Stop]:
