@@ -141,7 +141,7 @@ def test_a_deadline_cancels_the_job_and_the_writer_goes_on(tmp_path: Path) -> No
         with pytest.raises(SaveError, match=r"/a: not written within 0\.01 s") as caught:
             handle.write(str(tmp_path / "a"), 0, whole(memory), 0.01, BLOCK)
         assert caught.value.errno == errno.ETIMEDOUT
-        handle.write(str(tmp_path / "b"), 0, [Image("f", 0, BLOCK)], LONG_S, BLOCK)
+        handle.write(str(tmp_path / "b"), 0, [Image("f", 0, 1)], LONG_S, BLOCK)
         assert not list(tmp_path.glob("a/*"))
 
 
