@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import datetime as dt
 import decimal
@@ -15,7 +16,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from undaunted.checkpointing.dcp.digests import of_tensors, of_value
+from undaunted.checkpointing.dcp.digests import of_tensors, of_value, of_values
 
 pytestmark = pytest.mark.torch
 
@@ -75,8 +76,17 @@ def test_what_is_not_known_counts_as_equal() -> None:
     assert of_value([object(), 1]) != of_value([object(), 2])
 
 
+def test_namespaces() -> None:
+    assert of_value(argparse.Namespace(a=1, b=2)) == of_value(argparse.Namespace(b=2, a=1))
+    assert of_value(argparse.Namespace(a=1)) != of_value(argparse.Namespace(a=2))
+
+
 def test_numpy() -> None:
     numpy = pytest.importorskip("numpy")
+    for number, other in ((numpy.float64(1.5), 1.5), (numpy.int64(3), 3), (numpy.bool_(1), True)):
+        assert of_value(number) == of_value(other)
+        assert of_values([number, "a"]) == of_values([other, "a"])
+    assert of_value(numpy.float64(1.5)) != of_value(1.25)
     assert of_value(numpy.arange(3)) == of_value(numpy.arange(3))
     assert of_value(numpy.arange(3)) != of_value(numpy.arange(3)[::-1])
     assert of_value(numpy.arange(3)) != of_value(numpy.arange(3, dtype="int32"))

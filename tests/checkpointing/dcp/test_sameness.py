@@ -51,6 +51,17 @@ def test_what_differs_is_named_with_its_ranks(values: Any, message: str) -> None
     assert "y is" not in str(caught.value)
 
 
+@pytest.mark.parametrize("other", [{"acc": 0.9}, {"w": torch.ones(2)}, [torch.ones(2)], [{"a": 1}]])
+@pytest.mark.parametrize("value", [None, 0, []])
+def test_a_value_where_another_rank_has_a_container(value: Any, other: Any) -> None:
+    states = [{"m": {"best": one}, "y": 1} for one in (other, value, other)]
+    with pytest.raises(
+        SaveError, match=r"m\.best is a value on rank 1, and has m\.best\."
+    ) as caught:
+        check_plans([plan_of(state) for state in states])
+    assert caught.value.ranks == (1,)
+
+
 def test_what_is_the_same_or_on_one_rank_only() -> None:
     check_plans(
         [

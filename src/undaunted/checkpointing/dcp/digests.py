@@ -7,6 +7,7 @@ one: a difference that is missed costs less than a false alarm.
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import dataclasses
 import datetime as dt
@@ -56,7 +57,7 @@ def of_value(value: Any) -> bytes:
 
 def of_values(values: Iterable[Any]) -> bytes:
     """Return one digest of many values, of which most are numbers and short texts."""
-    told = [one if type(one) in _PLAIN else of_value(one) for one in values]
+    told = [one if type(one) in _PLAIN else of_value(one) for one in map(_of_python, values)]
     return _hash(b"", repr(told).encode())
 
 
@@ -129,6 +130,7 @@ class _Walk:
         self._met: dict[int, tuple[Any, bytes]] = {}  # with the object, so that no id comes again
 
     def digest(self, value: Any) -> bytes:
+        value = _of_python(value)
         kind = type(value).__qualname__.encode()
         if isinstance(value, enum.Enum):
             return _hash(b"enum " + kind, value.name.encode())
@@ -159,10 +161,23 @@ class _Walk:
             if set(map(type, value)) <= _NUMBERS:  # there may be millions
                 return _hash(kind, pickle.dumps(list(value), protocol=4))
             return _hash(kind, *map(self.digest, value))
+        if isinstance(value, argparse.Namespace):
+            return _hash(kind, self.digest(vars(value)))
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             fields = [getattr(value, field.name, None) for field in dataclasses.fields(value)]
             return _hash(kind, *map(self.digest, fields))
         return _of_array(value)
+
+
+def _of_python(value: Any) -> Any:
+    """Return a number of numpy as one of Python: it is the same for a user."""
+    if type(value) in _PLAIN:
+        return value
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, (numpy.number, numpy.bool_)):
+        number = value.item()
+        return value if isinstance(number, numpy.generic) else number
+    return value
 
 
 def _of_tensor(value: torch.Tensor) -> bytes:

@@ -346,7 +346,7 @@ class Filling:
         now, dtype = self._now.get(name), stored.properties.dtype
         if isinstance(now, torch.Tensor) and not is_lazy(now) and now.shape == stored.size:
             alike = now.dtype == dtype and now.layout == stored.properties.layout
-            if alike and self._memory.claim(now, owner):
+            if alike and not _repeats(now) and self._memory.claim(now, owner):
                 return now
             return torch.empty_like(now, dtype=dtype) if isinstance(now, DTensor) else None
         parameter = self._parameter(path, owner)
@@ -411,6 +411,15 @@ class _Memory:
             return False
         self._used.add(address)
         return True
+
+
+def _repeats(tensor: torch.Tensor) -> bool:
+    """Whether several values of a tensor lie in one place, as after ``expand``."""
+    if type(tensor) is not torch.Tensor or tensor.layout != torch.strided:
+        return False
+    return any(
+        step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)
+    )
 
 
 def _address(tensor: torch.Tensor) -> tuple[Any, ...] | None:

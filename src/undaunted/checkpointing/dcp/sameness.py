@@ -232,6 +232,7 @@ def check_plans(plans: Sequence[SavePlan]) -> None:
             kind = _kind(item)
             if first.setdefault(item.index.fqn, kind) != kind:
                 different[item.index.fqn] = None
+    _check_containers(plans)
     if different:
         names = list(different)
         more = f", and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
@@ -241,6 +242,26 @@ def check_plans(plans: Sequence[SavePlan]) -> None:
             "one name is saved once: give what differs from rank to rank a name for each rank",
             _ranks_of(plans, names[0]),
         )
+
+
+def _check_containers(plans: Sequence[SavePlan]) -> None:
+    """Look for a value, such as None, where another rank has a dictionary, list or object."""
+    paths: dict[tuple[Any, ...], str] = {}
+    for plan in plans:
+        for item in plan.items:
+            path = (plan.planner_data or {}).get(item.index.fqn)
+            if path is not None:
+                paths[path] = item.index.fqn
+    for path, name in paths.items():
+        for length in range(1, len(path)):
+            if outer := paths.get(path[:length]):
+                raise SaveError(
+                    f"{outer} is a value on {_listed(_ranks_of(plans, outer))}, and has {name} in "
+                    f"it on {_listed(_ranks_of(plans, name))}. What all ranks have under one name "
+                    "is saved once: give it the same structure on all ranks, or wrap it in "
+                    "PerRank(...) on all of them",
+                    _ranks_of(plans, outer),
+                )
 
 
 def check_whole(plans: Sequence[SavePlan]) -> None:
