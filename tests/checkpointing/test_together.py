@@ -65,13 +65,13 @@ def of_two(folder: Path) -> Outcomes:
     return run(
         *(folder, 2, "experts", "loaders", "large_and_long", "equal_in_other_words", "buffers"),
         *("warned", "save_own", "load_own", "parts_alone"),
-        *("packed_shards", "own_parts", "save_layouts"),
+        *("packed_shards", "own_parts"),
     )
 
 
 @pytest.fixture(scope="module")
 def of_four(folder: Path) -> Outcomes:
-    return run(folder, 4, "experts_of_groups", "pipeline", "save_layouts")
+    return run(folder, 4, "experts_of_groups", "pipeline")
 
 
 def assert_refused(outcome: str, *names: str) -> None:
@@ -184,13 +184,3 @@ def test_shards_of_a_class_of_their_own_come_back_as_such(of_two: Outcomes, fold
 
 def test_tensors_that_say_themselves_which_parts_they_have(of_two: Outcomes) -> None:
     assert of_two["own_parts"] == [[True] * 9] * 2
-
-
-def test_layouts_of_one_and_two_ranks_load_what_every_other_one_has_saved(
-    of_two: Outcomes, of_four: Outcomes, folder: Path
-) -> None:
-    alone = run(folder, 1, "save_layouts", "load_layouts")
-    assert [*of_two["save_layouts"], *of_four["save_layouts"], *alone["save_layouts"]] == [[""]] * 7
-    assert len(list((folder / "layouts").iterdir())) == 6
-    outcomes = [*alone["load_layouts"], *run(folder, 2, "load_layouts")["load_layouts"]]
-    assert outcomes == [[]] * 3

@@ -29,11 +29,6 @@ from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, Wri
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    RowwiseParallel,
-    parallelize_module,
-)
 from torch.testing._internal.two_tensor import TwoTensor
 
 from undaunted.checkpointing import Checkpointer, CheckpointError, PerRank, load_dcp
@@ -281,76 +276,6 @@ def own_parts(rank: int, folder: Path) -> Any:
                 expected = with_parts(other[rank], filled=True)
                 right.append(torch.equal(state["w"]._local_tensor, expected._local_tensor))
     return right
-
-
-LAYOUTS: dict[int, dict[str, dict[str, int]]] = {  # by world size: sizes of the dimensions
-    1: {"plain": {}},
-    2: {"fsdp": {"shard": 2}, "tp": {"tp": 2}},
-    4: {
-        "fsdp": {"shard": 4},
-        "hsdp": {"replicate": 2, "shard": 2},
-        "fsdp-tp": {"shard": 2, "tp": 2},
-    },
-}
-
-
-def trained(layout: dict[str, int], seed: int) -> dict[str, Any]:
-    """A model with rows that do not divide evenly, distributed, and its optimizer after a step."""
-    torch.manual_seed(seed)
-    model: Any = nn.Sequential(nn.Linear(6, 10), nn.Linear(10, 7), nn.Linear(7, 3))
-    if layout:
-        mesh = init_device_mesh("cpu", tuple(layout.values()), mesh_dim_names=tuple(layout))
-        if "tp" in layout:
-            plan = {"0": ColwiseParallel(), "1": RowwiseParallel()}
-            parallelize_module(model, mesh["tp"], plan)
-        if "shard" in layout:
-            names = [name for name in layout if name != "tp"]
-            inner = mesh[tuple(names)] if len(names) < len(layout) else mesh
-            for layer in model:
-                fully_shard(layer, mesh=inner)
-            fully_shard(model, mesh=inner)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    model(torch.ones(2, 6)).square().sum().backward()
-    optimizer.step()
-    return {"model": model, "optimizer": optimizer}
-
-
-def whole(state: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """All tensors of a model and its optimizer, not distributed."""
-    tensors = dict(state["model"].state_dict())
-    for number, of_one in state["optimizer"].state_dict()["state"].items():
-        tensors |= {f"{number}.{name}": value for name, value in of_one.items()}
-    return {n: t.full_tensor() if isinstance(t, DTensor) else t for n, t in tensors.items()}
-
-
-def save_layouts(rank: int, folder: Path) -> Any:
-    for name, layout in LAYOUTS[dist.get_world_size()].items():
-        state = trained(layout, 1)
-        expected = whole(state)
-        path = folder.parent / "layouts" / f"{dist.get_world_size()}-{name}"
-        outcome = saved(path, state, differing="warn")
-        if outcome != [""]:
-            return outcome
-        if rank == 0:
-            torch.save(expected, path / "expected.pt")
-    return [""]
-
-
-def load_layouts(rank: int, folder: Path) -> Any:
-    """The pairs of layouts of which something came back in another way."""
-    wrong = []
-    for path in sorted((folder.parent / "layouts").iterdir()):
-        expected = torch.load(path / "expected.pt")
-        with Checkpointer(path, timeout=TIMEOUT_S) as checkpoints:
-            for name, layout in LAYOUTS[dist.get_world_size()].items():
-                state = trained(layout, 2)
-                checkpoints.load(state)
-                found = whole(state)
-                if found.keys() != expected.keys() or not all(
-                    torch.equal(found[key], expected[key]) for key in expected
-                ):
-                    wrong.append([path.name, name])
-    return wrong
 
 
 def main(rank: int, world_size: int, root: Path, scenarios: list[str]) -> None:
