@@ -38,7 +38,7 @@ KINDS = {
         r"rank 1 .*MemoryError",
     ),
     "descriptors": (
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40)); x = [*map(open, ['/dev/null'] * 40)]",
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40)); x = [*map(open, [os.devnull] * 40)]",
         r"rank 1 .*Too many open files",
     ),
     "no imports": (

@@ -148,11 +148,22 @@ def other_python(folder: Path, content: str) -> str:
     return str(path)
 
 
+# As wrappers in Python do, such as that of conda.
+CLOSES = """exec {python} -c '
+import subprocess, sys
+sys.exit(subprocess.run([sys.executable, *sys.argv[1:]]).returncode)' "$@"
+"""
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
         ('exec {python} -S -E "$@"', ("msgspec", "pip install")),
-        ("echo undaunted asks: 3 8 1", ("Python 3.8", "3.11")),
+        ("echo undaunted asks: 3 8 1 1", ("Python 3.8", "3.11")),
+        (
+            CLOSES,
+            ("closes the descriptors", "close_fds"),
+        ),
         ("echo hello; echo cannot load the image >&2; exit 7", ("7", "cannot load the image")),
     ],
 )
