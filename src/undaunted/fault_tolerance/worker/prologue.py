@@ -18,6 +18,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
+from undaunted.fault_tolerance.function_call import caller_path
 from undaunted.fault_tolerance.worker.preload import parsed, program_file
 
 if TYPE_CHECKING:
@@ -215,6 +216,12 @@ class _Reader:
             self._places = [cwd, *sys.path]
             self._shadows(cwd)
             self._import(f"{target}.__main__", _ALWAYS)
+            return
+        if (places := caller_path(target)) is not None:
+            # The function's process has made its imports, and its variables are inherited.
+            for place in places:
+                if place not in sys.path:
+                    self._shadows(place or cwd)
             return
         path = program_file(kind, target, cwd)
         if path is None:
