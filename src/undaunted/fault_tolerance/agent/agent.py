@@ -597,8 +597,6 @@ class Agent:
         passed = [] if everywhere else self._workers.pass_on(number)
         ranks = [self._this_round().rank(local_rank) for local_rank in passed]
         self._scribe.programs_signal(signal.Signals(number).name, ranks, everywhere=everywhere)
-        if everywhere or passed:
-            self._post(m.ProgramsSignal())
 
     def _front_ends(self, number: int) -> None:
         self._scribe.launcher_ends(signal.Signals(number).name)
