@@ -210,7 +210,8 @@ def test_alone(tmp_path: Path) -> None:
     assert "saves 5" in ended.stdout
 
 
-# Rank 1 finds that its result may be wrong; the others learn it by a file, as by a collective.
+# Rank 1 finds that its result may be wrong, and all learn it by files, as by a collective: nobody
+# goes on before all ranks have come there.
 SUSPICIOUS = """
     import os, sys, time
     from pathlib import Path
@@ -223,13 +224,14 @@ SUSPICIOUS = """
         print(f"rank {rank} is on slot {slot}", flush=True)
         with session.step(0):
             pass
-        verdict = Path("verdict-" + os.environ["TORCHELASTIC_RESTART_COUNT"])
-        if rank == 1:
-            verdict.with_suffix(".new").write_text("bad" if slot in bad else "good")
-            verdict.with_suffix(".new").rename(verdict)
-        while not verdict.exists():
+        start, world_size = os.environ["TORCHELASTIC_RESTART_COUNT"], int(os.environ["WORLD_SIZE"])
+        mine = Path(f"verdict-{start}-{rank}")
+        mine.with_suffix(".new").write_text("bad" if rank == 1 and slot in bad else "good")
+        mine.with_suffix(".new").rename(mine)
+        verdicts = [Path(f"verdict-{start}-{one}") for one in range(world_size)]
+        while not all(verdict.exists() for verdict in verdicts):
             time.sleep(0.01)
-        if verdict.read_text() == "bad":
+        if "bad" in [verdict.read_text() for verdict in verdicts]:
             why = StopReason[os.environ.get("WHY", "SUSPECT")]
             session.stop_here(why, 0, rank=1 if rank == 1 else None, text="the loss is 1e30")
             assert session.should_stop(1)
