@@ -275,3 +275,17 @@ def test_each_node_is_a_task_of_an_array(
     assert job.end() == 0, job.text
     with coordinator.stderr:
         assert coordinator.wait(60) == 0, coordinator.stderr.read().decode()
+
+
+def test_a_task_of_a_sweep_goes_back_to_the_queue_alone(
+    submit: Callable[..., Job], cluster: Cluster, script: Path
+) -> None:
+    """The last task of an array has the array's id: Slurm would take it for all tasks."""
+    job = submit("train.sbatch", "train.py", options=("--array=0-1", "--nodes=1"), PORT="")
+    job.wait_for(r"(?s)^rank 1/2 round 0 .*^rank 1/2 round 0 ")
+    cluster.run("scancel", "--signal=TERM", f"{job.id}_1")
+    job.wait_for(r"^rank 1/2 round 0 .* again 1$")
+    (script / "finish").touch()
+    assert job.end() == 0, job.text
+    assert job.text.count("preempted (exit code 75)") == 1
+    assert len(re.findall(r"^rank 1/2 round 0 .* again 0$", job.text, re.MULTILINE)) == 2
