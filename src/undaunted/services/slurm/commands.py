@@ -52,7 +52,7 @@ async def list_jobs(users: str, partitions: str) -> list[Listed]:
     words = [f"--Format={','.join(f'{field}:{mark}' for field in _FIELDS)}"]
     words += [f"--user={users}"] if users else []
     words += [f"--partition={partitions}"] if partitions else []
-    return list(read_jobs(await _run("squeue", "--noheader", "--states=all", *words), mark))
+    return list(read_jobs(await ask("squeue", "--noheader", "--states=all", *words), mark))
 
 
 def read_jobs(text: str, mark: str) -> Iterator[Listed]:
@@ -104,7 +104,7 @@ async def look_up(ids: Iterable[str]) -> dict[str, str]:
     """
     words = ("--noheader", "--parsable2", "--allocations", "--format=JobID,State")
     try:
-        text = await _run("sacct", *words, f"--jobs={','.join(ids)}")
+        text = await ask("sacct", *words, f"--jobs={','.join(ids)}")
     except SlurmError as error:
         if _NO_ACCOUNTING in str(error):
             return {}
@@ -131,7 +131,7 @@ def _beginning(text: str, longest: int = 80) -> str:
     return one_line(text[: 4 * longest], longest=longest)
 
 
-async def _run(program: str, *words: str) -> str:
+async def ask(program: str, *words: str) -> str:
     """Return what a command prints.
 
     Raises:
