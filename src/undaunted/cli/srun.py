@@ -299,6 +299,9 @@ async def _requeue(here: Allocation, decided: Next) -> None:
     try:
         shown = await ask("scontrol", "--oneliner", "show", "job", here.name)
         about = dict(word.split("=", 1) for word in shown.split() if "=" in word)
+        if (state := about.get("JobState", "")) != "RUNNING":
+            _say(f"not queued again by this script: for Slurm the job is {state} already")
+            return
         if about.get("BatchFlag") == "0":
             _say("not queued again: this is no batch script; start it again yourself")
             return

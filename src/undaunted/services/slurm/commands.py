@@ -164,7 +164,7 @@ async def ask(program: str, *words: str) -> str:
         raise
     complaint = _beginning(complaints.decode(errors="replace"), longest=200)
     # squeue exits with 0 when a user does not exist, and shows nothing.
-    if process.returncode or (complaint and not output):
+    if process.returncode or (complaint and not output and program == "squeue"):
         raise SlurmError(f"{program}: {complaint or f'exit code {process.returncode}'}")
     return output.decode(errors="replace")
 
