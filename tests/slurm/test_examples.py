@@ -176,8 +176,8 @@ def test_a_job_that_was_preempted_goes_back_to_the_queue(
 @pytest.mark.parametrize(
     ("reason", "line"),
     [
-        ("SUSPECT", "suspect (exit code 16): rank 1 (node n2) "),
-        ("STRAGGLER", "straggler (exit code 18): rank 1 (node n2) "),
+        ("SUSPECT", "[undaunted] suspect (exit code 16): rank 1 (node n2) "),
+        ("STRAGGLER", "[undaunted] straggler (exit code 18): rank 1 (node n2) "),
     ],
 )
 def test_a_job_goes_on_without_the_node_that_is_to_blame(
@@ -204,7 +204,7 @@ def test_a_job_ends_where_there_are_not_enough_other_nodes(
     options = ("--nodes=3",)
     job = submit("train.sbatch", "train.py", options=options, REASON="SUSPECT", RANKS_PER_NODE="1")
     assert job.end() == 16, job.text
-    assert "not requeued: without n3 there are no 3 nodes for it" in job.text
+    assert "not queued again: without n3 there are no 3 nodes for it" in job.text
     assert ranks(job, "again") == set()
     assert job.shown()["JobState"] == "FAILED"
 
@@ -214,7 +214,7 @@ def test_a_job_that_wants_to_start_again_goes_back_to_the_queue(
 ) -> None:
     job = submit("train.sbatch", "train.py", REASON="DEADLINE", RANKS_PER_NODE="1")
     assert job.end() == 0, job.text
-    assert "\npreempted (exit code 75): " in job.text
+    assert "\n[undaunted] preempted (exit code 75): " in job.text
     assert len(ranks(job, "again")) == 2
 
 
@@ -229,17 +229,20 @@ def test_a_job_with_a_result_that_is_not_to_be_used_ends(
     assert state["Comment"].startswith("invalid (exit code 17): rank 0 (node n1) ")
 
 
-def test_several_launchers_on_a_node_are_refused(submit: Callable[..., Job], script: Path) -> None:
+def test_one_launcher_on_a_node_whatever_the_script_asks_for(
+    submit: Callable[..., Job], script: Path
+) -> None:
+    (script / "finish").touch()
     job = submit("train.sbatch", "train.py", options=("--ntasks-per-node=2",))
-    assert job.end() == 2
-    assert "SLURM_TASKS_PER_NODE is 2(x2)" in job.text
+    assert job.end() == 0, job.text
+    assert sorted(re.findall(r"^rank (\d)/4 round 0 ", job.text, re.MULTILINE)) == list("0123")
 
 
 def test_a_job_in_an_allocation(cluster: Cluster, script: Path) -> None:
     (script / "finish").touch()
-    port = str(free_ports(2))
-    command = ["salloc", "--nodes", "2", "--no-kill", EXAMPLES / "interactive.sh", "train.py"]
-    text = cluster.run(*command, cwd=script, PORT=port, RANKS_PER_NODE="2", OMP_NUM_THREADS="1")
+    undaunted = ["undaunted", "srun", "--port", str(free_ports(2)), "--nproc-per-node", "2"]
+    command = ["salloc", "--nodes", "2", "--no-kill", *undaunted, "train.py"]
+    text = cluster.run(*command, cwd=script, OMP_NUM_THREADS="1")
     assert "rank 3/4 round 0 node 1 task 1 again 0" in text
     assert text.count("finished: every rank exited with 0") == 2
 

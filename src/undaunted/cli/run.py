@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.simulated_faults import GpuFailure
     from undaunted.health.check import Settings
 
-_SIMPLE = {75: 0, 16: 1, 17: 1, 18: 1, 93: 1}  # exit codes of jobs as others have them
+_SIMPLE = {75: 0, 16: 1, 17: 1, 18: 1, 19: 1, 93: 1}  # exit codes of jobs as others have them
 _NO_NAME = "none"  # of several launchers: none knows when the others were started
 _STDOUT = 1  # bits of --redirects and --tee
 _STDERR = 2

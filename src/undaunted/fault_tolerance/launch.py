@@ -59,7 +59,7 @@ class LaunchError(RuntimeError):
     Attributes:
         exit_code: what `undaunted run` ends with, see docs/exit-codes.md.
         outcome: ``failed``, ``preempted``, ``excluded``, ``no_restart``, ``suspect``, ``invalid``,
-            ``straggler``; "" if nothing was started.
+            ``straggler``, ``too_few_nodes``; "" if nothing was started.
         rank: global rank of the first cause, None if no rank of this node is to blame.
         message: the verdict in one line, or why the job ended; of several nodes, the first cause
             wherever it was.

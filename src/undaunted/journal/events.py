@@ -555,7 +555,8 @@ class LastCopy(Event, tag="last_copy", frozen=True, kw_only=True):
 class JobEnded(Event, tag="job_ended", frozen=True, kw_only=True):
     """The job is over; only ``last_copy`` comes later.
 
-    ``outcome``: finished, failed, preempted, excluded, no_restart, suspect, invalid, straggler.
+    ``outcome``: finished, failed, preempted, excluded, no_restart, suspect, invalid, straggler,
+    too_few_nodes.
 
     ``alone``: this node has ended by itself; what became of the job, it does not know.
     """

@@ -29,6 +29,7 @@ class Outcome(enum.Enum):
     SUSPECT = "suspect"
     INVALID = "invalid"
     STRAGGLER = "straggler"
+    TOO_FEW_NODES = "too_few_nodes"
 
     @property
     def exit_code(self) -> int:
@@ -45,6 +46,7 @@ _EXIT_CODES = {
     Outcome.SUSPECT: 16,
     Outcome.INVALID: 17,
     Outcome.STRAGGLER: 18,
+    Outcome.TOO_FEW_NODES: 19,
 }
 
 

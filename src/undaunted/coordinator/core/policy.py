@@ -865,7 +865,7 @@ class JobPolicy:
             cause = self.blame.first_cause
             why = self._why if cause is None else cause.text
             reason += f"; round {self.round} had been stopped because of this: {why}"
-        return self._end(self.after or Ending(m.Outcome.FAILED, reason))
+        return self._end(self.after or Ending(m.Outcome.TOO_FEW_NODES, reason))
 
     def _prepare_timed_out(self, silent: Collection[str]) -> list[m.Command]:
         """The table has been waited for long enough: go on without nodes that do not confirm it."""
