@@ -15,7 +15,6 @@ import pytest
 
 from tests.e2e.launcher import wait_until_gone
 from tests.ports import free_ports
-from tests.slurm.cluster import EXAMPLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -160,12 +159,13 @@ def test_a_job_that_is_cancelled_may_save(
     assert outcomes(job) == {"n1": "preempted", "n2": "preempted"}
 
 
+@pytest.mark.parametrize("only", ["--signal=TERM", "--batch --signal=TERM"])
 def test_a_job_that_was_preempted_goes_back_to_the_queue(
-    submit: Callable[..., Job], cluster: Cluster, script: Path
+    submit: Callable[..., Job], cluster: Cluster, script: Path, only: str
 ) -> None:
     job = submit("train.sbatch", "train.py")
     running(job, 4)
-    cluster.run("scancel", "--signal=TERM", job.id)
+    cluster.run("scancel", *only.split(), job.id)
     running(job, 4, again=1)
     (script / "finish").touch()
     assert job.end() == 0, job.text
@@ -245,6 +245,19 @@ def test_a_job_in_an_allocation(cluster: Cluster, script: Path) -> None:
     text = cluster.run(*command, cwd=script, OMP_NUM_THREADS="1")
     assert "rank 3/4 round 0 node 1 task 1 again 0" in text
     assert text.count("finished: every rank exited with 0") == 2
+
+
+def test_a_job_without_enough_nodes_goes_back_to_the_queue(
+    submit: Callable[..., Job], cluster: Cluster, script: Path
+) -> None:
+    job = submit("train.sbatch", "--rdzv-conf", "join_timeout=3", "train.py")
+    running(job, 4)
+    for pid in launchers("n2", script):
+        os.kill(pid, signal.SIGKILL)
+    running(job, 4, again=1)
+    (script / "finish").touch()
+    assert job.end() == 0, job.text
+    assert "too_few_nodes (exit code 19): nothing else came within 3 s" in job.text
 
 
 def test_each_node_is_a_task_of_an_array(
