@@ -152,7 +152,7 @@ def test_ranks_that_were_not_there_keep_what_they_have_and_say_so(
     assert all(one["data"] and one["optimizer"] and not one["heard"] for one in there)
     assert (new["number"], new["large"], new["optimizer"]) == (-1, -1, False)
     assert len(new["heard"]) == 4
-    assert all("no state of rank 2" in line and "ranks 0, 1" in line for line in new["heard"])
+    assert all("no state of rank 2" in line and "ranks 0-1" in line for line in new["heard"])
 
 
 def test_states_of_ranks_that_are_gone_are_named(of_two: Outcomes, folder: Path) -> None:

@@ -8,6 +8,9 @@ from pathlib import Path
 _ROOT = Path("/")
 _DEEPEST = 32
 _MOST_BYTES = 1 << 16
+UNLIMITED = 1 << 60  # version 1 writes a number near 2^63 where there is no limit of memory
+_SUM = "total_"  # version 1 has the numbers of a group, and with those below
+_CACHES = ("inactive_file", "active_file")
 
 
 def own_groups(root: Path = _ROOT) -> dict[str, str]:
@@ -68,6 +71,35 @@ def usable_cpus(root: Path = _ROOT) -> int:
     return allowed if quota is None else min(allowed, quota)
 
 
+def memory_left(root: Path = _ROOT) -> int | None:
+    """Return how many bytes the limits of our groups leave, None where there is no limit.
+
+    What can be given up counts as left: file caches, and what swap has room for.
+
+    Args:
+        root: see `own_groups`.
+    """
+    found = [
+        left
+        for controller, most, now, prefix in (
+            ("", "memory.max", "memory.current", ""),
+            ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", _SUM),
+        )
+        for group in own_directories(controller, root)
+        if (left := _left(group / most, group / now, group / "memory.stat", prefix)) is not None
+    ]
+    return min(found) + (keyed(root / "proc/meminfo", "SwapFree:", 1024) or 0) if found else None
+
+
+def keyed(path: Path, key: str, unit: int = 1) -> int | None:
+    """Return the number behind a word at the beginning of a line, None if there is none."""
+    for line in _text(path).splitlines():
+        words = line.split()
+        if len(words) > 1 and words[0] == key and words[1].isdecimal():
+            return int(words[1]) * unit
+    return None
+
+
 def _quota(words: list[str]) -> int | None:
     """Read a limit and its period; "max" and -1 are none."""
     if len(words) != 2 or not all(word.isascii() and word.isdigit() for word in words):
@@ -88,43 +120,9 @@ def _text(path: Path) -> str:
         return ""
 
 
-def memory_left(root: Path = _ROOT) -> int | None:
-    """Return how many bytes the limits of our groups leave, None where there is no limit.
-
-    What can be given up counts as left: file caches, and what swap has room for.
-
-    Args:
-        root: see `own_groups`.
-    """
-    found = [
-        left
-        for controller, most, now, prefix in (
-            ("", "memory.max", "memory.current", ""),
-            ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", _SUM),
-        )
-        for group in own_directories(controller, root)
-        if (left := _left(group / most, group / now, group / "memory.stat", prefix)) is not None
-    ]
-    return min(found) + keyed(root / "proc/meminfo", "SwapFree:", 1024) if found else None
-
-
-def keyed(path: Path, key: str, unit: int = 1) -> int:
-    """Return the number behind a word at the beginning of a line, 0 if there is none."""
-    for line in _text(path).splitlines():
-        words = line.split()
-        if len(words) > 1 and words[0] == key and words[1].isdecimal():
-            return int(words[1]) * unit
-    return 0
-
-
-_SUM = "total_"  # version 1 has the numbers of a group, and with those below
-_CACHES = ("inactive_file", "active_file")
-_UNLIMITED = 1 << 60  # version 1 writes a number near 2^63
-
-
 def _left(most: Path, now: Path, stat: Path, prefix: str) -> int | None:
     limit, used = _text(most).strip(), _text(now).strip()
-    if not limit.isdecimal() or not used.isdecimal() or int(limit) >= _UNLIMITED:
+    if not limit.isdecimal() or not used.isdecimal() or int(limit) >= UNLIMITED:
         return None
-    caches = sum(keyed(stat, f"{prefix}{cache}") for cache in _CACHES)
+    caches = sum(keyed(stat, f"{prefix}{cache}") or 0 for cache in _CACHES)
     return max(0, int(limit) - max(0, int(used) - caches))

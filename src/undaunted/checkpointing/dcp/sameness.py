@@ -13,6 +13,7 @@ from torch.distributed.checkpoint import DefaultSavePlanner
 from torch.distributed.checkpoint.planner import WriteItemType
 from torch.distributed.tensor import DTensor
 
+from undaunted.base.text import name_ranks
 from undaunted.checkpointing.dcp import digests
 from undaunted.checkpointing.dcp.packed import is_packed
 from undaunted.checkpointing.errors import SaveError
@@ -314,9 +315,8 @@ def _text(kind: str | tuple[str, object, object]) -> str:
     return f"{form} {str(dtype).removeprefix('torch.')} {tuple(size)}"  # type: ignore[arg-type]
 
 
-def _listed(ranks: list[int]) -> str:
-    more = f" and {len(ranks) - _NAMED} more" if len(ranks) > _NAMED else ""
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks[:_NAMED]))}{more}"
+def _listed(ranks: Sequence[int]) -> str:
+    return name_ranks(ranks, _NAMED)
 
 
 def _ranks_of(plans: Sequence[SavePlan], name: str) -> list[int]:

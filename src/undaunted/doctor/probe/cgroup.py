@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from undaunted.base.cgroups import own_directories
+from undaunted.base.cgroups import UNLIMITED, keyed, own_directories
 from undaunted.doctor.facts import Cgroup
 from undaunted.doctor.probe.kernel import ROOT, read_text
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-_UNLIMITED = 1 << 60  # version 1 writes a number near 2^63
 
 
 class _Names(NamedTuple):
@@ -44,7 +42,7 @@ def _memory(groups: list[Path], names: _Names) -> dict[str, int | None]:
     limited = [
         (most, group)
         for group in groups
-        if (most := _number(group / names.most)) is not None and most < _UNLIMITED
+        if (most := _number(group / names.most)) is not None and most < UNLIMITED
     ]
     if not limited:
         return {}
@@ -52,8 +50,8 @@ def _memory(groups: list[Path], names: _Names) -> dict[str, int | None]:
     now = _number(group / names.now)
     if now is not None:
         # What files have left in the cache is given up when memory is needed.
-        now = max(0, now - (_keyed(group / "memory.stat", names.inactive) or 0))
-    kills = _keyed(group / names.events, "oom_kill")
+        now = max(0, now - (keyed(group / "memory.stat", names.inactive) or 0))
+    kills = keyed(group / names.events, "oom_kill")
     return {"memory_max": most, "memory_now": now, "oom_kills": kills}
 
 
@@ -70,11 +68,3 @@ def _pids(groups: list[Path]) -> dict[str, int | None]:
 def _number(path: Path) -> int | None:
     text = read_text(path) or ""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else None
-
-
-def _keyed(path: Path, key: str) -> int | None:
-    for line in (read_text(path) or "").splitlines():
-        words = line.split()
-        if len(words) == 2 and words[0] == key and words[1].isdecimal():
-            return int(words[1])
-    return None

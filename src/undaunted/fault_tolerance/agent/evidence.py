@@ -156,7 +156,7 @@ async def _answer(local_rank: int, pipes: StackPipes, deadline: float) -> str:
             await wait_for(readable.wait(), min(left, QUIET_S) if text else left)
             text += pipes.drain(local_rank)
             readable.clear()
-    except TimeoutError:  # two classes until Python 3.11
+    except TimeoutError:
         pass
     finally:
         loop.remove_reader(fd)

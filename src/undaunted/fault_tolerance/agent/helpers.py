@@ -109,7 +109,7 @@ class Helpers:
         """Wait until all have ended, as long as they have at most."""
         self.look()
         if self._helpers:
-            with contextlib.suppress(TimeoutError, asyncio.TimeoutError):
+            with contextlib.suppress(TimeoutError):
                 await wait_for(self._gone.wait(), UNDISTURBED_S + self._term_s + _GONE_S)
 
     def close(self) -> None:

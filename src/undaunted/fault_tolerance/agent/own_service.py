@@ -67,7 +67,7 @@ class OwnService:
         if self._pidfd < 0:
             return
         process.signal_pidfd(self._pidfd, signal.SIGKILL)  # its programs die with it
-        with contextlib.suppress(asyncio.TimeoutError):
+        with contextlib.suppress(TimeoutError):
             await wait_for(self._ended.wait(), _KILL_S)
         if self._pidfd >= 0:
             self._forget()

@@ -113,5 +113,5 @@ class LogServer:
 
     async def _wait(self, timeout_s: float) -> None:
         if self._running is not None:
-            with contextlib.suppress(asyncio.TimeoutError):
+            with contextlib.suppress(TimeoutError):
                 await wait_for(self._ended.wait(), timeout_s)

@@ -276,8 +276,6 @@ class _Reader:
                 there = file if os.path.isfile(file) else None  # noqa: PTH113
                 self._module(there, [base], rest[1:], where)
                 return
-        if rest == ["__main__"] and origin is not None and not folders:
-            return  # a module that is no package
 
     def _shadows(self, folder: str) -> None:
         """Look for modules beside the program that hide others, which torch imports."""
@@ -398,7 +396,7 @@ class _File:
                 self._reader.add_directory()
             case ast.AugAssign(target=target, value=value):
                 self._scan(value, where)
-                self._store(target, "", where)
+                self._store(target, None, where)
             case ast.Delete(targets=targets):
                 for target in targets:
                     self._store(target, None, where, known=True)

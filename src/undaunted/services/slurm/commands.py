@@ -197,5 +197,5 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     """Kill what has not ended, with all that it has started."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    with contextlib.suppress(asyncio.TimeoutError):  # its pipes close when all of them are read
+    with contextlib.suppress(TimeoutError):  # its pipes close when all of them are read
         await wait_for(process.communicate(), _END_S)
