@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -180,6 +181,14 @@ def test_shards_of_a_class_of_their_own_come_back_as_such(of_two: Outcomes, fold
     ((refused, kind, _, _),) = run(folder, 1, "packed_shards")["packed_shards"]
     assert "w was saved as TwoTensor" in refused
     assert kind == "DTensor"
+
+
+@pytest.mark.skipif(
+    not importlib.util.find_spec("torch.distributed.checkpoint.protocol"),
+    reason="this torch has no CheckpointableTensor",
+)
+def test_tensors_of_which_attributes_say_the_parts(folder: Path) -> None:
+    assert run(folder, 2, "attributes")["attributes"] == [[True] * 9] * 2
 
 
 def test_tensors_that_say_themselves_which_parts_they_have(of_two: Outcomes) -> None:

@@ -259,7 +259,31 @@ def with_parts(ranges: list[tuple[int, int]], *, filled: bool) -> Any:
     return tensor
 
 
+def with_attributes(ranges: list[tuple[int, int]], *, filled: bool) -> Any:
+    """An ordinary tensor of which torch 2.14 and newer read in attributes which rows it has."""
+    whole = torch.arange(12.0).view(6, 2)
+    parts = [whole[start:end] for start, end in ranges]
+    local: Any = nn.Parameter(torch.cat(parts) if parts else torch.empty(0, 2))
+    if not filled:
+        nn.init.constant_(local, -1)
+    sizes = [(end - start, 2) for start, end in ranges]
+    starts = [sum(size for size, _ in sizes[:at]) for at in range(len(sizes))]
+    local.global_shape = (6, 2)
+    local.global_offsets = tuple((start, 0) for start, _ in ranges)
+    local.local_offsets = tuple((start, 0) for start in starts)
+    local.local_sizes = tuple(sizes)
+    return local
+
+
 def own_parts(rank: int, folder: Path) -> Any:
+    return loaded_otherwise(rank, folder, with_parts)
+
+
+def attributes(rank: int, folder: Path) -> Any:
+    return loaded_otherwise(rank, folder, with_attributes)
+
+
+def loaded_otherwise(rank: int, folder: Path, make: Any) -> Any:
     """Whether all comes back, saved with some parts and loaded with others."""
     splits: list[list[list[tuple[int, int]]]] = [
         [[(0, 6)], []],
@@ -269,13 +293,17 @@ def own_parts(rank: int, folder: Path) -> Any:
     right = []
     with Checkpointer(folder, timeout=TIMEOUT_S) as checkpoints:
         for step, split in enumerate(splits):
-            checkpoints.save(step, {"w": with_parts(split[rank], filled=True)})
+            checkpoints.save(step, {"w": make(split[rank], filled=True)})
             for other in splits:
-                state = {"w": with_parts(other[rank], filled=False)}
+                state = {"w": make(other[rank], filled=False)}
                 checkpoints.load(state, step=step)
-                expected = with_parts(other[rank], filled=True)
-                right.append(torch.equal(state["w"]._local_tensor, expected._local_tensor))
+                expected = make(other[rank], filled=True)
+                right.append(torch.equal(local_of(state["w"]), local_of(expected)))
     return right
+
+
+def local_of(tensor: Any) -> Any:
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
 def main(rank: int, world_size: int, root: Path, scenarios: list[str]) -> None:

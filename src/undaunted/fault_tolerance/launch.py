@@ -131,7 +131,7 @@ class elastic_launch:  # noqa: N801 - torch's name
         """
         run_id = self._config.run_id or new_run_id()
         with _own_directory() as directory:
-            env = environment(self._config)
+            env = environment()
             if callable(self._entrypoint):
                 from undaunted.fault_tolerance import function_call
 
@@ -168,7 +168,7 @@ def coordinate(config: LaunchConfig) -> tuple[int, str]:
     """
     with _own_directory() as directory:
         how = [*options(config, config.run_id), *settings(config, directory)]
-        code = _run(["coordinator", *how], environment(config), directory / _STDERR)
+        code = _run(["coordinator", *how], environment(), directory / _STDERR)
         return code, _last_line(directory / _STDERR)
 
 

@@ -23,7 +23,12 @@ from undaunted.checkpointing.dcp import containers, states
 from undaunted.checkpointing.dcp.containers import TUPLE, Node
 from undaunted.checkpointing.dcp.reads import listed
 from undaunted.checkpointing.dcp.stateful import is_stateful
-from undaunted.checkpointing.dcp.torch_private import flattened
+from undaunted.checkpointing.dcp.torch_private import (
+    empty_like,
+    flattened,
+    says_parts,
+    whole_shape,
+)
 from undaunted.checkpointing.errors import CheckpointError, SaveError, StructureError
 from undaunted.checkpointing.per_rank import PerRank
 
@@ -344,15 +349,16 @@ class Filling:
         if owner is None or not isinstance(stored, TensorStorageMetadata):
             return None
         now, dtype = self._now.get(name), stored.properties.dtype
-        if isinstance(now, torch.Tensor) and not is_lazy(now) and now.shape == stored.size:
+        if isinstance(now, torch.Tensor) and not is_lazy(now) and whole_shape(now) == stored.size:
             alike = now.dtype == dtype and now.layout == stored.properties.layout
             if alike and not _repeats(now) and self._memory.claim(now, owner):
                 return now
-            return torch.empty_like(now, dtype=dtype) if isinstance(now, DTensor) else None
+            parted = isinstance(now, DTensor) or says_parts(now)
+            return empty_like(now, dtype) if parted else None
         parameter = self._parameter(path, owner)
-        if parameter is not None and parameter.shape == stored.size and len(stored.size):
+        if parameter is not None and whole_shape(parameter) == stored.size and len(stored.size):
             # the moments of an optimizer are distributed as the parameter is
-            return torch.empty_like(parameter.detach(), dtype=dtype)
+            return empty_like(parameter, dtype)
         return None
 
     def _parameter(self, path: Path, owner: _Owner) -> torch.Tensor | None:

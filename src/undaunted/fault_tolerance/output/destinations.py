@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import select
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -143,11 +144,12 @@ def tee_entries(
     config: RunConfig, local_rank: int, rank: int, output: RankOutput
 ) -> list[TeeEntry]:
     """Files of a rank whose lines are copied to the console."""
-    prefix = config.local_prefix
+    prefix = config.log_line_prefix_template
     for name, value in (
         ("role_name", one_line(config.role)),
         ("local_rank", str(local_rank)),
         ("rank", str(rank)),
+        ("hostname", socket.gethostname()),
     ):
         prefix = prefix.replace("${" + name + "}", value)
     return [
