@@ -181,6 +181,35 @@ def test_ranks_that_do_not_ask_get_the_signal(tmp_path: Path) -> None:
     assert "told by a signal" in launcher.text
 
 
+def test_a_rank_that_comes_to_its_session_when_another_one_has_stopped_saves_too(
+    tmp_path: Path,
+) -> None:
+    script = """
+        import os, sys, time
+        from pathlib import Path
+        from undaunted.training import Session, StopReason
+        rank, first = int(os.environ["RANK"]), Path("pid")
+        def first_has_ended():
+            return first.exists() and not Path("/proc", first.read_text()).exists()
+        while rank and not first_has_ended():
+            time.sleep(0.01)
+        time.sleep(0.5 * rank)  # its imports take longer
+        with Session(save=lambda i: print(f"rank {rank} saves {i}", flush=True)) as session:
+            with session.step(0):
+                pass
+            if rank == 0:
+                first.with_suffix(".new").write_text(str(os.getpid()))
+                first.with_suffix(".new").rename(first)
+            session.stop_here(StopReason.REQUESTED, 0, rank=rank)
+        sys.exit(session.exit_code)
+    """
+    with launched(tmp_path, script, "--nproc-per-node", "2") as launcher:
+        assert launcher.finish() == 75, launcher.text
+        ends = {end["rank"]: end.get("signal") for end in launcher.events("rank_exited")}
+    assert launcher.text.count("saves 0") == 2
+    assert ends == {0: None, 1: None}
+
+
 @pytest.mark.torch
 def test_under_torchrun(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
@@ -210,7 +239,8 @@ def test_alone(tmp_path: Path) -> None:
     assert "saves 5" in ended.stdout
 
 
-# Rank 1 finds that its result may be wrong; the others learn it by a file, as by a collective.
+# Rank 1 finds that its result may be wrong; the others learn it by a file, as by a collective, in
+# which all take part.
 SUSPICIOUS = """
     import os, sys, time
     from pathlib import Path
@@ -223,7 +253,11 @@ SUSPICIOUS = """
         print(f"rank {rank} is on slot {slot}", flush=True)
         with session.step(0):
             pass
-        verdict = Path("verdict-" + os.environ["TORCHELASTIC_RESTART_COUNT"])
+        attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+        Path(f"begun-{attempt}-{rank}").touch()
+        while len(list(Path().glob(f"begun-{attempt}-*"))) < int(os.environ["WORLD_SIZE"]):
+            time.sleep(0.01)
+        verdict = Path(f"verdict-{attempt}")
         if rank == 1:
             verdict.with_suffix(".new").write_text("bad" if slot in bad else "good")
             verdict.with_suffix(".new").rename(verdict)

@@ -649,7 +649,7 @@ EVENTS = st.one_of(
     st.just(m.TreeEmpty()),
     st.builds(
         m.TimerFired,
-        st.sampled_from(["settle", "linger", "grace", "agree", "unkillable", "clearing"]),
+        st.sampled_from(["settle", "linger", "grace", "agree", "left", "unkillable", "clearing"]),
         st.integers(0, 4),
     ),
     st.just(m.KillNow()),
@@ -804,12 +804,13 @@ def test_nobody_is_signalled_before_it_is_known_who_asks() -> None:
     assert machine.handle(m.TimerFired("agree", 0)) == []
 
 
-def test_ranks_that_never_ask_are_signalled_when_another_one_has_stopped() -> None:
+def test_ranks_that_never_ask_are_signalled_some_time_after_another_one_has_stopped() -> None:
     machine = running(slots=3)
     machine.handle(AGREE)
     assert machine.handle(m.Agreed(0, ask=True)) == []
     assert machine.handle(m.TimerFired("agree", 0)) == []
-    assert machine.handle(m.RankExited(1, 0)) == [m.SignalRanks((0, 2), 15, agree=True)]
+    assert machine.handle(m.RankExited(1, 0)) == [m.SetTimer("left", n.AGREE_S)]
+    assert machine.handle(m.TimerFired("left", 0)) == [m.SignalRanks((0, 2), 15, agree=True)]
 
 
 def test_where_nothing_is_heard_ranks_that_never_ask_get_their_signal() -> None:
@@ -850,7 +851,7 @@ def test_a_code_of_a_rank_that_has_stopped_is_no_failure() -> None:
     machine = running()
     machine.handle(AGREE)
     machine.handle(m.Agreed(0, ask=True))
-    assert machine.handle(m.RankExited(0, 75)) == [m.SignalRanks((1,), 15, agree=True)]
+    assert machine.handle(m.RankExited(0, 75)) == [m.SetTimer("left", n.AGREE_S)]
 
 
 def test_ranks_that_were_to_save_and_have_not_ended_in_time_are_reported() -> None:

@@ -41,7 +41,8 @@ SETTLE_S = 0.1
 # How long a rank that has announced its exception may take to end by itself, printing its traceback
 # and running its atexit handlers, before it gets the signal that its siblings get at once.
 LINGER_S = 0.5
-# How long it may take to know after which iteration ranks stop, before others get their signal.
+# How long it may take to know after which iteration ranks stop, before others get their signal; and
+# how long a rank has, once another one has stopped and ended, to come to its session.
 AGREE_S = 3.0
 # How long a killed process may take to vanish before it is reported as unkillable (D state).
 UNKILLABLE_AFTER_S = 10.0
@@ -772,6 +773,8 @@ class Node:
                 return [*self._late(), *self._kill()]
             case "agree":
                 return [] if self._asks else self._signal_who_never_asks()
+            case "left":
+                return self._signal_who_never_asks()
             case "unkillable" if self.state is State.KILLING:
                 return self._tree_gone(unkillable=True)
             case "clearing" if self.state is State.CLEARING:
@@ -793,13 +796,11 @@ class Node:
         return tuple(rank for rank in self.alive if rank not in self._errored)
 
     def _ended_while_others_stop(self, event: RankExited) -> list[Command]:
-        signals = self._signal_who_never_asks() if self._asks else []
-        if event.code >= 0:  # its own word for a stop
-            return signals
-        return [
-            *self._failed_while_it_stopped(event.local_rank, describe_exit(event.code)),
-            *signals,
-        ]
+        failed: list[Command] = []
+        if event.code < 0:  # others are its own word for a stop
+            failed = self._failed_while_it_stopped(event.local_rank, describe_exit(event.code))
+        # Who does not ask yet may be importing.
+        return [*failed, SetTimer("left", AGREE_S)] if self._asks else failed
 
     def _failed_while_it_stopped(self, local_rank: int, detail: str) -> list[Command]:
         """Nobody has signalled this rank: others may wait for it in vain, before they can save."""
@@ -815,7 +816,7 @@ class Node:
         return [SayLate(tuple(self.alive), self._grace_s)]
 
     def _signal_who_never_asks(self) -> list[Command]:
-        """Where ranks were to agree: the others have stopped, or nothing was heard."""
+        """Where ranks were to agree: another one has left, or nothing was heard."""
         ranks = self._not_leaving()
         if not self._agrees or self._stop is None or not ranks:
             return []
