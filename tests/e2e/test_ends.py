@@ -688,6 +688,56 @@ def test_a_helper_in_a_session_of_its_own_may_work_on_after_its_rank(
         assert not alive(pid)
 
 
+@pytest.mark.parametrize("session", [False, True])
+def test_a_rank_with_a_helper_may_raise_when_its_peer_is_gone(
+    tmp_path: Path, session: bool
+) -> None:
+    """As wandb: it writes the end of its file only if its rank says so as the interpreter ends."""
+    script = """
+        import atexit, contextlib, os, signal, socket, subprocess, sys, time
+        from undaunted.training import Session
+        logger = '''
+        import sys
+        print("up", flush=True)
+        if sys.stdin.read() == "end":
+            open("written", "w").close()
+        '''
+        def finish():
+            time.sleep(0.7)  # it has much to write
+            helper.communicate("end")
+        with Session() if sys.argv[1] == "True" else contextlib.nullcontext():
+            if os.environ["TORCHELASTIC_RESTART_COUNT"] == "1":
+                sys.exit()
+            with socket.socket(socket.AF_UNIX) as peer:
+                if os.environ["RANK"] == "1":
+                    while peer.connect_ex("socket"):
+                        time.sleep(0.01)
+                    peer.recv(1)
+                    if os.fork() == 0:
+                        time.sleep(600)  # a loader's worker, which holds the connection as well
+                    os.kill(os.getpid(), signal.SIGKILL)
+                helper = subprocess.Popen([sys.executable, "-c", logger], text=True,
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+                helper.stdout.readline()
+                atexit.register(finish)
+                peer.bind("socket")
+                peer.listen()
+                with peer.accept()[0] as other:
+                    other.send(b"x")
+                    other.recv(1)
+                    time.sleep(0.2)  # the rest of its step
+                    raise RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer")
+    """
+    options = ("--nproc-per-node", "2", "--max-restarts", "1")
+    with launched(tmp_path, script, *options, args=(str(session),)) as launcher:
+        assert launcher.finish() == 0, launcher.text
+        ends = {end["rank"]: end for end in launcher.events("rank_exited") if end["round"] == 0}
+        (verdict,) = launcher.events("verdict")
+    assert (tmp_path / "written").exists()
+    assert (ends[0].get("signal"), ends[0]["exit_code"]) == (None, 1)
+    assert verdict["rank"] == 1
+
+
 def test_a_helper_that_does_not_end_is_ended_with_the_job(tmp_path: Path) -> None:
     options = ("--nproc-per-node", "1", "--workers-stop-timeout", "1")
     with launched(tmp_path, LOGGER, *options, args=("success", "stubborn")) as launcher:

@@ -249,6 +249,34 @@ def test_a_rank_that_announced_its_exception_may_end_by_itself_for_a_while() -> 
     assert machine.handle(m.TimerFired("linger", 0)) == [m.SignalRanks((0,), 15)]
 
 
+HELPED = m.StopRound(0, grace_s=2.0, signal=15, failed=True, helped=(0, 1))
+
+
+def test_a_rank_with_a_helper_has_time_to_notice_that_another_one_has_failed() -> None:
+    machine = running(4)
+    machine.handle(m.RankExited(3, -9))
+    commands = machine.handle(HELPED)
+    assert m.SignalRanks((2,), 15) in commands
+    assert m.SetTimer("raise", n.RAISE_S) in commands
+    assert m.EndOrphans() in commands
+    assert machine.handle(m.RankExited(2, -15)) == [m.EndOrphans()]
+    grace = m.SetTimer("grace", 2.0)
+    assert machine.handle(m.RankErrored(0, "connection closed by peer")) == [grace]
+    assert machine.handle(m.RankErrored(0, "connection closed by peer")) == []
+    assert machine.handle(m.TimerFired("raise", 0)) == [m.SignalRanks((1,), 15), grace]
+    assert machine.handle(m.RankErrored(1, "told to end")) == []
+    assert m.SignalTree(9) in machine.handle(m.TimerFired("grace", 0))
+
+
+def test_a_rank_with_a_helper_that_has_raised_has_the_whole_grace() -> None:
+    machine = running()
+    machine.handle(m.RankErrored(0, "x"))
+    machine.handle(HELPED)
+    assert machine.handle(m.TimerFired("linger", 0)) == [m.SignalRanks((), 15)]
+    assert m.SignalRanks((1,), 15) in machine.handle(m.TimerFired("raise", 0))
+    assert machine.handle(m.TimerFired("raise", 0)) == []
+
+
 def test_an_exit_seen_while_the_others_are_being_started_counts() -> None:
     machine = n.Node()
     machine.handle(m.StartRound(0, 2))
@@ -639,6 +667,7 @@ EVENTS = st.one_of(
         restart=st.booleans(),
         agree=st.booleans(),
         failed=st.booleans(),
+        helped=st.sampled_from([(), (0,), (0, 1)]),
     ),
     st.builds(m.Agreed, st.integers(0, 2), st.booleans()),
     st.builds(m.GoOn, st.integers(0, 2)),
@@ -649,7 +678,9 @@ EVENTS = st.one_of(
     st.just(m.TreeEmpty()),
     st.builds(
         m.TimerFired,
-        st.sampled_from(["settle", "linger", "grace", "agree", "left", "unkillable", "clearing"]),
+        st.sampled_from(
+            ["settle", "linger", "raise", "grace", "agree", "left", "unkillable", "clearing"]
+        ),
         st.integers(0, 4),
     ),
     st.just(m.KillNow()),

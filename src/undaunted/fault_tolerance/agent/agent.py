@@ -26,7 +26,7 @@ from undaunted.coordinator.core import messages as job
 from undaunted.fault_tolerance.agent import node as m
 from undaunted.fault_tolerance.agent.clearing import Clearing
 from undaunted.fault_tolerance.agent.control import Control
-from undaunted.fault_tolerance.agent.helpers import TERM_S, Helpers
+from undaunted.fault_tolerance.agent.helpers import TERM_S, Helpers, with_helpers
 from undaunted.fault_tolerance.agent.import_learner import ImportLearner
 from undaunted.fault_tolerance.agent.inprocess import InProcess
 from undaunted.fault_tolerance.agent.judge import serve_error_file
@@ -299,7 +299,7 @@ class Agent:
                 self._scribe.stop_requested(order)
                 about = (order.round, order.grace_s, order.signal)
                 how = (self._restart_decided, bool(order.agree), order.failed)
-                self._post(m.StopRound(*about, *how))
+                self._post(m.StopRound(*about, *how, self._with_helpers(order)))
                 if order.agree:
                     self._stopping.freeze(order)
             case job.StopAfter(round=number) if number == self._node.round:
@@ -340,7 +340,7 @@ class Agent:
                 for device in await self._throttling.devices(worker.pid):
                     self._scribe.gpu_throttled(rank, device.index, device.throttled)
 
-    def _carry_out(self, command: m.Command) -> None:  # noqa: C901, PLR0912 - one case each
+    def _carry_out(self, command: m.Command) -> None:  # noqa: C901, PLR0912, PLR0915 - one case each
         """Carry out a command of the node."""
         match command:
             case m.Spawn():
@@ -370,6 +370,8 @@ class Agent:
                 self._scribe.not_ended_in_time(late, grace_s)
             case m.SignalTree(signal=number):
                 self._tree.signal(number)
+            case m.EndOrphans():
+                self._tree.end_orphans()
             case m.PrepareClearing():
                 self._clearing.prepare()
             case m.ClearNode(round=number):
@@ -510,6 +512,12 @@ class Agent:
     def _spare_helpers(self, left: tuple[int, ...]) -> None:
         if ranks := self._workers.ranks:  # else it is unknown which processes are ranks
             self._helpers.adopt(left, ranks, restart=self._node.restarts)
+
+    def _with_helpers(self, stop: job.Stop) -> tuple[int, ...]:
+        """Local ranks that live and have helpers, where something has failed."""
+        ranks = [worker for worker in self._workers.all if worker.code is None and stop.failed]
+        found = with_helpers(worker.pid for worker in ranks)
+        return tuple(worker.local_rank for worker in ranks if worker.pid in found)
 
     def _servers(self) -> set[tuple[int, int]]:
         """Processes that end after all ranks: pid and start time."""

@@ -41,6 +41,9 @@ SETTLE_S = 0.1
 # How long a rank that has announced its exception may take to end by itself, printing its traceback
 # and running its atexit handlers, before it gets the signal that its siblings get at once.
 LINGER_S = 0.5
+# How long a rank with a helper may take, after another rank has failed, to notice that by itself:
+# it does in its next collective.
+RAISE_S = 1.5
 # How long it may take to know after which iteration ranks stop, before others get their signal; and
 # how long a rank has, once another one has stopped and ended, to come to its session.
 AGREE_S = 3.0
@@ -159,6 +162,8 @@ class StopRound:
 
     ``restart``: another round is to follow. ``agree``: nobody is signalled before `Agreed`.
     ``failed``: something has failed, perhaps a rank of this node before another one.
+    ``helped``: local ranks with helpers that may need to hear of the end from their rank, as it
+    ends by an exception. Their grace begins when they raise, without a signal; or after `RAISE_S`.
     """
 
     round: int
@@ -167,6 +172,7 @@ class StopRound:
     restart: bool = False
     agree: bool = False
     failed: bool = False
+    helped: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,6 +355,14 @@ class SignalTree:
 
 
 @dataclass(frozen=True, slots=True)
+class EndOrphans:
+    """Kill what ranks that have ended have left behind, but for helpers.
+
+    Loader workers of a dead rank hold its connections: its peers do not notice that it is gone.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class PrepareClearing:
     """`ClearNode` may follow: start what takes a while to start."""
 
@@ -409,6 +423,7 @@ Command = (
     | SignalRanks
     | SayLate
     | SignalTree
+    | EndOrphans
     | PrepareClearing
     | ClearNode
     | SetTimer
@@ -598,6 +613,8 @@ class Node:
         if self.state is State.RUNNING:
             return self._judge_exit(event)
         self._unjudged.append(event)
+        if self.alive and self.state is State.STOPPING and self._helped:
+            return [EndOrphans()]
         if self.alive:
             return self._ended_while_others_stop(event) if self._agrees else []
         judge: list[Command] = self._judge_crash() if self._crash_to_judge else []
@@ -609,11 +626,14 @@ class Node:
     def _errored_rank(self, event: RankErrored) -> list[Command]:
         if self._agrees:
             return self._failed_while_it_stopped(event.local_rank, event.detail)
-        if self.state in {State.IDLE, State.STOPPING, State.KILLING, State.CLEARING}:
-            return []  # it has been signalled, and has the grace to end
+        signalled = self.state is State.STOPPING and event.local_rank not in self._helped
+        if signalled or self.state in {State.IDLE, State.KILLING, State.CLEARING}:
+            return []  # it has the grace to end
         if event.local_rank in self._errored or event.local_rank in self._exited:
             return []
         self._errored[event.local_rank] = event.detail
+        if self.state is State.STOPPING:
+            return [SetTimer("grace", self._grace_s)]
         if self.state is State.RUNNING:
             return self._judge_error(event)
         self._unjudged.append(event)
@@ -768,7 +788,10 @@ class Node:
             case "settle":
                 return self._judge_crash(final=False) if self._crash_to_judge else []
             case "linger" if self.state in _SIGNALS_THE_LINGERING:
-                return [SignalRanks(tuple(r for r in self.alive if r in self._errored), _SIGTERM)]
+                ranks = self._errored.keys() - set(self._helped)
+                return [SignalRanks(tuple(r for r in self.alive if r in ranks), _SIGTERM)]
+            case "raise" if self.state is State.STOPPING:
+                return self._signal_who_has_not_raised()
             case "grace" if self.state is State.STOPPING:
                 return [*self._late(), *self._kill()]
             case "agree":
@@ -822,6 +845,14 @@ class Node:
             return []
         return [SignalRanks(ranks, self._stop.signal, agree=True)]
 
+    def _signal_who_has_not_raised(self) -> list[Command]:
+        """Ranks with helpers have not noticed by themselves that something has failed."""
+        ranks = tuple(rank for rank in self._not_leaving() if rank in self._helped)
+        if self._stop is None or not ranks:
+            return []
+        self._stop = replace(self._stop, helped=())
+        return [SignalRanks(ranks, self._stop.signal), SetTimer("grace", self._grace_s)]
+
     def _shorten(self, grace_s: float) -> list[Command]:
         """A later order to stop may leave less time than the first, never more."""
         if grace_s >= self._grace_s:
@@ -843,7 +874,10 @@ class Node:
             commands.append(SetTimer("agree", AGREE_S))
         elif self.alive:
             # Only the ranks: a DataLoader worker that gets SIGTERM would ruin the rank's last save.
-            commands.append(SignalRanks(self._not_leaving(), stop.signal))
+            ranks = [rank for rank in self._not_leaving() if rank not in self._helped]
+            commands.append(SignalRanks(tuple(ranks), stop.signal))
+            if self._helped:
+                commands += [EndOrphans(), SetTimer("raise", RAISE_S)]
         else:
             commands.append(SignalTree(_SIGTERM))
         return [*commands, PrepareClearing()] if self._clearing_follows else commands
@@ -863,6 +897,10 @@ class Node:
             return commands + self._round_over()
         self.state = State.CLEARING
         return [*commands, SetTimer("clearing", self.clearing_s), ClearNode(self.round)]
+
+    @property
+    def _helped(self) -> tuple[int, ...]:
+        return () if self._stop is None else self._stop.helped
 
     @property
     def _agrees(self) -> bool:
