@@ -67,8 +67,11 @@ _EVERYWHERE_S = 0.5
 
 
 def serve(config: RunConfig, front: socket.socket, begun: Begun) -> int:
-    """Run the job; return the launcher's exit code."""
-    return asyncio.run(_run(config, front, begun))
+    """Run the job; return the launcher's exit code. The process ends then."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    # It is not closed: that waits, without a deadline, for tasks and threads that do not end.
+    return loop.run_until_complete(_run(config, front, begun))
 
 
 async def _run(config: RunConfig, front: socket.socket, begun: Begun) -> int:
