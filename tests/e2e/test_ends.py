@@ -13,6 +13,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -225,6 +226,49 @@ def test_under_nohup_a_hangup_does_nothing(tmp_path: Path) -> None:
         launcher.send_signal(signal.SIGHUP)
         launcher.communicate("go on\n", timeout=DEADLINE_S)
         assert launcher.returncode == 0
+
+
+def test_an_interrupt_that_was_ignored_from_the_start_does_nothing(tmp_path: Path) -> None:
+    """As a script's `undaunted run ... &`: the shell has it ignore Ctrl-C."""
+    (tmp_path / "train.py").write_text("import time\nprint('ready', flush=True)\ntime.sleep(600)")
+    command = f'trap "" INT; exec {sys.executable} -m undaunted.cli.main run --run-dir run train.py'
+    with subprocess.Popen(
+        ["sh", "-c", command],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as launcher:
+        assert launcher.stdout is not None
+        while launcher.stdout.readline() != "ready\n":
+            assert launcher.poll() is None
+        for pid in (launcher.pid, *process.descendants(launcher.pid)[:1]):
+            os.kill(pid, signal.SIGINT)
+        launcher.terminate()
+        text, _ = launcher.communicate(timeout=DEADLINE_S)
+        assert launcher.returncode == 75
+    assert "received SIGTERM" in text
+    assert "SIGINT" not in text
+    assert "Ctrl-C" not in text
+
+
+def test_interrupts_while_the_launcher_ends_leave_its_exit_code(tmp_path: Path) -> None:
+    script = """
+        import signal, sys, threading
+        signal.signal(signal.SIGINT, lambda *_: sys.exit(3))
+        print("ready", flush=True)
+        threading.Event().wait(600)
+    """
+    with launched(tmp_path, script, "--nproc-per-node", "1") as launcher:
+        launcher.wait_for("ready")
+        until = time.monotonic() + DEADLINE_S
+        while launcher.process.poll() is None and time.monotonic() < until:
+            launcher.process.send_signal(signal.SIGINT)
+            time.sleep(0.001)
+        assert launcher.finish() == 75, launcher.text
+    assert "Traceback" not in launcher.text
+    assert "before any rank" not in launcher.text
 
 
 def test_ranks_that_end_well_after_a_signal_have_finished(tmp_path: Path) -> None:
