@@ -324,6 +324,32 @@ def test_a_signal_that_comes_twice_is_one(tmp_path: Path, number: signal.Signals
         assert launcher.text.count("told") == launcher.text.count("saved") == 1
 
 
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_ranks_that_save_at_a_signal_of_their_own_are_not_ended_by_the_first_that_has(
+    tmp_path: Path, everywhere: bool
+) -> None:
+    script = """
+        import os, signal, sys, time
+        rank, asked = int(os.environ["RANK"]), []
+        signal.signal(signal.SIGUSR1, lambda *_: asked.append(1))
+        print(f"ready {os.getpid()}", flush=True)
+        while not asked:
+            time.sleep(0.01)
+        time.sleep(4 * rank)  # a large file
+        open(f"saved-{rank}", "w").close()
+        sys.exit(1)
+    """
+    with launched(tmp_path, script, "--nproc-per-node", "2") as launcher:
+        ranks = [int(launcher.wait_for_next(r"ready (\d+)")[1]) for _ in range(2)]
+        others = [launcher.agent_pid, *ranks] if everywhere else []
+        for pid in (launcher.process.pid, *others):
+            os.kill(pid, signal.SIGUSR1)
+        assert launcher.finish() == 1, launcher.text
+        ends = {end["rank"]: end.get("exit_code") for end in launcher.events("rank_exited")}
+    assert sorted(path.name for path in tmp_path.glob("saved-*")) == ["saved-0", "saved-1"]
+    assert ends == {0: 1, 1: 1}
+
+
 # What a rank does with SIGUSR1: "handles" saves and goes on.
 USER_SIGNAL = """
     import os, signal, sys, threading

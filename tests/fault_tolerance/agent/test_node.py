@@ -249,32 +249,30 @@ def test_a_rank_that_announced_its_exception_may_end_by_itself_for_a_while() -> 
     assert machine.handle(m.TimerFired("linger", 0)) == [m.SignalRanks((0,), 15)]
 
 
-HELPED = m.StopRound(0, grace_s=2.0, signal=15, failed=True, helped=(0, 1))
+SPARED = m.StopRound(0, grace_s=2.0, signal=15, failed=True, spared=(0, 1), spared_s=1.5)
 
 
-def test_a_rank_with_a_helper_has_time_to_notice_that_another_one_has_failed() -> None:
+def test_ranks_that_are_spared_may_end_by_themselves_for_a_while() -> None:
     machine = running(4)
     machine.handle(m.RankExited(3, -9))
-    commands = machine.handle(HELPED)
+    commands = machine.handle(SPARED)
     assert m.SignalRanks((2,), 15) in commands
-    assert m.SetTimer("raise", n.RAISE_S) in commands
+    assert m.SetTimer("spared", 1.5) in commands
+    assert m.SetTimer("grace", 3.5) in commands
     assert m.EndOrphans() in commands
     assert machine.handle(m.RankExited(2, -15)) == [m.EndOrphans()]
-    grace = m.SetTimer("grace", 2.0)
-    assert machine.handle(m.RankErrored(0, "connection closed by peer")) == [grace]
     assert machine.handle(m.RankErrored(0, "connection closed by peer")) == []
-    assert machine.handle(m.TimerFired("raise", 0)) == [m.SignalRanks((1,), 15), grace]
-    assert machine.handle(m.RankErrored(1, "told to end")) == []
+    assert machine.handle(m.TimerFired("spared", 0)) == [m.SignalRanks((1,), 15)]
+    assert machine.handle(m.TimerFired("spared", 0)) == []
     assert m.SignalTree(9) in machine.handle(m.TimerFired("grace", 0))
 
 
-def test_a_rank_with_a_helper_that_has_raised_has_the_whole_grace() -> None:
+def test_a_rank_that_has_raised_and_is_spared_is_not_signalled() -> None:
     machine = running()
     machine.handle(m.RankErrored(0, "x"))
-    machine.handle(HELPED)
+    machine.handle(SPARED)
     assert machine.handle(m.TimerFired("linger", 0)) == [m.SignalRanks((), 15)]
-    assert m.SignalRanks((1,), 15) in machine.handle(m.TimerFired("raise", 0))
-    assert machine.handle(m.TimerFired("raise", 0)) == []
+    assert machine.handle(m.TimerFired("spared", 0)) == [m.SignalRanks((1,), 15)]
 
 
 def test_an_exit_seen_while_the_others_are_being_started_counts() -> None:
@@ -667,7 +665,7 @@ EVENTS = st.one_of(
         restart=st.booleans(),
         agree=st.booleans(),
         failed=st.booleans(),
-        helped=st.sampled_from([(), (0,), (0, 1)]),
+        spared=st.sampled_from([(), (0,), (0, 1)]),
     ),
     st.builds(m.Agreed, st.integers(0, 2), st.booleans()),
     st.builds(m.GoOn, st.integers(0, 2)),
@@ -679,7 +677,7 @@ EVENTS = st.one_of(
     st.builds(
         m.TimerFired,
         st.sampled_from(
-            ["settle", "linger", "raise", "grace", "agree", "left", "unkillable", "clearing"]
+            ["settle", "linger", "spared", "grace", "agree", "left", "unkillable", "clearing"]
         ),
         st.integers(0, 4),
     ),

@@ -44,6 +44,9 @@ LINGER_S = 0.5
 # How long a rank with a helper may take, after another rank has failed, to notice that by itself:
 # it does in its next collective.
 RAISE_S = 1.5
+# How long ranks may save and end by themselves that got a signal of the program's, such as SIGUSR1,
+# once one of them has ended with an exit code of its own.
+SAVE_S = 60.0
 # How long it may take to know after which iteration ranks stop, before others get their signal; and
 # how long a rank has, once another one has stopped and ended, to come to its session.
 AGREE_S = 3.0
@@ -162,8 +165,8 @@ class StopRound:
 
     ``restart``: another round is to follow. ``agree``: nobody is signalled before `Agreed`.
     ``failed``: something has failed, perhaps a rank of this node before another one.
-    ``helped``: local ranks with helpers that may need to hear of the end from their rank, as it
-    ends by an exception. Their grace begins when they raise, without a signal; or after `RAISE_S`.
+    ``spared``: local ranks that are not signalled for ``spared_s``, nor at all if they raise by
+    then: they may end by themselves. See `RAISE_S` and `SAVE_S`.
     """
 
     round: int
@@ -172,7 +175,8 @@ class StopRound:
     restart: bool = False
     agree: bool = False
     failed: bool = False
-    helped: tuple[int, ...] = ()
+    spared: tuple[int, ...] = ()
+    spared_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -613,7 +617,7 @@ class Node:
         if self.state is State.RUNNING:
             return self._judge_exit(event)
         self._unjudged.append(event)
-        if self.alive and self.state is State.STOPPING and self._helped:
+        if self.alive and self.state is State.STOPPING and self._spared:
             return [EndOrphans()]
         if self.alive:
             return self._ended_while_others_stop(event) if self._agrees else []
@@ -626,14 +630,14 @@ class Node:
     def _errored_rank(self, event: RankErrored) -> list[Command]:
         if self._agrees:
             return self._failed_while_it_stopped(event.local_rank, event.detail)
-        signalled = self.state is State.STOPPING and event.local_rank not in self._helped
+        signalled = self.state is State.STOPPING and event.local_rank not in self._spared
         if signalled or self.state in {State.IDLE, State.KILLING, State.CLEARING}:
             return []  # it has the grace to end
         if event.local_rank in self._errored or event.local_rank in self._exited:
             return []
         self._errored[event.local_rank] = event.detail
         if self.state is State.STOPPING:
-            return [SetTimer("grace", self._grace_s)]
+            return []
         if self.state is State.RUNNING:
             return self._judge_error(event)
         self._unjudged.append(event)
@@ -788,10 +792,10 @@ class Node:
             case "settle":
                 return self._judge_crash(final=False) if self._crash_to_judge else []
             case "linger" if self.state in _SIGNALS_THE_LINGERING:
-                ranks = self._errored.keys() - set(self._helped)
+                ranks = self._errored.keys() - set(self._spared)
                 return [SignalRanks(tuple(r for r in self.alive if r in ranks), _SIGTERM)]
-            case "raise" if self.state is State.STOPPING:
-                return self._signal_who_has_not_raised()
+            case "spared" if self.state is State.STOPPING and self._spared:
+                return self._spare_no_more()
             case "grace" if self.state is State.STOPPING:
                 return [*self._late(), *self._kill()]
             case "agree":
@@ -845,13 +849,12 @@ class Node:
             return []
         return [SignalRanks(ranks, self._stop.signal, agree=True)]
 
-    def _signal_who_has_not_raised(self) -> list[Command]:
-        """Ranks with helpers have not noticed by themselves that something has failed."""
-        ranks = tuple(rank for rank in self._not_leaving() if rank in self._helped)
-        if self._stop is None or not ranks:
-            return []
-        self._stop = replace(self._stop, helped=())
-        return [SignalRanks(ranks, self._stop.signal), SetTimer("grace", self._grace_s)]
+    def _spare_no_more(self) -> list[Command]:
+        """Signal ranks that have not ended by themselves, and not raised."""
+        assert self._stop is not None, "what is being stopped was to be stopped"
+        ranks = tuple(rank for rank in self._not_leaving() if rank in self._spared)
+        self._stop = replace(self._stop, spared=())
+        return [SignalRanks(ranks, self._stop.signal)]
 
     def _shorten(self, grace_s: float) -> list[Command]:
         """A later order to stop may leave less time than the first, never more."""
@@ -867,17 +870,18 @@ class Node:
         self._stop, self._grace_s = stop, stop.grace_s
         if self._kills:
             return [Watch(on=False), *self._kill()]
-        commands: list[Command] = [Watch(on=False), SetTimer("grace", stop.grace_s)]
+        spared_s = stop.spared_s if self._spared else 0.0
+        commands: list[Command] = [Watch(on=False), SetTimer("grace", spared_s + stop.grace_s)]
         if hung := tuple(rank for rank in self._culprits if rank not in self._exited):
             commands.append(SignalRanks(hung, self.rank_termination_signal))
         if self.alive and stop.agree:
             commands.append(SetTimer("agree", AGREE_S))
         elif self.alive:
             # Only the ranks: a DataLoader worker that gets SIGTERM would ruin the rank's last save.
-            ranks = [rank for rank in self._not_leaving() if rank not in self._helped]
+            ranks = [rank for rank in self._not_leaving() if rank not in self._spared]
             commands.append(SignalRanks(tuple(ranks), stop.signal))
-            if self._helped:
-                commands += [EndOrphans(), SetTimer("raise", RAISE_S)]
+            if self._spared:
+                commands += [EndOrphans(), SetTimer("spared", spared_s)]
         else:
             commands.append(SignalTree(_SIGTERM))
         return [*commands, PrepareClearing()] if self._clearing_follows else commands
@@ -899,8 +903,9 @@ class Node:
         return [*commands, SetTimer("clearing", self.clearing_s), ClearNode(self.round)]
 
     @property
-    def _helped(self) -> tuple[int, ...]:
-        return () if self._stop is None else self._stop.helped
+    def _spared(self) -> tuple[int, ...]:
+        """See `StopRound`."""
+        return () if self._stop is None else self._stop.spared
 
     @property
     def _agrees(self) -> bool:
