@@ -181,6 +181,35 @@ def test_ranks_that_do_not_ask_get_the_signal(tmp_path: Path) -> None:
     assert "told by a signal" in launcher.text
 
 
+def test_a_rank_that_comes_to_its_session_when_another_one_has_stopped_saves_too(
+    tmp_path: Path,
+) -> None:
+    script = """
+        import os, sys, time
+        from pathlib import Path
+        from undaunted.training import Session, StopReason
+        rank, first = int(os.environ["RANK"]), Path("pid")
+        def first_has_ended():
+            return first.exists() and not Path("/proc", first.read_text()).exists()
+        while rank and not first_has_ended():
+            time.sleep(0.01)
+        time.sleep(0.5 * rank)  # its imports take longer
+        with Session(save=lambda i: print(f"rank {rank} saves {i}", flush=True)) as session:
+            with session.step(0):
+                pass
+            if rank == 0:
+                first.with_suffix(".new").write_text(str(os.getpid()))
+                first.with_suffix(".new").rename(first)
+            session.stop_here(StopReason.REQUESTED, 0, rank=rank)
+        sys.exit(session.exit_code)
+    """
+    with launched(tmp_path, script, "--nproc-per-node", "2") as launcher:
+        assert launcher.finish() == 75, launcher.text
+        ends = {end["rank"]: end.get("signal") for end in launcher.events("rank_exited")}
+    assert launcher.text.count("saves 0") == 2
+    assert ends == {0: None, 1: None}
+
+
 @pytest.mark.torch
 def test_under_torchrun(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
@@ -210,8 +239,8 @@ def test_alone(tmp_path: Path) -> None:
     assert "saves 5" in ended.stdout
 
 
-# Rank 1 finds that its result may be wrong, and all learn it by files, as by a collective: nobody
-# goes on before all ranks have come there.
+# Rank 1 finds that its result may be wrong; the others learn it by a file, as by a collective, in
+# which all take part.
 SUSPICIOUS = """
     import os, sys, time
     from pathlib import Path
@@ -224,14 +253,17 @@ SUSPICIOUS = """
         print(f"rank {rank} is on slot {slot}", flush=True)
         with session.step(0):
             pass
-        start, world_size = os.environ["TORCHELASTIC_RESTART_COUNT"], int(os.environ["WORLD_SIZE"])
-        mine = Path(f"verdict-{start}-{rank}")
-        mine.with_suffix(".new").write_text("bad" if rank == 1 and slot in bad else "good")
-        mine.with_suffix(".new").rename(mine)
-        verdicts = [Path(f"verdict-{start}-{one}") for one in range(world_size)]
-        while not all(verdict.exists() for verdict in verdicts):
+        attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+        Path(f"begun-{attempt}-{rank}").touch()
+        while len(list(Path().glob(f"begun-{attempt}-*"))) < int(os.environ["WORLD_SIZE"]):
             time.sleep(0.01)
-        if "bad" in [verdict.read_text() for verdict in verdicts]:
+        verdict = Path(f"verdict-{attempt}")
+        if rank == 1:
+            verdict.with_suffix(".new").write_text("bad" if slot in bad else "good")
+            verdict.with_suffix(".new").rename(verdict)
+        while not verdict.exists():
+            time.sleep(0.01)
+        if verdict.read_text() == "bad":
             why = StopReason[os.environ.get("WHY", "SUSPECT")]
             session.stop_here(why, 0, rank=1 if rank == 1 else None, text="the loss is 1e30")
             assert session.should_stop(1)

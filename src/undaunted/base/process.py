@@ -245,15 +245,15 @@ def cpu_below_s(pid: int) -> float:
     return ended_s + sum(stat.cpu_s for stat in below)
 
 
-def children() -> set[int]:
-    """Return children of this process, zombies included; quick, but some may be missed.
+def children(pid: int | str = "self") -> set[int]:
+    """Return children of a process, zombies included; quick, but some may be missed.
 
     None is found where the kernel does not tell (CONFIG_PROC_CHILDREN): see `descendants`.
     """
     found: set[int] = set()
     with contextlib.suppress(OSError):  # a thread that has just ended
-        for thread in os.listdir("/proc/self/task"):
-            words = Path(f"/proc/self/task/{thread}/children").read_bytes().split()
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            words = Path(f"/proc/{pid}/task/{thread}/children").read_bytes().split()
             found.update(map(int, words))
     return found
 

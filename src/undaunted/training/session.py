@@ -339,6 +339,7 @@ class Session:
 
     def _stop(self, reason: StopReason, iteration: int, text: str) -> bool:
         self.stop = Stop(reason, iteration, text)
+        self._ask = lambda _: WAIT  # what this rank has said of its stop stays
         self.steps.begin = self.begun
         self._look_closely()
         if 0 <= self.steps.iteration < iteration:

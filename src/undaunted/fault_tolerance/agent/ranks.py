@@ -295,6 +295,12 @@ class Ranks:
             return error.type.endswith(("BrokenPipeError", "OSError")) and broken
         return code in (_CANNOT_FLUSH, -signal.SIGPIPE)
 
+    def end_by_their_own_word(self) -> bool:
+        """Whether the ranks that end, or have ended, do so by `sys.exit`, as far as is known."""
+        codes = [worker.code for worker in self._workers.all if worker.code is not None]
+        errors = {page.error.type for page in self._pages() if page.error is not None}
+        return min(codes, default=0) >= 0 and errors <= {"SystemExit"}
+
     def misuse(self) -> bool | None:
         """Whether the ranks of the round ended as programs do whose arguments are wrong."""
         announced = self._this_round().checkpoint_announced
