@@ -222,6 +222,13 @@ def test_tensors_that_were_not_saved_are_refused(tmp_path: Path) -> None:
             get(tmp_path, state)
 
 
+@pytest.mark.parametrize("fresh", [(torch.zeros(1),), ({"a": 0}, torch.zeros(1))])
+def test_tensors_in_tuples_that_were_not_saved_are_refused(fresh: Any, tmp_path: Path) -> None:
+    put(tmp_path, {"x": [{"a": 1}]})
+    with pytest.raises(StructureError, match=r"has no x\."):
+        get(tmp_path, {"x": fresh})
+
+
 def gan(seed: int) -> dict[str, Any]:
     torch.manual_seed(seed)
     g, d = nn.Linear(2, 2), nn.Linear(2, 1)

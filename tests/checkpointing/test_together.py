@@ -65,6 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def of_two(folder: Path) -> Outcomes:
     return run(
         *(folder, 2, "experts", "loaders", "large_and_long", "equal_in_other_words", "buffers"),
+        "of_other_kinds",
         *("warned", "save_own", "load_own", "parts_alone"),
         *("packed_shards", "own_parts"),
     )
@@ -98,6 +99,14 @@ def test_long_tensors_with_the_same_values_in_another_order_are_refused(of_two: 
     for swapped, same in of_two["large_and_long"]:
         assert_refused(swapped, "x")
         assert same == ""
+
+
+def test_tensors_that_are_made_of_others_are_compared(of_two: Outcomes) -> None:
+    for same, *different in of_two["of_other_kinds"]:
+        assert same == ""
+        names = ["packed", "sparse", "quantized", "scale", "in a tuple", "slice"]
+        for outcome, name in zip(different, names, strict=True):
+            assert_refused(outcome, name)
 
 
 def test_values_that_are_equal_are_saved_however_they_are_pickled(of_two: Outcomes) -> None:

@@ -101,6 +101,27 @@ def large_and_long(rank: int, folder: Path) -> Any:
     return [*saved(folder, {"x": swapped}), *saved(folder, {"x": base.t() if rank else base})]
 
 
+def of_other_kinds(rank: int, folder: Path) -> Any:
+    """Tensors that are made of others, and arrays of objects: each the same, then each not."""
+
+    def made(value: float) -> dict[str, Any]:
+        values = torch.eye(2) * (1 + value)
+        return {
+            "packed": TwoTensor(torch.ones(2), torch.ones(2) + value),
+            "sparse": values.to_sparse(),
+            "quantized": torch.quantize_per_tensor(values, 0.5, 0, torch.qint8),
+            "scale": torch.quantize_per_tensor(values * 0, 0.5 + value, 0, torch.qint8),
+            "in a tuple": (values.to_sparse_csr(),),
+            "slice": slice(int(value), 3),
+        }
+
+    torch.serialization.add_safe_globals([TwoTensor])
+    outcomes = saved(folder / "all", made(0))
+    for name, differing in made(rank).items():
+        outcomes += saved(folder / name, {name: differing})
+    return outcomes
+
+
 def equal_in_other_words(rank: int, folder: Path) -> Any:
     """Values that are equal, and whose pickles or texts are not."""
     text = b"abc".decode()

@@ -197,21 +197,23 @@ class Filling:
             inner = self._fill_list(mine, node, path)
             self._finish.append(lambda: box.__setitem__(key, tuple(inner)))
         elif not node.is_there or any(path == owner[: len(path)] for owner in self._owners):
-            self._lacks(path)
+            self._lacks(path, mine)
         else:
             if isinstance(mine, list):
                 self._finish.append(lambda: _keep_list(box, key, mine))
             self._make(box, key, node, path, mine)
 
-    def _lacks(self, path: Path) -> None:
+    def _lacks(self, path: Path, mine: Any) -> None:
         """Note that the checkpoint does not have what the state has at a place."""
         name = ".".join(map(str, path))
         inner = [one for one in self._now if one == name or one.startswith(f"{name}.")]
+        if not inner and _is_protected(mine, stateful=False):  # in a tuple, which has one name
+            inner = [name]
         self._missing += inner
 
     def _fill_tensor(self, box: Any, key: Any, mine: torch.Tensor, node: Node, path: Path) -> None:
         if node.name is None:
-            self._lacks(path)
+            self._lacks(path, mine)
         elif isinstance(self._stored[node.name], TensorStorageMetadata):
             self.wanted[node.name] = mine
             self._places[node.name] = box, key  # where it comes back as one of another class
@@ -230,24 +232,24 @@ class Filling:
                 self._make(content, self._key(part, node, path, mine, keys), inner, place, None)
         for part, key in keys.items():
             if part not in node.parts and _is_protected(mine[key]):
-                self._lacks((*path, part))
+                self._lacks((*path, part), mine[key])
                 content[key] = mine[key]  # an object without a state
         return content
 
     def _fill_list(self, mine: Sequence[Any], node: Node, path: Path) -> list[Any]:
         content: list[Any] = [None] * node.length
         for at in range(max(len(content), len(mine))):
-            place = (*path, at)
+            place, current = (*path, at), _item(mine, at)
             if at in node.parts and at < len(mine):
-                self._fill(content, at, mine[at], node.parts[at], place)
+                self._fill(content, at, current, node.parts[at], place)
             elif at in node.parts:
                 self._make(content, at, node.parts[at], place, None)
             elif at < len(content):  # older checkpoints do not have what is empty
-                content[at] = mine[at]
-            elif _is_protected(mine[at]):
-                content.append(mine[at])
-            if at not in node.parts and _is_protected(mine[at]):
-                self._lacks(place)
+                content[at] = current
+            elif _is_protected(current):
+                content.append(current)
+            if at not in node.parts and _is_protected(current):
+                self._lacks(place, current)
         return content
 
     def _fill_owner(self, owner: _Owner, node: Node) -> None:
@@ -259,7 +261,7 @@ class Filling:
             node = replace(node, parts={part: node.parts[part] for part in saved})
         box: list[Any] = [{}]
         if not node.is_there:
-            self._lacks(owner.path)
+            self._lacks(owner.path, owner.value)
         self._make(box, 0, node, owner.path, owner.now, owner)
 
         def give() -> None:
@@ -445,13 +447,16 @@ def _check_memory(flat: Mapping[str, Any]) -> None:
             )
 
 
-def _is_protected(value: Any) -> bool:
-    """Whether there are tensors or objects, which have to be in the checkpoint."""
-    if isinstance(value, Mapping) and not is_stateful(value):
-        return any(map(_is_protected, value.values()))
-    if isinstance(value, (list, tuple)):
-        return any(map(_is_protected, value))
-    return isinstance(value, torch.Tensor) or is_stateful(value)
+def _is_protected(value: Any, *, stateful: bool = True) -> bool:
+    """Whether there are tensors, or objects, which have to be in the checkpoint."""
+    if isinstance(value, torch.Tensor):
+        return True
+    if is_stateful(value):
+        return stateful
+    inner = value.values() if isinstance(value, Mapping) else value
+    if isinstance(value, (Mapping, list, tuple)):
+        return any(_is_protected(one, stateful=stateful) for one in inner)
+    return False
 
 
 def _item(value: Any, at: Any) -> Any:

@@ -15,7 +15,6 @@ from torch.distributed.tensor import DTensor
 
 from undaunted.base.text import name_ranks
 from undaunted.checkpointing.dcp import digests
-from undaunted.checkpointing.dcp.packed import is_packed
 from undaunted.checkpointing.errors import SaveError
 
 if TYPE_CHECKING:
@@ -60,9 +59,7 @@ def content_of(plan: SavePlan, planner: SavePlanner, given: Mapping[str, Any]) -
         if item.type == WriteItemType.BYTE_IO:
             found[at] = digests.of_value(planner.lookup_object(item.index))
         elif item.type == WriteItemType.TENSOR or _is_of_some_ranks(planner, item):
-            value = planner.lookup_object(item.index)
-            if not is_packed(value):
-                tensors[at] = value
+            tensors[at] = planner.lookup_object(item.index)
     for at, digest in zip(tensors, digests.of_tensors(list(tensors.values())), strict=True):
         found[at] = digest
     buffers = _buffers_of(given)
