@@ -160,6 +160,7 @@ def test_where_the_journal_of_the_node_is_missing_the_advice_names_the_cause() -
         ({"signal": "SIGKILL"}, "killed"),
         ({"exit_code": 7}, "program_error"),
         ({"exception": "DistNetworkError: Connection closed by peer"}, "peer_lost"),
+        ({"exception": "BrokenPipeError: [Errno 32] Broken pipe"}, "program_error"),
     ],
 )
 def test_how_a_process_ended_has_a_cause(how: dict[str, Any], cause: str) -> None:

@@ -397,6 +397,28 @@ def test_a_signal_of_the_programs_to_all_processes_ends_nothing(tmp_path: Path) 
         assert launcher.text.count("heard SIGUSR1") == 2
 
 
+def test_each_rank_may_save_and_exit_for_a_signal_of_the_programs(tmp_path: Path) -> None:
+    """The first that has saved exits with 1, as under torchrun; the others save meanwhile."""
+    script = """
+        import os, signal, sys, threading
+        saved = threading.Event()
+        signal.signal(signal.SIGUSR1, lambda *_: saved.set())
+        sys.stdout.write("ready\\n")
+        saved.wait(600)
+        if os.environ["RANK"] == "1":
+            threading.Event().wait(1.5)  # a larger part of the state
+        sys.stdout.write(f"saved {os.environ['RANK']}\\n")
+        sys.exit(1)
+    """
+    with launched(tmp_path, script, "--nproc-per-node", "2") as launcher:
+        for _ in range(2):
+            launcher.wait_for_next("ready")
+        launcher.process.send_signal(signal.SIGUSR1)
+        assert launcher.finish() == 1, launcher.text
+        assert "saved 0" in launcher.text
+        assert "saved 1" in launcher.text
+
+
 def test_a_signal_of_the_programs_is_not_passed_on_to_who_would_die_of_it(tmp_path: Path) -> None:
     with launched(tmp_path, USER_SIGNAL, "--nproc-per-node", "1", args=("",)) as launcher:
         pid = int(launcher.wait_for_next(r"ready (\d+)")[1])

@@ -26,6 +26,7 @@ from undaunted.attribution.findings import (
     worst_first,
 )
 from undaunted.attribution.logs.rules import rules, template
+from undaunted.attribution.peer_lost import is_of_a_socket
 from undaunted.attribution.verdicts import cause_seen
 from undaunted.base.text import count, format_duration, name_ranks, one_line, printable
 from undaunted.journal import events as e
@@ -420,6 +421,8 @@ def _finding(
     cause, confidence = cause_seen(one.failure.kind, verdict, blamed)
     if cause == "program_error" and verdict is not None and verdict.exception:
         cause = cause_of(verdict.exception)
+        if cause == "peer_lost" and is_of_a_socket(verdict.exception):
+            cause = "program_error"  # raised outside of communication, or it had its cause before
         if cause == "mismatch":
             return Finding(cause, confidence=confidence)  # who gets it need not have called it
     if cause == UNEQUAL and one.failure.kind == "crash":

@@ -504,6 +504,34 @@ def test_ranks_that_ignore_sigterm_are_killed_when_the_grace_is_over() -> None:
     assert m.SignalTree(9) in machine.handle(m.TimerFired("grace", 0))
 
 
+def test_ranks_that_save_for_a_signal_of_the_program_are_not_signalled_again() -> None:
+    """The first to exit for it is taken for a crash; the others die of a SIGTERM meanwhile."""
+    failed = m.StopRound(0, 2.0, 15, failed=True)
+    machine = running(slots=3)
+    machine.handle(m.ProgramsSignal())
+    machine.handle(m.RankExited(0, 1))
+    assert m.SignalRanks not in kinds(machine.handle(failed))
+    machine.handle(m.RankExited(1, 1))
+    assert m.SignalRanks((2,), 15) in machine.handle(m.TimerFired("by themselves", 0))
+    assert m.SignalTree(9) in machine.handle(m.TimerFired("grace", 0))
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        (m.RankExited(0, 1),),  # no signal
+        (m.ProgramsSignal(), m.TimerFired("heard", 0), m.RankExited(0, 1)),  # long ago
+        (m.ProgramsSignal(), m.RankExited(0, -11)),
+    ],
+)
+def test_other_failures_stop_the_ranks_at_once(before: tuple[m.Event, ...]) -> None:
+    machine = running()
+    for event in before:
+        machine.handle(event)
+    stop = machine.handle(m.StopRound(0, 2.0, 15, failed=True))
+    assert m.SignalRanks((1,), 15) in stop
+
+
 def test_a_later_order_leaves_less_time_never_more() -> None:
     machine = running()
     machine.handle(m.StopRound(0, 15.0, 15))
@@ -677,11 +705,23 @@ EVENTS = st.one_of(
     st.builds(
         m.TimerFired,
         st.sampled_from(
-            ["settle", "linger", "spared", "grace", "agree", "left", "unkillable", "clearing"]
+            [
+                "settle",
+                "linger",
+                "spared",
+                "grace",
+                "agree",
+                "left",
+                "unkillable",
+                "clearing",
+                "heard",
+                "by themselves",
+            ]
         ),
         st.integers(0, 4),
     ),
     st.just(m.KillNow()),
+    st.just(m.ProgramsSignal()),
 )
 
 

@@ -617,6 +617,8 @@ class Agent:
             self._programs_signal_s = time.monotonic()
         ranks = [self._this_round().rank(local_rank) for local_rank in passed]
         self._scribe.programs_signal(signal.Signals(number).name, ranks, everywhere=everywhere)
+        if everywhere or passed:
+            self._post(m.ProgramsSignal())
 
     def _front_ends(self, number: int) -> None:
         self._scribe.launcher_ends(signal.Signals(number).name)

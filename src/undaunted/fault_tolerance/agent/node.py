@@ -52,6 +52,10 @@ SAVE_S = 60.0
 AGREE_S = 3.0
 # How long a killed process may take to vanish before it is reported as unkillable (D state).
 UNKILLABLE_AFTER_S = 10.0
+# For so long after a signal that the program handles, ranks that exit are taken to do so by it.
+PROGRAMS_SIGNAL_S = 120.0
+# How much later than the first the others may exit then, before they are told to end.
+BY_THEMSELVES_S = 10.0
 
 
 # --- events -------------------------------------------------------------------------------------
@@ -218,6 +222,11 @@ class KillNow:
     """The user insists (second Ctrl-C): no more grace."""
 
 
+@dataclass(frozen=True, slots=True)
+class ProgramsSignal:
+    """The ranks got a signal that they handle: they may save and exit, each at its own time."""
+
+
 Event = (
     StartRound
     | WorkersSpawned
@@ -238,6 +247,7 @@ Event = (
     | TreeEmpty
     | TimerFired
     | KillNow
+    | ProgramsSignal
 )
 
 
@@ -502,6 +512,7 @@ class Node:
     _restart: bool = False  # another round follows
     _unkillable: bool = False
     _kills: bool = False  # the user insists: whatever is stopped is killed
+    _heard: bool = False  # a signal that the program handles
     _look_again: bool = False  # nothing was left but a rank that was being started again
 
     @property
@@ -556,6 +567,9 @@ class Node:
                 return self._timer(event)
             case KillNow():
                 return self._kill_now()
+            case ProgramsSignal():
+                self._heard = True
+                return [SetTimer("heard", PROGRAMS_SIGNAL_S)]
 
     # --- one method per event -------------------------------------------------------------------
 
@@ -571,7 +585,7 @@ class Node:
         self._by_hand = self._gather_again = False
         self._culprits = ()
         self._stop, self._asks = None, False
-        self._restart = self._unkillable = self._look_again = False
+        self._restart = self._unkillable = self._look_again = self._heard = False
         self.state = State.SPAWNING
         return [Spawn(event.round)]
 
@@ -798,6 +812,10 @@ class Node:
                 return self._spare_no_more()
             case "grace" if self.state is State.STOPPING:
                 return [*self._late(), *self._kill()]
+            case "heard":
+                self._heard = False
+            case "by themselves" if self.state is State.STOPPING and self._stop is not None:
+                return [SignalRanks(self._not_leaving(), self._stop.signal)]
             case "agree":
                 return [] if self._asks else self._signal_who_never_asks()
             case "left":
@@ -876,6 +894,10 @@ class Node:
             commands.append(SignalRanks(hung, self.rank_termination_signal))
         if self.alive and stop.agree:
             commands.append(SetTimer("agree", AGREE_S))
+        elif self._ends_by_itself:
+            self._grace_s += BY_THEMSELVES_S
+            commands.append(SetTimer("grace", self._grace_s))
+            commands.append(SetTimer("by themselves", BY_THEMSELVES_S))
         elif self.alive:
             # Only the ranks: a DataLoader worker that gets SIGTERM would ruin the rank's last save.
             ranks = [rank for rank in self._not_leaving() if rank not in self._spared]
@@ -912,6 +934,16 @@ class Node:
         """Whether the round is being stopped, and ranks have not been signalled for that."""
         stop = self._stop
         return self.state is State.STOPPING and stop is not None and stop.agree
+
+    @property
+    def _ends_by_itself(self) -> bool:
+        """Whether the ranks that live got a signal by which another one has ended in its own way.
+
+        They save for it as that one did: one that is signalled again would die of that instead.
+        """
+        failed = self._stop is not None and self._stop.failed
+        killed = any(code < 0 for code in self._exited.values())
+        return failed and self._heard and not self._hung and not killed and bool(self.alive)
 
     @property
     def _clearing_follows(self) -> bool:

@@ -98,7 +98,13 @@ _PASSIVE = frozenset(
 )
 _HOOKS = ("sys.meta_path", "sys.path_hooks", "sys.path_importer_cache")
 _RUN_CODE = ("exec", "execfile", "runpy.run_path", "runpy.run_module", "site.addsitedir")
+# What they change is found by libraries in C when these are loaded.
+_CHANGE_LOADING = (
+    *("ctypes.CDLL", "ctypes.PyDLL", "ctypes.cdll.LoadLibrary", "ctypes.pydll.LoadLibrary"),
+    *("sys.setdlopenflags", "os.sched_setaffinity"),
+)
 _CHANGE_MUCH = ("load_dotenv", "patch_all", "setLoggerClass")
+_IMPORT = ("importlib.import_module", "__import__")
 _OWN_BUSINESS = ("stdout", "argv", "excepthook", "displayhook", "dont_write_bytecode")
 # Packages whose calls change nothing for torch.
 _HARMLESS = frozenset(
@@ -418,6 +424,9 @@ class _File:
                 self._set(key, value, where, known=known or value is not None)
             case ast.Subscript(value=of) if self._is(of, _TABLES):
                 self._object_to(f"changes {self._name(of)}", lasting=self._name(of) != "sys.path")
+            case ast.Subscript(value=of, slice=key):
+                self._scan(of, where, target)
+                self._scan(key, where, target)
             case ast.Attribute(value=of, attr=attribute):
                 name = self._name(target)
                 if name in _TABLES:
@@ -426,6 +435,7 @@ class _File:
                     return
                 if name.partition(".")[0] and self._is_module(of):
                     self._object_to(f"changes {name}")
+                self._scan(of, where, target)
             case ast.Starred(value=of):
                 self._store(of, None, where)
 
@@ -473,6 +483,7 @@ class _File:
             case ast.BinOp(op=ast.BitOr() | ast.Add()) | ast.Dict() | ast.Starred():
                 self._scan_all(ast.iter_child_nodes(node), where, spare=True, parent=node)
             case ast.Lambda():
+                self._scan(node.args, where)
                 self._scan(node.body, _IN_FUNCTION)
             case ast.IfExp() | ast.BoolOp():
                 self._scan_all(ast.iter_child_nodes(node), min(where, _PERHAPS), parent=node)
@@ -519,13 +530,13 @@ class _File:
         first = call.args[0] if call.args else None
         if name in ("os.putenv", "os.unsetenv"):
             self._reader.changes(_text(first) or "a variable", self._here())
-        elif name in _RUN_CODE or name.rpartition(".")[2] in _CHANGE_MUCH:
+        elif name in (*_RUN_CODE, *_CHANGE_LOADING) or name.rpartition(".")[2] in _CHANGE_MUCH:
             self._object_to(f"calls {name}")
         elif name in ("setattr", "delattr") and first is not None and self._is_module(first):
             self._object_to(f"changes {self._name(first)}")
         elif name.startswith("warnings.") and _text(first) == "error":
             self._object_to("turns warnings into errors")
-        elif where != _IN_FUNCTION and name in ("importlib.import_module", "__import__"):
+        elif where != _IN_FUNCTION and name in _IMPORT:
             if (module := _text(first)) is None or module.startswith("."):
                 self._object_to(f"calls {name}")
             self._reader.imported(module, where, self._here())
@@ -567,8 +578,19 @@ class _File:
         match node:
             case ast.Name(id=name):
                 return self._aliases.get(name, name)
+            case ast.Attribute(attr=name) if f"os.{name}" in _ENVIRON:
+                return f"os.{name}"  # also as an attribute of a module that has imported os
             case ast.Attribute(value=of, attr=name):
                 return f"{base}.{name}" if (base := self._name(of)) else ""
+            case ast.Subscript(slice=ast.Constant(value="environ" | "environb" as name)):
+                return f"os.{name}"  # of the dict of a module
+            case ast.Subscript(value=of, slice=key) if self._is(of, ("sys.modules",)):
+                return _text(key) or ""
+            case ast.Call(func=of, args=[key]) if self._is(of, _IMPORT):
+                return _text(key) or ""
+            case ast.Call(func=ast.Name(id="getattr"), args=[of, key, *_]):
+                base, text = self._name(of), _text(key)
+                return f"{base}.{text}" if base and text else ""
             case _:
                 return ""
 
