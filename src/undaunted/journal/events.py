@@ -423,7 +423,7 @@ class AgentPaused(Event, tag="agent_paused", frozen=True, kw_only=True):
 
 
 class SignalReceived(Event, tag="signal_received", frozen=True, kw_only=True):
-    """The launcher got a signal from outside and passes it on."""
+    """The launcher got a signal that it passes on to the ranks, or that ends the launcher."""
 
     signal: str
 
