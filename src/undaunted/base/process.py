@@ -29,6 +29,7 @@ _RENICE_S = 3.0
 _RENICE_PAUSE_S = 0.07  # the kernel gives no sign when it allows the next one
 _AUTOGROUP = Path("/proc/self/autogroup")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+ENDED = ("", "Z", "X")  # states of a process that has ended, collected or not
 _PF_EXITING = 0x4  # of the flags in /proc/PID/stat, since Linux 2.6
 # Numbers of system calls newer than Linux 5.0 are the same on every architecture. Some builds of
 # Python lack the wrappers, because they were made on older kernel headers.
@@ -111,7 +112,7 @@ def parse_stat(raw: bytes) -> Stat:
 
 
 def state(pid: int) -> str:
-    """Return the state letter of ``pid``, or "" if there is no such process."""
+    """Return the state letter of ``pid``, or "" if there is no such process; see `ENDED`."""
     stat = read_stat(pid)
     return stat.state if stat is not None else ""
 

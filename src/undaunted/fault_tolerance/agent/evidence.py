@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 ANSWER_DEADLINE_S = 1.5
 _MOST_THREADS = 100
 _MOST_CHILDREN = 32
-_ENDED = ("", "X", "Z")
 # faulthandler marks no end. It writes one dump in one go, so silence for this long is the end.
 QUIET_S = 0.03
 
@@ -81,7 +80,7 @@ async def gather(
 def _ask(worker: Worker, page: PageSnapshot, state: str, pipes: StackPipes) -> str:
     """Ask a rank, or return why it is not asked."""
     armed = page.evidence_signal if page.pid == worker.pid and not page.problem else 0
-    if worker.code is not None or state in _ENDED:
+    if worker.code is not None or state in process.ENDED:
         return "it had ended"
     # One that is stopped stays so: it would catch up, its peers with it, and all would look well.
     if state in STOPPED:
@@ -134,7 +133,7 @@ async def _answers(
     own, children = await _answer(worker.local_rank, pipes, deadline), []
     forks = process.descendants(worker.pid)[:_MOST_CHILDREN] if waits_for_loader(own) else []
     for pid in forks:
-        if time.monotonic() >= deadline or process.state(pid) in (*STOPPED, *_ENDED):
+        if time.monotonic() >= deadline or process.state(pid) in (*STOPPED, *process.ENDED):
             continue
         if _harms(worker.local_rank, pid, armed, pipes):
             continue
