@@ -1,4 +1,4 @@
-"""What a launcher needs of the kernel and of Python, and what it finds."""
+"""System calls and functions of Python that a launcher needs: a trial of each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from undaunted.base.memory import open_memfd
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Functions of Python that depend on what it was built with, and their modules. We do without them.
+# Functions that a build of Python may lack, with their modules. We do without them.
 _OPTIONAL = (
     (os, "memfd_create"),
     (os, "pidfd_open"),

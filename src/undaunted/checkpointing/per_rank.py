@@ -21,13 +21,13 @@ _log = logging.getLogger("undaunted.checkpointing")
 
 # How many ranges of ranks a message lists.
 _NAMED = 5
-# Larger tensors are entries of their own in a checkpoint, which are filled in place.
+# Each larger tensor is an entry in the checkpoint, and is filled in place.
 _SMALL_BYTES = 64 << 10
 _DICTS = (dict, OrderedDict)
 
 
 class PerRank:
-    """Each rank's own: saved for each rank, and given back to the rank of the same number.
+    """A value that each rank has for itself; a load gives it to the rank of the same number.
 
     Put one into the state that is saved, around what differs from rank to rank, such as a data
     loader: ``{"model": model, "data": PerRank(loader)}``. A rank that was not there when the

@@ -65,7 +65,7 @@ def _kind(tensor: torch.Tensor) -> tuple[str, bool]:
 
 
 def _class(tensor: torch.Tensor) -> tuple[str, ...]:
-    """What is saved of a packed tensor depends on its class."""
+    """The items of a packed tensor depend on its class."""
     return (type(tensor).__qualname__,) if is_packed(tensor) else ()
 
 

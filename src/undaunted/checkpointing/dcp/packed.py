@@ -1,7 +1,7 @@
-"""Tensors whose class keeps their values in a way of its own.
+"""Tensors whose class packs their values: quantized weights, the states of 8-bit optimizers.
 
-Such are quantized weights and the states of 8-bit optimizers: their shape and dtype say nothing of
-what they are made of. They are saved as ``torch.save`` writes them, and come back as they were.
+Their shape and dtype say nothing of the parts inside. They are saved as ``torch.save`` writes them,
+and come back as they were.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _check_loadable(name: str, tensor: torch.Tensor) -> None:
 
 
 def copied(tensor: torch.Tensor, copy: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """Return a packed tensor made of copies of what it is made of."""
+    """Return a packed tensor whose parts are copies."""
     if not is_traceable_wrapper_subclass(tensor):
         return copy(tensor)
     names, context = tensor.__tensor_flatten__()

@@ -125,7 +125,7 @@ def _ask_witness(pid: int, armed: int) -> bool:
 async def _answers(
     worker: Worker, armed: int, pipes: StackPipes
 ) -> tuple[str, tuple[tuple[int, str], ...]]:
-    """What a rank writes, and the workers of the DataLoader that it waits for.
+    """Return the stacks of a rank, and those of the DataLoader workers that it waits for.
 
     These are forks of it, which have its handler and its pipe.
     """

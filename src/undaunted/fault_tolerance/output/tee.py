@@ -142,9 +142,9 @@ class OutputTee:
     """Shows the growth of files on the console until closed. Files begin at their present end.
 
     ``problems`` says which files could not be followed and why, and, once closed, how much the
-    reader of the console did not get. ``dropped_lines`` counts lines, ``unread_bytes`` what was not
-    even read from the files because the time for closing was over, ``skipped_bytes`` what was freed
-    before it was read.
+    reader of the console did not get. ``dropped_lines`` counts lines. ``unread_bytes`` were not
+    even read from the files, as the time for closing was over. ``skipped_bytes`` were freed before
+    they were read.
     """
 
     def __init__(self, entries: Sequence[TeeEntry]) -> None:
