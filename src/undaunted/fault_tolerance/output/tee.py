@@ -157,7 +157,6 @@ class OutputTee:
         self._growth: Growth | None = None
         self._closing = False
         self._closed = False
-        self._release_once = threading.Lock()
         self._deadline = 0.0  # time.monotonic(); valid when closing
         self._thread: threading.Thread | None = None
 
@@ -211,11 +210,8 @@ class OutputTee:
         self._thread.join(max(0.0, self._deadline - time.monotonic()) + _JOIN_GRACE_S)
         if self._thread.is_alive():
             return False
-        with self._release_once:
-            growth, self._growth = self._growth, None
-        if growth is None:
+        if self._growth is None or not self._growth.close():
             return True
-        growth.close()
         if self.dropped_lines or self.unread_bytes:
             self.problems.append(
                 f"{self.dropped_lines} lines and {self.unread_bytes} bytes of the ranks' output "
