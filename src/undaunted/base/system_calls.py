@@ -53,8 +53,8 @@ def objection() -> str:
         return ""
     return (
         f"this kernel ({platform.release()}) or its container refuses {', '.join(calls)}\n"
-        "  undaunted cannot do without. Use a newer kernel, or a container runtime whose seccomp "
-        "profile allows it; undaunted doctor shows more"
+        "  undaunted needs these calls. Use a newer kernel, or a container runtime whose seccomp "
+        "profile allows them; undaunted doctor shows more"
     )
 
 
