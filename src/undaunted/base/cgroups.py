@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 _ROOT = Path("/")
 _DEEPEST = 32
 _MOST_BYTES = 1 << 16
-UNLIMITED = 1 << 60  # version 1 writes a number near 2^63 where there is no limit of memory
-_SUM = "total_"  # version 1 has the numbers of a group, and with those below
-_CACHES = ("inactive_file", "active_file")
 
 
 def own_groups(root: Path = _ROOT) -> dict[str, str]:
@@ -71,35 +69,6 @@ def usable_cpus(root: Path = _ROOT) -> int:
     return allowed if quota is None else min(allowed, quota)
 
 
-def memory_left(root: Path = _ROOT) -> int | None:
-    """Return how many bytes the limits of our groups leave, None where there is no limit.
-
-    What can be given up counts as left: file caches, and what swap has room for.
-
-    Args:
-        root: see `own_groups`.
-    """
-    found = [
-        left
-        for controller, most, now, prefix in (
-            ("", "memory.max", "memory.current", ""),
-            ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", _SUM),
-        )
-        for group in own_directories(controller, root)
-        if (left := _left(group / most, group / now, group / "memory.stat", prefix)) is not None
-    ]
-    return min(found) + (keyed(root / "proc/meminfo", "SwapFree:", 1024) or 0) if found else None
-
-
-def keyed(path: Path, key: str, unit: int = 1) -> int | None:
-    """Return the number behind a word at the beginning of a line, None if there is none."""
-    for line in _text(path).splitlines():
-        words = line.split()
-        if len(words) > 1 and words[0] == key and words[1].isdecimal():
-            return int(words[1]) * unit
-    return None
-
-
 def _quota(words: list[str]) -> int | None:
     """Read a limit and its period; "max" and -1 are none."""
     if len(words) != 2 or not all(word.isascii() and word.isdigit() for word in words):
@@ -120,9 +89,89 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _left(most: Path, now: Path, stat: Path, prefix: str) -> int | None:
-    limit, used = _text(most).strip(), _text(now).strip()
-    if not limit.isdecimal() or not used.isdecimal() or int(limit) >= UNLIMITED:
+class MemoryLimit(NamedTuple):
+    """What a group may use of memory, in bytes.
+
+    Attributes:
+        most: its limit.
+        used: of that, without file caches, which can be given up; None = not known.
+        kills: processes that the kernel has killed for want of memory; None = not known.
+    """
+
+    most: int
+    used: int | None
+    kills: int | None
+
+    @property
+    def left(self) -> int:
+        """What may still be used."""
+        return max(0, self.most - (self.used or 0))
+
+
+def memory_limit(root: Path = _ROOT) -> MemoryLimit | None:
+    """Return the limit that leaves least, of our group and of those above it; None = there is none.
+
+    Args:
+        root: see `own_groups`.
+    """
+    found = [
+        limit
+        for controller, names in (("", _V2), ("memory", _V1))
+        for group in own_directories(controller, root)
+        if (limit := _limit(group, names)) is not None
+    ]
+    return min(found, key=lambda limit: (limit.used is None, limit.left), default=None)
+
+
+def memory_left(root: Path = _ROOT) -> int | None:
+    """Return how many bytes the limits of our groups leave, None where there is no limit.
+
+    What can be given up counts as left: file caches, and what swap has room for.
+
+    Args:
+        root: see `own_groups`.
+    """
+    limit = memory_limit(root)
+    swap = keyed(root / "proc/meminfo", "SwapFree:", 1024) or 0
+    return None if limit is None or limit.used is None else limit.left + swap
+
+
+def keyed(path: Path, key: str, unit: int = 1) -> int | None:
+    """Return the number behind a word at the beginning of a line, None if there is none."""
+    for line in _text(path).splitlines():
+        words = line.split()
+        if len(words) > 1 and words[0] == key and words[1].isdecimal():
+            return int(words[1]) * unit
+    return None
+
+
+class _Names(NamedTuple):
+    """What the files of one version are called."""
+
+    most: str
+    now: str
+    events: str
+    prefix: str  # version 1 has the numbers of a group, and with those below
+
+
+_V1 = _Names("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.oom_control", "total_")
+_V2 = _Names("memory.max", "memory.current", "memory.events", "")
+_CACHES = ("inactive_file", "active_file")
+_UNLIMITED = 1 << 60  # version 1 writes a number near 2^63
+_MOST_DIGITS = 20
+
+
+def _limit(group: Path, names: _Names) -> MemoryLimit | None:
+    most, used = _number(group / names.most), _number(group / names.now)
+    if most is None or most >= _UNLIMITED:
         return None
-    caches = sum(keyed(stat, f"{prefix}{cache}") or 0 for cache in _CACHES)
-    return max(0, int(limit) - max(0, int(used) - caches))
+    if used is not None:
+        stat = group / "memory.stat"
+        used -= sum(keyed(stat, names.prefix + cache) or 0 for cache in _CACHES)
+        used = max(0, used)
+    return MemoryLimit(most, used, keyed(group / names.events, "oom_kill"))
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path).strip()
+    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None
