@@ -578,7 +578,7 @@ class Agent:
         current.close()
         self._step_times.close()
         self._inprocess.close()
-        self._ranks.limits.end_round()
+        self._ranks.end_round()
         self._last_steps.start(self._finish_output(current))
 
     async def _finish_output(self, current: Round) -> None:

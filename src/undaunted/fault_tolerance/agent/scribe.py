@@ -20,7 +20,7 @@ from undaunted.journal import events as e
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from undaunted.attribution.hang import Seen
+    from undaunted.attribution.hang import HangVerdict, Seen
     from undaunted.coordinator.core import messages as job
     from undaunted.coordinator.core.progress import Iterations
     from undaunted.fault_tolerance.agent.judge import Judgement
@@ -486,16 +486,23 @@ class Scribe:
         self, evidence: list[RankEvidence], seen: Seen, expired: Expired, path: str
     ) -> None:
         """All ranks were looked at, since one has done nothing for a part of its limit."""
-        self.journal.write_text(path, format_full(evidence))
         at = f" at {seen.frame}" if seen.frame else ""
-        line = (
-            f"rank {seen.rank} (node {seen.node}): {expired_in_words(expired)}{at}; nothing is "
-            f"stopped yet; stacks of all ranks here: {path}"
-        )
+        what = f"rank {seen.rank} (node {seen.node}): {expired_in_words(expired)}{at}"
+        self._nothing_stopped_yet(evidence, seen.rank, what, path)
+
+    def ranks_left(self, evidence: list[RankEvidence], verdict: HangVerdict, path: str) -> None:
+        """All ranks were looked at: those that run wait for some that have ended with 0."""
+        self._nothing_stopped_yet(evidence, verdict.waiting[0], verdict.line, path)
+
+    def _nothing_stopped_yet(
+        self, evidence: list[RankEvidence], rank: int, what: str, path: str
+    ) -> None:
+        self.journal.write_text(path, format_full(evidence))
+        line = f"{what}; nothing is stopped yet; stacks of all ranks here: {path}"
         self.journal.record(
-            e.RankSilent(t=_now_ns(), round=self._round, rank=seen.rank, line=line, path=path)
+            e.RankSilent(t=_now_ns(), round=self._round, rank=rank, line=line, path=path)
         )
-        self.say(line, rank=seen.rank)
+        self.say(line, rank=rank)
 
     def verdict(self, judgement: Judgement) -> None:
         """Record and show a verdict, with the round it is about.
