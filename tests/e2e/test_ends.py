@@ -727,7 +727,12 @@ def test_a_reader_of_our_output_that_goes_costs_no_restart(tmp_path: Path, both:
     files = list((tmp_path / "run").glob("logs/attempt_1/*/stdout.log"))
     assert files
     assert all("line 10\n" in file.read_text() for file in files)
-    assert both or (tmp_path / "stderr").read_text().count("nobody reads standard output") == 1
+    if not both:
+        said = (tmp_path / "stderr").read_text()
+        assert said.count("nobody reads standard output") == 1
+        assert re.search(r"restart to write to files: \d+ ranks? running again", said)
+        assert "finished, 1 restart to write to files" in said
+        assert "on request" not in said
 
 
 # Writes a second after its rank's end, as loggers do that upload what they have; in a session of

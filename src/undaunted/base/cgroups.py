@@ -52,14 +52,20 @@ def own_directories(controller: str, root: Path = _ROOT) -> list[Path]:
 
 def cpu_quota(root: Path = _ROOT) -> int | None:
     """Return how many CPUs' time all our groups allow, rounded up; None = there is no limit."""
-    quotas = [
-        *(_quota(_words(group / "cpu.max")) for group in own_directories("", root)),
-        *(
-            _quota([*_words(group / "cpu.cfs_quota_us"), *_words(group / "cpu.cfs_period_us")])
-            for group in own_directories("cpu", root)
-        ),
+    return min((quota for quota, _ in cpu_use(root)), default=None)
+
+
+def cpu_use(root: Path = _ROOT) -> list[tuple[int, float]]:
+    """Return of each of our groups with a limit how many CPUs it allows, and seconds used."""
+    found = [
+        (_quota(_words(group / "cpu.max")), keyed(group / "cpu.stat", "usage_usec") / 1e6)
+        for group in own_directories("", root)
     ]
-    return min((quota for quota in quotas if quota is not None), default=None)
+    for group in own_directories("cpu", root):
+        words = [*_words(group / "cpu.cfs_quota_us"), *_words(group / "cpu.cfs_period_us")]
+        used = _text(group / "cpuacct.usage").strip()
+        found.append((_quota(words), int(used) / 1e9 if used.isdecimal() else 0.0))
+    return [(quota, used_s) for quota, used_s in found if quota is not None]
 
 
 def usable_cpus(root: Path = _ROOT) -> int:

@@ -161,9 +161,10 @@ class EvidenceCollected(Event, tag="evidence_collected", frozen=True, kw_only=Tr
 
 
 class RankSilent(Event, tag="rank_silent", frozen=True, kw_only=True):
-    """A rank has done nothing for a quarter of a limit; all of the node were looked at.
+    """A rank has done nothing for a quarter of a limit, or since another one ended with 0.
 
-    Nothing is stopped for it. ``line`` says so to people; ``path`` holds the stacks in full.
+    All of the node were looked at. Nothing is stopped for it. ``line`` says so to people; ``path``
+    holds the stacks in full.
     """
 
     rank: int

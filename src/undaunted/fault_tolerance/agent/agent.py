@@ -39,7 +39,7 @@ from undaunted.fault_tolerance.agent.processes import Tree, Worker, Workers, lef
 from undaunted.fault_tolerance.agent.progress import ProgressFile, ProgressNotes
 from undaunted.fault_tolerance.agent.ranks import Ranks
 from undaunted.fault_tolerance.agent.round import Round, RoundFactory
-from undaunted.fault_tolerance.agent.scribe import Scribe
+from undaunted.fault_tolerance.agent.scribe import UNREAD, Scribe
 from undaunted.fault_tolerance.agent.status import limits_in_words
 from undaunted.fault_tolerance.agent.step_times import StepTimes
 from undaunted.fault_tolerance.agent.stopping import Stopping
@@ -459,7 +459,7 @@ class Agent:
             detail = f"rank {self._this_round().rank(report.local_rank)}: {detail}"
             self._ranks.crash_detected(report.local_rank, report.detail)
             if streams := self._unread(report.local_rank):
-                by = f"the launcher of node {self._config.node}, whose {streams} nobody reads,"
+                by = f"the launcher of node {self._config.node}, whose {streams} {UNREAD},"
                 self._orders.post(job.RestartOrdered(self._config.node, self._node.round, by))
                 return
         _, victim = self._scribe.verdict_of(self._node.round)
@@ -578,7 +578,7 @@ class Agent:
         current.close()
         self._step_times.close()
         self._inprocess.close()
-        self._ranks.limits.end_round()
+        self._ranks.end_round()
         self._last_steps.start(self._finish_output(current))
 
     async def _finish_output(self, current: Round) -> None:
