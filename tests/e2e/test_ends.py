@@ -17,7 +17,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.launcher import DEADLINE_S, Launcher, alive, launched, wait_until_gone
+from tests.e2e.launcher import (
+    DEADLINE_S,
+    Launcher,
+    alive,
+    explained,
+    launched,
+    wait_until_gone,
+)
 from tests.ports import free_ports
 from undaunted.base import process
 
@@ -635,7 +642,10 @@ def test_a_reader_of_our_output_that_goes_costs_no_restart(tmp_path: Path, both:
     files = list((tmp_path / "run").glob("logs/attempt_1/*/stdout.log"))
     assert files
     assert all("line 10\n" in file.read_text() for file in files)
-    assert both or (tmp_path / "stderr").read_text().count("nobody reads standard output") == 1
+    said = (tmp_path / "stderr").read_text()
+    assert both or said.count("nobody reads standard output of the launcher any more") == 1
+    why = explained(tmp_path / "run")
+    assert (why["cause"], why["ranks"], why["action"]) == ("output_unread", [], "restart")
 
 
 # Writes a second after its rank's end, as loggers do that upload what they have; in a session of

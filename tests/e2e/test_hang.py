@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.launcher import DEADLINE_S, launched
+from tests.e2e.launcher import DEADLINE_S, explained, launched
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -312,3 +312,5 @@ def test_ranks_that_wait_to_print_are_not_blamed(tmp_path: Path) -> None:
     assert "nobody reads standard output of the launcher" in said
     assert "-t 3" in said
     assert "hangs" not in said.partition("failed:")[0]
+    why = explained(tmp_path / "run")
+    assert (why["cause"], why["ranks"], why["action"]) == ("output_unread", [], "restart")

@@ -7,8 +7,6 @@ policy, which ranks may ask for something.
 from __future__ import annotations
 
 import asyncio
-import errno
-import signal
 import time
 from typing import TYPE_CHECKING
 
@@ -22,7 +20,12 @@ from undaunted.coordinator.core import messages as job
 from undaunted.fault_tolerance import advice
 from undaunted.fault_tolerance.agent import evidence
 from undaunted.fault_tolerance.agent import node as m
-from undaunted.fault_tolerance.agent.judge import is_misuse, judge_crash, judge_hang
+from undaunted.fault_tolerance.agent.judge import (
+    could_not_write,
+    is_misuse,
+    judge_crash,
+    judge_hang,
+)
 from undaunted.fault_tolerance.agent.limit_keeper import LimitKeeper
 from undaunted.fault_tolerance.agent.recordings import Recordings
 from undaunted.fault_tolerance.agent.status import RankNow
@@ -51,7 +54,6 @@ if TYPE_CHECKING:
 
 _NS = 1_000_000_000
 _MESSAGE = 200  # characters of an error
-_CANNOT_FLUSH = 120  # exit code of a Python whose last output could not be written
 # A rank compiles if the processes below it have used so much CPU time in so many seconds, and so
 # many times its limit at most.
 _COMPILER_CPU_S = 0.05
@@ -289,11 +291,7 @@ class Ranks:
 
     def could_not_write(self, local_rank: int) -> bool:
         """Whether a rank failed as programs do that write where nobody reads any more."""
-        error, code = self._area.snapshot(local_rank).error, self._workers.all[local_rank].code
-        if error is not None:
-            broken = error.message.startswith((f"[Errno {errno.EPIPE}]", f"[Errno {errno.EIO}]"))
-            return error.type.endswith(("BrokenPipeError", "OSError")) and broken
-        return code in (_CANNOT_FLUSH, -signal.SIGPIPE)
+        return could_not_write(self._workers.all[local_rank], self._area.snapshot(local_rank))
 
     def misuse(self) -> bool | None:
         """Whether the ranks of the round ended as programs do whose arguments are wrong."""
