@@ -150,7 +150,7 @@ CAUSES: Mapping[str, Cause] = {
                     UNEQUAL,
                     "job",
                     "stop",
-                    1,
+                    3,
                     "ranks end at different iterations: they have unequal work",
                 ),
             ),
