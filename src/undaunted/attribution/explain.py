@@ -19,6 +19,7 @@ from undaunted.attribution.findings import (
     LIKELY,
     SAID_BY_ANYBODY,
     SURE,
+    UNEQUAL,
     Action,
     Finding,
     severity_of,
@@ -417,6 +418,9 @@ def _finding(
     """Return who it was, as the launchers know it, without time and quote."""
     if one.failure is None:
         return Finding("preempted") if _is_preempted(job, one) else None
+    said = one.advised
+    if one.failure.kind == "crash" and said is not None and said.cause == UNEQUAL:
+        return Finding(said.cause, tuple(said.ranks), confidence=said.confidence)
     cause, confidence = cause_seen(one.failure.kind, verdict, blamed)
     if cause == "program_error" and verdict is not None and verdict.exception:
         cause = cause_of(verdict.exception)
@@ -427,7 +431,7 @@ def _finding(
     nodes = (one.failure.node,) if one.failure.node else ()
     if not cause:
         # The node that failed has a run directory of its own, perhaps: the leader knows more.
-        if (said := one.advised) is None or not said.cause:
+        if said is None or not said.cause:
             return None
         return Finding(said.cause, tuple(said.ranks), nodes, confidence=said.confidence)
     ranks = [one.failure.rank] if one.failure.rank >= 0 else []

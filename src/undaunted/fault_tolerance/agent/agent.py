@@ -542,7 +542,8 @@ class Agent:
         all_ok = report.all_ok and not self._stopping.early
         about = (self._config.node, self._node.round, all_ok, unkillable)
         misuse = self._ranks.misuse()
-        stopped = job.NodeStopped(*about, iterations=seen, misuse=misuse)
+        left = self._ranks.left()
+        stopped = job.NodeStopped(*about, iterations=seen, misuse=misuse, left=left)
         self._tasks.start(self._report_stopped(stopped))
 
     async def _report_stopped(self, stopped: job.NodeStopped) -> None:

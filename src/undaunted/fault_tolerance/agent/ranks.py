@@ -293,6 +293,12 @@ class Ranks:
         """Whether a rank failed as programs do that write where nobody reads any more."""
         return could_not_write(self._workers.all[local_rank], self._area.snapshot(local_rank))
 
+    def left(self) -> tuple[int, ...]:
+        """Ranks of the round that have ended with 0 before anybody has told them to."""
+        ended = (each for each in self._workers.all if each.code == 0 and not each.lost)
+        mine = (each.local_rank for each in ended if not each.signalled_by_us)
+        return tuple(self._this_round().rank(local_rank) for local_rank in mine)
+
     def misuse(self) -> bool | None:
         """Whether the ranks of the round ended as programs do whose arguments are wrong."""
         announced = self._this_round().checkpoint_announced
