@@ -109,7 +109,7 @@ def check_room(name: str, size: int) -> None:
         )
     info = Path("/proc/meminfo")
     there = cgroups.keyed(info, "MemAvailable:", 1024)
-    if there and there + cgroups.keyed(info, "SwapFree:", 1024) < needed:
+    if there and there + (cgroups.keyed(info, "SwapFree:", 1024) or 0) < needed:
         raise _no_memory(errno.ENOMEM, name, size, f"this node has {there} left")
 
 
