@@ -18,7 +18,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.launcher import DEADLINE_S, Launcher, alive, launched, wait_until_gone
+from tests.e2e.launcher import (
+    DEADLINE_S,
+    Launcher,
+    alive,
+    explained,
+    launched,
+    wait_until_gone,
+)
 from tests.ports import free_ports
 from undaunted.base import process
 
@@ -733,6 +740,8 @@ def test_a_reader_of_our_output_that_goes_costs_no_restart(tmp_path: Path, both:
         assert re.search(r"restart to write to files: \d+ ranks? running again", said)
         assert "finished, 1 restart to write to files" in said
         assert "on request" not in said
+    why = explained(tmp_path / "run")
+    assert (why["cause"], why["ranks"], why["action"]) == ("output_unread", [], "restart")
 
 
 # Writes a second after its rank's end, as loggers do that upload what they have; in a session of

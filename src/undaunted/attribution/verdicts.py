@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from undaunted.attribution.findings import UNEQUAL, UNREAD
 from undaunted.attribution.peer_lost import is_peer_lost
 from undaunted.journal.events import HARD_TIMEOUT
 
@@ -49,6 +50,16 @@ def cause_seen(
     if is_peer_lost(name, message, verdict.traceback):
         return "peer_lost", 1.0
     return "program_error", 1.0
+
+
+def blames_rank(kind: str, cause: str) -> bool:
+    """Whether the rank of a verdict is to blame, and not one that left, or who reads its output.
+
+    Args:
+        kind: of the failure.
+        cause: as `cause_seen` returns it.
+    """
+    return cause != UNREAD and (kind, cause) != ("crash", UNEQUAL)
 
 
 def _cause_of_hang(verdict: e.Verdict | None, blamed: e.RoundBlamed | None) -> tuple[str, float]:

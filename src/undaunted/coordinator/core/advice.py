@@ -29,6 +29,7 @@ class Attempt:
         blamed: what ended it, None = it did not fail.
         lost: the node that is blamed cannot be reached any more.
         findings: what nodes have found out about their own failures.
+        left: ranks that had ended with 0, if all that failed have only lost a peer.
     """
 
     round: int
@@ -38,6 +39,7 @@ class Attempt:
     blamed: Blamed | None
     lost: bool
     findings: Mapping[str, bytes]
+    left: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

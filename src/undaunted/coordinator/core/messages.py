@@ -192,7 +192,7 @@ class NodeStopped(_Message, frozen=True):
     far the round came. ``verdict``: what the node found out about its own failure in the meantime,
     "" = it has none or nothing new; ``finding``: the same for `Advise`, opaque to the policy.
     ``misuse``: its ranks ended as do programs that are called with wrong arguments; None = no rank
-    ended by itself.
+    ended by itself. ``left``: ranks that have ended with 0, not stopped before.
     """
 
     node: str
@@ -204,6 +204,7 @@ class NodeStopped(_Message, frozen=True):
     victim: bool = False
     misuse: bool | None = None
     finding: bytes = b""
+    left: tuple[int, ...] = ()
 
 
 class NodeUnhealthy(_Message, frozen=True):

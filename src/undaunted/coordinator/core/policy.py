@@ -549,6 +549,8 @@ class JobPolicy:
     def _stopped(self, event: m.NodeStopped) -> list[m.Command]:
         node = event.node
         self.blame.judged(node, event.verdict, victim=event.victim, finding=event.finding)
+        if event.left:
+            self.blame.left[node] = event.left
         if node not in self.members.unstopped:
             return []
         worked = node in self.members.working and not event.all_ok
@@ -1039,6 +1041,7 @@ class JobPolicy:
             blamed=blamed,
             lost=blamed is not None and blamed.node in self.blame.losses,
             findings=self.blame.findings,
+            left=self.blame.left_alone(),
         )
         advice = self.config.advise(self.history, attempt)
         self.history = advice.history if len(advice.history) <= MOST_HISTORY else b""

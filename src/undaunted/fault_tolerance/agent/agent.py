@@ -45,6 +45,7 @@ from undaunted.fault_tolerance.agent.step_times import StepTimes
 from undaunted.fault_tolerance.agent.stopping import Stopping
 from undaunted.fault_tolerance.agent.tasks import Tasks, Turns, end_on_failed_callbacks
 from undaunted.fault_tolerance.agent.throttling import Throttling
+from undaunted.fault_tolerance.output.destinations import in_words
 from undaunted.fault_tolerance.output.job_logs import JobLogs
 from undaunted.fault_tolerance.output.messages import Messages
 from undaunted.fault_tolerance.simulated_faults import injected
@@ -62,7 +63,6 @@ if TYPE_CHECKING:
 _CLOSE_JOURNAL_S = 2.0
 # For processes that a killed one left behind in the last moment; longer only for the unkillable.
 _LAST_SWEEP_S = 2.0
-_STREAMS = {"stdout": "standard output", "stderr": "standard error"}
 # How long a signal to all processes of a job takes from one of them to another. Less than `SAME_S`.
 _EVERYWHERE_S = 0.5
 # A rank that ends so soon after a signal of the program's has saved, perhaps, and others still do.
@@ -476,7 +476,7 @@ class Agent:
             return ""
         streams = self._rounds.leave_unread(local_rank)
         if streams:
-            names = " and ".join(_STREAMS[stream] for stream in streams)
+            names = in_words(streams)
             where = Path(self._config.log_dir, f"attempt_{self._node.round + 1}")
             self._say(f"nobody reads {names} of the launcher any more: ranks write to {where}")
             return names
@@ -560,7 +560,8 @@ class Agent:
         all_ok = report.all_ok and not self._stopping.early
         about = (self._config.node, self._node.round, all_ok, unkillable)
         misuse = self._ranks.misuse()
-        stopped = job.NodeStopped(*about, iterations=seen, misuse=misuse)
+        left = self._ranks.left()
+        stopped = job.NodeStopped(*about, iterations=seen, misuse=misuse, left=left)
         self._tasks.start(self._report_stopped(stopped))
 
     async def _report_stopped(self, stopped: job.NodeStopped) -> None:

@@ -7,8 +7,6 @@ policy, which ranks may ask for something.
 from __future__ import annotations
 
 import asyncio
-import errno
-import signal
 import time
 from typing import TYPE_CHECKING
 
@@ -24,7 +22,12 @@ from undaunted.coordinator.core import messages as job
 from undaunted.fault_tolerance import advice
 from undaunted.fault_tolerance.agent import evidence
 from undaunted.fault_tolerance.agent import node as m
-from undaunted.fault_tolerance.agent.judge import is_misuse, judge_crash, judge_hang
+from undaunted.fault_tolerance.agent.judge import (
+    could_not_write,
+    is_misuse,
+    judge_crash,
+    judge_hang,
+)
 from undaunted.fault_tolerance.agent.limit_keeper import LimitKeeper
 from undaunted.fault_tolerance.agent.recordings import Recordings
 from undaunted.fault_tolerance.agent.status import RankNow
@@ -53,7 +56,6 @@ if TYPE_CHECKING:
 
 _NS = 1_000_000_000
 _MESSAGE = 200  # characters of an error
-_CANNOT_FLUSH = 120  # exit code of a Python whose last output could not be written
 # A rank compiles if the processes below it have used so much CPU time in so many seconds, and so
 # many times its limit at most.
 _COMPILER_CPU_S = 0.05
@@ -306,11 +308,13 @@ class Ranks:
 
     def could_not_write(self, local_rank: int) -> bool:
         """Whether a rank failed as programs do that write where nobody reads any more."""
-        error, code = self._area.snapshot(local_rank).error, self._workers.all[local_rank].code
-        if error is not None:
-            broken = error.message.startswith((f"[Errno {errno.EPIPE}]", f"[Errno {errno.EIO}]"))
-            return error.type.endswith(("BrokenPipeError", "OSError")) and broken
-        return code in (_CANNOT_FLUSH, -signal.SIGPIPE)
+        return could_not_write(self._workers.all[local_rank], self._area.snapshot(local_rank))
+
+    def left(self) -> tuple[int, ...]:
+        """Ranks of the round that have ended with 0 before anybody has told them to."""
+        ended = (each for each in self._workers.all if each.code == 0 and not each.lost)
+        mine = (each.local_rank for each in ended if not each.signalled_by_us)
+        return tuple(self._this_round().rank(local_rank) for local_rank in mine)
 
     def end_by_their_own_word(self) -> bool:
         """Whether the ranks that end, or have ended, do so by `sys.exit`, as far as is known."""

@@ -93,6 +93,7 @@ class RankOutput(NamedTuple):
 
 STREAMS: dict[int, Stream] = {1: "stdout", 2: "stderr"}
 """By number of the launcher's own descriptor."""
+_WORDS: dict[Stream, str] = {"stdout": "standard output", "stderr": "standard error"}
 
 
 def without_reader() -> set[Stream]:
@@ -102,6 +103,11 @@ def without_reader() -> set[Stream]:
         poll.register(fd, 0)  # errors are told anyway
     gone = select.POLLERR | select.POLLHUP
     return {STREAMS[fd] for fd, events in poll.poll(0) if events & gone}
+
+
+def in_words(streams: Collection[Stream]) -> str:
+    """Name streams of the launcher for people."""
+    return " and ".join(_WORDS[stream] for stream in _WORDS if stream in streams)
 
 
 def own_layout(
