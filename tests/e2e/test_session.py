@@ -226,6 +226,51 @@ def test_under_torchrun(tmp_path: Path) -> None:
     assert ended.stdout.count(f"saves {iteration}") == 2
 
 
+# Rank 1 fails before its first step of iteration 0, so that rank 0 has begun one session more.
+RESTARTED = """
+    import os, signal
+    import torch.distributed as dist
+    from undaunted.inprocess import CallWrapper, Wrapper
+    from undaunted.training import Session
+
+    rank = int(os.environ["RANK"])
+
+    @Wrapper()
+    def train(call: CallWrapper = None):
+        dist.init_process_group("gloo")
+        with Session() as session:
+            if call.iteration == 0 and rank == 1:
+                dist.barrier()
+                raise RuntimeError("the state cannot be loaded")
+            for step in range(10**6):
+                with session.step(step):
+                    pass
+                dist.barrier()
+                if call.iteration == 1 and rank == 0 and step == 3:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                if session.should_stop(step):
+                    os.write(1, f"rank {rank} stops after {step}\\n".encode())
+                    break
+        dist.destroy_process_group()
+
+    train()
+"""
+
+
+@pytest.mark.torch
+def test_after_a_restart_inside_the_process_under_torchrun(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(textwrap.dedent(RESTARTED))
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"]
+    env = {**os.environ, "MASTER_PORT": str(free_ports(1)), "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False
+    )
+    said = stops(ended.stdout)
+    assert len(said) == 2, ended.stderr
+    assert len(set(said)) == 1
+
+
 def test_alone(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text(textwrap.dedent(SCRIPT))
