@@ -293,6 +293,7 @@ SURROUNDINGS = {
     "development mode": "export PYTHONDEVMODE=1",
     "no byte code": "export PYTHONDONTWRITEBYTECODE=1",
     "warnings that are errors": "export PYTHONWARNINGS=error",
+    "warnings of encodings": "export PYTHONWARNINGS=error PYTHONWARNDEFAULTENCODING=1",
     "another encoding": "export PYTHONIOENCODING=latin-1",
     "ignored signals": "trap '' CHLD INT TERM HUP PIPE",
     "a proxy that leads nowhere": "export http_proxy=http://127.0.0.1:9 all_proxy=$http_proxy",

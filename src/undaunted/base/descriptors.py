@@ -44,7 +44,7 @@ def identity(fd: int, process: int | str = "self") -> str:
     try:
         link = os.readlink(f"/proc/{process}/fd/{fd}")
         if link == EVENTFD:  # all of them have the same inode
-            lines = Path(f"/proc/{process}/fdinfo/{fd}").read_text().splitlines()
+            lines = Path(f"/proc/{process}/fdinfo/{fd}").read_text("utf-8").splitlines()
             return " ".join([link, *(line for line in lines if line.startswith("eventfd-id"))])
         status = Path(f"/proc/{process}/fd/{fd}").stat()
     except OSError:

@@ -130,7 +130,11 @@ def threads(pid: int) -> list[int]:
 def thread_name(pid: int, thread: int) -> str:
     """Return the name of a thread, "" = it has ended."""
     try:
-        return Path(f"/proc/{pid}/task/{thread}/comm").read_text(errors="replace").rstrip("\n")
+        return (
+            Path(f"/proc/{pid}/task/{thread}/comm")
+            .read_text("utf-8", errors="replace")
+            .rstrip("\n")
+        )
     except OSError:
         return ""
 
@@ -138,7 +142,7 @@ def thread_name(pid: int, thread: int) -> str:
 def name_this_thread(name: str) -> None:
     """Give the calling thread a name that other processes can see, of at most 15 bytes."""
     with contextlib.suppress(OSError):
-        Path("/proc/thread-self/comm").write_text(name)
+        Path("/proc/thread-self/comm").write_text(name, "utf-8")
 
 
 def catches(pid: int, number: int) -> bool:
@@ -170,7 +174,7 @@ def nice_of_session() -> int:
     within its own.
     """
     with contextlib.suppress(OSError, ValueError):
-        return int(_AUTOGROUP.read_text().rpartition(" ")[2])
+        return int(_AUTOGROUP.read_text("utf-8").rpartition(" ")[2])
     return 0
 
 
@@ -182,7 +186,7 @@ def renice_session(nice: int) -> None:
     deadline = time.monotonic() + _RENICE_S
     while True:
         try:
-            _AUTOGROUP.write_text(f"{nice}")
+            _AUTOGROUP.write_text(f"{nice}", "utf-8")
         except BlockingIOError:
             if time.monotonic() < deadline:
                 time.sleep(_RENICE_PAUSE_S)

@@ -7,6 +7,7 @@ template what they find in a new process, or be left to the ranks.
 from __future__ import annotations
 
 import os
+import py_compile
 import subprocess
 import sys
 from itertools import product
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from undaunted.fault_tolerance.worker.prologue import read_prologue
+from undaunted.fault_tolerance.worker.prologue import own_files, read_prologue
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -274,6 +275,60 @@ def test_a_module_is_read_with_its_packages(tmp_path):
     assert found == ({"TORCH_X": "v"}, "", False)
     (tmp_path / "a/__init__.py").write_text("import sys\nsys.path.insert(0, 'x')\n")
     assert "sys.path" in read_prologue("module", "a.b", str(tmp_path), {}).obstacle
+
+
+SETS = "import os\nos.environ['TORCH_X'] = 'v'\n"
+
+
+@pytest.mark.parametrize("name", ["a.b", "b"])
+def test_the_main_part_of_a_module_that_is_run(tmp_path, name):
+    path = tmp_path / f"{name.replace('.', '/')}.py"
+    path.parent.mkdir(exist_ok=True)
+    body = indent(f"{SETS}import torch\n", "    ")
+    path.write_text(f"if __name__ == '__main__':\n{body}")
+    assert read_prologue("module", name, str(tmp_path), {}).variables == {"TORCH_X": "v"}
+    assert read(tmp_path, f"import {name}\nimport torch\n").variables == {}
+
+
+@pytest.mark.parametrize("name", ["mine.pyc", "mine.cpython-311-x86_64-linux-gnu.so", "a/mine.pyc"])
+def test_a_module_without_a_source_may_do_anything(tmp_path, name):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    (path.parent / "source.py").write_text(SETS)
+    py_compile.compile(str(path.parent / "source.py"), cfile=str(path))
+    source = "import mine" if path.parent == tmp_path else "from a import mine"
+    assert path.name in read(tmp_path, f"{source}\nimport torch\n").obstacle
+
+
+def test_what_an_installed_package_sets_counts_and_nothing_else_of_it(tmp_path, monkeypatch):
+    site = tmp_path / "site-packages"
+    (site / "bought").mkdir(parents=True)
+    monkeypatch.syspath_prepend(str(site))
+    (site / "bought/__init__.py").write_text("import sys\nsys.modules['x'] = 1\n" + SETS)
+    (site / "bought/cli.py").write_text("import os\nos.environ['BOUGHT'] = str(os.getpid())\n")
+    entry = "import sys\nfrom bought.cli import main\nsys.exit(main())\n"
+    assert read(tmp_path, entry) == ({"TORCH_X": "v"}, "", False)
+    (site / "bought/cli.py").write_text(f"def main():\n{indent(SETS, '    ')}    import torch\n")
+    (site / "bought/__init__.py").write_text("")
+    assert "cli.py:3 sets TORCH_X" in read(tmp_path, entry).obstacle
+
+
+def test_the_files_of_a_program_are_found_wherever_they_are_imported(tmp_path):
+    files = {
+        "train.py": "import torch, json, a.b\nif 0:\n    import near\n",
+        "a/__init__.py": "",
+        "a/b.py": "def f():\n    from .c import x\n    from . import gone\n",
+        "a/c.py": "import a.b, wrong\n",
+        "a/unused.py": "",
+        "wrong.py": "this is no Python",
+        "near.py": "exec('')\nimport sys\nsys.path.insert(0, 'x')\nimport last\n",
+        "last.py": "",
+    }
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    found = own_files("script", "train.py", str(tmp_path))
+    assert found == {str(tmp_path / name) for name in files if name != "a/unused.py"}
 
 
 def test_the_environment_of_the_test_is_not_changed():

@@ -81,6 +81,7 @@ def is_loopback(host: str) -> bool:
 
 _LABEL = re.compile(r"[\w-]{1,63}", re.ASCII)
 _ANY_PORT = 9
+_NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL)
 # How long a name service is waited for; the resolver itself would for half a minute.
 LOOK_UP_S = 10.0
 
@@ -102,10 +103,11 @@ def own_address(other: str, port: int = _ANY_PORT) -> str:
 def first_own_address(endpoints: Sequence[str]) -> str:
     """Return the address from which this machine would speak to the first of these with a name.
 
-    "" = no name of them is known yet.
+    "" = no name of them is known yet, or there is no route yet: a name service may still have the
+    address of an earlier machine, and a network may come up after the launcher.
 
     Raises:
-        OSError: there is no route.
+        OSError: no address can be used for another reason.
     """
     for endpoint in endpoints:
         host, port = parse_address(endpoint)
@@ -113,6 +115,9 @@ def first_own_address(endpoints: Sequence[str]) -> str:
             return own_address(host, port)
         except (socket.gaierror, TimeoutError):
             continue
+        except OSError as error:
+            if error.errno not in _NO_ROUTE:
+                raise
     return ""
 
 

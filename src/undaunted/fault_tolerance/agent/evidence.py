@@ -165,7 +165,7 @@ async def _answer(local_rank: int, pipes: StackPipes, deadline: float) -> str:
 def _waits_to_print(pid: int) -> str:
     """Return which pipe of ours this process waits to write to, as it is full; "" = to none."""
     try:
-        waits_in = Path(f"/proc/{pid}/wchan").read_text()
+        waits_in = Path(f"/proc/{pid}/wchan").read_text("utf-8")
         if waits_in not in ("", "0") and "pipe_write" not in waits_in:
             return ""
         for fd, name in ((1, "standard output"), (2, "standard error")):

@@ -200,9 +200,11 @@ def _listening(pid: int) -> set[str]:
     """Return the inodes of the sockets that listen at a chosen port where this process is."""
     found: set[str] = set()
     with contextlib.suppress(OSError):
-        first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+        first, last = map(
+            int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text("utf-8").split()
+        )
         for name in ("tcp", "tcp6"):
-            for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]:
+            for line in Path(f"/proc/{pid}/net/{name}").read_text("utf-8").splitlines()[1:]:
                 words = line.split()
                 port = int(words[1].rpartition(":")[2], 16)
                 if words[3] == _LISTENS and not first <= port <= last:

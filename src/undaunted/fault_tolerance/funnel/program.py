@@ -129,7 +129,7 @@ class _Lines:
             if self._path is None:
                 print(_PREFIX + text, file=sys.stderr, flush=True)
             else:
-                with self._path.open("a") as file:
+                with self._path.open("a", encoding="utf-8") as file:
                     file.write(f"{_PREFIX}{text}\n")
 
 

@@ -4,12 +4,14 @@ The template imports torch before the program begins. A worker must not differ f
 that, so the template sets the variables of the environment that the program sets to constants. It
 leaves torch to the ranks if the program changes something else that an import may depend on: other
 values of variables, ``sys.path``, hooks, modules. Modules that lie beside the program are read as
-well. When in doubt, torch is left to the ranks: that is slower, and never wrong.
+well, and those that it names of installed packages, for variables. When in doubt, torch is left to
+the ranks: that is slower, and never wrong.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import sys
 from importlib.machinery import PathFinder
@@ -73,6 +75,8 @@ _READ_LATER = (
 )
 # Their threads are those of the workers' environments, see `numerics`.
 _NUMERICS = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_")
+# Those that count where an installed package sets them.
+_SET_BY_PACKAGES = ("TORCH", "PYTORCH", "OMP_NUM_", "MKL_NUM_", "OPENBLAS_NUM_")
 _ENVIRON = ("os.environ", "os.environb", "posix.environ")
 _TABLES = (*_ENVIRON, "sys.path", "sys.modules")
 _READING = frozenset(
@@ -178,6 +182,21 @@ class _Obstacle(Exception):  # noqa: N818 - no error
         self.lasting = lasting
 
 
+def own_files(kind: str, target: str, cwd: str) -> set[str]:
+    """Return the files of a program and of the user's modules that it imports, wherever in them.
+
+    Arguments as for `read_prologue`.
+    """
+    survey = _Survey({}, frozenset())
+    with contextlib.suppress(_Obstacle, RecursionError):
+        survey.program(kind, target, cwd)
+    return survey.read
+
+
+class _Setting(_Obstacle):
+    """It is a variable."""
+
+
 class _Reader:
     """Goes through files in the order in which they run."""
 
@@ -187,8 +206,9 @@ class _Reader:
         self.call = ""  # the first one of a package that is not the user's
         self._environ = environ
         self._places: list[str] = []  # sys.path[0], and what is found without it
-        self._read: set[str] = set()
+        self.read: set[str] = set()
         self._added = False  # directories to sys.path
+        self._foreign = False  # an installed package is read, for the variables that it sets
 
     def program(self, kind: str, target: str, cwd: str) -> None:
         if kind == "module":
@@ -205,24 +225,22 @@ class _Reader:
         self.file(path, _ALWAYS, main=True)
 
     def file(self, path: str, where: int, *, main: bool = False) -> None:
-        if path in self._read:
+        if path in self.read:
             return
-        self._read.add(path)
+        self.read.add(path)
         tree = parsed(path)
         if tree is None:
             raise _Obstacle(f"{_short(path)} cannot be read as Python")
-        if len(self._read) > _MOST_FILES:
+        if len(self.read) > _MOST_FILES:
             raise _Obstacle(f"{_short(path)} is one of more than {_MOST_FILES} modules")
-        _File(self, path, tree, main=main).block(tree.body, where)
+        _File(self, path, tree, main=main, foreign=self._foreign).block(tree.body, where)
 
     def set(self, name: str, value: str | None, statement: str, where: int) -> None:
         """Note that a statement sets a variable."""
-        if self.variables.get(name, self._environ.get(name)) == value:
-            return
-        if name.startswith(_READ_LATER):
+        if self.variables.get(name, self._environ.get(name)) == value or self._spares(name):
             return
         if where != _ALWAYS or name.startswith(_NUMERICS):
-            raise _Obstacle(f"{statement} sets {name}", lasting=name.startswith(_NUMERICS))
+            raise _Setting(f"{statement} sets {name}", lasting=name.startswith(_NUMERICS))
         self.variables[name] = value
 
     def default(self, name: str, value: str, statement: str, where: int) -> None:
@@ -231,8 +249,14 @@ class _Reader:
 
     def changes(self, name: str, statement: str) -> None:
         """Note that a statement sets a variable to what cannot be known."""
-        if not name.startswith(_READ_LATER):
-            raise _Obstacle(f"{statement} sets {name}", lasting=name.startswith(_NUMERICS))
+        if not self._spares(name):
+            raise _Setting(f"{statement} sets {name}", lasting=name.startswith(_NUMERICS))
+
+    def _spares(self, name: str) -> bool:
+        """Whether torch does not read this variable as it is imported."""
+        if self._foreign and not name.startswith(_SET_BY_PACKAGES):
+            return True
+        return name.startswith(_READ_LATER)
 
     def add_directory(self) -> None:
         self._added = True
@@ -244,7 +268,7 @@ class _Reader:
             if where != _IN_FUNCTION:
                 raise _TorchImported
             return
-        if root in sys.stdlib_module_names or root == "undaunted":
+        if root in sys.stdlib_module_names or root == "undaunted" or self._foreign:
             return
         if not self._import(name, where) and self._added:
             raise _Obstacle(
@@ -266,13 +290,23 @@ class _Reader:
         spec = PathFinder.find_spec(root, self._places)
         if spec is None:
             return False
-        if name.endswith(".__main__") or not _is_installed(spec.origin or ""):
+        installed = _is_installed(spec.origin or "")
+        if name.endswith(".__main__") or not installed:
             self._module(spec.origin, list(spec.submodule_search_locations or ()), rest, where)
+        elif root not in _HARMLESS and not self._foreign and not isinstance(self, _Survey):
+            self._foreign = True
+            try:
+                self._module(spec.origin, list(spec.submodule_search_locations or ()), rest, where)
+            finally:
+                self._foreign = False
         return True
 
     def _module(self, origin: str | None, folders: list[str], rest: list[str], where: int) -> None:
         if origin is not None and origin.endswith(".py"):
-            self.file(origin, where)
+            program = rest == ["__main__"] and not origin.endswith("/__init__.py")
+            self.file(origin, where, main=program or origin.endswith("/__main__.py"))
+        elif origin is not None:
+            self._cannot_read(origin)
         if not rest:
             return
         for folder in folders:
@@ -282,34 +316,72 @@ class _Reader:
                 there = file if os.path.isfile(file) else None  # noqa: PTH113
                 self._module(there, [base], rest[1:], where)
                 return
+            for name in _listed(folder):
+                if name.startswith(f"{rest[0]}.") and name.endswith((".so", ".pyc")):
+                    self._cannot_read(os.path.join(folder, name))  # noqa: PTH118
+
+    def _cannot_read(self, path: str) -> None:
+        """A module without a source: nobody knows what it does."""
+        if not self._foreign:
+            raise _Obstacle(f"{_short(path)} cannot be read", lasting=False)
 
     def _shadows(self, folder: str) -> None:
         """Look for modules beside the program that hide others, which torch imports."""
-        try:
-            names = sorted(os.listdir(folder))
-        except OSError:
-            return
-        for name in names:
+        for name in _listed(folder):
             stem, dot, _ = name.partition(".")
             package = not dot and os.path.exists(os.path.join(folder, name, "__init__.py"))  # noqa: PTH110, PTH118
             if stem in _IMPORTED_BY_TORCH and (package or name.endswith((".py", ".so"))):
                 raise _Obstacle(f"{name}, beside the program, hides another {stem}")
 
 
+class _Survey(_Reader):
+    """Finds files, whatever they do."""
+
+    def file(self, path: str, where: int, *, main: bool = False) -> None:  # noqa: ARG002
+        if path in self.read or len(self.read) >= _MOST_FILES:
+            return
+        self.read.add(path)
+        if (tree := parsed(path)) is not None:
+            _File(self, path, tree, main=main, foreign=False).imports(tree)
+
+    def imported(self, name: str, where: int, statement: str) -> None:  # noqa: ARG002
+        if name.partition(".")[0] not in {*sys.stdlib_module_names, *_BRING_TORCH, *_HARMLESS}:
+            self._import(name, where)
+
+    def _cannot_read(self, path: str) -> None:
+        pass
+
+    def _shadows(self, folder: str) -> None:
+        pass
+
+
 class _File:
     """Goes through one file."""
 
-    def __init__(self, reader: _Reader, path: str, tree: ast.Module, *, main: bool) -> None:
+    def __init__(
+        self, reader: _Reader, path: str, tree: ast.Module, *, main: bool, foreign: bool
+    ) -> None:
         self._reader = reader
         self._path = path
         self._main = main
+        self._foreign = foreign  # installed: only the variables that it sets matter
         self._aliases = dict(_aliases(tree))
         self._line = 0
+
+    def imports(self, tree: ast.Module) -> None:
+        """Go through all imports, and nothing else."""
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                self._import(node, _IN_FUNCTION)
 
     def block(self, body: Iterable[ast.stmt], where: int) -> None:
         for statement in body:
             self._line = statement.lineno
-            self._statement(statement, where)
+            try:
+                self._statement(statement, where)
+            except _Obstacle as obstacle:
+                if not self._foreign or isinstance(obstacle, _Setting):
+                    raise
 
     def _statement(self, node: ast.stmt, where: int) -> None:
         perhaps = min(where, _PERHAPS)
@@ -540,7 +612,7 @@ class _File:
             if (module := _text(first)) is None or module.startswith("."):
                 self._object_to(f"calls {name}")
             self._reader.imported(module, where, self._here())
-        elif where != _IN_FUNCTION and self._is_foreign(call.func):
+        elif where != _IN_FUNCTION and not self._foreign and self._is_foreign(call.func):
             self._reader.call = self._reader.call or f"{self._here()} calls {name}"
 
     def _call_of_environ(self, call: ast.Call, method: str, where: int) -> None:
@@ -599,6 +671,13 @@ class _File:
 
     def _object_to(self, what: str, *, lasting: bool = True) -> NoReturn:
         raise _Obstacle(f"{self._here()} {what}", lasting=lasting)
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
 
 
 def _aliases(tree: ast.Module) -> Iterable[tuple[str, str]]:
