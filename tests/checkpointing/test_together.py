@@ -14,9 +14,12 @@ import pytest
 pytest.importorskip("torch")
 
 from tests.checkpointing import together_program
+from tests.checkpointing.together_program import LAYOUTS, ranks_of
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 300.0
+# Every layout loads what the one before it has saved; with ALL_LAYOUTS=1 what each of them has.
+ALL = os.environ.get("ALL_LAYOUTS") == "1"
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(4 * DEADLINE_S)]
 
@@ -27,6 +30,8 @@ def run(folder: Path, world_size: int, *scenarios: str) -> Outcomes:
     """Run ranks; return for each scenario what each rank has said."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("UNDAUNTED")}
     environment |= {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
+    # torch does not remove it after all programs, and a later one would look for the ranks there.
+    folder.joinpath(f"store-{world_size}").unlink(missing_ok=True)
     words = [str(world_size), str(folder), *scenarios]
     ranks = [
         subprocess.Popen(
@@ -184,3 +189,24 @@ def test_shards_of_a_class_of_their_own_come_back_as_such(of_two: Outcomes, fold
 
 def test_tensors_that_say_themselves_which_parts_they_have(of_two: Outcomes) -> None:
     assert of_two["own_parts"] == [[True] * 9] * 2
+
+
+@pytest.mark.timeout(1200)
+def test_a_job_starts_again_in_another_layout(folder: Path) -> None:
+    names = list(LAYOUTS)
+    wrong: dict[str, Any] = {}
+    for layout, before in [*zip(names, [[], *([one] for one in names)], strict=False)]:
+        others = names[: names.index(layout)] if ALL else before
+        wrong |= resumed_in(folder, layout, others)
+    # What is saved in the last layouts is loaded in the first ones.
+    for layout in names if ALL else names[:1]:
+        others = names[names.index(layout) + 1 :] if ALL else names[-1:]
+        wrong |= resumed_in(folder, layout, others)
+    assert wrong == {}
+
+
+def resumed_in(folder: Path, layout: str, others: list[str]) -> dict[str, Any]:
+    """Start a layout, which loads what others have saved; what has gone wrong, by rank."""
+    scenario = ",".join(("in_layout", layout, *others))
+    outcomes = run(folder, ranks_of(layout), scenario)[scenario]
+    return {scenario: outcomes} if any(outcomes) else {}
