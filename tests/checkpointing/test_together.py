@@ -70,7 +70,7 @@ def of_two(folder: Path) -> Outcomes:
     return run(
         *(folder, 2, "experts", "loaders", "large_and_long", "equal_in_other_words", "buffers"),
         *("warned", "save_own", "load_own", "parts_alone"),
-        *("packed_shards", "own_parts"),
+        *("packed_shards", "own_parts", "lists", "own_on_one_rank"),
     )
 
 
@@ -102,6 +102,23 @@ def test_long_tensors_with_the_same_values_in_another_order_are_refused(of_two: 
     for swapped, same in of_two["large_and_long"]:
         assert_refused(swapped, "x")
         assert same == ""
+
+
+def test_lists_of_other_lengths_are_refused(of_two: Outcomes) -> None:
+    for refused, not_refused in of_two["lists"]:
+        assert not_refused == ["", ""]
+        for outcome in refused:
+            assert outcome.startswith("SaveError: ")
+            assert "m.all has 1 entry on rank 0, 2 entries on rank 1" in outcome
+            assert "PerRank" in outcome
+
+
+def test_a_value_of_its_own_on_one_rank_only_is_refused(of_two: Outcomes) -> None:
+    for refused, not_refused in of_two["own_on_one_rank"]:
+        assert not_refused == [""]
+        for outcome in refused:
+            assert outcome.startswith("SaveError: ")
+            assert "m.x is a PerRank on rank 1, and something else on rank 0" in outcome
 
 
 def test_values_that_are_equal_are_saved_however_they_are_pickled(of_two: Outcomes) -> None:

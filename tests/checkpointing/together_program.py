@@ -88,6 +88,38 @@ def experts(rank: int, folder: Path) -> Any:
     return saved(folder, {"experts": nn.ModuleList(nn.Linear(2, 2, bias=False) for _ in range(2))})
 
 
+class Item:
+    """An object with a state."""
+
+    def __init__(self, state: Any) -> None:
+        self.state = state
+
+    def state_dict(self) -> Any:
+        return self.state
+
+    def load_state_dict(self, state: Any) -> None:
+        self.state = state
+
+
+def lists(rank: int, folder: Path) -> Any:
+    """Lists that have one entry more on rank 1, of what is saved entry by entry."""
+    entries: list[Any] = [torch.ones(1), Item({"a": 1}), {}, [torch.ones(1)], {"a": {1: 2}}]
+    states = [{"m": {"all": [one, one][: rank + 1]}} for one in entries]
+    states += [{"m": {"all": (Item({"a": 1}), Item({"a": 1}))[: rank + 1]}}]
+    states += [{"m": Item({"all": [torch.ones(1), torch.ones(1)][: rank + 1]})}]
+    refused = [saved(folder, one)[0] for one in states]
+    own = saved(folder, {"m": PerRank([torch.ones(1), torch.ones(1)][: rank + 1])})
+    return refused, own + saved(folder, states[0], differing="warn")
+
+
+def own_on_one_rank(rank: int, folder: Path) -> Any:
+    """A PerRank on rank 1, and something else on rank 0; only rank 1 has one besides."""
+    others: list[Any] = [{"a": 1}, {}, 5, None, [1], Item({"a": 1}), torch.ones(1)]
+    states = [{"m": {"x": PerRank({"a": 1}) if rank else one}} for one in others]
+    alone = {"only": PerRank(1)} if rank else {}
+    return [saved(folder, one)[0] for one in states], saved(folder, alone)
+
+
 def experts_of_groups(rank: int, folder: Path) -> Any:
     """DTensors of one name on meshes that do not have the same ranks."""
     torch.manual_seed(rank // 2)

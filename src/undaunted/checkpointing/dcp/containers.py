@@ -20,7 +20,7 @@ import torch
 from undaunted.checkpointing.errors import SaveError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from torch.distributed.checkpoint.metadata import Metadata
 
@@ -205,6 +205,12 @@ class Node:
             made.clear()
             return made
         return {}
+
+
+def paths(planner_data: Mapping[str, Path] | None) -> Iterator[Path]:
+    """Return the paths of all values, and of the containers that are noted beside them."""
+    for name, path in (planner_data or {}).items():
+        yield path[2:] if name.startswith(_MARK) else path
 
 
 def tree(metadata: Metadata) -> Node:
