@@ -247,6 +247,37 @@ def test_tensors_whose_values_lie_in_one_place(steps: Any, wrap: Any, tmp_path: 
     assert state["same"].tolist() == torch.full_like(values, 5.0).tolist()
 
 
+def learning() -> dict[str, Any]:
+    return {
+        "parameter": nn.Parameter(torch.ones(2)),
+        "frozen": nn.Parameter(torch.ones(2), requires_grad=False),
+        "numbers": nn.Parameter(torch.ones(2, dtype=torch.int32), requires_grad=False),
+        "tensor": torch.ones(2, requires_grad=True),
+        "plain": torch.ones(2),
+        "list": [nn.Parameter(torch.ones(2, 2, dtype=torch.bfloat16))],
+    }
+
+
+@pytest.mark.parametrize("fresh", [None, {"parameter": torch.zeros(2)}])
+@pytest.mark.parametrize("owned", [False, True])
+def test_new_tensors_are_parameters_and_learn_as_they_did(
+    fresh: Any, owned: bool, tmp_path: Path
+) -> None:
+    put(tmp_path, {"object": Early(learning()) if owned else {"best": learning()}})
+    if owned:
+        mine = Early(fresh)
+        get(tmp_path, {"object": mine})
+        found = mine.best
+    else:
+        found = get(tmp_path, {"object": {}})["object"]["best"]
+
+    def told(state: Any) -> Any:
+        pairs = {**state, "list": state["list"][0]}.items()
+        return [(name, type(one), one.dtype, one.requires_grad) for name, one in pairs]
+
+    assert told(found) == told(learning())
+
+
 def test_plain_data_are_replaced(tmp_path: Path) -> None:
     put(tmp_path, {"deep": {name: [saved] for name, (saved, _) in PAIRS.items()}})
     deep = {

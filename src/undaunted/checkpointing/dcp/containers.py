@@ -1,4 +1,4 @@
-"""Types of containers and of their keys, which the names of a checkpoint do not tell.
+"""Types of containers, of their keys and of tensors, which names in a checkpoint do not tell.
 
 Names are the texts of all keys on the way to a value, so empty dictionaries, tuples and numbers as
 keys get lost. ``planner_data`` in the metadata, the paths by name, has entries for these besides.
@@ -34,6 +34,7 @@ _FIRST = {"version": 1}
 _TEXT = "str"
 OTHER = "other"
 TUPLE = "tuple"
+PARAMETER = "parameter"  # of a tensor
 
 _TYPES: dict[str, Callable[[], Any]] = {
     "dict": dict,
@@ -64,7 +65,7 @@ class Noted:
         self.add((), "dict", _TEXT)
 
     def add(self, path: Path, kind: str, keys: str) -> None:
-        """Note a container, or of the dictionary around it one key."""
+        """Note a container, a parameter, or of the dictionary around it one key."""
         name = _MARK.join(("", kind, keys, ".".join(map(str, path))))
         self.entries[name] = (kind, keys, *path)
 
@@ -135,7 +136,7 @@ class Node:
     Attributes:
         name: of the value that was saved there, None for a container.
         parts: of a container, by key as text, or by place in a list.
-        kind: of a container; empty where that is not known.
+        kind: of a container, or PARAMETER; empty where that is not known.
         keys: their type, of a container.
         key_type: of the key that leads here, if keys of the container around have several.
         versions: of the modules whose state it is, as JSON.

@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parameter import is_lazy
 
 from undaunted.checkpointing.dcp import containers, states
-from undaunted.checkpointing.dcp.containers import TUPLE, Node
+from undaunted.checkpointing.dcp.containers import PARAMETER, TUPLE, Node
 from undaunted.checkpointing.dcp.reads import listed
 from undaunted.checkpointing.dcp.stateful import is_stateful
 from undaunted.checkpointing.dcp.torch_private import flattened
@@ -295,6 +295,10 @@ class Filling:
             if node.name not in self._theirs:
                 self.wanted[node.name] = box[key] = self._memory_for(node.name, path, owner)
                 self._places[node.name] = box, key
+                properties = getattr(self._stored[node.name], "properties", None)
+                if node.kind == PARAMETER or (properties and properties.requires_grad):
+                    learns = properties is None or properties.requires_grad
+                    self._finish.append(lambda: _refine(box, key, node.kind, learns=learns))
             return
         content: Any
         if node.is_list:
@@ -481,6 +485,16 @@ def _new_like(tensor: torch.Tensor) -> torch.Tensor:
     if isinstance(tensor, torch.nn.Parameter):
         return torch.nn.Parameter(made, tensor.requires_grad)
     return made.requires_grad_(tensor.requires_grad)
+
+
+def _refine(box: Any, key: Any, kind: str, *, learns: bool) -> None:
+    """Make a tensor a parameter, or have it require a gradient, as it was saved."""
+    value = box[key]
+    if isinstance(value, torch.Tensor):
+        if kind == PARAMETER and not isinstance(value, torch.nn.Parameter):
+            box[key] = torch.nn.Parameter(value.detach(), requires_grad=learns)
+        elif value.is_leaf:
+            value.requires_grad_(learns)
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.nn.parameter import is_lazy
 
-from undaunted.checkpointing.dcp.containers import TUPLE, Noted
+from undaunted.checkpointing.dcp.containers import PARAMETER, TUPLE, Noted
 from undaunted.checkpointing.dcp.stateful import is_stateful
 from undaunted.checkpointing.errors import CheckpointError, SaveError, StructureError
 from undaunted.checkpointing.format.frame import DTYPES
@@ -93,6 +93,8 @@ def _plain(path: Path, value: Any, made: Plain, *, owned: bool = False) -> Any:
             made.noted.add(path, TUPLE, "")
             return inner
         return value if all(map(operator.is_, inner, value)) else inner
+    if isinstance(value, torch.nn.Parameter):
+        made.noted.add(path, PARAMETER, "")
     return value
 
 
