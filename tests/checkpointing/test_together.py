@@ -80,7 +80,7 @@ def of_four(folder: Path) -> Outcomes:
 
 
 def assert_refused(outcome: str, *names: str) -> None:
-    assert outcome.startswith("SaveError: ")
+    assert outcome.startswith("StateError: ")
     assert "PerRank" in outcome
     for name in names:
         assert f"{name} differs between rank" in outcome
@@ -108,7 +108,7 @@ def test_lists_of_other_lengths_are_refused(of_two: Outcomes) -> None:
     for refused, not_refused in of_two["lists"]:
         assert not_refused == ["", ""]
         for outcome in refused:
-            assert outcome.startswith("SaveError: ")
+            assert outcome.startswith("StateError: ")
             assert "m.all has 1 entry on rank 0, 2 entries on rank 1" in outcome
             assert "PerRank" in outcome
 
@@ -117,7 +117,7 @@ def test_a_value_of_its_own_on_one_rank_only_is_refused(of_two: Outcomes) -> Non
     for refused, not_refused in of_two["own_on_one_rank"]:
         assert not_refused == [""]
         for outcome in refused:
-            assert outcome.startswith("SaveError: ")
+            assert outcome.startswith("StateError: ")
             assert "m.x is a PerRank on rank 1, and something else on rank 0" in outcome
 
 
@@ -188,7 +188,7 @@ def test_states_of_ranks_that_are_gone_are_named(of_two: Outcomes, folder: Path)
 
 def test_a_part_of_a_tensor_is_not_saved_or_loaded_for_the_whole(of_two: Outcomes) -> None:
     for save, load in of_two["parts_alone"]:
-        assert save.startswith("SaveError: model.weight is not whole")
+        assert save.startswith("StateError: model.weight is not whole")
         assert "8 of 16" in save
         assert load.startswith("DamagedCheckpointError: ")
         assert "model.weight is not whole" in load

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from undaunted.checkpointing.errors import SaveError
+from undaunted.checkpointing.errors import StateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -82,7 +82,7 @@ class Noted:
         """Note a dictionary, if it is one that its names do not tell of.
 
         Raises:
-            SaveError: a key cannot be told by a text and a type.
+            StateError: a key cannot be told by a text and a type.
         """
         kinds = {key: _TEXT if type(key) is str else _key_type(key, path) for key in value}
         types = set(kinds.values())
@@ -115,7 +115,7 @@ def _key_type(key: Any, path: Path) -> str:
     if type(key).__module__ == "numpy" and _is_told(key, int, text):
         return "int"
     place = ".".join(map(str, path)) or "the state"
-    raise SaveError(
+    raise StateError(
         f"{place} has the key {key!r}, of type {type(key).__name__}, which cannot be saved: use "
         "text, a number, None, bytes, a tuple of these, a dtype or a device"
     )

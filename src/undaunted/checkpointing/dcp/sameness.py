@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from undaunted.checkpointing.dcp import containers, digests
 from undaunted.checkpointing.dcp.packed import is_packed
 from undaunted.checkpointing.dcp.stateful import is_stateful
-from undaunted.checkpointing.errors import SaveError
+from undaunted.checkpointing.errors import StateError
 from undaunted.checkpointing.per_rank import PerRank
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def check_content(
         refuse: raise an error; else, and always for buffers of modules, warn.
 
     Raises:
-        SaveError: names what differs, and the ranks.
+        StateError: names what differs, and the ranks.
     """
     ranks: dict[tuple[str, Any], dict[bytes, list[int]]] = {}
     for rank, (plan, content) in enumerate(zip(plans, contents, strict=True)):
@@ -131,7 +131,7 @@ def check_content(
     buffers = {name for content in contents for name in content.buffers}
     wrong = [name for name in differ if name not in buffers]
     if wrong and refuse:
-        raise SaveError(
+        raise StateError(
             f"{_differs(wrong[0], differ)}, and a checkpoint has one copy of it for all ranks."
             f"{_further(wrong, differ)}\nWrap what each rank has for itself in PerRank(...), or "
             'give it a name for each rank. Checkpointer(..., differing="warn") saves the copy of '
@@ -265,7 +265,7 @@ def check_plans(plans: Sequence[SavePlan]) -> None:
         plans: of all ranks, in their order, before they are decided on.
 
     Raises:
-        SaveError: names what differs, and the ranks.
+        StateError: names what differs, and the ranks.
     """
     first: dict[str, str | tuple[str, object, object]] = {}
     different: dict[str, None] = {}
@@ -279,7 +279,7 @@ def check_plans(plans: Sequence[SavePlan]) -> None:
         names = list(different)
         more = f", and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         told = "; ".join(_told(plans, name) for name in names[:_NAMED])
-        raise SaveError(
+        raise StateError(
             f"ranks have different things under one name: {told}{more}. What all ranks have under "
             "one name is saved once: give what differs from rank to rank a name for each rank",
             _ranks_of(plans, names[0]),
@@ -294,14 +294,14 @@ def check_own(plans: Sequence[SavePlan], contents: Sequence[Content]) -> None:
         contents: of all ranks.
 
     Raises:
-        SaveError: names one, and the ranks.
+        StateError: names one, and the ranks.
     """
     for name in sorted({name for content in contents for name in content.own}):
         has = [name in content.own for content in contents]
         others = [rank for rank, p in enumerate(plans) if not has[rank] and _has(p, name)]
         if others:
             own = [rank for rank, is_own in enumerate(has) if is_own]
-            raise SaveError(
+            raise StateError(
                 f"{name} is a PerRank on {_listed(own)}, and something else on {_listed(others)}. "
                 "Wrap it in PerRank(...) on all ranks that have it",
                 others,
@@ -324,7 +324,7 @@ def _check_containers(plans: Sequence[SavePlan]) -> None:
     for path, name in paths.items():
         for length in range(1, len(path)):
             if outer := paths.get(path[:length]):
-                raise SaveError(
+                raise StateError(
                     f"{outer} is a value on {_listed(_ranks_of(plans, outer))}, and has {name} in "
                     f"it on {_listed(_ranks_of(plans, name))}. What all ranks have under one name "
                     "is saved once: give it the same structure on all ranks, or wrap it in "
@@ -340,7 +340,7 @@ def check_whole(plans: Sequence[SavePlan]) -> None:
         plans: of all ranks, as in :func:`check_plans`.
 
     Raises:
-        SaveError: names one.
+        StateError: names one.
     """
     parts: dict[str, dict[Any, int]] = {}
     sizes: dict[str, int] = {}
@@ -352,7 +352,7 @@ def check_whole(plans: Sequence[SavePlan]) -> None:
                 sizes[name] = math.prod(data.size)
     for name, of_name in parts.items():
         if sum(of_name.values()) < sizes[name]:
-            raise SaveError(
+            raise StateError(
                 f"{name} is not whole: the ranks that save have {sum(of_name.values())} of "
                 f"{sizes[name]} values of it.\nAll ranks that have a part of it save together"
             )
