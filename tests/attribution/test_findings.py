@@ -35,6 +35,7 @@ def test_stop_stands_only_where_other_hardware_would_not_help() -> None:
         "not_finite",
         "program_error",
         "quota_exceeded",
+        "state_not_saved",
         "unequal_work",
     }
     # One that stops a job is seen at least twice before.

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Scope = Literal["rank", "gpu", "node", "link", "job"]
 Action = Literal["restart", "exclude", "stop"]
 SURE = 0.5  # least confidence of a finding that decides anything
+UNSAVED = "state_not_saved"  # a checkpoint cannot be made of the state
 UNEQUAL = "unequal_work"  # a rank has ended with 0, and the others wait for it
 UNREAD = "output_unread"  # ranks cannot print, as nobody reads what the launcher prints
 LIKELY = 0.65  # up to here it is said to be probable only
@@ -139,6 +140,7 @@ CAUSES: Mapping[str, Cause] = {
             _PROGRAM,
             (
                 ("checkpoint_mismatch", "job", "stop", 3, "a checkpoint does not fit the program"),
+                (UNSAVED, "job", "stop", 3, "the state cannot be saved"),
                 ("data_error", "job", "stop", 3, "input data cannot be used"),
                 ("gpu_out_of_memory", "job", "stop", 3, "a GPU ran out of memory"),
                 ("not_finite", "job", "stop", 3, "a loss or gradient is not a finite number"),

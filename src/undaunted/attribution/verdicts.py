@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from undaunted.attribution.findings import UNEQUAL, UNREAD
+from undaunted.attribution.findings import UNEQUAL, UNREAD, UNSAVED
 from undaunted.attribution.peer_lost import is_peer_lost
 from undaunted.journal.events import HARD_TIMEOUT
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from undaunted.journal import events as e
 
 GUESSED = 0.4  # confidence of what is most likely
+_UNSAVED = "undaunted.checkpointing.errors.StateError"
 _CRASHES = frozenset({"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGTRAP"})
 
 
@@ -47,6 +48,8 @@ def cause_seen(
             return "killed", 1.0
         return "native_crash" if verdict.signal in _CRASHES else "terminated", 1.0
     name, _, message = verdict.exception.partition(": ")
+    if name.endswith(_UNSAVED):
+        return UNSAVED, 1.0
     if is_peer_lost(name, message, verdict.traceback):
         return "peer_lost", 1.0
     return "program_error", 1.0

@@ -58,7 +58,7 @@ def cpu_quota(root: Path = _ROOT) -> int | None:
 def cpu_use(root: Path = _ROOT) -> list[tuple[int, float]]:
     """Return of each of our groups with a limit how many CPUs it allows, and seconds used."""
     found = [
-        (_quota(_words(group / "cpu.max")), keyed(group / "cpu.stat", "usage_usec") / 1e6)
+        (_quota(_words(group / "cpu.max")), (keyed(group / "cpu.stat", "usage_usec") or 0) / 1e6)
         for group in own_directories("", root)
     ]
     for group in own_directories("cpu", root):

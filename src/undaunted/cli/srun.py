@@ -16,6 +16,7 @@ import msgspec
 from undaunted.base import values
 from undaunted.base.deadline import wait_for
 from undaunted.base.options import Kind, Opt
+from undaunted.base.process import module_command
 from undaunted.base.text import one_line, printable
 from undaunted.base.values import Count
 from undaunted.cli.command import Command, HelpAsked
@@ -149,7 +150,7 @@ async def _prepare(own: SrunOptions, parsed: RunParsed, given: dict[str, list[st
     }
     run_dir = Path(options.run_dir or Path(DEFAULT_RUNS, made_up["rdzv-id"]))
     made_up["run-dir"] = str(run_dir)
-    launcher = [sys.executable, "-m", "undaunted", "run"]
+    launcher = module_command("undaunted.cli.main", "run")
     launcher += [f"--{name}={text}" for name, text in made_up.items()]
     for name, texts in given.items():
         option = RUN.spellings.get(f"--{name}")

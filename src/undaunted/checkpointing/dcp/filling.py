@@ -8,6 +8,7 @@ place.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Mapping, MutableMapping
 from dataclasses import replace
@@ -20,7 +21,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parameter import is_lazy
 
 from undaunted.checkpointing.dcp import containers, states
-from undaunted.checkpointing.dcp.containers import TUPLE, Node
+from undaunted.checkpointing.dcp.containers import PARAMETER, TUPLE, Node
 from undaunted.checkpointing.dcp.reads import listed
 from undaunted.checkpointing.dcp.stateful import is_stateful
 from undaunted.checkpointing.dcp.torch_private import (
@@ -215,6 +216,8 @@ class Filling:
         if node.name is None:
             self._lacks(path, mine)
         elif isinstance(self._stored[node.name], TensorStorageMetadata):
+            if _repeats(mine):  # it cannot be filled in place
+                box[key] = mine = _new_like(mine)
             self.wanted[node.name] = mine
             self._places[node.name] = box, key  # where it comes back as one of another class
         else:
@@ -299,6 +302,10 @@ class Filling:
             if node.name not in self._theirs:
                 self.wanted[node.name] = box[key] = self._memory_for(node.name, path, owner)
                 self._places[node.name] = box, key
+                properties = getattr(self._stored[node.name], "properties", None)
+                if node.kind == PARAMETER or (properties and properties.requires_grad):
+                    learns = properties is None or properties.requires_grad
+                    self._finish.append(lambda: _refine(box, key, node.kind, learns=learns))
             return
         content: Any
         if node.is_list:
@@ -399,43 +406,107 @@ class _Memory:
     """Which memory is filled: none for two values, and that of a module for no other object."""
 
     def __init__(self, owners: Iterable[_Owner]) -> None:
-        self._used: set[tuple[Any, ...]] = set()
-        self._of_modules = {
-            _address(value)
-            for owner in owners
-            if isinstance(owner.value, torch.nn.Module) and isinstance(owner.now, Mapping)
-            for value in owner.now.values()
-            if isinstance(value, torch.Tensor) and not is_lazy(value)
-        } - {None}
+        self._used = _Areas()
+        self._of_modules = _Areas()
+        for owner in owners:
+            if isinstance(owner.value, torch.nn.Module) and isinstance(owner.now, Mapping):
+                for value in owner.now.values():
+                    if isinstance(value, torch.Tensor) and not is_lazy(value):
+                        self._of_modules.add(_area(value))
 
     def claim(self, tensor: torch.Tensor, owner: _Owner) -> bool:
         """Whether an object's own tensor may be filled for it."""
-        address = _address(tensor)
-        if address is None:
-            return True
-        if address in self._used:
+        area = _area(tensor)
+        if not isinstance(owner.value, torch.nn.Module) and self._of_modules.meets(area):
             return False
-        if address in self._of_modules and not isinstance(owner.value, torch.nn.Module):
+        if self._used.meets(area):
             return False
-        self._used.add(address)
+        self._used.add(area)
         return True
 
 
-def _repeats(tensor: torch.Tensor) -> bool:
-    """Whether several values of a tensor lie in one place, as after ``expand``."""
-    if type(tensor) is not torch.Tensor or tensor.layout != torch.strided:
-        return False
-    return any(
-        step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)
-    )
+class _Area(NamedTuple):
+    """Memory of a device: addresses, the end excluded."""
+
+    device: torch.device
+    start: int
+    end: int
 
 
-def _address(tensor: torch.Tensor) -> tuple[Any, ...] | None:
-    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+class _Areas:
+    """Areas of memory, joined where they overlap."""
+
+    def __init__(self) -> None:
+        self._known: dict[torch.device, list[tuple[int, int]]] = {}  # ascending
+
+    def meets(self, area: _Area | None) -> bool:
+        """Whether an area overlaps one of these."""
+        if area is None:
+            return False
+        met = self._met(area)
+        return bool(met.start < met.stop)
+
+    def add(self, area: _Area | None) -> None:
+        """Add an area, None = of a tensor without memory of its own."""
+        if area is not None:
+            known, met = self._known.setdefault(area.device, []), self._met(area)
+            joined = [(area.start, area.end), *known[met]]
+            known[met] = [(min(start for start, _ in joined), max(end for _, end in joined))]
+
+    def _met(self, area: _Area) -> slice:
+        known = self._known.get(area.device, [])
+        first = bisect_right(known, area.start, key=lambda one: one[1])
+        return slice(first, bisect_left(known, area.end, lo=first, key=lambda one: one[0]))
+
+
+def _area(tensor: torch.Tensor) -> _Area | None:
+    local = _local(tensor)
     try:
-        return (local.device, local.data_ptr()) if local.numel() else None
+        if not local.numel():
+            return None
+        steps = zip(local.shape, local.stride(), strict=True)
+        length = 1 + sum((size - 1) * step for size, step in steps)
+        start = local.data_ptr()
     except (RuntimeError, NotImplementedError):  # of a class that has no memory of its own
         return None
+    return _Area(local.device, start, start + length * local.element_size())
+
+
+def _repeats(tensor: torch.Tensor) -> bool:
+    """Whether several values of a tensor may lie in one place, as after ``expand``."""
+    local = _local(tensor)
+    if type(local) not in (torch.Tensor, torch.nn.Parameter) or local.layout != torch.strided:
+        return False
+    if is_lazy(local) or not local.numel():
+        return False
+    reached = 0  # places from the first value to the last one, of the dimensions so far
+    for step, size in sorted(zip(local.stride(), local.shape, strict=True)):
+        if size > 1:
+            if step <= reached:
+                return True
+            reached += (size - 1) * step
+    return False
+
+
+def _new_like(tensor: torch.Tensor) -> torch.Tensor:
+    made = torch.empty_like(tensor)
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(made, tensor.requires_grad)
+    return made.requires_grad_(tensor.requires_grad)
+
+
+def _refine(box: Any, key: Any, kind: str, *, learns: bool) -> None:
+    """Make a tensor a parameter, or have it require a gradient, as it was saved."""
+    value = box[key]
+    if isinstance(value, torch.Tensor):
+        if kind == PARAMETER and not isinstance(value, torch.nn.Parameter):
+            box[key] = torch.nn.Parameter(value.detach(), requires_grad=learns)
+        elif value.is_leaf:
+            value.requires_grad_(learns)
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _check_memory(flat: Mapping[str, Any]) -> None:

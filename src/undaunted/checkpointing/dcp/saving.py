@@ -366,9 +366,10 @@ class Saver:
         self._number += 1
         proposals = [msgspec.msgpack.decode(one, type=_Proposal) for one in encoded]
         local = [plan_codec.decode_plan(one.plan) for one in proposals]
+        contents = [one.content for one in proposals]
+        sameness.check_own(local, contents)
         sameness.check_plans(local)
         sameness.check_whole(local)
-        contents = [one.content for one in proposals]
         sameness.check_content(local, contents, self._differing, refuse=self._refuse_differing)
         # a list of its own: a planner may change it, as that of torch 2.6 did
         final, overall = planner.create_global_plan(list(local))

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from undaunted.coordinator.core.messages import Advised, Blamed
 
+# Causes of which the advice to end the job is always followed: no restart makes a checkpoint.
+ALWAYS_ENDS = frozenset({"state_not_saved"})
 # A longer one is not kept.
 MOST_HISTORY = 16 * 1024
 

@@ -30,7 +30,7 @@ from msgspec.structs import replace
 from undaunted.base.text import format_duration
 from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core import placement
-from undaunted.coordinator.core.advice import MOST_HISTORY, Attempt
+from undaunted.coordinator.core.advice import ALWAYS_ENDS, MOST_HISTORY, Attempt
 from undaunted.coordinator.core.blame import Blame, Cause
 from undaunted.coordinator.core.examination import EVIDENCE_S, Case, Examination
 from undaunted.coordinator.core.formation import Formation, name_some
@@ -1049,7 +1049,8 @@ class JobPolicy:
         commands: list[m.Command] = [m.Say(problem)] if advice.problem else []
         if (advised := advice.advised) is None:
             return commands
-        done = self.config.act and self.after is None
+        acts = self.config.act or advised.cause in ALWAYS_ENDS
+        done = acts and self.after is None
         if done and advised.action == "stop":
             self.after = Ending(m.Outcome.NO_RESTART, advised.reason)
         elif done:
