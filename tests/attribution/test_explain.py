@@ -214,6 +214,7 @@ def test_a_verdict_tells_best_of_a_failure() -> None:
          "gpu_out_of_memory"),
         ("OSError: [Errno 28] No space left on device", "disk_full"),
         ("ValueError: corrupt data in shard 17", "program_error"),
+        ("BrokenPipeError: [Errno 32] Broken pipe", "program_error"),  # of its own connection
         ("", "program_error"),
     ],
 )  # fmt: skip

@@ -200,14 +200,16 @@ def test_an_interpreter_that_starts_python_as_its_child(
     assert launcher.text.count("in round 1") == 2
 
 
-def test_a_script_that_can_be_read_only_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("script", ["script", "-"])
+def test_a_script_that_can_be_read_only_once(tmp_path: Path, script: str) -> None:
     os.mkfifo(tmp_path / "script")
-    launcher = Launcher(["--run-dir", "run", "script"], tmp_path)
+    launcher = Launcher(["--run-dir", "run", script], tmp_path)
     try:
         assert launcher.finish() == 2
     finally:
         launcher.close()
-    assert "pipe" in launcher.seen[0]
+    assert "only once" in launcher.seen[0]
+    assert "write it to a file" in launcher.seen[0]
     assert not launcher.run_dir.exists()
 
 

@@ -91,3 +91,53 @@ def test_a_program_whose_workers_ignore_the_signal_ends_without_a_word(tmp_path,
     assert ended.returncode == 0
     assert "Traceback" not in ended.stderr
     assert "killed by signal" not in ended.stderr
+
+
+SIGNALLED = """
+import multiprocessing, subprocess, sys
+import torch
+from torch.utils.data import DataLoader
+from undaunted.training import Session
+
+class Squares(torch.utils.data.Dataset):
+    def __len__(self):
+        return 40
+    def __getitem__(self, index):
+        return index * index
+
+if __name__ == "__main__":
+    method, persistent = sys.argv[1], sys.argv[2] == "True"
+    with Session() as session:
+        loader = DataLoader(
+            Squares(), num_workers=2, multiprocessing_context=method, persistent_workers=persistent
+        )
+        for epoch in range(2):
+            batches = iter(loader)
+            with session.step(epoch):
+                first = next(batches)
+                for worker in multiprocessing.active_children():
+                    subprocess.run(["kill", str(worker.pid)], check=True)
+                rest = list(batches)
+            print(len([first, *rest]))
+        if not persistent:
+            left = iter(loader)  # workers that nobody ends before the program does
+            next(left)
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_of_a_loader_outlive_a_signal_to_all_processes(tmp_path, method, persistent):
+    (tmp_path / "program.py").write_text(SIGNALLED)
+    ended = subprocess.run(
+        [sys.executable, "program.py", method, str(persistent)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.split() == ["40", "40"]
+    assert "Traceback" not in ended.stderr

@@ -130,6 +130,11 @@ def check_interpreter(python: str) -> None:
 
 
 def _check_script(target: str, cwd: str) -> None:
+    if target == "-":
+        raise UsageError(
+            "the script is -, standard input, which can be read only once; each rank of each "
+            "round reads it: write it to a file"
+        )
     path = Path(cwd, target)
     if not path.exists():
         hint = nearest(path.name, _names(path.parent))

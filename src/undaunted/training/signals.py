@@ -9,7 +9,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from undaunted.base import process
+from undaunted.base import process, shield
 from undaunted.base.signals import SAME_S
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class Signals:
             before = signal.signal(number, self._handle)
             self._before[number] = signal.SIG_DFL if before is None else before
         if self._numbers:
+            shield.begin(self._numbers)
             _end_workers_at_exit()
         return True
 
@@ -75,8 +76,8 @@ class Signals:
 def ignore_stop_signals(_worker: int = 0) -> None:
     """Let a process live until its parent has saved: for ``worker_init_fn`` of a data loader.
 
-    It is needed where a scheduler sends the signal to all processes. The loader ends its workers in
-    another way.
+    It is needed only on processors other than x86-64 and AArch64, if a scheduler sends the signal
+    to all processes. The loader ends its workers in another way.
     """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 

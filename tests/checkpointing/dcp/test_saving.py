@@ -431,9 +431,12 @@ def test_a_change_on_one_rank_makes_all_plan_anew() -> None:
 def test_a_rank_that_cannot_plan_is_named_on_all() -> None:
     store = torch.distributed.HashStore()
     savers = [Saver(Agreement(store, rank, 2, "s")) for rank in range(2)]
-    states = [{"a": torch.ones(2)}, {"a": {"b": 1}, "a.b": torch.ones(1)}]
-    for error in together(lambda rank: savers[rank].plan(states[rank], 30)):
-        assert isinstance(error, SaveError)
-        assert error.ranks == (1,)
+    states: list[dict[str, Any]] = [{"a": torch.ones(2)}, {}]
+    for state in ({"a": {"b": 1}, "a.b": torch.ones(1)}, {"lock": threading.Lock()}):
+        states[1] = state
+        for error in together(lambda rank: savers[rank].plan(states[rank], 30, "save of step 4")):
+            assert isinstance(error, SaveError)
+            assert error.ranks == (1,)
+            assert str(error).startswith("save of step 4: rank 1: ")
     states[1] = {"a": torch.ones(2)}
     assert all(isinstance(p, Planned) for p in together(lambda r: savers[r].plan(states[r], 30)))

@@ -53,6 +53,7 @@ WAYS = {
     "handed on": '(lambda e: e.update(TORCH_X="v"))(os.environ)',
     "computed value": 'os.environ["TORCH_X"] = "V".lower()',
     "number": 'os.environ["TORCH_X"] = str(1)',
+    "longer value": 'os.environ["TORCH_Y"] += "v"',
     "computed name": 'os.environ["TORCH_" + "X"] = "v"',
     "loop": 'for k, v in {"TORCH_X": "v"}.items(): os.environ[k] = v',
     "putenv": 'os.putenv("TORCH_X", "v")',

@@ -232,6 +232,7 @@ class RoundFactory:
             evidence_signal=EVIDENCE_SIGNAL,
             evidence_fd=self._pipes.write[local_rank],
             exception_hook=config.ft.install_exception_hook,
+            stop_signals=[*map(int, config.signals)],
         )
 
 

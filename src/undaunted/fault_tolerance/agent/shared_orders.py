@@ -249,7 +249,7 @@ class SharedOrders:
             await self._listener.following.close()
         leading = self._listener.leading
         if leading is not None and leading.is_needed:
-            with contextlib.suppress(asyncio.TimeoutError):
+            with contextlib.suppress(TimeoutError):
                 await wait_for(self._led.wait(), leading.leader.linger_s + 1)
         if self._listener.leading is not None:
             await self._listener.leading.close()

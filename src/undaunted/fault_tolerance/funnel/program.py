@@ -112,7 +112,7 @@ async def _listen(server: Server, told: asyncio.Event) -> bool:
                 raise
         else:
             return True
-        with contextlib.suppress(asyncio.TimeoutError):
+        with contextlib.suppress(TimeoutError):
             await wait_for(told.wait(), _AGAIN_S)
     return False
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from undaunted.base import numa, oom_score, process
+from undaunted.base import numa, oom_score, process, shield
 from undaunted.fault_tolerance.worker import messages, numerics, store_server, witness
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def become(spec: WorkerSpec, *, forked: bool) -> Page:
     page = Page.attach(spec)
     _arm_evidence(spec, page)
     witness.begin(spec.evidence_signal)
+    shield.begin(spec.stop_signals)
     return page
 
 

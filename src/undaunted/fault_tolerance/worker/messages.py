@@ -228,6 +228,7 @@ class WorkerSpec(msgspec.Struct, kw_only=True, frozen=True):
         numa_node: NUMA node it is bound to, -1 = none.
         numa_strict: its memory comes from that node only.
         exception_hook: record unhandled exceptions in the page.
+        stop_signals: that mean to stop; children of the rank outlive them.
     """
 
     local_rank: int
@@ -244,3 +245,4 @@ class WorkerSpec(msgspec.Struct, kw_only=True, frozen=True):
     numa_node: int = -1
     numa_strict: bool = True
     exception_hook: bool = True
+    stop_signals: list[int] = []

@@ -481,7 +481,7 @@ class _File:
                 self._reader.add_directory()
             case ast.AugAssign(target=target, value=value):
                 self._scan(value, where)
-                self._store(target, "", where)
+                self._store(target, None, where)
             case ast.Delete(targets=targets):
                 for target in targets:
                     self._store(target, None, where, known=True)

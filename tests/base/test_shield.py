@@ -1,0 +1,217 @@
+"""Children of a process outlive a stop signal that nobody above them has sent, and end by one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    os.uname().machine not in ("x86_64", "aarch64"), reason="needs code for the processor"
+)
+
+# `send` has another process send a signal, and waits until it has been delivered.
+BEGIN = """
+import multiprocessing, os, signal, subprocess, sys
+from undaunted.base import shield
+
+def send(pid, *names):
+    for name in names or ("TERM",):
+        subprocess.run(["kill", "-s", name, str(pid)], check=True)
+
+def answer(connection, method=""):
+    signal.signal(signal.SIGUSR2, lambda *_: connection.send("USR2"))
+    if method:
+        ours, theirs = multiprocessing.Pipe()
+        child = multiprocessing.get_context(method).Process(target=answer, args=(theirs,))
+        child.start()
+        connection.send(child.pid)
+        assert ours.recv() == child.pid
+        connection.send("begun")
+        connection.recv()
+        ours.send("still there?")
+        connection.send(ours.recv())
+        child.terminate()
+        child.join()
+        connection.send(child.exitcode)
+    connection.send(os.getpid())
+    while True:
+        connection.send(connection.recv())
+
+def begin(method, *arguments):
+    ours, theirs = multiprocessing.Pipe()
+    context = multiprocessing.get_context(method)
+    child = context.Process(target=answer, args=(theirs, *arguments))
+    child.start()
+    return child, ours
+"""
+METHODS = pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+
+
+def run(tmp_path, code: str, *words: str) -> str:
+    path = tmp_path / "program.py"
+    indented = "".join(f"    {line}\n" for line in code.splitlines())
+    begun = "if __name__ == '__main__':\n    assert shield.begin([signal.SIGTERM])\n"
+    path.write_text(f"{BEGIN}\n{begun}{indented}")
+    command = [sys.executable, str(path), *words]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=100, cwd=tmp_path, env=env
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert not ended.stderr
+    return ended.stdout
+
+
+@METHODS
+def test_of_multiprocessing(tmp_path, method):
+    out = run(
+        tmp_path,
+        """
+child, connection = begin(sys.argv[1])
+send(child.pid)  # while it begins
+assert connection.recv() == child.pid
+send(child.pid, "TERM", "USR1", "TERM", "USR2")
+assert connection.recv() == "USR2"  # a handler of its own is its own
+connection.send("still there?")
+print(connection.recv())
+for end in (child.terminate, lambda: os.kill(child.pid, signal.SIGTERM)):
+    end()
+    child.join()
+    print(child.exitcode)
+    child, connection = begin(sys.argv[1])
+    connection.recv()
+child.kill()
+""",
+        method,
+    )
+    assert out.splitlines() == ["still there?", "-15", "-15"]
+
+
+@METHODS
+@pytest.mark.parametrize("above", ["fork", "spawn", "forkserver"])
+def test_below_another_child(tmp_path, method, above):
+    out = run(
+        tmp_path,
+        """
+above, connection = begin(*sys.argv[1:])
+child = connection.recv()
+assert connection.recv() == "begun"
+send(above.pid)
+send(child)
+connection.send("go on")
+print(connection.recv())
+print(connection.recv())
+above.terminate()
+above.join()
+print(above.exitcode)
+""",
+        above,
+        method,
+    )
+    assert out.splitlines() == ["still there?", "-15", "-15"]
+
+
+@METHODS
+def test_pools(tmp_path, method):
+    out = run(
+        tmp_path,
+        """
+with multiprocessing.get_context(sys.argv[1]).Pool(2) as pool:
+    for child in multiprocessing.active_children():
+        send(child.pid)
+    print(pool.map(abs, [-1, -2, -3]))
+""",
+        method,
+    )
+    assert out == "[1, 2, 3]\n"
+
+
+def test_the_server_of_forkserver(tmp_path):
+    out = run(
+        tmp_path,
+        """
+from multiprocessing import forkserver
+forkserver.ensure_running()
+server = forkserver._forkserver._forkserver_pid
+send(server)
+child, connection = begin("forkserver")
+assert connection.recv() == child.pid
+print(server == forkserver._forkserver._forkserver_pid)
+child.terminate()
+""",
+    )
+    assert out == "True\n"
+
+
+def test_programs_end_by_the_signal(tmp_path):
+    out = run(
+        tmp_path,
+        """
+def in_child():
+    pass
+for more in ({}, {"preexec_fn": in_child}):
+    child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, **more)
+    send(child.pid)
+    print(child.wait())
+pid = os.posix_spawnp("sleep", ["sleep", "100"], os.environ)
+send(pid)
+print(os.waitpid(pid, 0)[1])
+read, write = os.pipe()
+pid = os.fork()
+if pid == 0:
+    os.close(read)  # the other end closes as the program begins
+    os.execvp("sleep", ["sleep", "100"])
+os.close(write)
+os.read(read, 1)
+send(pid)
+print(os.waitpid(pid, 0)[1])
+""",
+    )
+    assert out.split() == ["-15", "-15", "15", "15"]
+
+
+def test_an_orphan_ends_by_the_signal(tmp_path):
+    out = run(
+        tmp_path,
+        """
+read, write = os.pipe()
+pid = os.fork()
+if pid == 0:
+    if os.fork():
+        os._exit(0)
+    os.write(write, str(os.getpid()).encode())
+    signal.pause()
+os.close(write)
+os.waitpid(pid, 0)
+orphan = int(os.read(read, 20))
+send(orphan)
+print(os.read(read, 1))  # nobody has the other end any more
+""",
+    )
+    assert out == "b''\n"
+
+
+def test_a_handler_from_before_hears_the_parent_only(tmp_path):
+    out = run(
+        tmp_path,
+        """
+heard = []
+signal.signal(signal.SIGTERM, lambda *_: heard.append(1))
+read, write = os.pipe()
+pid = os.fork()
+if pid == 0:
+    os.write(write, b"begun")
+    while not heard:
+        signal.pause()
+    os._exit(10 + len(heard))
+os.read(read, 5)
+send(pid)
+assert os.waitpid(pid, os.WNOHANG) == (0, 0)
+os.kill(pid, signal.SIGTERM)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+""",
+    )
+    assert out == "11\n"
