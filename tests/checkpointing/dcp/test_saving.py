@@ -11,6 +11,7 @@ pytest.importorskip("torch")
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import TensorProperties
 
 from tests.checkpointing.dcp.saved import alone, save, write
 from undaunted.checkpointing.agreement.agreement import Agreement
@@ -266,6 +267,32 @@ def test_modules_and_optimizers_are_asked_for_their_state(tmp_path: Path) -> Non
     other = torch.nn.Linear(3, 2)
     dcp.load({"model": other}, checkpoint_id=tmp_path)
     assert_same(dict(model.state_dict()), dict(other.state_dict()))
+
+
+def test_each_version_of_torch_reads_what_another_has_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch 2.15 has six properties of a tensor, and 2.14 reads five."""
+    value = {"a": torch.arange(6.0).view(2, 3)}
+    of_this_version = TensorProperties.__getstate__
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            TensorProperties,
+            "__getstate__",
+            lambda self: (*of_this_version(self)[:5], (3, 1)),
+        )
+        save(tmp_path, value)
+    read = []
+    of_older = TensorProperties.__setstate__
+    monkeypatch.setattr(
+        TensorProperties,
+        "__setstate__",
+        lambda self, state: (read.append(len(state)), of_older(self, state))[1],
+    )
+    loaded = {"a": torch.zeros(2, 3)}
+    dcp.load(loaded, checkpoint_id=tmp_path)
+    assert_same(value, loaded)
+    assert set(read) == {5}
 
 
 def test_what_cannot_be_planned_or_copied_is_named(arena: Arena) -> None:
