@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MAX_RUN_BYTES = 256
+_F_OFD_SETLK = 37  # not every build of Python has the name
 _WHOLE_FILE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 # Paths of the sessions of this process, and of the one that it is a fork of.
 _held_here: set[str] = set()
@@ -157,7 +158,7 @@ def _lock(fd: int) -> None:
         OSError: another one of the same path is locked, or there are no locks.
     """
     try:
-        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _WHOLE_FILE)
+        fcntl.fcntl(fd, _F_OFD_SETLK, _WHOLE_FILE)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
