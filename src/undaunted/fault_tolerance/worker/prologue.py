@@ -91,7 +91,7 @@ def read_prologue(
         environ: what the environments of all workers have in common.
         without_torch: the template imports numpy only.
     """
-    reader = Reader(environ, _BRING_TORCH | {"numpy"} if without_torch else _BRING_TORCH)
+    reader = FileReader(environ, _BRING_TORCH | {"numpy"} if without_torch else _BRING_TORCH)
     try:
         reader.program(kind, target, cwd)
     except TorchImported:
@@ -104,7 +104,7 @@ def read_prologue(
     return Prologue(reader.variables)
 
 
-class Reader:
+class FileReader:
     """Goes through files in the order in which they run."""
 
     def __init__(self, environ: Mapping[str, str], last: frozenset[str]) -> None:

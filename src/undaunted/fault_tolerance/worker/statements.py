@@ -9,12 +9,10 @@ from __future__ import annotations
 import ast
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from undaunted.fault_tolerance.worker.prologue import Reader
 
 _ENVIRON = ("os.environ", "os.environb", "posix.environ")
 _TABLES = (*_ENVIRON, "sys.path", "sys.modules")
@@ -44,6 +42,30 @@ class Obstacle(Exception):  # noqa: N818 - no error
     def __init__(self, text: str, *, lasting: bool = True) -> None:
         super().__init__(text)
         self.lasting = lasting
+
+
+class Reader(Protocol):
+    """Is told what statements do: see `prologue.FileReader`."""
+
+    call: str
+
+    def set(self, name: str, value: str | None, statement: str, where: int) -> None:
+        """A statement sets a variable."""
+
+    def value(self, name: str) -> str | None:
+        """What a variable has by now."""
+
+    def changes(self, name: str, statement: str) -> None:
+        """A statement sets a variable to what cannot be known."""
+
+    def add_directory(self) -> None:
+        """A statement adds a directory to ``sys.path``."""
+
+    def imported(self, name: str, where: int, statement: str) -> None:
+        """A statement imports a module."""
+
+    def is_foreign(self, name: str) -> bool:
+        """Whether a module is neither the user's nor Python's nor ours."""
 
 
 class Statements:
