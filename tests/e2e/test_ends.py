@@ -714,7 +714,7 @@ def test_a_reader_of_our_output_that_goes_costs_no_restart(tmp_path: Path, both:
     assert all("line 10\n" in file.read_text() for file in files)
     if not both:
         said = (tmp_path / "stderr").read_text()
-        assert said.count("nobody reads standard output") == 1
+        assert said.count("nobody reads standard output of the launcher any more") == 1
         assert re.search(r"restart to write to files: \d+ ranks? running again", said)
         assert "finished, 1 restart to write to files" in said
         assert "on request" not in said

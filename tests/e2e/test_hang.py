@@ -101,11 +101,11 @@ def test_a_rank_that_ends_early_is_named_before_a_limit_is_passed(tmp_path: Path
     with launched(tmp_path, UNEQUAL, "--nproc-per-node", "3", "--node-name", "a") as launcher:
         told = r"rank 1 .*ended with 0 at iteration 5; ranks 0,2 wait for it.*nothing is stopped"
         launcher.wait_for(told)
+        launcher.process.send_signal(signal.SIGTERM)
+        assert launcher.finish() == 75, launcher.text
         (event,) = launcher.events("rank_silent")
         assert event["rank"] == 0
         assert "wait_for_all" in (tmp_path / str(event["path"])).read_text()
-        launcher.process.send_signal(signal.SIGTERM)
-        assert launcher.finish() == 75, launcher.text
 
 
 def test_a_rank_that_ends_early_is_named_by_all_who_tell(tmp_path: Path) -> None:
