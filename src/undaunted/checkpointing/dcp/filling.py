@@ -316,7 +316,8 @@ class Filling:
                 self._make(content, at, inner, (*path, at), _item(now, at), owner)
         else:
             mapping = now if isinstance(now, Mapping) else {}
-            content = node.empty(now)
+            # A kind is noted for all but plain dictionaries, in checkpoints that note kinds.
+            content = node.empty(None if self._exact and not node.kind else now)
             keys = {str(key): key for key in mapping}
             for part, inner in node.parts.items():
                 its = self._key(part, node, path, mapping, keys, owner)
