@@ -33,24 +33,6 @@ def test_restarted_ranks_find_what_an_optimizer_imports(tmp_path: Path) -> None:
         assert modes == {"warm"}
 
 
-def test_what_a_module_sets_for_a_later_import_counts_in_each_round(tmp_path: Path) -> None:
-    """The second round begins after the imports of the template are over, as far as it has any."""
-    (tmp_path / "settings.py").write_text("import os; os.environ['TORCHDYNAMO_VERBOSE'] = '1'")
-    script = """
-        import os, pathlib, sys, threading, torch, settings
-        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-            threading.Event().wait(5)
-            sys.exit(1)
-        def config():
-            import torch._dynamo.config
-            return torch._dynamo.config
-        sys.stdout.write(f"verbose {config().verbose}\\n")
-    """
-    with launched(tmp_path, script, "--max-restarts", "1") as launcher:
-        assert launcher.finish() == 0
-        launcher.wait_for("verbose True")
-
-
 def test_a_job_does_not_wait_for_imports_that_nobody_needs_any_more(tmp_path: Path) -> None:
     with launched(tmp_path, "import torch") as launcher:
         assert launcher.finish() == 0

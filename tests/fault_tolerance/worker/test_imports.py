@@ -129,8 +129,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 class Template:
     """What the template does with `Later`, in this process."""
 
-    def __init__(self, *modules: str, program: tuple[str, str, str] = ("", "", "")) -> None:
-        self.later = Later(modules, program)
+    def __init__(self, *modules: str) -> None:
+        self.later = Later(modules)
         self.imports = Imports()
 
     def try_once(self, *, kill: bool = False) -> bool:
@@ -186,18 +186,6 @@ def test_trials_are_bounded(package: Path) -> None:
     (package / "slow.py").write_text("import signal; signal.pause()")
     template = Template("latertest.slow")
     assert [template.try_once(kill=True) for _ in range(4)] == [True, True, True, False]
-
-
-@pytest.mark.parametrize("name", ["TORCHDYNAMO_VERBOSE", "OTHER"])
-def test_nothing_is_imported_that_a_module_of_the_program_may_set_up(
-    package: Path, tmp_path: Path, name: str
-) -> None:
-    (package / "slow.py").touch()
-    (tmp_path / "settings.py").write_text(f"import os\nos.environ['{name}'] = '1'\n")
-    (tmp_path / "train.py").write_text("import latertest\ndef main():\n    import settings\n")
-    template = Template("latertest.slow", program=("script", "train.py", str(tmp_path)))
-    assert template.try_once()
-    assert ("latertest.slow" in sys.modules) == (name == "OTHER")
 
 
 def test_only_what_belongs_to_an_imported_package(package: Path) -> None:

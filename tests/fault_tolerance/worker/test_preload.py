@@ -40,21 +40,6 @@ def test_only_what_is_known_to_be_harmless(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [
-        "os.environ['TORCHDYNAMO_VERBOSE'] = '1'",
-        "if True:\n    os.environ.update(TORCHINDUCTOR_CACHE_DIR='x')",
-        "def f(): os.environ.setdefault('TORCH_LOGS', 'all')",
-    ],
-)
-def test_what_comes_after_a_setting_of_later_modules_is_left_to_the_ranks(tmp_path, setting):
-    source = f"import os\nimport torch.nn\n{setting}\nimport torch._dynamo\n"
-    assert names(tmp_path, source) == ["torch.nn"]
-    before = f"import os\n{setting}\nimport torch.nn\nimport torch._dynamo\n"
-    assert names(tmp_path, before) == ["torch.nn", "torch._dynamo"]
-
-
 def test_our_checkpoints_are_harmless_and_other_parts_are_not(tmp_path):
     source = """
         import undaunted

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from undaunted.fault_tolerance.worker.prologue import own_files, read_prologue
+from undaunted.fault_tolerance.worker.prologue import read_prologue
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -311,24 +311,6 @@ def test_what_an_installed_package_sets_counts_and_nothing_else_of_it(tmp_path, 
     (site / "bought/cli.py").write_text(f"def main():\n{indent(SETS, '    ')}    import torch\n")
     (site / "bought/__init__.py").write_text("")
     assert "cli.py:3 sets TORCH_X" in read(tmp_path, entry).obstacle
-
-
-def test_the_files_of_a_program_are_found_wherever_they_are_imported(tmp_path):
-    files = {
-        "train.py": "import torch, json, a.b\nif 0:\n    import near\n",
-        "a/__init__.py": "",
-        "a/b.py": "def f():\n    from .c import x\n    from . import gone\n",
-        "a/c.py": "import a.b, wrong\n",
-        "a/unused.py": "",
-        "wrong.py": "this is no Python",
-        "near.py": "exec('')\nimport sys\nsys.path.insert(0, 'x')\nimport last\n",
-        "last.py": "",
-    }
-    for name, content in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(content)
-    found = own_files("script", "train.py", str(tmp_path))
-    assert found == {str(tmp_path / name) for name in files if name != "a/unused.py"}
 
 
 def test_the_environment_of_the_test_is_not_changed():

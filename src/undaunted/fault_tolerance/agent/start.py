@@ -100,8 +100,8 @@ def _prepare(config: RunConfig, spawner: Spawner, environment: Mapping[str, str]
     modules = template_modules(config.kind, config.target, config.cwd, config.preload)
     later = later_modules(config.kind, config.target, config.cwd)
     before, alone = Prologue({}), "torch" not in modules
-    place = (config.kind, config.target, config.cwd)
     if spawner.warm and modules != config.preload:
+        place = (config.kind, config.target, config.cwd)
         before = read_prologue(*place, environment, without_torch=alone)
     if before.obstacle:
         modules, later = list(config.preload), []
@@ -109,4 +109,4 @@ def _prepare(config: RunConfig, spawner: Spawner, environment: Mapping[str, str]
         config.lines.show(f"{'numpy' if alone else 'torch'} is not imported in advance: {reason}")
     note = config.learn_imports == "on" and not before.lasting
     words = (config.target, *config.args)
-    spawner.prepare(environment, modules, words, later, note, before.variables, place)
+    spawner.prepare(environment, modules, words, later, note, before.variables)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from undaunted.base import process
 from undaunted.base.process import thread_count
-from undaunted.fault_tolerance.worker.preload import name_settings
 
 if TYPE_CHECKING:
     import socket
@@ -40,7 +39,6 @@ _HARMLESS = (
 # A trial that is killed, because its round ends, is made again after the next fork.
 _TRIALS = 3
 LOWEST_PRIORITY = 19
-_NO_PROGRAM = ("", "", "")
 
 
 @dataclass
@@ -119,16 +117,10 @@ def open_devices() -> list[str]:
 
 
 class Later:
-    """Modules to import later. At most one trial runs at a time.
+    """Modules to import later. At most one trial runs at a time."""
 
-    Args:
-        modules: their names.
-        program: see `messages.Prepare`; nothing is imported if it may set what these modules read.
-    """
-
-    def __init__(self, modules: Sequence[str], program: tuple[str, str, str] = _NO_PROGRAM) -> None:
+    def __init__(self, modules: Sequence[str]) -> None:
         self._modules = list(modules)
-        self._program = program
         self._trials = _TRIALS
         self._pid = 0
         self._pidfd = -1
@@ -153,7 +145,7 @@ class Later:
         template = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
-            _try(self._modules, sock, template, self._program)
+            _try(self._modules, sock, template)
         self._pidfd = process.open_pidfd(self._pid) or -1
 
     def end(self, imports: Imports) -> None:
@@ -197,21 +189,16 @@ def _is_worth_it(name: str) -> bool:
     return name not in sys.modules and name.partition(".")[0] in sys.modules
 
 
-def _try(
-    modules: list[str], sock: socket.socket, template: int, program: tuple[str, str, str]
-) -> NoReturn:
+def _try(modules: list[str], sock: socket.socket, template: int) -> NoReturn:
     code = 1
     try:
         sock.close()
         if process.die_with_parent(template):
-            from undaunted.fault_tolerance.worker.prologue import own_files
-
             os.nice(LOWEST_PRIORITY)  # the ranks begin just now
             with silence(0, 1, 2):
                 trial = Imports()
                 for name in modules:
                     trial.load(name)
-                unsafe = trial.failed or trial.objection() or name_settings(own_files(*program))
-                code = 1 if unsafe else 0
+                code = 1 if trial.failed or trial.objection() else 0
     finally:
         os._exit(code)

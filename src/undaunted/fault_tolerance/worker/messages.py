@@ -71,14 +71,12 @@ class Prepare(Message, frozen=True, tag="prepare"):
     """Agent to template, once: import these for the workers, and ``later`` what can wait.
 
     The program sets ``variables`` before its imports; None = not set any more. Workers note what
-    they import if ``note``; file ``learned_fd`` has what earlier ones have noted. ``program`` has
-    its kind, target and directory, see `WorkerSpec`.
+    they import if ``note``; file ``learned_fd`` has what earlier ones have noted.
     """
 
     modules: list[str]
     variables: dict[str, str | None] = {}
     later: list[str] = []
-    program: tuple[str, str, str] = ("", "", "")
     note: bool = False
     learned_fd: int = -1
 

@@ -10,7 +10,7 @@ import tokenize
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
 # Importing these has no effect but time and memory, so workers may share one import of them.
 # Modules of users may read the rank, open files or start threads: only on request (--preload).
@@ -48,25 +48,16 @@ def template_modules(kind: str, target: str, cwd: str, preload: list[str]) -> li
 def later_modules(kind: str, target: str, cwd: str) -> list[str]:
     """Return what a template for this program imports once the first workers run.
 
-    Nothing if the program names a setting of these modules, which it would make too late; of the
-    modules that it imports the template finds that out, see `imports`.
+    Nothing if the program names a setting of these modules, which it would make too late.
     Arguments as for `template_modules`.
     """
     path = program_file(kind, target, cwd)
-    return [] if name_settings([path or os.devnull]) else list(_LATER)
-
-
-def name_settings(paths: Iterable[str]) -> bool:
-    """Whether one of these files names a setting of the later modules, or cannot be read."""
-    for path in paths:
-        try:
-            with open(path, "rb") as file:  # noqa: PTH123
-                source = file.read(_MAX_SOURCE)
-        except OSError:
-            return True
-        if any(word in source for word in _SETTINGS):
-            return True
-    return False
+    try:
+        with open(path or os.devnull, "rb") as file:  # noqa: PTH123
+            source = file.read(_MAX_SOURCE)
+    except OSError:
+        return []
+    return [] if any(word in source for word in _SETTINGS) else list(_LATER)
 
 
 def program_file(kind: str, target: str, cwd: str) -> str | None:
@@ -101,26 +92,10 @@ def parsed(script_path: str) -> ast.Module | None:
 def preload_names(tree: ast.Module) -> list[str]:
     """Return the modules of torch, numpy and ours that a script imports at its top level.
 
-    For ``from a import b`` both ``a`` and ``a.b`` are named, since ``b`` may be a module. Left out
-    is what comes after torch and after a statement that names a setting of later modules.
+    For ``from a import b`` both ``a`` and ``a.b`` are named, since ``b`` may be a module.
     """
-    names: dict[str, None] = {}
-    for statement in _top_level(tree.body):
-        if any(f"{name}.".startswith("torch.") for name in names) and _names_setting(statement):
-            break
-        names |= dict.fromkeys(filter(_is_harmless, _imported(statement)))
-    return list(names)
-
-
-def _names_setting(statement: ast.stmt) -> bool:
-    if isinstance(statement, (ast.If, ast.Try, ast.With)):
-        return False  # the statements in it come one by one
-    words = tuple(word.decode() for word in _SETTINGS)
-    for node in ast.walk(statement):
-        text = node.arg if isinstance(node, ast.keyword) else getattr(node, "value", None)
-        if isinstance(text, str) and text.startswith(words):
-            return True
-    return False
+    names = (name for statement in _top_level(tree.body) for name in _imported(statement))
+    return list(dict.fromkeys(name for name in names if _is_harmless(name)))
 
 
 def _does_without_torch(tree: ast.Module) -> bool:

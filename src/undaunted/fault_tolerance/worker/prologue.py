@@ -11,7 +11,6 @@ the ranks: that is slower, and never wrong.
 from __future__ import annotations
 
 import ast
-import contextlib
 import os
 import sys
 from importlib.machinery import PathFinder
@@ -183,17 +182,6 @@ class _Obstacle(Exception):  # noqa: N818 - no error
         self.lasting = lasting
 
 
-def own_files(kind: str, target: str, cwd: str) -> set[str]:
-    """Return the files of a program and of the user's modules that it imports, wherever in them.
-
-    Arguments as for `read_prologue`.
-    """
-    survey = _Survey({}, frozenset())
-    with contextlib.suppress(_Obstacle, RecursionError):
-        survey.program(kind, target, cwd)
-    return survey.read
-
-
 class _Setting(_Obstacle):
     """It is a variable."""
 
@@ -207,7 +195,7 @@ class _Reader:
         self.call = ""  # the first one of a package that is not the user's
         self._environ = environ
         self._places: list[str] = []  # sys.path[0], and what is found without it
-        self.read: set[str] = set()
+        self._read: set[str] = set()
         self._added = False  # directories to sys.path
         self._foreign = False  # an installed package is read, for the variables that it sets
 
@@ -232,13 +220,13 @@ class _Reader:
         self.file(path, _ALWAYS, main=True)
 
     def file(self, path: str, where: int, *, main: bool = False) -> None:
-        if path in self.read:
+        if path in self._read:
             return
-        self.read.add(path)
+        self._read.add(path)
         tree = parsed(path)
         if tree is None:
             raise _Obstacle(f"{_short(path)} cannot be read as Python")
-        if len(self.read) > _MOST_FILES:
+        if len(self._read) > _MOST_FILES:
             raise _Obstacle(f"{_short(path)} is one of more than {_MOST_FILES} modules")
         _File(self, path, tree, main=main, foreign=self._foreign).block(tree.body, where)
 
@@ -300,7 +288,7 @@ class _Reader:
         installed = _is_installed(spec.origin or "")
         if name.endswith(".__main__") or not installed:
             self._module(spec.origin, list(spec.submodule_search_locations or ()), rest, where)
-        elif root not in _HARMLESS and not self._foreign and not isinstance(self, _Survey):
+        elif root not in _HARMLESS and not self._foreign:
             self._foreign = True
             try:
                 self._module(spec.origin, list(spec.submodule_search_locations or ()), rest, where)
@@ -341,27 +329,6 @@ class _Reader:
                 raise _Obstacle(f"{name}, beside the program, hides another {stem}")
 
 
-class _Survey(_Reader):
-    """Finds files, whatever they do."""
-
-    def file(self, path: str, where: int, *, main: bool = False) -> None:  # noqa: ARG002
-        if path in self.read or len(self.read) >= _MOST_FILES:
-            return
-        self.read.add(path)
-        if (tree := parsed(path)) is not None:
-            _File(self, path, tree, main=main, foreign=False).imports(tree)
-
-    def imported(self, name: str, where: int, statement: str) -> None:  # noqa: ARG002
-        if name.partition(".")[0] not in {*sys.stdlib_module_names, *_BRING_TORCH, *_HARMLESS}:
-            self._import(name, where)
-
-    def _cannot_read(self, path: str) -> None:
-        pass
-
-    def _shadows(self, folder: str) -> None:
-        pass
-
-
 class _File:
     """Goes through one file."""
 
@@ -374,12 +341,6 @@ class _File:
         self._foreign = foreign  # installed: only the variables that it sets matter
         self._aliases = dict(_aliases(tree))
         self._line = 0
-
-    def imports(self, tree: ast.Module) -> None:
-        """Go through all imports, and nothing else."""
-        for node in ast.walk(tree):
-            if isinstance(node, (ast.Import, ast.ImportFrom)):
-                self._import(node, _IN_FUNCTION)
 
     def block(self, body: Iterable[ast.stmt], where: int) -> None:
         for statement in body:

@@ -117,7 +117,6 @@ class Spawner:
         later: Sequence[str] = (),
         note: bool = False,
         variables: Mapping[str, str | None] | None = None,
-        program: tuple[str, str, str] = ("", "", ""),
     ) -> None:
         """Start the template, which imports ``modules`` while the caller does other things.
 
@@ -128,15 +127,10 @@ class Spawner:
             later: see `preload.later_modules`.
             note: whether workers note what they import, for `learn`.
             variables: that the program sets before it imports anything, see `prologue`.
-            program: its kind, target and working directory.
         """
         self._modules = list(modules)
         prepare = messages.Prepare(
-            modules=self._modules,
-            variables=dict(variables or {}),
-            later=list(later),
-            program=program,
-            note=note,
+            modules=self._modules, variables=dict(variables or {}), later=list(later), note=note
         )
         self._start = partial(
             WarmSpawner.start,

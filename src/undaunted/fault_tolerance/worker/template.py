@@ -76,7 +76,7 @@ def _serve(sock: socket.socket) -> WorkerSpec | None:
         if isinstance(message, messages.Prepare):
             ready, warm = _prepare(imports, message)
             messages.send(sock, ready, _TIMEOUT_S)
-            later = Later(message.later, message.program)
+            later = Later(message.later)
             note = message.note
         elif isinstance(message, messages.Fork):
             reason = imports.objection()
