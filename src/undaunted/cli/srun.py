@@ -17,7 +17,7 @@ from undaunted.base import values
 from undaunted.base.deadline import wait_for
 from undaunted.base.options import Kind, Opt
 from undaunted.base.process import module_command
-from undaunted.base.text import one_line, printable
+from undaunted.base.text import count, one_line, printable
 from undaunted.base.values import Count
 from undaunted.cli.command import Command, HelpAsked
 from undaunted.cli.messages import UsageError, complain
@@ -31,7 +31,6 @@ from undaunted.journal.reader import DEFAULT_RUNS
 from undaunted.services.slurm.allocation import (
     Allocation,
     Next,
-    Start,
     allocation,
     nodes_option,
     read_step,
@@ -286,13 +285,13 @@ def _summary(run_dir: Path) -> JobSummary:
     return summarize_job(launches_of(journals), left_out=left_out)
 
 
-def _starts(summary: JobSummary) -> list[Start]:
+def _starts(summary: JobSummary) -> list[int | None]:
     """How far each start of the job came."""
     last: dict[int, int | None] = {}
     for one in summary.rounds:
         known = [n for n in (last.get(one.attempt), one.last_iteration) if n is not None]
         last[one.attempt] = max(known, default=None)
-    return [Start(last[attempt]) for attempt in sorted(last)]
+    return [last[attempt] for attempt in sorted(last)]
 
 
 async def _requeue(here: Allocation, decided: Next) -> None:
@@ -311,7 +310,7 @@ async def _requeue(here: Allocation, decided: Next) -> None:
             before = about.get("ExcNodeList", "(null)")
             without = decided.without if before == "(null)" else f"{before},{decided.without}"
             if problem := await _no_room(here, about.get("Command", ""), without):
-                nodes = f"{here.nodes} node{'s' * (here.nodes > 1)}"
+                nodes = count(here.nodes, "node")
                 _say(f"not queued again: without {without} there are no {nodes} for it ({problem})")
                 return
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is left to do here takes moments

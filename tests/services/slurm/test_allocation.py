@@ -6,7 +6,6 @@ import pytest
 
 from undaunted.services.slurm.allocation import (
     Next,
-    Start,
     allocation,
     nodes_option,
     read_step,
@@ -106,12 +105,8 @@ def test_the_step_is_found_by_its_name() -> None:
     assert read_step(text, "undaunted-5") == ""
 
 
-def starts(*last: int | None) -> list[Start]:
-    return [Start(one) for one in last]
-
-
 def after(outcome: str, *last: int | None, reason: str = "", restarts: int = 0) -> Next:
-    return what_next(outcome, reason, starts(*last), restarts=restarts, requeues=3)
+    return what_next(outcome, reason, last, restarts=restarts, requeues=3)
 
 
 @pytest.mark.parametrize("outcome", ["preempted", "too_few_nodes"])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from undaunted.base.text import count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 PORTS = range(20000, 30000)  # below those that the kernel gives away
 _SPECIAL_STEPS = 0xFFFFFFF0  # ids from here on are no steps of srun: batch script, salloc's shell
@@ -58,16 +58,6 @@ class Allocation(NamedTuple):
     def port(self) -> int:
         """Where the launchers meet: two jobs that share a node differ."""
         return PORTS.start + self.job % len(PORTS)
-
-
-class Start(NamedTuple):
-    """How far the ranks of one start of the job came.
-
-    Attributes:
-        last_iteration: the highest that a rank began; None = not known.
-    """
-
-    last_iteration: int | None
 
 
 class Next(NamedTuple):
@@ -197,14 +187,15 @@ def read_step(text: str, name: str) -> str:
 
 
 def what_next(
-    outcome: str, reason: str, starts: Sequence[Start], *, restarts: int, requeues: int
+    outcome: str, reason: str, starts: Sequence[int | None], *, restarts: int, requeues: int
 ) -> Next:
     """Decide whether the job goes back to the queue.
 
     Args:
         outcome: of the job, as in the journal; "" = no end is recorded.
         reason: why it has ended, as in the journal.
-        starts: all starts of the job, in their order.
+        starts: of all starts of the job, in their order: the highest iteration that a rank began,
+            None = not known.
         restarts: how often Slurm has started it again.
         requeues: how often it may at most.
     """
@@ -214,10 +205,9 @@ def what_next(
         limit = f"{count(restarts, 'start')} again already, --requeues is {requeues}"
         return Next(again=False, why=f"not queued again: {limit}")
     if not _got_on(starts):
-        last = starts[-1].last_iteration
         return Next(
             again=False,
-            why=f"not queued again: this start came to iteration {last}, no further than one "
+            why=f"not queued again: this start came to iteration {starts[-1]}, no further than one "
             "before: has each start too little time (sbatch --time, --signal)? Does it resume?",
         )
     if outcome in AGAIN:
@@ -226,11 +216,9 @@ def what_next(
     return Next(again=True, without=blamed[1] if blamed else "")
 
 
-def _got_on(starts: Sequence[Start]) -> bool:
+def _got_on(starts: Sequence[int | None]) -> bool:
     """Whether the last start came further than all before it, as far as that is known."""
-    if not starts or starts[-1].last_iteration is None:
+    if not starts or starts[-1] is None:
         return True
-    before: Iterable[int] = [
-        one.last_iteration for one in starts[:-1] if one.last_iteration is not None
-    ]
-    return starts[-1].last_iteration > max(before, default=-1)
+    before = (one for one in starts[:-1] if one is not None)
+    return starts[-1] > max(before, default=-1)
