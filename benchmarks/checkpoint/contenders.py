@@ -126,12 +126,12 @@ class Dcp:
 class DcpAsync(Dcp):
     """dcp.async_save, with a stager that is kept, so that its memory is warm."""
 
-    def __init__(self, folder: Path, how: AsyncCheckpointerType) -> None:
+    def __init__(self, folder: Path, how: AsyncCheckpointerType, *, pinned: bool) -> None:
         super().__init__(folder)
         self._how = how
         self._stager = DefaultStager(
             StagingOptions(
-                use_pinned_memory=False,
+                use_pinned_memory=pinned,
                 use_shared_memory=how is AsyncCheckpointerType.PROCESS,
                 use_async_staging=False,
                 use_non_blocking_copy=False,
@@ -155,17 +155,18 @@ class DcpAsync(Dcp):
         self._stager.close()
 
 
-def available() -> dict[str, Callable[[Path], Contender]]:
-    """Return the contenders that run here, by name; ours is first."""
+def available(device: str) -> dict[str, Callable[[Path], Contender]]:
+    """Return the contenders that run here for tensors of a device, by name; ours is first."""
+    dcp_async = partial(DcpAsync, pinned=device == "cuda")
     warnings.filterwarnings("ignore")
     found: dict[str, Callable[[Path], Contender]] = {
         "undaunted": Undaunted,
         "torch.save": TorchSave,
         "dcp.save": Dcp,
-        "dcp.async_save thread": partial(DcpAsync, how=AsyncCheckpointerType.THREAD),
+        "dcp.async_save thread": partial(dcp_async, how=AsyncCheckpointerType.THREAD),
     }
     if dist.is_initialized():  # torch's process needs a group
-        found["dcp.async_save process"] = partial(DcpAsync, how=AsyncCheckpointerType.PROCESS)
+        found["dcp.async_save process"] = partial(dcp_async, how=AsyncCheckpointerType.PROCESS)
     if has_nvrx():
         from benchmarks.checkpoint.nvrx import Nvrx
 
