@@ -223,7 +223,9 @@ def blocked_stream(folder: Path) -> str:
     (verdict,) = _of(events, "verdict")
     seen = (verdict["kind"], verdict["rank"], verdict["iteration"])
     assert seen == ("hang", 0, 5), verdict
-    assert "wait_for_the_gpu" in verdict["line"], verdict["line"]
+    assert "device synchronization" in verdict["line"], verdict["line"]
+    (stacks,) = (folder / "run").glob("stacks-*.txt")
+    assert "wait_for_the_gpu" in stacks.read_text(), stacks.read_text()
     return str(verdict["line"])
 
 

@@ -86,6 +86,7 @@ def main():
         Checkpointer("checkpoints", keep=1) as checkpoints,
         Session(save=lambda step: checkpoints.save(step + 1, state)) as session,
     ):
+        checkpoints.warm_up(state)
         start = checkpoints.load(state) or 0
         loader = batches(start)
         for step in range(start, STEPS):
@@ -96,6 +97,7 @@ def main():
                 optimizer.zero_grad()
                 schedule.step()
             if step % SAVE_EVERY == SAVE_EVERY - 1:
+                checkpoints.wait()  # else more steps come between two saves
                 if DEVICE == "cuda":
                     torch.cuda.synchronize()
                 began = time.perf_counter()
