@@ -140,7 +140,7 @@ class _Loading:
         self._source = source
         self._expect = expect
         self._beside = beside
-        self._planner = DefaultLoadPlanner()
+        self._planner = DefaultLoadPlanner(flatten_state_dict=False)
         self._metadata: Metadata | None = None
         self._filling: filling.Filling | None = None
 
@@ -158,6 +158,7 @@ class _Loading:
         assert self._filling is not None
         with collection_paused(), torch.no_grad():
             self._filling.settle(nobodys)
+            self._planner.flatten_sharded_tensors = self._filling.nested
             self._planner.set_up_planner(self._filling.wanted, self._metadata)
             reads = Reads(self._planner, self._metadata, self._source, self._filling.place)
             wanted = reads.of(dict(self._planner.state_dict))

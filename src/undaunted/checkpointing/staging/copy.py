@@ -28,9 +28,11 @@ def view_of(arena: Arena, offset: int, dtype: torch.dtype, shape: Sequence[int])
     if not count:
         return torch.empty(tuple(shape), dtype=dtype, device="cpu")
     # Also where inference mode is on: what is made in it could not be written to outside of it.
-    with torch.inference_mode(mode=False):
-        flat = torch.frombuffer(arena.memory, dtype=dtype, count=count, offset=offset)
-        return flat.view(tuple(shape))
+    if torch.is_inference_mode_enabled():
+        with torch.inference_mode(mode=False):
+            return view_of(arena, offset, dtype, shape)
+    flat = torch.frombuffer(arena.memory, dtype=dtype, count=count, offset=offset)
+    return flat.view(tuple(shape))
 
 
 def memory_of(tensor: torch.Tensor) -> memoryview:
