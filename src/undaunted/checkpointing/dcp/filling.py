@@ -480,7 +480,7 @@ def _repeats(tensor: torch.Tensor) -> bool:
     local = _local(tensor)
     if type(local) not in (torch.Tensor, torch.nn.Parameter) or local.layout != torch.strided:
         return False
-    if is_lazy(local) or not local.numel() or local.is_contiguous():
+    if local.is_contiguous() or not local.numel():
         return False
     reached = 0  # places from the first value to the last one, of the dimensions so far
     for step, size in sorted(zip(local.stride(), local.shape, strict=True)):

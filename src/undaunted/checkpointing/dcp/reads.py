@@ -162,13 +162,15 @@ class Reads:
 
     def _own_chunk(self, value: Any, stored: TensorStorageMetadata) -> ChunkStorageMetadata | None:
         """The chunk that is exactly this rank's part of the tensor, if there is one."""
-        if not isinstance(value, DTensor) or value.device_mesh.get_coordinate() is None:
+        if not isinstance(value, DTensor):
             return None
         if hasattr(value.to_local(), "__create_chunk_list__"):  # it says itself which parts it has
             return None
         key = (id(value.device_mesh), value.placements, value.shape)
         known = self._chunks.get(key)
         if known is None:
+            if value.device_mesh.get_coordinate() is None:
+                return None
             (wanted,) = value.__create_chunk_list__()
             known = self._chunks[key] = _Chunk(wanted)
         return known.among(stored.chunks)

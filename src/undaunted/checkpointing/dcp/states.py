@@ -26,7 +26,7 @@ _Result = TypeVar("_Result")
 
 # Of these there may be thousands.
 _ATOMS = (str, int, float, type(None))
-_LEAVES = frozenset({*_ATOMS, bool, torch.Tensor, torch.nn.Parameter})
+_LEAVES = (*_ATOMS, torch.Tensor)
 _LAYOUTS = (torch.strided, torch.sparse_coo)
 
 
@@ -77,8 +77,8 @@ def _of_root(key: Any, value: Any, made: Plain) -> Any:
 
 def _plain(path: Path, value: Any, made: Plain, *, owned: bool = False) -> Any:
     """Return a value without objects; what ``state_dict`` has given has none that are asked."""
-    if type(value) in _LEAVES or isinstance(value, (*_ATOMS, torch.Tensor)):
-        if isinstance(value, torch.Tensor):
+    if isinstance(value, _LEAVES):
+        if type(value) is not torch.Tensor and isinstance(value, torch.Tensor):
             _note_tensor(path, value, made)
         return value
     if not owned and is_stateful(value):
@@ -102,10 +102,9 @@ def _plain(path: Path, value: Any, made: Plain, *, owned: bool = False) -> Any:
 
 
 def _note_tensor(path: Path, value: torch.Tensor, made: Plain) -> None:
-    kind = type(value)
-    if kind is not torch.Tensor and isinstance(value, torch.nn.Parameter):
+    if isinstance(value, torch.nn.Parameter):
         made.noted.add(path, PARAMETER, "")
-    elif kind is not torch.Tensor and kind is not DTensor and hasattr(value, "local_shards"):
+    elif type(value) is not DTensor and hasattr(value, "local_shards"):
         made.nested = True
 
 

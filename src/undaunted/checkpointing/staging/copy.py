@@ -92,9 +92,10 @@ def warm_up(arena: Arena) -> None:
     Call it before the first snapshot, on a thread whose CUDA device is the rank's. It does not hold
     the interpreter's lock.
     """
-    arena.touch()
     if torch.cuda.is_initialized():
         pin(arena, torch.device("cuda", torch.cuda.current_device()))
+    else:
+        arena.touch()
 
 
 def pin(arena: Arena, device: torch.device) -> None:
@@ -108,6 +109,7 @@ def pin(arena: Arena, device: torch.device) -> None:
     """
     if arena.before_close is not None or device.type != "cuda":
         return
+    arena.touch()  # CUDA would map the pages one after the other
     address = torch.frombuffer(arena.memory, dtype=torch.uint8).data_ptr()
     runtime: Any = torch.cuda.cudart()
     with torch.cuda.device(device):
