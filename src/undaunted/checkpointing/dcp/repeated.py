@@ -103,8 +103,10 @@ def _tensor_here(planner: SavePlanner, item: WriteItem) -> torch.Tensor:
     value = planner.state_dict.get(item.index.fqn)
     if type(value) in _ORDINARY and item.type == WriteItemType.TENSOR:
         return value
-    if type(value) is DTensor and type(local := value.to_local()) is torch.Tensor:
-        return local
+    if type(value) is DTensor:
+        local = value.to_local()
+        if type(local) is torch.Tensor and not hasattr(local, "__get_tensor_shard__"):
+            return local  # else it says itself which parts it has
     return planner.resolve_data(item)
 
 
