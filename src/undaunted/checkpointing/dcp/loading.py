@@ -85,6 +85,7 @@ def load_foreign(
     fill(state_dict, Foreign(folder), agreement, timeout_s)
 
 
+@collection_paused()  # until all that was made for it is gone
 def fill(
     state_dict: dict[str, Any],
     source: Source,
@@ -148,7 +149,7 @@ class _Loading:
         """Compare the state with the metadata; returns what the other ranks have to know."""
         check_mapping(self._given)
         metadata = self._metadata = self._read_metadata()
-        with collection_paused(), torch.no_grad():  # else DTensors make nodes of a graph
+        with torch.no_grad():  # else DTensors make nodes of a graph
             self._filling = filling.Filling(self._given, metadata, self._source.path)
         return self._filling.told()
 
@@ -156,7 +157,7 @@ class _Loading:
         """Fill the tensors, and read everything else."""
         assert self._metadata is not None
         assert self._filling is not None
-        with collection_paused(), torch.no_grad():
+        with torch.no_grad():
             self._filling.settle(nobodys)
             self._planner.flatten_sharded_tensors = self._filling.nested
             self._planner.set_up_planner(self._filling.wanted, self._metadata)
