@@ -108,6 +108,34 @@ def test_a_checkpoint_of_this_round_supersedes_what_could_not_be_written(
     with_shelf(monkeypatch, use)
 
 
+def test_a_copy_that_the_agent_did_not_take_is_offered_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And what is there stays until something newer is."""
+
+    def broken(*_: object) -> None:
+        raise TimeoutError("timed out")
+
+    def use(shelf: Shelf) -> None:
+        leave_a_copy(tmp_path, 7)
+        with Checkpointer(tmp_path, timeout=60) as checkpoints:
+            with monkeypatch.context() as full:
+                full.setattr(FolderStorage, "write", no_space)
+                checkpoints.load({"x": torch.zeros(8)})
+            checkpoints.save(1, {"x": torch.zeros(8)})
+            checkpoints.wait()
+            with monkeypatch.context() as slow:
+                slow.setattr(ShelfClient, "keep", broken)
+                checkpoints.save(2, {"x": torch.zeros(8)})
+                checkpoints.save(3, {"x": torch.zeros(8)})
+            assert kept_steps(shelf) == [7]
+            checkpoints.save(4, {"x": torch.zeros(8)})
+            assert kept_steps(shelf) == [4]
+
+    with_shelf(monkeypatch, use)
+    assert caplog.text.count("not kept over a restart") == 1
+
+
 def test_copies_that_the_agent_did_not_hand_out_are_not_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

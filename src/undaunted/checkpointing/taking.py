@@ -46,6 +46,7 @@ class Taker:
         self._shelf = shelf
         self._has_saved = has_saved
         self._kept: dict[int, Arena] = {}  # by slot
+        self._refused = ""  # why the agent has not kept the last one, as the log has said
 
     def take(self, step: int, number: int, planned: Planned, slot: Slot) -> Staged:
         """Copy the state; when this returns, the content is fixed.
@@ -106,10 +107,14 @@ class Taker:
     def _keep(self, shelf: ShelfClient, slot: int, arena: Arena) -> None:
         if shelf.unsaved and not self._has_saved():
             return  # it would take the place of what is worth more
-        self._kept[slot] = arena
         try:
-            if shelf.unsaved:
-                shelf.drop()
             shelf.keep(slot, arena.fd)
-        except OSError as error:
-            announce.log.warning("copies are not kept over a restart: %s", error)
+            if shelf.unsaved:  # not before: what is there stays if the agent does not answer
+                shelf.drop()
+        except OSError as error:  # the next save tries again
+            if str(error) != self._refused:
+                announce.log.warning("copies are not kept over a restart: %s", error)
+            self._refused = str(error)
+        else:
+            self._kept[slot] = arena
+            self._refused = ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, MutableMapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -73,6 +73,7 @@ class Filling:
     Attributes:
         wanted: what to read by name, once it is settled: tensors to fill, and None for what is made
             when it is read.
+        nested: whether there are tensors that may have shards of shards.
     """
 
     def __init__(self, given: MutableMapping[Any, Any], metadata: Metadata, path: str) -> None:
@@ -104,7 +105,9 @@ class Filling:
         self._exact = bool(self._saved.kind)
         for name in paths.keys() & self._stored.keys() - (metadata.planner_data or {}).keys():
             self._saved.at(paths[name]).name = name
+        self.nested = plain.nested
         self._full = {paths[n][0] for n, v in self._now.items() if isinstance(v, torch.Tensor)}
+        self._lacking = {part: list(self._lacks_below(part)) for part in map(str, given)}
         self._theirs: set[str] = set()
         self._places: dict[str, tuple[Any, Any]] = {}
         self._missing: list[str] = []
@@ -116,11 +119,10 @@ class Filling:
 
     def told(self) -> bytes:
         """Return what the other ranks have to know."""
-        parts = [str(key) for key in self._given]
-        missing = [name for part in parts for name in self._lacking(part)]
-        return msgspec.msgpack.encode(_Known(parts, missing))
+        missing = [name for names in self._lacking.values() for name in names]
+        return msgspec.msgpack.encode(_Known(list(self._lacking), missing))
 
-    def _lacking(self, part: str) -> Iterator[str]:
+    def _lacks_below(self, part: str) -> Iterator[str]:
         """Names below a part that the state does not have, but for those that it takes anyway."""
         places: list[tuple[Path, Node]] = [((part,), self._saved.parts.get(part, Node()))]
         for path, node in places:
@@ -142,7 +144,7 @@ class Filling:
         """
         free = set(msgspec.msgpack.decode(nobodys, type=list[str]))
         for part in self._full:  # a stage of a pipeline leaves to the other stages what is theirs
-            self._theirs.update(name for name in self._lacking(part) if name not in free)
+            self._theirs.update(name for name in self._lacking[part] if name not in free)
         filled: dict[Any, Any] = {}
         for key, value in sorted(self._given.items(), key=lambda item: str(item[0])):
             part = str(key)
@@ -438,7 +440,8 @@ class _Areas:
     """Areas of memory, joined where they overlap."""
 
     def __init__(self) -> None:
-        self._known: dict[torch.device, list[tuple[int, int]]] = {}  # ascending
+        self._starts: dict[torch.device, list[int]] = defaultdict(list)  # ascending
+        self._ends: dict[torch.device, list[int]] = defaultdict(list)
 
     def meets(self, area: _Area | None) -> bool:
         """Whether an area overlaps one of these."""
@@ -450,14 +453,13 @@ class _Areas:
     def add(self, area: _Area | None) -> None:
         """Add an area, None = of a tensor without memory of its own."""
         if area is not None:
-            known, met = self._known.setdefault(area.device, []), self._met(area)
-            joined = [(area.start, area.end), *known[met]]
-            known[met] = [(min(start for start, _ in joined), max(end for _, end in joined))]
+            starts, ends, met = self._starts[area.device], self._ends[area.device], self._met(area)
+            starts[met] = [min([area.start, *starts[met]])]
+            ends[met] = [max([area.end, *ends[met]])]
 
     def _met(self, area: _Area) -> slice:
-        known = self._known.get(area.device, [])
-        first = bisect_right(known, area.start, key=lambda one: one[1])
-        return slice(first, bisect_left(known, area.end, lo=first, key=lambda one: one[0]))
+        first = bisect_right(self._ends[area.device], area.start)
+        return slice(first, bisect_left(self._starts[area.device], area.end, lo=first))
 
 
 def _area(tensor: torch.Tensor) -> _Area | None:
@@ -478,7 +480,7 @@ def _repeats(tensor: torch.Tensor) -> bool:
     local = _local(tensor)
     if type(local) not in (torch.Tensor, torch.nn.Parameter) or local.layout != torch.strided:
         return False
-    if is_lazy(local) or not local.numel():
+    if local.is_contiguous() or not local.numel():
         return False
     reached = 0  # places from the first value to the last one, of the dimensions so far
     for step, size in sorted(zip(local.stride(), local.shape, strict=True)):

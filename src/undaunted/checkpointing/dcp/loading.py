@@ -85,6 +85,7 @@ def load_foreign(
     fill(state_dict, Foreign(folder), agreement, timeout_s)
 
 
+@collection_paused()  # until all that was made for it is gone
 def fill(
     state_dict: dict[str, Any],
     source: Source,
@@ -140,7 +141,7 @@ class _Loading:
         self._source = source
         self._expect = expect
         self._beside = beside
-        self._planner = DefaultLoadPlanner()
+        self._planner = DefaultLoadPlanner(flatten_state_dict=False)
         self._metadata: Metadata | None = None
         self._filling: filling.Filling | None = None
 
@@ -148,7 +149,7 @@ class _Loading:
         """Compare the state with the metadata; returns what the other ranks have to know."""
         check_mapping(self._given)
         metadata = self._metadata = self._read_metadata()
-        with collection_paused(), torch.no_grad():  # else DTensors make nodes of a graph
+        with torch.no_grad():  # else DTensors make nodes of a graph
             self._filling = filling.Filling(self._given, metadata, self._source.path)
         return self._filling.told()
 
@@ -156,8 +157,9 @@ class _Loading:
         """Fill the tensors, and read everything else."""
         assert self._metadata is not None
         assert self._filling is not None
-        with collection_paused(), torch.no_grad():
+        with torch.no_grad():
             self._filling.settle(nobodys)
+            self._planner.flatten_sharded_tensors = self._filling.nested
             self._planner.set_up_planner(self._filling.wanted, self._metadata)
             reads = Reads(self._planner, self._metadata, self._source, self._filling.place)
             wanted = reads.of(dict(self._planner.state_dict))

@@ -65,9 +65,10 @@ def mark(items: Iterable[WriteItem], planner: SavePlanner) -> list[tuple[str, to
     for item in items:
         if item.tensor_data is None:
             continue
-        value = look_up(item.index) if look_up is not None else planner.resolve_data(item)
-        item.tensor_data.properties.packed = is_packed(value)
-        if is_packed(value):
+        with torch.no_grad():  # else DTensors make nodes of a graph
+            value = look_up(item.index) if look_up is not None else planner.resolve_data(item)
+        item.tensor_data.properties.packed = packed = is_packed(value)
+        if packed:
             found.append((item.index.fqn, value))
     return found
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.distributed.checkpoint.default_planner import create_default_local_load_plan
@@ -41,8 +42,7 @@ _Box = list[tuple[int, int]]
 _NAMED = 10
 
 
-@dataclass(frozen=True)
-class Read:
+class Read(NamedTuple):
     """Bytes of a file that are wanted.
 
     Attributes:
@@ -118,7 +118,7 @@ class Reads:
         for name, value in state_dict.items():
             stored = known[name]
             if not isinstance(stored, TensorStorageMetadata):
-                reads.append(replace(self._object(name), whole=True))
+                reads.append(self._object(name))
             elif value is None:
                 reads += self._new(name, stored)
             elif (shape := whole_shape(value)) != stored.size:
@@ -127,9 +127,7 @@ class Reads:
                     f"{tuple(shape)} there"
                 )
             elif _is_whole(value, stored):
-                chunk = stored.chunks[0]
-                of_whole = self._chunk(name, stored, chunk, value, value)
-                reads += [replace(read, whole=True) for read in of_whole]
+                reads += self._chunk(name, stored, stored.chunks[0], value, value)
             elif (chunk := self._own_chunk(value, stored)) is not None:
                 reads += self._chunk(name, stored, chunk, value.to_local(), value)
             else:
@@ -141,7 +139,7 @@ class Reads:
         chunk = stored.chunks[0]
         index = MetadataIndex(name, chunk.offsets)
         if chunk.sizes == stored.size and not self._is_framed(self._info(index)):
-            return [replace(self._object(name, index), whole=True)]
+            return [self._object(name, index)]
         tensor = torch.empty(stored.size, dtype=stored.properties.dtype, device="cpu")
         self._planner.state_dict[name] = tensor
         self._place(name, tensor)
@@ -159,17 +157,20 @@ class Reads:
             info.length,
             None,
             lambda content: self._place(name, self._loaded.load(content, name, path)),
+            whole=True,
         )
 
     def _own_chunk(self, value: Any, stored: TensorStorageMetadata) -> ChunkStorageMetadata | None:
         """The chunk that is exactly this rank's part of the tensor, if there is one."""
-        if not isinstance(value, DTensor) or value.device_mesh.get_coordinate() is None:
+        if not isinstance(value, DTensor):
             return None
         if hasattr(value.to_local(), "__create_chunk_list__"):  # it says itself which parts it has
             return None
         key = (id(value.device_mesh), value.placements, value.shape)
         known = self._chunks.get(key)
         if known is None:
+            if value.device_mesh.get_coordinate() is None:
+                return None
             (wanted,) = value.__create_chunk_list__()
             known = self._chunks[key] = _Chunk(wanted)
         return known.among(stored.chunks)
@@ -233,7 +234,7 @@ class Reads:
             sizes, rest = (lengths[0], *sizes[1:]), (0, *rest[1:])
         memory = _memory_of(target, dtype) if sizes == lengths else None
         if memory is not None:
-            return [Read(info.relative_path, start, length, memory, None)]
+            return [Read(info.relative_path, start, length, memory, None, target is value)]
 
         def use(content: bytearray) -> None:
             tensor = torch.frombuffer(content, dtype=dtype).view(sizes)
@@ -242,7 +243,7 @@ class Reads:
             else:
                 _copy(tensor, target, rest, lengths)
 
-        return [Read(info.relative_path, start, length, None, use)]
+        return [Read(info.relative_path, start, length, None, use, target is value)]
 
     def _serialised(
         self,
@@ -263,7 +264,7 @@ class Reads:
             else:
                 _copy(tensor, target, offsets, lengths)
 
-        return Read(info.relative_path, info.offset, info.length, None, use)
+        return Read(info.relative_path, info.offset, info.length, None, use, target is value)
 
     def _put(self, name: str, value: Any, target: torch.Tensor, tensor: torch.Tensor) -> None:
         """Have a packed tensor back as it was saved: none becomes one of another class."""
@@ -354,6 +355,7 @@ def _chunk_of(stored: TensorStorageMetadata, item: ReadItem) -> ChunkStorageMeta
     return stored.chunks[hint]
 
 
+@functools.lru_cache(maxsize=4096)
 def _frame_length(dtype: torch.dtype, sizes: tuple[int, ...]) -> int:
     name = str(dtype).removeprefix("torch.")
     return frame(name, sizes).length if name in DTYPES else -1

@@ -6,11 +6,14 @@ An optimizer's state that was flattened has the learning rate of each parameter.
 
 from __future__ import annotations
 
+import functools
 import io
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
+import torch
 from torch.distributed.checkpoint import DefaultSavePlanner
 from torch.distributed.checkpoint.planner import WriteItemType
+from torch.distributed.tensor import DTensor
 
 from undaunted.checkpointing.dcp import objects
 from undaunted.checkpointing.dcp.objects import load_object
@@ -18,9 +21,9 @@ from undaunted.checkpointing.dcp.refusals import Refusals
 from undaunted.checkpointing.errors import StateError
 
 if TYPE_CHECKING:
-    import torch
     from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
 
+_ORDINARY = frozenset({torch.Tensor, torch.nn.Parameter})
 _PLAIN = frozenset({bool, int, float, str, bytes, type(None)})
 # What a step's number and the like leave behind must not pile up.
 _REMEMBERED = 10_000
@@ -67,8 +70,10 @@ class Written:
         Raises:
             StateError: it could not be loaded.
         """
-        if item.type != WriteItemType.BYTE_IO or not _saves_by_default(planner):
+        if not _saves_by_default(planner):
             return planner.resolve_data(item)
+        if item.type != WriteItemType.BYTE_IO:
+            return _tensor_here(planner, item)
         value = planner.lookup_object(item.index)
         if not is_plain(value):
             return self._serialise(value, item)
@@ -93,10 +98,27 @@ class Written:
         return serialised
 
 
-def _saves_by_default(planner: SavePlanner) -> bool:
-    return isinstance(planner, DefaultSavePlanner) and all(
-        getattr(type(planner), name) is getattr(DefaultSavePlanner, name)
-        for name in ("resolve_data", "transform_object")
+def _tensor_here(planner: SavePlanner, item: WriteItem) -> torch.Tensor:
+    """Return what ``resolve_data`` does; what is there as it is saved needs no search."""
+    value = planner.state_dict.get(item.index.fqn)
+    if type(value) in _ORDINARY and item.type == WriteItemType.TENSOR:
+        return value
+    if type(value) is DTensor:
+        local = value.to_local()
+        if type(local) is torch.Tensor and not hasattr(local, "__get_tensor_shard__"):
+            return local  # else it says itself which parts it has
+    return planner.resolve_data(item)
+
+
+def _saves_by_default(planner: SavePlanner) -> TypeGuard[DefaultSavePlanner]:
+    return _is_default(type(planner))  # type: ignore[arg-type]
+
+
+@functools.lru_cache(maxsize=16)
+def _is_default(kind: type) -> bool:
+    return issubclass(kind, DefaultSavePlanner) and all(
+        getattr(kind, name) is getattr(DefaultSavePlanner, name)
+        for name in ("resolve_data", "lookup_object", "transform_object")
     )
 
 

@@ -282,6 +282,8 @@ class Saver:
     ) -> tuple[SavePlan | None, bytes]:
         """Return the fingerprint of the state, and the local plan where one was made for it."""
         plain = states.plain(state_dict)
+        if isinstance(planner, DefaultSavePlanner) and not plain.nested:
+            planner.flatten_sharded_tensors = False  # a walk through all, for nothing
         with states.collisions_named():
             planner.set_up_planner(plain.content, StorageMeta(), self._agreement.rank == 0)
         if _flattens(planner):
@@ -313,7 +315,8 @@ class Saver:
     ) -> sameness.Content:
         if self._agreement.world_size == 1:
             return sameness.Content()
-        return sameness.content_of(local, planner, state_dict)
+        with torch.no_grad():  # as above
+            return sameness.content_of(local, planner, state_dict)
 
     def _plan_anew(
         self,
@@ -358,8 +361,8 @@ class Saver:
                 f"{type(planner).__name__}.finish_plan changes which items are written: that is "
                 "not supported, do it in create_global_plan"
             )
-        laid = blueprints.lay_out(self._agreement.rank, final)
         known = overall[0] if overall else None
+        laid = known.files[0] if known else blueprints.lay_out(self._agreement.rank, final)
         groups = sameness.groups_of(local, decision.apart[self._agreement.rank])
         self._plan = _Plan(decision.number, decision.structure, final, laid, known, groups)
 

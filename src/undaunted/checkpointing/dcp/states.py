@@ -26,6 +26,7 @@ _Result = TypeVar("_Result")
 
 # Of these there may be thousands.
 _ATOMS = (str, int, float, type(None))
+_LEAVES = (*_ATOMS, torch.Tensor)
 _LAYOUTS = (torch.strided, torch.sparse_coo)
 
 
@@ -46,11 +47,13 @@ class Plain:
         content: the state.
         noted: what the names in it do not tell.
         owners: each object that was asked for its state, and that, by path.
+        nested: whether there are tensors that may have shards of shards.
     """
 
     content: dict[str, Any]
     noted: Noted
     owners: dict[Path, tuple[Any, Any]]
+    nested: bool = False
 
 
 def plain(state: Any) -> Plain:
@@ -74,7 +77,9 @@ def _of_root(key: Any, value: Any, made: Plain) -> Any:
 
 def _plain(path: Path, value: Any, made: Plain, *, owned: bool = False) -> Any:
     """Return a value without objects; what ``state_dict`` has given has none that are asked."""
-    if isinstance(value, _ATOMS):
+    if isinstance(value, _LEAVES):
+        if type(value) is not torch.Tensor and isinstance(value, torch.Tensor):
+            _note_tensor(path, value, made)
         return value
     if not owned and is_stateful(value):
         state = _state_of(path, value)
@@ -93,9 +98,14 @@ def _plain(path: Path, value: Any, made: Plain, *, owned: bool = False) -> Any:
             made.noted.add(path, TUPLE, "")
             return inner
         return value if all(map(operator.is_, inner, value)) else inner
+    return value
+
+
+def _note_tensor(path: Path, value: torch.Tensor, made: Plain) -> None:
     if isinstance(value, torch.nn.Parameter):
         made.noted.add(path, PARAMETER, "")
-    return value
+    elif type(value) is not DTensor and hasattr(value, "local_shards"):
+        made.nested = True
 
 
 def _is_taken_apart(value: Any, owned: bool) -> bool:

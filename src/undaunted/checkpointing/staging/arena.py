@@ -15,10 +15,11 @@ import msgspec
 
 from undaunted.base.memory import create_memfd
 from undaunted.checkpointing.errors import CheckpointError
+from undaunted.checkpointing.files.sharing import share
 from undaunted.checkpointing.format.image import ALIGNMENT, Image
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 HEADER_BYTES = 4096
 _MAGIC = int.from_bytes(b"UNDSLOT1", "little")
@@ -28,6 +29,7 @@ MAGIC, GENERATION, STATE, IMAGE_BYTES, DESCRIPTION_AT, DESCRIPTION_BYTES, DESCRI
 EMPTY, COPYING, COMPLETE = range(3)
 
 _TOUCHED_AT_ONCE = 4 << 20
+_TOUCHING = 4  # threads
 
 
 class ArenaTooSmallError(CheckpointError):
@@ -136,19 +138,20 @@ class Arena:
         return int(self._words[GENERATION])
 
     def touch(self) -> None:
-        """Have the pages mapped, so that the first snapshot does not wait for that.
+        """Have the pages mapped, by several threads, so that the first snapshot need not wait.
 
-        Takes about 0.3 s per GiB, without holding the interpreter's lock: call it on a thread,
-        before the first snapshot, as it clears what is there.
+        What is there stays, if nobody writes at the same time. Takes about 0.3 s per GiB and core,
+        without holding the interpreter's lock.
         """
-        zero = os.open("/dev/zero", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            for at in range(HEADER_BYTES, self.size, _TOUCHED_AT_ONCE):
-                end = min(at + _TOUCHED_AT_ONCE, self.size)
-                with self.memory[at:end] as part:
-                    os.readv(zero, [part])
-        finally:
-            os.close(zero)
+        count = -(-(self.size - HEADER_BYTES) // _TOUCHED_AT_ONCE)
+        share(count, _TOUCHING, "undaunted-touch", self._touch)
+
+    def _touch(self, parts: Iterator[int]) -> None:
+        for part in parts:
+            at = HEADER_BYTES + part * _TOUCHED_AT_ONCE
+            end = min(at + _TOUCHED_AT_ONCE, self.size)
+            with self.memory[at:end] as memory:
+                os.preadv(self.fd, [memory], at)  # its own content
 
     def begin(self) -> None:
         """Say that the content is about to change: until :meth:`complete` it counts for nothing."""

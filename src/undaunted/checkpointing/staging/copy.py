@@ -28,9 +28,11 @@ def view_of(arena: Arena, offset: int, dtype: torch.dtype, shape: Sequence[int])
     if not count:
         return torch.empty(tuple(shape), dtype=dtype, device="cpu")
     # Also where inference mode is on: what is made in it could not be written to outside of it.
-    with torch.inference_mode(mode=False):
-        flat = torch.frombuffer(arena.memory, dtype=dtype, count=count, offset=offset)
-        return flat.view(tuple(shape))
+    if torch.is_inference_mode_enabled():
+        with torch.inference_mode(mode=False):
+            return view_of(arena, offset, dtype, shape)
+    flat = torch.frombuffer(arena.memory, dtype=dtype, count=count, offset=offset)
+    return flat.view(tuple(shape))
 
 
 def memory_of(tensor: torch.Tensor) -> memoryview:
@@ -90,9 +92,10 @@ def warm_up(arena: Arena) -> None:
     Call it before the first snapshot, on a thread whose CUDA device is the rank's. It does not hold
     the interpreter's lock.
     """
-    arena.touch()
     if torch.cuda.is_initialized():
         pin(arena, torch.device("cuda", torch.cuda.current_device()))
+    else:
+        arena.touch()
 
 
 def pin(arena: Arena, device: torch.device) -> None:
@@ -106,6 +109,7 @@ def pin(arena: Arena, device: torch.device) -> None:
     """
     if arena.before_close is not None or device.type != "cuda":
         return
+    arena.touch()  # CUDA would map the pages one after the other
     address = torch.frombuffer(arena.memory, dtype=torch.uint8).data_ptr()
     runtime: Any = torch.cuda.cudart()
     with torch.cuda.device(device):
