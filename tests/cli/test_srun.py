@@ -21,6 +21,7 @@ pytestmark = pytest.mark.e2e
 # srun runs its program here, on the one node there is; the others note what they are asked.
 STAND_INS = {
     "srun": """
+        [ -z "${NO_STEP:-}" ] || { echo "srun: error: $NO_STEP" >&2; exit 1; }
         for word in "$@"; do
             case "$word" in
             --job-name=*) echo "17.0|${word#--job-name=}" >"$SAID/step" ;;
@@ -28,7 +29,12 @@ STAND_INS = {
         done
         while [ "${1#--}" != "$1" ]; do shift; done
         echo $$ >"$SAID/pid"
-        exec "$@"
+        export SLURM_STEP_ID=0 SLURM_PROCID=0
+        [ -n "${NO_JOURNAL:-}" ] || exec "$@"
+        "$@"
+        code=$?
+        rm -r undaunted-runs
+        exit $code
     """,
     "squeue": 'cat "$SAID/step"',
     "scancel": """
@@ -183,7 +189,54 @@ def test_a_job_that_cannot_go_back_says_why(job: Job, env: dict[str, str], words
 def test_a_launcher_that_does_not_begin(job: Job) -> None:
     ended, output = job.run("pass", "--max-restarts", "1", "--node-rank", "3")
     assert ended == 2, output
-    assert "no launcher has begun (srun: exit code 2)" in output
+    assert "no launcher started" in output
+    assert "srun ended with 2; its own lines are above" in output
+
+
+def test_a_start_without_launchers_does_not_end_as_the_one_before(job: Job) -> None:
+    assert job.stop(signal.SIGTERM)[0] == 75
+    ended, output = job.run(SAVES, SLURM_RESTART_COUNT="1", NO_STEP="Unable to create step")
+    assert ended == 1, output
+    assert "srun: error: Unable to create step" in output
+    assert "no launcher started" in output
+    assert "srun ended with 1" in output
+    assert "preempted" not in output
+    assert job.asked.count("requeue 17") == 1
+
+
+def test_a_start_whose_launchers_find_no_job_does_not_end_as_the_one_before(job: Job) -> None:
+    assert job.stop(signal.SIGTERM)[0] == 75
+    again = ("--nnodes", "1:2", "--rdzv-endpoint", "192.0.2.1:29400", "--rdzv-conf", "timeout=1")
+    ended, output = job.run(SAVES, *again, SLURM_RESTART_COUNT="1")
+    assert ended == 1, output
+    assert "failed (exit code 1)" in output
+    assert job.asked.count("requeue 17") == 1
+
+
+@pytest.mark.parametrize(("program", "code"), [("pass", 0), ("import sys; sys.exit(3)", 1)])
+def test_a_job_whose_journal_cannot_be_written_ends_as_srun_does(
+    job: Job, program: str, code: int
+) -> None:
+    ended, output = job.run(program, NO_JOURNAL="1")
+    assert ended == code, output
+    assert f"srun ended with {code}" in output
+    assert ("] finished: " in output) == (code == 0)
+
+
+def test_srun_that_is_killed_is_named(job: Job) -> None:
+    program = 'import os, signal; os.kill(int(open(f"{os.environ["SAID"]}/pid").read()), 9)'
+    ended, output = job.run(program.replace('"SAID"', "'SAID'"))
+    assert ended == 1, output
+    assert "no end is recorded" in output
+    assert "srun was killed by SIGKILL" in output
+
+
+def test_another_job_in_the_same_directory_is_not_an_earlier_start(job: Job) -> None:
+    same = ("--run-dir", "run")
+    assert job.run(SAVES, *same, "--rdzv-id", "other", LAST="30")[0] == 75
+    ended, output = job.run(SAVES, *same, LAST="25")
+    assert ended == 75, output
+    assert job.asked == ["requeue 17", "requeue 17"], output
 
 
 @pytest.mark.parametrize(
@@ -194,6 +247,7 @@ def test_a_launcher_that_does_not_begin(job: Job) -> None:
         (("--nnodes", "2"), {}, "--nnodes 2:2: the job has 1 node"),
         (("--srun-options", "'"), {}, "--srun-options"),
         (("--max-restart", "1"), {}, "did you mean --max-restarts"),
+        (("--module", "--no-python"), {}, "undaunted srun: error: --module and --no-python"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_anything_starts(
@@ -203,3 +257,11 @@ def test_what_cannot_be_meant_is_refused_before_anything_starts(
     assert ended == 2, output
     assert complaint in output
     assert not (job.said / "pid").exists()
+
+
+def test_a_missing_script_is_asked_for_as_this_command_takes_it(job: Job) -> None:
+    command = [sys.executable, "-m", "undaunted", "srun", "--nproc-per-node", "1"]
+    done = subprocess.run(command, env=job.environ, capture_output=True, text=True, timeout=90)
+    assert done.returncode == 2
+    assert "the script is missing: undaunted srun [OPTIONS] SCRIPT" in done.stderr
+    assert "undaunted run" not in done.stderr

@@ -105,7 +105,7 @@ def build_config(
     """
     parsed, file_notice = with_file(parsed, cwd)
     options = parsed.options
-    kind = program_kind(parsed)
+    kind = program_kind(parsed, RUN)
     given = environ.get("PYTHON_EXEC", "")
     python = given or sys.executable
     check_program(kind, parsed.target, cwd, python, environ)

@@ -8,6 +8,8 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -23,11 +25,10 @@ from undaunted.cli.command import Command, HelpAsked
 from undaunted.cli.messages import UsageError, complain
 from undaunted.cli.options import RUN, RunParsed
 from undaunted.cli.program import check_program, program_kind
-from undaunted.cli.run_journals import NoRunError, read_run
-from undaunted.journal.job.launches import launches_of
+from undaunted.journal.job.launches import Launch, launches_of
 from undaunted.journal.job.summary import summarize_job
 from undaunted.journal.job.values import JobSummary
-from undaunted.journal.reader import DEFAULT_RUNS
+from undaunted.journal.reader import DEFAULT_RUNS, Journal, find_journals, read_journal
 from undaunted.services.slurm.allocation import (
     Allocation,
     Next,
@@ -99,12 +100,23 @@ A whole script for sbatch:
 
 
 class _Job(NamedTuple):
-    """What is started: srun's words, and where the launchers keep their journals."""
+    """What is started.
+
+    Attributes:
+        here: the allocation.
+        step: name of the launchers' step.
+        words: srun's.
+        run_id: name of the run.
+        run_dir: where the launchers keep their journals.
+        before: how many launches each journal had before this start.
+    """
 
     here: Allocation
     step: str
     words: list[str]
+    run_id: str
     run_dir: Path
+    before: dict[Path, int]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -112,13 +124,17 @@ def main(argv: Sequence[str]) -> int:
     try:
         words = SRUN.sort(argv, RUN.spellings)
         own = SRUN.read(words, os.environ).options
-        job = asyncio.run(_prepare(own, RUN.read(words, os.environ), words.given))
-        code = asyncio.run(_run(job))
-        return asyncio.run(_finish(job, code, own.requeues))
+        return asyncio.run(_main(own, RUN.read(words, os.environ), words.given))
     except HelpAsked as asked:
         return SRUN.explain(asked)
     except UsageError as error:
         return complain(SRUN.name, error)
+
+
+async def _main(own: SrunOptions, parsed: RunParsed, given: dict[str, list[str]]) -> int:
+    job = await _prepare(own, parsed, given)
+    code = await _run(job)
+    return await _finish(job, code, own.requeues)
 
 
 async def _prepare(own: SrunOptions, parsed: RunParsed, given: dict[str, list[str]]) -> _Job:
@@ -128,7 +144,7 @@ async def _prepare(own: SrunOptions, parsed: RunParsed, given: dict[str, list[st
         UsageError: this is no job, or an option does not fit it.
     """
     options = parsed.options
-    kind = program_kind(parsed)
+    kind = program_kind(parsed, SRUN)
     python = os.environ.get("PYTHON_EXEC", "") or sys.executable
     check_program(kind, parsed.target, str(Path.cwd()), python, os.environ)
     try:
@@ -162,14 +178,16 @@ async def _prepare(own: SrunOptions, parsed: RunParsed, given: dict[str, list[st
     about = f"{here.nodes} nodes ({here.node_list}), {spares} of them spare"
     if here.nodes == 1:
         about = f"node {here.node_list}"
-    cpus = f", {here.cpus} CPUs on each" if here.cpus else ""
+    cpus = f", {count(here.cpus, 'CPU')} on each" if here.cpus else ""
     _say(f"job {here.name}: {about}{cpus}; they meet at {made_up['rdzv-endpoint']}; {run_dir}")
     if here.cpus == 1 and options.nproc_per_node != 1:
         _say(
             "the job has one CPU on each node, for the launcher and all ranks: ask for more, "
             "with sbatch --exclusive or --cpus-per-task"
         )
-    return _Job(here, step, [*words, *launcher, "--", parsed.target, *parsed.args], run_dir)
+    words += [*launcher, "--", parsed.target, *parsed.args]
+    before = {journal.path: len(journal.launches()) for journal in _journals(run_dir)}
+    return _Job(here, step, words, made_up["rdzv-id"], run_dir, before)
 
 
 async def _first_host(here: Allocation) -> str:
@@ -189,10 +207,13 @@ class _Signals:
         self._job = job
         self._sent: dict[int, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     def came(self, number: int) -> None:
         """A signal has come; the same within a second is one."""
         now = time.monotonic()
+        if self._closed:  # no launcher is left, and all that is to be done has a deadline
+            return
         if now - self._sent.get(number, -_SAME_S) < _SAME_S:
             return
         self._sent[number] = now
@@ -216,7 +237,8 @@ class _Signals:
             _say(f"received {name}: passed on to the launchers (step {step})")
 
     async def close(self) -> None:
-        """Wait for what is on its way: each command has a deadline."""
+        """Wait for what is on its way, each command with a deadline; ignore what comes from now."""
+        self._closed = True
         if self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -239,6 +261,14 @@ async def _run(job: _Job) -> int:
     finally:
         await _end(process)
         await signals.close()
+    return code
+
+
+def _ended(code: int) -> str:
+    return f"ended with {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
+
+
+def _as_in_shell(code: int) -> int:
     return code if code >= 0 else 128 - code
 
 
@@ -253,14 +283,17 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 async def _finish(job: _Job, code: int, requeues: int) -> int:
     """Say how the job went, and queue it again where that helps; return the exit code."""
-    try:
-        summary = _summary(job.run_dir)
-    except NoRunError as error:
-        _say(f"no launcher has begun (srun: exit code {code}): {one_line(str(error))}")
-        return code or _KILLED
-    if summary.exit_code is None:
-        line = "no end is recorded: all launchers were killed"
-        exit_code, outcome = _KILLED, ""
+    earlier, launches = _launches(job)
+    summary = summarize_job(launches)
+    by_srun = f"srun {_ended(code)}; its own lines are above"
+    exit_code, outcome = _KILLED if launches else _as_in_shell(code), ""
+    if summary.exit_code is None and code == 0:
+        line = f"finished: srun ended with 0, but no launcher could write so in {job.run_dir}"
+        exit_code = 0
+    elif not launches:
+        line = f"no launcher started, or none could write in {job.run_dir} ({by_srun})"
+    elif summary.exit_code is None:
+        line = f"no end is recorded: launchers were killed, or could not write it ({by_srun})"
     else:
         exit_code, outcome = summary.exit_code, summary.outcome
         line = f"{outcome} (exit code {exit_code}): {one_line(summary.reason)}"
@@ -268,7 +301,8 @@ async def _finish(job: _Job, code: int, requeues: int) -> int:
     decided = what_next(
         outcome,
         summary.reason,
-        _starts(summary),
+        _last_iteration(summary),
+        _last_iteration(summarize_job(earlier)),
         restarts=job.here.restarts,
         requeues=requeues,
     )
@@ -280,18 +314,35 @@ async def _finish(job: _Job, code: int, requeues: int) -> int:
     return exit_code
 
 
-def _summary(run_dir: Path) -> JobSummary:
-    journals, left_out = read_run(run_dir)
-    return summarize_job(launches_of(journals), left_out=left_out)
+def _journals(run_dir: Path) -> list[Journal]:
+    """Return all journals that can be read now."""
+    try:
+        return [read_journal(path) for path in find_journals(run_dir)]
+    except OSError:
+        return []
 
 
-def _starts(summary: JobSummary) -> list[int | None]:
-    """How far each start of the job came."""
-    last: dict[int, int | None] = {}
-    for one in summary.rounds:
-        known = [n for n in (last.get(one.attempt), one.last_iteration) if n is not None]
-        last[one.attempt] = max(known, default=None)
-    return [last[attempt] for attempt in sorted(last)]
+def _launches(job: _Job) -> tuple[list[Launch], list[Launch]]:
+    """Return the launches of this run in its earlier starts, and those of this start."""
+    earlier, now = [], []
+    for journal in _journals(job.run_dir):
+        launches = journal.launches()
+        known = job.before.get(journal.path, 0)
+        earlier.append(replace(journal, events=list(chain.from_iterable(launches[:known]))))
+        now.append(replace(journal, events=list(chain.from_iterable(launches[known:]))))
+    # Another job may have had the same directory: how far it came says nothing of this one.
+    same = [one for one in launches_of(earlier) if _run_id(one) == job.run_id]
+    return same, launches_of(now)
+
+
+def _run_id(launch: Launch) -> str:
+    return launch.state.job.run_id if launch.state.job is not None else ""
+
+
+def _last_iteration(summary: JobSummary) -> int | None:
+    """Return the highest iteration that a rank began, None = it is not known."""
+    known = [one.last_iteration for one in summary.rounds if one.last_iteration is not None]
+    return max(known, default=None)
 
 
 async def _requeue(here: Allocation, decided: Next) -> None:
@@ -313,7 +364,6 @@ async def _requeue(here: Allocation, decided: Next) -> None:
                 nodes = count(here.nodes, "node")
                 _say(f"not queued again: without {without} there are no {nodes} for it ({problem})")
                 return
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is left to do here takes moments
         _say(f"back to the queue{f' without node {decided.without}' * bool(without)}")
         await ask("scontrol", "requeue", here.name)
         if without:

@@ -187,16 +187,22 @@ def read_step(text: str, name: str) -> str:
 
 
 def what_next(
-    outcome: str, reason: str, starts: Sequence[int | None], *, restarts: int, requeues: int
+    outcome: str,
+    reason: str,
+    came_to: int | None,
+    before: int | None,
+    *,
+    restarts: int,
+    requeues: int,
 ) -> Next:
     """Decide whether the job goes back to the queue.
 
     Args:
-        outcome: of the job, as in the journal; "" = no end is recorded.
+        outcome: of this start, as in the journal; "" = no end is recorded.
         reason: why it has ended, as in the journal.
-        starts: of all starts of the job, in their order: the highest iteration that a rank began,
-            None = not known.
-        restarts: how often Slurm has started it again.
+        came_to: the highest iteration that a rank began in this start, None = not known.
+        before: the same of all starts before.
+        restarts: how often Slurm has started the job again.
         requeues: how often it may at most.
     """
     if outcome not in (*AGAIN, *ELSEWHERE):
@@ -204,21 +210,13 @@ def what_next(
     if restarts >= requeues:
         limit = f"{count(restarts, 'start')} again already, --requeues is {requeues}"
         return Next(again=False, why=f"not queued again: {limit}")
-    if not _got_on(starts):
+    if came_to is not None and before is not None and came_to <= before:
         return Next(
             again=False,
-            why=f"not queued again: this start came to iteration {starts[-1]}, no further than one "
+            why=f"not queued again: this start came to iteration {came_to}, no further than one "
             "before: has each start too little time (sbatch --time, --signal)? Does it resume?",
         )
     if outcome in AGAIN:
         return Next(again=True)
     blamed = _BLAMED.search(reason)
     return Next(again=True, without=blamed[1] if blamed else "")
-
-
-def _got_on(starts: Sequence[int | None]) -> bool:
-    """Whether the last start came further than all before it, as far as that is known."""
-    if not starts or starts[-1] is None:
-        return True
-    before = (one for one in starts[:-1] if one is not None)
-    return starts[-1] > max(before, default=-1)
