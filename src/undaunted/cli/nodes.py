@@ -62,7 +62,7 @@ def nodes(parsed: RunParsed, environ: Mapping[str, str], node: str) -> Nodes:
     fewest, most = parsed.options.nnodes
     conf = _conf(parsed)
     store = _store(parsed, environ)
-    endpoints = _endpoints(parsed) if store is None or parsed.options.rdzv_endpoint else []
+    endpoints = endpoints_of(parsed) if store is None or parsed.options.rdzv_endpoint else []
     is_host = conf.pop("is_host", None)
     here = is_here(endpoints[0].rpartition(":")[0]) if endpoints else False
     if is_host is None:
@@ -145,7 +145,12 @@ def _store(parsed: RunParsed, environ: Mapping[str, str]) -> Store | None:
     return store
 
 
-def _endpoints(parsed: RunParsed) -> list[str]:
+def endpoints_of(parsed: RunParsed) -> list[str]:
+    """Return where the nodes meet, as HOST:PORT.
+
+    Raises:
+        UsageError: nobody has said it, or it cannot be meant.
+    """
     given = parsed.options.rdzv_endpoint
     if not given:
         address = parsed.options.master_addr

@@ -40,6 +40,18 @@ print("{_ANSWER}%d %d %d %d" % (sys.version_info[0], sys.version_info[1], found,
 Kind = Literal["script", "module", "run_path", "program"]
 
 
+def current_directory() -> str:
+    """Return the current directory.
+
+    Raises:
+        UsageError: it is gone.
+    """
+    try:
+        return os.getcwd()  # noqa: PTH109 - pathlib gives the same, wrapped
+    except FileNotFoundError:
+        raise UsageError("the current directory no longer exists; cd to one that does") from None
+
+
 def program_kind(parsed: RunParsed, command: Command[Any]) -> Kind:
     """Tell how to run the target.
 

@@ -13,7 +13,12 @@ from undaunted.base.options import variable_of
 from undaunted.cli.directories import make_log_dir, make_run_dir
 from undaunted.cli.messages import UsageError
 from undaunted.cli.options import RUN
-from undaunted.cli.program import check_interpreter, check_program, program_kind
+from undaunted.cli.program import (
+    check_interpreter,
+    check_program,
+    current_directory,
+    program_kind,
+)
 from undaunted.cli.settings import (
     attribution_service,
     check_settings,
@@ -61,7 +66,7 @@ def _run(parsed: RunParsed) -> int:
 
     if objection := system_calls.objection():
         raise UsageError(objection)
-    config, notice = build_config(parsed, os.environ, _current_directory(), check_interpreter)
+    config, notice = build_config(parsed, os.environ, current_directory(), check_interpreter)
     if config.nodes is not None:
         _have_token(config.nodes)
     for line in notice.splitlines():
@@ -111,7 +116,7 @@ def build_config(
     check_program(kind, parsed.target, cwd, python, environ)
     if ask is not None and given and kind != "program":
         ask(given)
-    _check_contradictions(parsed)
+    check_contradictions(parsed)
     check_settings(parsed, environ)
     nproc = _resolve_nproc(parsed, environ)
     _check_devices(parsed, environ, nproc)
@@ -210,14 +215,12 @@ def _old_variable(parsed: RunParsed) -> str:
     return f"{name} is deprecated: use --ft-log-level or {variable_of('ft-log-level')}"
 
 
-def _current_directory() -> str:
-    try:
-        return os.getcwd()  # noqa: PTH109 - pathlib gives the same, wrapped
-    except FileNotFoundError:
-        raise UsageError("the current directory no longer exists; cd to one that does") from None
+def check_contradictions(parsed: RunParsed) -> None:
+    """Refuse options that exclude one another.
 
-
-def _check_contradictions(parsed: RunParsed) -> None:
+    Raises:
+        UsageError: two of them do; says which.
+    """
     options = parsed.options
     if options.preload and options.worker_start == "fresh":
         raise UsageError(

@@ -7,6 +7,7 @@ import pytest
 from undaunted.services.slurm.allocation import (
     Next,
     allocation,
+    node_names,
     nodes_option,
     read_step,
     step_environ,
@@ -67,6 +68,20 @@ def test_other_places_are_refused(changed: dict[str, str], words: list[str]) -> 
 @pytest.mark.parametrize("step", ["4294967290", "4294967291", ""])
 def test_shells_of_salloc_and_batch_scripts_are_no_tasks(step: str) -> None:
     assert allocation(JOB | {"SLURM_STEP_ID": step}).job == 17
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("n1", "n1"),
+        ("n[1-3]", "n1 n2 n3"),
+        ("n[08-11,3],gpu4", "n08 n09 n10 n11 n3 gpu4"),
+        ("r[1-2]n[1-2]-ib,x", "r1n1-ib r1n2-ib r2n1-ib r2n2-ib x"),
+        ("", ""),
+    ],
+)
+def test_the_names_of_nodes(text: str, names: str) -> None:
+    assert list(node_names(text)) == names.split()
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,13 @@ See docs/design/srun.md.
 from __future__ import annotations
 
 import re
+from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 from undaunted.base.text import count
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 PORTS = range(20000, 30000)  # below those that the kernel gives away
 _SPECIAL_STEPS = 0xFFFFFFF0  # ids from here on are no steps of srun: batch script, salloc's shell
@@ -19,10 +20,18 @@ _CPUS = re.compile(r"(\d+)(?:\(x\d+\))?")
 AGAIN = ("preempted", "too_few_nodes")
 ELSEWHERE = ("suspect", "straggler")
 _BLAMED = re.compile(r"\(node ([^)]+)\)")
+_AWAY = ("Unable to contact slurm controller", "timed out", "has not answered", "refused")
+_NAMES = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
+_BRACKETS = re.compile(r"\[([^\]]*)\]")
 # They would have a launcher see a part of its node only, or start several of them.
 _OF_TASKS = (
     *("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_NTASKS_PER_GPU", "SLURM_CPU_BIND"),
-    *("SLURM_NTASKS_PER_CORE", "SLURM_NTASKS_PER_SOCKET", "SLURM_DISTRIBUTION"),
+    *(
+        "SLURM_CPUS_PER_GPU",
+        "SLURM_NTASKS_PER_CORE",
+        "SLURM_NTASKS_PER_SOCKET",
+        "SLURM_DISTRIBUTION",
+    ),
 )
 
 
@@ -34,6 +43,7 @@ class Allocation(NamedTuple):
         name: by which Slurm's commands know it and nothing else: ``17``, or ``16_1`` in an array.
         nodes: how many it has.
         node_list: which, as Slurm writes it.
+        first: the first of them.
         cpus: of the node that has the fewest for this job; 0 = Slurm does not say.
         gpus: of this node for this job; 0 = none.
         partition: where it runs.
@@ -44,6 +54,7 @@ class Allocation(NamedTuple):
     name: str
     nodes: int
     node_list: str
+    first: str
     cpus: int
     gpus: int
     partition: str
@@ -86,28 +97,63 @@ def allocation(environ: Mapping[str, str]) -> Allocation:
             "in a shell of salloc; elsewhere `undaunted run` starts the ranks of one node"
         )
     job = _number(environ, "SLURM_JOB_ID")
-    step = environ.get("SLURM_STEP_ID", "")
-    if step.isdecimal() and int(step) < _SPECIAL_STEPS:
+    if is_task(environ):
         raise ValueError(
-            f"srun has started this as a task of step {job}.{step}: leave srun out, `undaunted "
-            "srun` calls it; or start `undaunted run` with srun"
+            f"srun has started this as a task of step {job}.{environ['SLURM_STEP_ID']}: leave srun "
+            "out, `undaunted srun` calls it; or start `undaunted run` with srun"
         )
     if environ.get("SLURM_HET_SIZE", "1") not in {"", "1"}:
         raise ValueError(
             "this is a heterogeneous job (SLURM_HET_SIZE): start its launchers by hand, as in "
             "srun --het-group=0,1 undaunted run ..."
         )
+    node_list = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST", "")
+    try:
+        first = next(node_names(node_list), "")
+    except ValueError:
+        first = ""
+    if not first:
+        raise ValueError(f"SLURM_JOB_NODELIST is {node_list!r}, which names no node")
     array, task = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
     return Allocation(
         job=job,
         name=f"{array}_{task}" if array and task else str(job),
         nodes=_number(environ, "SLURM_JOB_NUM_NODES", "SLURM_NNODES"),
-        node_list=environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST", ""),
+        node_list=node_list,
+        first=first,
         cpus=_fewest_cpus(environ.get("SLURM_JOB_CPUS_PER_NODE", "")),
         gpus=int(gpus) if (gpus := environ.get("SLURM_GPUS_ON_NODE", "")).isdecimal() else 0,
         partition=environ.get("SLURM_JOB_PARTITION", ""),
         restarts=int(again) if (again := environ.get("SLURM_RESTART_COUNT", "")).isdecimal() else 0,
     )
+
+
+def is_task(environ: Mapping[str, str]) -> bool:
+    """Whether srun has started this process, and not sbatch or salloc."""
+    step = environ.get("SLURM_STEP_ID", "")
+    return step.isdecimal() and int(step) < _SPECIAL_STEPS
+
+
+def node_names(text: str) -> Iterator[str]:
+    """Yield the nodes of a list such as ``n[1-3,07],gpu4``, in its order.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if "[" in _BRACKETS.sub("", text):
+        raise ValueError(f"{text!r} is no list of nodes")
+    for part in _NAMES.findall(text):
+        pieces = _BRACKETS.split(part)  # a text, what is in brackets, a text, ...
+        choices = [_numbers(piece) if at % 2 else [piece] for at, piece in enumerate(pieces)]
+        yield from map("".join, product(*choices))
+
+
+def _numbers(text: str) -> Iterator[str]:
+    """Yield the numbers of ``1-3,07``, with their zeros."""
+    for part in text.split(","):
+        low, _, high = part.partition("-")
+        for number in range(int(low), int(high or low) + 1):
+            yield f"{number:0{len(low)}}"
 
 
 def _number(environ: Mapping[str, str], *names: str) -> int:
@@ -184,6 +230,16 @@ def read_step(text: str, name: str) -> str:
         if known == name:
             return step
     return ""
+
+
+def is_ending(complaint: str) -> bool:
+    """Whether a command of Slurm complains that the job, or the step, is at its end already."""
+    return "Invalid job id" in complaint or "already completing" in complaint
+
+
+def is_away(complaint: str) -> bool:
+    """Whether a command of Slurm complains that nobody answers it."""
+    return any(words in complaint for words in _AWAY)
 
 
 def what_next(
