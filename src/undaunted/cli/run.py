@@ -192,12 +192,29 @@ def build_config(
     notices = (
         *variables,
         *ignored,
+        *_slips_in_slurm(environ, others, nproc),
         _ranks_by_quota(parsed, nproc),
         file_notice,
         limits_notice,
         dir_notice,
     )
     return config, "\n".join(filter(None, notices))
+
+
+def _slips_in_slurm(environ: Mapping[str, str], others: Nodes | None, nproc: int) -> Iterator[str]:
+    """Yield a line about each way in which a job of Slurm has started this launcher by mistake."""
+    if "SLURM_JOB_ID" not in environ:
+        return
+    from undaunted.services.slurm.allocation import slips
+
+    endpoints = others.endpoints if others is not None else []
+    yield from slips(
+        environ,
+        several=others is not None,
+        endpoint=endpoints[0].rpartition(":")[0].strip("[]") if endpoints else "",
+        ranks=nproc,
+        cpus=len(os.sched_getaffinity(0)),
+    )
 
 
 def _funnel(parsed: RunParsed, others: Nodes | None) -> FunnelConfig | None:

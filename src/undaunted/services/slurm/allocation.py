@@ -134,6 +134,68 @@ def is_task(environ: Mapping[str, str]) -> bool:
     return step.isdecimal() and int(step) < _SPECIAL_STEPS
 
 
+def slips(
+    environ: Mapping[str, str], *, several: bool, endpoint: str, ranks: int, cpus: int
+) -> Iterator[str]:
+    """Yield how a launcher in a job of Slurm cannot have been meant; a second line has the remedy.
+
+    Nothing of it is refused: there are reasons for all of it. Of a step the first task tells.
+
+    Args:
+        environ: the launcher's.
+        several: it looks for others, by ``--nnodes``.
+        endpoint: the host where it looks first, "" = not by a host.
+        ranks: how many it starts.
+        cpus: how many it may use.
+    """
+    if not environ.get("SLURM_JOB_ID") or environ.get("SLURM_PROCID", "0") != "0":
+        return
+    node_list = environ.get("SLURM_JOB_NODELIST", "")
+    nodes = _count(environ, "SLURM_JOB_NUM_NODES")
+    tasks = _count(environ, "SLURM_STEP_NUM_TASKS") if is_task(environ) else 1
+    if nodes > 1 and not is_task(environ):
+        yield (
+            f"the job has {nodes} nodes ({node_list}), but srun did not start this launcher: it "
+            "runs here alone\n  `undaunted srun` instead of `undaunted run` starts one on each node"
+        )
+    if tasks > 1 and not several:
+        yield (
+            f"srun starts {tasks} launchers, and each of them runs the whole job alone\n"
+            "  `undaunted srun` runs one job on all nodes; srun --nodes=1 --ntasks=1 starts one only"
+        )
+    if several and nodes > 1 and endpoint and node_list and not _is_in(endpoint, node_list):
+        yield (
+            f"{endpoint} of --rdzv-endpoint is no node of this job ({node_list})\n"
+            "  `undaunted coordinator` must run there; otherwise name the first node, or use "
+            "`undaunted srun`"
+        )
+    if cpus == 1 < ranks:
+        yield (
+            f"this launcher and its {ranks} ranks share one CPU, as Slurm gives a task no more by "
+            "default\n  ask for more: sbatch --exclusive or --cpus-per-task, and `undaunted srun`, "
+            "which takes all of them, or srun --cpus-per-task"
+        )
+
+
+def _count(environ: Mapping[str, str], name: str) -> int:
+    text = environ.get(name, "")
+    return int(text) if text.isascii() and text.isdecimal() else 1
+
+
+def _is_in(host: str, node_list: str) -> bool:
+    """Whether a host is one of these nodes, as far as its name can tell."""
+    if host == "localhost" or host.startswith("127."):
+        return False
+    name = host.partition(".")[0]
+    if name.isdecimal() or ":" in host:
+        return True  # an address may be anybody's
+    try:
+        # n1-ib is another network of n1.
+        return any(re.match(rf"{re.escape(one)}(?!\w)", name) for one in node_names(node_list))
+    except ValueError:
+        return True
+
+
 def node_names(text: str) -> Iterator[str]:
     """Yield the nodes of a list such as ``n[1-3,07],gpu4``, in its order.
 
