@@ -161,7 +161,7 @@ def slips(
     if tasks > 1 and not several:
         yield (
             f"srun starts {tasks} launchers, and each of them runs the whole job alone\n"
-            "  `undaunted srun` runs one job on all nodes; srun --nodes=1 --ntasks=1 starts one only"
+            "  `undaunted srun` runs one job on all nodes; srun --ntasks=1 starts only one"
         )
     if several and nodes > 1 and endpoint and node_list and not _is_in(endpoint, node_list):
         yield (
