@@ -428,14 +428,18 @@ async def _insist(*words: str) -> str:
     Raises:
         SlurmError: it refuses, or has been away for too long.
     """
-    until = time.monotonic() + _AWAY_S
+    said = False
+    began = time.monotonic()
     while True:
         try:
             return await ask(*words)
         except SlurmError as error:
-            if not is_away(str(error)) or time.monotonic() > until:
+            if not is_away(str(error)) or time.monotonic() > began + _AWAY_S:
                 raise
-            _say(f"{error}; asked again for {format_duration(until - time.monotonic())}")
+            complaint = str(error)
+        if not said:
+            _say(f"{complaint}; it is asked again for up to {format_duration(_AWAY_S)}")
+            said = True
         await asyncio.sleep(_PAUSE_S)
 
 
