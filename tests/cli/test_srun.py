@@ -58,7 +58,7 @@ STAND_INS = {
         "--oneliner show job "*) echo "JobId=17 JobState=${STATE:-RUNNING} BatchFlag=${BATCH:-1}" ;;
         requeue*)
             echo "$*" >>"$SAID/asked"
-            [ -z "${NO_RIGHT:-}" ] || { echo no right >&2; exit 1; }
+            [ -z "${NO_RIGHT:-}" ] || { echo "operation is presently disabled" >&2; exit 1; }
             ;;
         esac
     """,

@@ -399,15 +399,14 @@ async def _requeue(here: Allocation, decided: Next) -> None:
                 nodes = count(here.nodes, "node")
                 _say(f"not queued again: without {without} there are no {nodes} for it ({problem})")
                 return
-        _say(f"back to the queue{f' without node {decided.without}' * bool(without)}")
+        which = f" without node {decided.without}" if without else ""
+        _say(f"Slurm is asked to queue the job again{which}")  # and ends this process then
         await _insist("scontrol", "requeue", here.name)
         if without:
             await _insist("scontrol", "update", f"JobId={here.name}", f"ExcNodeList={without}")
     except SlurmError as error:
-        _say(
-            f"the job could not be queued again: {error}; a job that may be needs "
-            "`#SBATCH --requeue`; submit it again"
-        )
+        remedy = "a job that may be needs `#SBATCH --requeue`; " if "disabled" in str(error) else ""
+        _say(f"the job could not be queued again: {error}; {remedy}submit it again")
 
 
 async def _no_room(here: Allocation, script: str, without: str) -> str:
