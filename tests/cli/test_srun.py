@@ -318,6 +318,18 @@ def test_what_cannot_be_meant_is_refused_before_anything_starts(
     assert not (job.said / "pid").exists()
 
 
+def test_settings_of_a_file_count_before_options_are_refused(job: Job) -> None:
+    text = "fault_tolerance:\n  max_no_progress_cycles: 3\n"
+    (job.directory / "ft.yaml").write_text(text)
+    words = ("--ft-cfg-path", "ft.yaml", "--ft-min-progress-iterations", "5")
+    ended, output = job.run("pass", *words)
+    assert ended == 0, output
+    (job.directory / "ft.yaml").write_text(text.replace("3", "0"))
+    ended, output = job.run("pass", *words)
+    assert ended == 2, output
+    assert "undaunted srun: error: --ft-min-progress-iterations" in output
+
+
 def test_a_missing_script_is_asked_for_as_this_command_takes_it(job: Job) -> None:
     command = [sys.executable, "-m", "undaunted", "srun", "--nproc-per-node", "1"]
     done = subprocess.run(command, env=job.environ, capture_output=True, text=True, timeout=90)

@@ -28,7 +28,7 @@ from undaunted.cli.nodes import endpoints_of
 from undaunted.cli.options import RUN, RunParsed
 from undaunted.cli.program import check_program, current_directory, program_kind
 from undaunted.cli.run import check_contradictions
-from undaunted.cli.settings import check_settings
+from undaunted.cli.settings import check_settings, with_file
 from undaunted.journal.job.launches import Launch, launches_of
 from undaunted.journal.job.summary import summarize_job
 from undaunted.journal.job.values import JobSummary
@@ -163,7 +163,7 @@ def _prepare(own: SrunOptions, parsed: RunParsed, given: dict[str, list[str]]) -
         )
     except ValueError as error:
         raise UsageError(str(error)) from None
-    _check_options(parsed, here)
+    _check_options(parsed, here, cwd)
     made_up = {
         "nnodes": nnodes,
         "rdzv-endpoint": options.rdzv_endpoint or f"{here.first}:{own.port or here.port}",
@@ -190,7 +190,7 @@ def _prepare(own: SrunOptions, parsed: RunParsed, given: dict[str, list[str]]) -
     return _Job(here, step, words, run_dir, before)
 
 
-def _check_options(parsed: RunParsed, here: Allocation) -> None:
+def _check_options(parsed: RunParsed, here: Allocation, cwd: str) -> None:
     """Refuse what is right for one launcher, and wrong where all of them get it."""
     options = parsed.options
     if here.nodes > 1:
@@ -200,8 +200,9 @@ def _check_options(parsed: RunParsed, here: Allocation) -> None:
                     f"{parsed.source(name)} is about one node, and all {here.nodes} launchers "
                     "would get it; leave it out"
                 )
-    check_contradictions(parsed)
-    check_settings(parsed, os.environ)
+    whole, _ = with_file(parsed, cwd)
+    check_contradictions(whole)
+    check_settings(whole, os.environ)
     if options.rdzv_endpoint:
         endpoints_of(parsed)
 
@@ -297,7 +298,10 @@ async def _run(job: _Job) -> int:
 
 
 def _ended(code: int) -> str:
-    return f"ended with {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
+    if code >= 0:
+        return f"ended with {code}"
+    known = -code in {one.value for one in signal.Signals}
+    return f"was killed by {signal.Signals(-code).name if known else f'signal {-code}'}"
 
 
 def _as_in_shell(code: int) -> int:
