@@ -59,6 +59,7 @@ def test_the_place_that_is_given(build):
 @pytest.mark.parametrize("tasks", ["8(x2)", "1,2", "1(x3),2"])
 def test_several_launchers_on_a_node_must_be_meant(build, tasks):
     slurm = {"SLURM_PROCID": "1", "SLURMD_NODENAME": "n1", "SLURM_LOCALID": "1"}
+    slurm["SLURM_STEP_ID"] = "0"
     with pytest.raises(UsageError, match=r"--ntasks-per-node=1, or set NVRX_ENABLE_MULTI"):
         build("--nnodes", "2", **slurm, SLURM_TASKS_PER_NODE=tasks)
     config = build("--nnodes", "2", **slurm, SLURM_TASKS_PER_NODE=tasks, **{SEVERAL: "1"})
@@ -67,7 +68,82 @@ def test_several_launchers_on_a_node_must_be_meant(build, tasks):
 
 @pytest.mark.parametrize("tasks", ["", "1", "1(x128)", "1,1(x3)"])
 def test_one_launcher_on_each_node(tasks):
-    assert nodes.launcher_name({"SLURM_TASKS_PER_NODE": tasks, "SLURMD_NODENAME": "n1"}) == "n1"
+    environ = {"SLURM_TASKS_PER_NODE": tasks, "SLURMD_NODENAME": "n1", "SLURM_STEP_ID": "0"}
+    assert nodes.launcher_name(environ) == "n1"
+
+
+@pytest.mark.parametrize("step", ["", "4294967290"])
+def test_tasks_of_a_job_are_no_launchers_until_srun_starts_them(step):
+    environ = {"SLURM_TASKS_PER_NODE": "2(x2)", "SLURMD_NODENAME": "n1", "SLURM_STEP_ID": step}
+    assert nodes.launcher_name(environ) == "n1"
+
+
+BATCH = {
+    "SLURM_JOB_ID": "17",
+    "SLURM_PROCID": "0",
+    "SLURM_JOB_NUM_NODES": "2",
+    "SLURM_JOB_NODELIST": "n[1-2]",
+}
+TASK = BATCH | {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2"}
+TWO = ("--nnodes", "2", "--rdzv-endpoint")
+
+
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """No name is looked up, and none is this machine's."""
+    monkeypatch.setattr(nodes, "is_here", lambda _host: False)
+    monkeypatch.setattr(nodes, "first_own_address", lambda _endpoints: "")
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "words"),
+    [
+        ((), BATCH, "2 nodes (n[1-2]), but srun did not start this launcher"),
+        ((*TWO, "n1:29400"), BATCH, "2 nodes (n[1-2]), but srun did not start this launcher"),
+        ((), TASK, "srun starts 2 launchers, and each of them runs the whole job alone"),
+        ((*TWO, "login1:29400"), TASK, "login1 of --rdzv-endpoint is no node of this job (n[1-2])"),
+        ((*TWO, "n10:29400"), TASK, "n10 of --rdzv-endpoint is no node of this job"),
+        ((*TWO, "localhost:29400"), TASK, "localhost of --rdzv-endpoint is no node of this job"),
+    ],
+)
+@pytest.mark.usefixtures("elsewhere")
+def test_a_slip_in_a_job_of_slurm_is_named_with_the_remedy(tmp_path, argv, environ, words):
+    (tmp_path / "train.py").touch()
+    _, notice = run.build_config(RUN.parse([*argv, "train.py"], environ), environ, str(tmp_path))
+    assert words in notice
+    assert "undaunted srun" in notice
+    assert len(notice.splitlines()) == 2  # one slip
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ"),
+    [
+        ((), {}),
+        ((), BATCH | {"SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "n1"}),
+        ((), TASK | {"SLURM_PROCID": "1"}),  # the first one has told it
+        ((), TASK | {"SLURM_STEP_NUM_TASKS": "1"}),
+        ((*TWO, "n1:29400"), TASK),
+        ((*TWO, "n2.cluster.example:29400"), TASK),
+        ((*TWO, "n1-ib:29400"), TASK),
+        ((*TWO, "10.0.0.7:29400"), TASK),
+        ((*TWO, "login1:29400"), TASK | {"SLURM_JOB_NUM_NODES": "1"}),  # a task of an array
+        ((*TWO, "n1:29400"), TASK | {"SLURM_JOB_NODELIST": "n[x"}),
+    ],
+)
+@pytest.mark.usefixtures("elsewhere")
+def test_what_may_be_meant_is_not_commented_on(tmp_path, argv, environ):
+    (tmp_path / "train.py").touch()
+    _, notice = run.build_config(RUN.parse([*argv, "train.py"], environ), environ, str(tmp_path))
+    assert notice == ""
+
+
+def test_one_cpu_for_all_ranks_of_a_job_of_slurm(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {3})
+    (tmp_path / "train.py").touch()
+    parsed = RUN.parse(["--nproc-per-node", "4", "train.py"], {})
+    alone = TASK | {"SLURM_STEP_NUM_TASKS": "1"}
+    assert "its 4 ranks share one CPU" in run.build_config(parsed, alone, str(tmp_path))[1]
+    assert run.build_config(parsed, {}, str(tmp_path))[1] == ""
 
 
 def test_a_job_on_one_node_may_share_it_with_others(tmp_path):

@@ -28,7 +28,7 @@ def problem(kind, target, cwd, **environ):
     ],
 )
 def test_kinds(flags, kind):
-    assert program_kind(RUN.parse([*flags, "x"], {})) == kind
+    assert program_kind(RUN.parse([*flags, "x"], {}), RUN) == kind
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_kinds(flags, kind):
 )
 def test_contradictions(argv, message):
     with pytest.raises(UsageError, match=message):
-        program_kind(RUN.parse(argv, {}))
+        program_kind(RUN.parse(argv, {}), RUN)
 
 
 @pytest.mark.parametrize("kind", ["script", "run_path"])

@@ -21,27 +21,44 @@ pytestmark = pytest.mark.e2e
 # srun runs its program here, on the one node there is; the others note what they are asked.
 STAND_INS = {
     "srun": """
+        [ -z "${NO_STEP:-}" ] || { echo "srun: error: $NO_STEP" >&2; exit 1; }
+        [ -z "${BUSY:-}" ] || { echo "srun: step creation disabled, retrying" >&2; exec sleep 300; }
         for word in "$@"; do
             case "$word" in
             --job-name=*) echo "17.0|${word#--job-name=}" >"$SAID/step" ;;
             esac
         done
         while [ "${1#--}" != "$1" ]; do shift; done
+        cd "${CHDIR:-.}"
         echo $$ >"$SAID/pid"
-        exec "$@"
+        export SLURM_STEP_ID=0 SLURM_PROCID=0
+        [ -n "${NO_JOURNAL:-}" ] || exec "$@"
+        "$@"
+        code=$?
+        rm -r undaunted-runs
+        exit $code
     """,
-    "squeue": 'cat "$SAID/step"',
+    "squeue": """
+        [ -z "${AWAY:-}" ] || [ -f "$SAID/was-away" ] || {
+            touch "$SAID/was-away"
+            echo "squeue: error: Unable to contact slurm controller (connect failure)" >&2
+            exit 1
+        }
+        [ ! -f "$SAID/step" ] || cat "$SAID/step"
+    """,
     "scancel": """
         echo "scancel $*" >>"$SAID/asked"
-        kill "-${1#--signal=}" "$(cat "$SAID/pid")"
+        [ -z "${ENDS:-}" ] || { echo "error: Invalid job id specified" >&2; sent=1; }
+        tree() { echo "$1"; for child in $(pgrep -P "$1"); do tree "$child"; done; }
+        kill "-${1#--signal=}" $(tree "$(cat "$SAID/pid")")  # as Slurm does
+        exit "${sent:-0}"
     """,
     "scontrol": """
         case "$*" in
-        "show hostnames "*) echo localhost ;;
         "--oneliner show job "*) echo "JobId=17 JobState=${STATE:-RUNNING} BatchFlag=${BATCH:-1}" ;;
         requeue*)
             echo "$*" >>"$SAID/asked"
-            [ -z "${NO_RIGHT:-}" ] || { echo no right >&2; exit 1; }
+            [ -z "${NO_RIGHT:-}" ] || { echo "operation is presently disabled" >&2; exit 1; }
             ;;
         esac
     """,
@@ -88,7 +105,7 @@ class Job:
         (self.directory / "train.py").write_text(textwrap.dedent(program))
         command = [sys.executable, "-m", "undaunted", "srun", "--port", str(free_ports(2))]
         return subprocess.Popen(
-            [*command, "--nproc-per-node", "1", *words, "train.py"],
+            [*command, "--nproc-per-node", "1", *words, *["train.py"][: "train.py" not in words]],
             cwd=self.directory,
             env=self.environ | env,
             stdout=subprocess.PIPE,
@@ -147,8 +164,47 @@ def test_a_signal_is_passed_on_and_the_job_goes_back_to_the_queue(job: Job, numb
     ended, output = job.stop(number)
     assert ended == 75, output
     assert output.count("saved") == 1
-    name = signal.Signals(number).name.removeprefix("SIG")
-    assert job.asked == [f"scancel --signal={name} 17.0", "requeue 17"]
+    assert f"received {signal.Signals(number).name}: passed on" in output
+    assert job.asked == ["scancel --signal=TERM 17.0", "requeue 17"]
+
+
+def test_a_signal_comes_while_the_controller_of_slurm_is_away(job: Job) -> None:
+    ended, output = job.stop(signal.SIGTERM, AWAY="1")
+    assert ended == 75, output
+    assert "Unable to contact slurm controller" in output
+    assert output.count("saved") == 1
+    assert job.asked == ["scancel --signal=TERM 17.0", "requeue 17"]
+
+
+def test_a_signal_that_slurm_has_sent_to_the_launchers_itself(job: Job) -> None:
+    ended, output = job.stop(signal.SIGTERM, ENDS="1", STATE="COMPLETING")
+    assert ended == 75, output
+    assert "Slurm ends the job" in output
+    assert "could not be passed on" not in output
+
+
+def test_a_step_that_waits_for_its_nodes_ends_with_a_signal(job: Job) -> None:
+    process = job.start("pass", BUSY="1")
+    assert process.stdout is not None
+    before = ""
+    while "step creation disabled" not in before:
+        line = process.stdout.readline()
+        assert line, before
+        before += line
+    process.send_signal(signal.SIGINT)
+    ended, output = job.end(process, before)
+    assert ended == 128 + signal.SIGTERM, output
+    assert "no launcher started" in output
+    assert job.asked == []
+
+
+def test_launchers_in_another_directory_are_not_lost(job: Job) -> None:
+    elsewhere = job.directory / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "train.py").touch()
+    ended, output = job.run("pass", CHDIR="elsewhere")
+    assert ended == 0, output
+    assert "finished (exit code 0)" in output
 
 
 def test_a_task_of_a_sweep_goes_back_alone(job: Job) -> None:
@@ -183,7 +239,56 @@ def test_a_job_that_cannot_go_back_says_why(job: Job, env: dict[str, str], words
 def test_a_launcher_that_does_not_begin(job: Job) -> None:
     ended, output = job.run("pass", "--max-restarts", "1", "--node-rank", "3")
     assert ended == 2, output
-    assert "no launcher has begun (srun: exit code 2)" in output
+    assert "no launcher started" in output
+    assert "srun ended with 2; its own lines are above" in output
+
+
+def test_a_start_without_launchers_does_not_end_as_the_one_before(job: Job) -> None:
+    assert job.stop(signal.SIGTERM)[0] == 75
+    ended, output = job.run(SAVES, SLURM_RESTART_COUNT="1", NO_STEP="Unable to create step")
+    assert ended == 1, output
+    assert "srun: error: Unable to create step" in output
+    assert "no launcher started" in output
+    assert "srun ended with 1" in output
+    assert "preempted" not in output
+    assert job.asked.count("requeue 17") == 1
+
+
+def test_a_start_whose_launchers_find_no_job_does_not_end_as_the_one_before(job: Job) -> None:
+    assert job.stop(signal.SIGTERM)[0] == 75
+    again = ("--nnodes", "1:2", "--rdzv-endpoint", "192.0.2.1:29400", "--rdzv-conf", "timeout=1")
+    ended, output = job.run(SAVES, *again, SLURM_RESTART_COUNT="1")
+    assert ended == 1, output
+    assert "failed (exit code 1)" in output
+    assert job.asked.count("requeue 17") == 1
+
+
+@pytest.mark.parametrize(("program", "code"), [("pass", 0), ("import sys; sys.exit(3)", 1)])
+def test_a_job_whose_journal_cannot_be_written_ends_as_srun_does(
+    job: Job, program: str, code: int
+) -> None:
+    ended, output = job.run(program, NO_JOURNAL="1")
+    assert ended == code, output
+    assert f"srun ended with {code}" in output
+    assert ("] finished: " in output) == (code == 0)
+
+
+def test_srun_that_is_killed_is_named(job: Job) -> None:
+    program = 'import os, signal; os.kill(int(open(f"{os.environ["SAID"]}/pid").read()), 9)'
+    ended, output = job.run(program.replace('"SAID"', "'SAID'"))
+    assert ended == 1, output
+    assert "no end is recorded" in output
+    assert "srun was killed by SIGKILL" in output
+
+
+@pytest.mark.parametrize("other", [("--rdzv-id", "other"), ("train.py", "first")])
+def test_another_job_in_the_same_directory_is_not_an_earlier_start(
+    job: Job, other: tuple[str, ...]
+) -> None:
+    assert job.run(SAVES, "--run-dir", "run", *other, LAST="30")[0] == 75
+    ended, output = job.run(SAVES, "--run-dir", "run", LAST="25")
+    assert ended == 75, output
+    assert job.asked == ["requeue 17", "requeue 17"], output
 
 
 @pytest.mark.parametrize(
@@ -194,6 +299,14 @@ def test_a_launcher_that_does_not_begin(job: Job) -> None:
         (("--nnodes", "2"), {}, "--nnodes 2:2: the job has 1 node"),
         (("--srun-options", "'"), {}, "--srun-options"),
         (("--max-restart", "1"), {}, "did you mean --max-restarts"),
+        (("--module", "--no-python"), {}, "undaunted srun: error: --module and --no-python"),
+        (("--nnodes", "1", "--spares", "1"), {}, "--spares and --nnodes"),
+        (("--node-name", "a"), {"SLURM_NNODES": "2"}, "--node-name is about one node"),
+        (("--standalone",), {"SLURM_NNODES": "2"}, "--standalone is about one node"),
+        ((), {"SLURM_NNODES": "2", "PET_NODE_RANK": "0"}, "PET_NODE_RANK is about one node"),
+        (("--rdzv-endpoint", "n1:x"), {}, "undaunted srun: error: --rdzv-endpoint n1:x"),
+        (("--strike-limit", "3"), {}, "undaunted srun: error: --strike-limit"),
+        ((), {"SLURM_JOB_NODELIST": "n[1-x]"}, "SLURM_JOB_NODELIST"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_anything_starts(
@@ -203,3 +316,23 @@ def test_what_cannot_be_meant_is_refused_before_anything_starts(
     assert ended == 2, output
     assert complaint in output
     assert not (job.said / "pid").exists()
+
+
+def test_settings_of_a_file_count_before_options_are_refused(job: Job) -> None:
+    text = "fault_tolerance:\n  max_no_progress_cycles: 3\n"
+    (job.directory / "ft.yaml").write_text(text)
+    words = ("--ft-cfg-path", "ft.yaml", "--ft-min-progress-iterations", "5")
+    ended, output = job.run("pass", *words)
+    assert ended == 0, output
+    (job.directory / "ft.yaml").write_text(text.replace("3", "0"))
+    ended, output = job.run("pass", *words)
+    assert ended == 2, output
+    assert "undaunted srun: error: --ft-min-progress-iterations" in output
+
+
+def test_a_missing_script_is_asked_for_as_this_command_takes_it(job: Job) -> None:
+    command = [sys.executable, "-m", "undaunted", "srun", "--nproc-per-node", "1"]
+    done = subprocess.run(command, env=job.environ, capture_output=True, text=True, timeout=90)
+    assert done.returncode == 2
+    assert "the script is missing: undaunted srun [OPTIONS] SCRIPT" in done.stderr
+    assert "undaunted run" not in done.stderr

@@ -159,7 +159,7 @@ def test_a_job_that_is_cancelled_may_save(
     assert outcomes(job) == {"n1": "preempted", "n2": "preempted"}
 
 
-@pytest.mark.parametrize("only", ["--signal=TERM", "--batch --signal=TERM"])
+@pytest.mark.parametrize("only", ["--signal=TERM", "--batch --signal=TERM", "--batch --signal=INT"])
 def test_a_job_that_was_preempted_goes_back_to_the_queue(
     submit: Callable[..., Job], cluster: Cluster, script: Path, only: str
 ) -> None:

@@ -22,6 +22,7 @@ from undaunted.coordinator.wire.address import (
 from undaunted.coordinator.wire.credentials import TokenError, find_token
 from undaunted.fault_tolerance.funnel.config import FunnelConfig
 from undaunted.fault_tolerance.nodes_config import Nodes
+from undaunted.services.slurm.allocation import is_task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,7 +63,7 @@ def nodes(parsed: RunParsed, environ: Mapping[str, str], node: str) -> Nodes:
     fewest, most = parsed.options.nnodes
     conf = _conf(parsed)
     store = _store(parsed, environ)
-    endpoints = _endpoints(parsed) if store is None or parsed.options.rdzv_endpoint else []
+    endpoints = endpoints_of(parsed) if store is None or parsed.options.rdzv_endpoint else []
     is_host = conf.pop("is_host", None)
     here = is_here(endpoints[0].rpartition(":")[0]) if endpoints else False
     if is_host is None:
@@ -106,12 +107,15 @@ def launcher_name(environ: Mapping[str, str]) -> str:
     """
     name = node_name(environ)
     tasks = environ.get(_TASKS, "")
+    if not is_task(environ):  # the tasks of a job: Slurm has started none of them here
+        return name
     if all(part.partition("(")[0].strip() in {"", "1"} for part in tasks.split(",")):
         return name
     if environ.get(_ALLOW_SEVERAL, "").strip().lower() in {"", "0", "false", "no"}:
         raise UsageError(
             f"{_TASKS} is {tasks}: Slurm starts several launchers on a node, but one is enough, "
-            "which starts all ranks there; give srun --ntasks-per-node=1, or set "
+            "which starts all ranks there; use `undaunted srun`, give srun "
+            f"--ntasks={environ.get('SLURM_STEP_NUM_NODES', 'NODES')} --ntasks-per-node=1, or set "
             f"{_ALLOW_SEVERAL}=1 if several are meant"
         )
     local = environ.get("SLURM_LOCALID", "")
@@ -145,7 +149,12 @@ def _store(parsed: RunParsed, environ: Mapping[str, str]) -> Store | None:
     return store
 
 
-def _endpoints(parsed: RunParsed) -> list[str]:
+def endpoints_of(parsed: RunParsed) -> list[str]:
+    """Return where the nodes meet, as HOST:PORT.
+
+    Raises:
+        UsageError: nobody has said it, or it cannot be meant.
+    """
     given = parsed.options.rdzv_endpoint
     if not given:
         address = parsed.options.master_addr

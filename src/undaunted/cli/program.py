@@ -6,13 +6,14 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from undaunted.cli.messages import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from undaunted.cli.command import Command
     from undaunted.cli.options import RunParsed
 
 _ANSWER_S = 120.0  # an interpreter on a busy network file system
@@ -39,14 +40,30 @@ print("{_ANSWER}%d %d %d %d" % (sys.version_info[0], sys.version_info[1], found,
 Kind = Literal["script", "module", "run_path", "program"]
 
 
-def program_kind(parsed: RunParsed) -> Kind:
+def current_directory() -> str:
+    """Return the current directory.
+
+    Raises:
+        UsageError: it is gone.
+    """
+    try:
+        return os.getcwd()  # noqa: PTH109 - pathlib gives the same, wrapped
+    except FileNotFoundError:
+        raise UsageError("the current directory no longer exists; cd to one that does") from None
+
+
+def program_kind(parsed: RunParsed, command: Command[Any]) -> Kind:
     """Tell how to run the target.
+
+    Args:
+        parsed: the command line.
+        command: whose it is.
 
     Raises:
         UsageError: no target, or flags that exclude one another.
     """
     if not parsed.target:
-        raise UsageError("the script is missing: undaunted run [OPTIONS] SCRIPT [ARGUMENTS]")
+        raise UsageError(f"the script is missing: undaunted {command.name} {command.usage}")
     if parsed.options.module:
         others = {"run-path": parsed.options.run_path, "no-python": parsed.options.no_python}
         for other, is_on in others.items():

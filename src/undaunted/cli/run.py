@@ -13,7 +13,12 @@ from undaunted.base.options import variable_of
 from undaunted.cli.directories import make_log_dir, make_run_dir
 from undaunted.cli.messages import UsageError
 from undaunted.cli.options import RUN
-from undaunted.cli.program import check_interpreter, check_program, program_kind
+from undaunted.cli.program import (
+    check_interpreter,
+    check_program,
+    current_directory,
+    program_kind,
+)
 from undaunted.cli.settings import (
     attribution_service,
     check_settings,
@@ -61,7 +66,7 @@ def _run(parsed: RunParsed) -> int:
 
     if objection := system_calls.objection():
         raise UsageError(objection)
-    config, notice = build_config(parsed, os.environ, _current_directory(), check_interpreter)
+    config, notice = build_config(parsed, os.environ, current_directory(), check_interpreter)
     if config.nodes is not None:
         _have_token(config.nodes)
     for line in notice.splitlines():
@@ -105,13 +110,13 @@ def build_config(
     """
     parsed, file_notice = with_file(parsed, cwd)
     options = parsed.options
-    kind = program_kind(parsed)
+    kind = program_kind(parsed, RUN)
     given = environ.get("PYTHON_EXEC", "")
     python = given or sys.executable
     check_program(kind, parsed.target, cwd, python, environ)
     if ask is not None and given and kind != "program":
         ask(given)
-    _check_contradictions(parsed)
+    check_contradictions(parsed)
     check_settings(parsed, environ)
     nproc = _resolve_nproc(parsed, environ)
     _check_devices(parsed, environ, nproc)
@@ -187,12 +192,29 @@ def build_config(
     notices = (
         *variables,
         *ignored,
+        *_slips_in_slurm(environ, others, nproc),
         _ranks_by_quota(parsed, nproc),
         file_notice,
         limits_notice,
         dir_notice,
     )
     return config, "\n".join(filter(None, notices))
+
+
+def _slips_in_slurm(environ: Mapping[str, str], others: Nodes | None, nproc: int) -> Iterator[str]:
+    """Yield a line about each way in which a job of Slurm has started this launcher by mistake."""
+    if "SLURM_JOB_ID" not in environ:
+        return
+    from undaunted.services.slurm.allocation import slips
+
+    endpoints = others.endpoints if others is not None else []
+    yield from slips(
+        environ,
+        several=others is not None,
+        endpoint=endpoints[0].rpartition(":")[0].strip("[]") if endpoints else "",
+        ranks=nproc,
+        cpus=len(os.sched_getaffinity(0)),
+    )
 
 
 def _funnel(parsed: RunParsed, others: Nodes | None) -> FunnelConfig | None:
@@ -210,14 +232,12 @@ def _old_variable(parsed: RunParsed) -> str:
     return f"{name} is deprecated: use --ft-log-level or {variable_of('ft-log-level')}"
 
 
-def _current_directory() -> str:
-    try:
-        return os.getcwd()  # noqa: PTH109 - pathlib gives the same, wrapped
-    except FileNotFoundError:
-        raise UsageError("the current directory no longer exists; cd to one that does") from None
+def check_contradictions(parsed: RunParsed) -> None:
+    """Refuse options that exclude one another.
 
-
-def _check_contradictions(parsed: RunParsed) -> None:
+    Raises:
+        UsageError: two of them do; says which.
+    """
     options = parsed.options
     if options.preload and options.worker_start == "fresh":
         raise UsageError(

@@ -8,6 +8,8 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -15,23 +17,28 @@ import msgspec
 
 from undaunted.base import values
 from undaunted.base.deadline import wait_for
+from undaunted.base.ids import file_name
 from undaunted.base.options import Kind, Opt
 from undaunted.base.process import module_command
-from undaunted.base.text import count, one_line, printable
+from undaunted.base.text import count, format_duration, one_line, printable
 from undaunted.base.values import Count
 from undaunted.cli.command import Command, HelpAsked
 from undaunted.cli.messages import UsageError, complain
+from undaunted.cli.nodes import endpoints_of
 from undaunted.cli.options import RUN, RunParsed
-from undaunted.cli.program import check_program, program_kind
-from undaunted.cli.run_journals import NoRunError, read_run
-from undaunted.journal.job.launches import launches_of
+from undaunted.cli.program import check_program, current_directory, program_kind
+from undaunted.cli.run import check_contradictions
+from undaunted.cli.settings import check_settings, with_file
+from undaunted.journal.job.launches import Launch, launches_of
 from undaunted.journal.job.summary import summarize_job
 from undaunted.journal.job.values import JobSummary
-from undaunted.journal.reader import DEFAULT_RUNS
+from undaunted.journal.reader import DEFAULT_RUNS, Journal, find_journals, read_journal
 from undaunted.services.slurm.allocation import (
     Allocation,
     Next,
     allocation,
+    is_away,
+    is_ending,
     nodes_option,
     read_step,
     step_environ,
@@ -40,13 +47,15 @@ from undaunted.services.slurm.allocation import (
 )
 from undaunted.services.slurm.commands import SlurmError, ask
 
-_SIGNALS = (
-    *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
-    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU),
-)
+_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+_SIGNALS = (*_STOPS, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 _SAME_S = 1.0  # launchers take the same signal within this time for one
+_NO_NAME = "none"  # of --rdzv-id: it was not given
+_OF_ONE_NODE = ("node-name", "node-rank", "local-addr", "standalone")
 _KILLED = 1  # all launchers were killed: no end is recorded
 _END_S = 10.0
+_AWAY_S = 300.0  # how long the controller of Slurm may be away; sites restart it
+_PAUSE_S = 2.0
 
 
 def _words(text: str) -> list[str]:
@@ -99,12 +108,21 @@ A whole script for sbatch:
 
 
 class _Job(NamedTuple):
-    """What is started: srun's words, and where the launchers keep their journals."""
+    """What is started.
+
+    Attributes:
+        here: the allocation.
+        step: name of the launchers' step.
+        words: srun's.
+        run_dir: where the launchers keep their journals.
+        before: how many launches each journal had before this start.
+    """
 
     here: Allocation
     step: str
     words: list[str]
     run_dir: Path
+    before: dict[Path, int]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -112,25 +130,32 @@ def main(argv: Sequence[str]) -> int:
     try:
         words = SRUN.sort(argv, RUN.spellings)
         own = SRUN.read(words, os.environ).options
-        job = asyncio.run(_prepare(own, RUN.read(words, os.environ), words.given))
-        code = asyncio.run(_run(job))
-        return asyncio.run(_finish(job, code, own.requeues))
+        return asyncio.run(_main(own, RUN.read(words, os.environ), words.given))
     except HelpAsked as asked:
         return SRUN.explain(asked)
     except UsageError as error:
         return complain(SRUN.name, error)
 
 
-async def _prepare(own: SrunOptions, parsed: RunParsed, given: dict[str, list[str]]) -> _Job:
+async def _main(own: SrunOptions, parsed: RunParsed, given: dict[str, list[str]]) -> int:
+    job = _prepare(own, parsed, given)
+    code = await _run(job)
+    return await _finish(job, code, own.requeues)
+
+
+def _prepare(own: SrunOptions, parsed: RunParsed, given: dict[str, list[str]]) -> _Job:
     """Check all that can be checked here: what fails later fails on every node.
 
     Raises:
         UsageError: this is no job, or an option does not fit it.
     """
-    options = parsed.options
-    kind = program_kind(parsed)
+    options, cwd = parsed.options, current_directory()
     python = os.environ.get("PYTHON_EXEC", "") or sys.executable
-    check_program(kind, parsed.target, str(Path.cwd()), python, os.environ)
+    check_program(program_kind(parsed, SRUN), parsed.target, cwd, python, os.environ)
+    if own.spares and parsed.is_given("nnodes"):
+        raise UsageError(
+            f"--spares and {parsed.source('nnodes')} say the same in two ways; keep one of them"
+        )
     try:
         here = allocation(os.environ)
         nnodes = nodes_option(
@@ -138,16 +163,17 @@ async def _prepare(own: SrunOptions, parsed: RunParsed, given: dict[str, list[st
         )
     except ValueError as error:
         raise UsageError(str(error)) from None
-    host = await _first_host(here)
+    _check_options(parsed, here, cwd)
     made_up = {
         "nnodes": nnodes,
-        "rdzv-endpoint": options.rdzv_endpoint or f"{host}:{own.port or here.port}",
-        "rdzv-id": options.rdzv_id if parsed.is_given("rdzv-id") else here.run_id,
+        "rdzv-endpoint": options.rdzv_endpoint or f"{here.first}:{own.port or here.port}",
+        "rdzv-id": here.run_id if options.rdzv_id in {"", _NO_NAME} else options.rdzv_id,
         "nproc-per-node": str(options.nproc_per_node)
         if parsed.is_given("nproc-per-node")
         else "auto",
     }
-    run_dir = Path(options.run_dir or Path(DEFAULT_RUNS, made_up["rdzv-id"]))
+    # With the current directory: --srun-options may give the launchers another one.
+    run_dir = Path(cwd, options.run_dir or Path(DEFAULT_RUNS, file_name(made_up["rdzv-id"])))
     made_up["run-dir"] = str(run_dir)
     launcher = module_command("undaunted.cli.main", "run")
     launcher += [f"--{name}={text}" for name, text in made_up.items()]
@@ -157,29 +183,38 @@ async def _prepare(own: SrunOptions, parsed: RunParsed, given: dict[str, list[st
             with_value = bool(option.metavar)
             launcher += [f"--{name}={text}" if with_value else f"--{name}" for text in texts]
     step = f"undaunted-{os.getpid()}"
-    words = step_words(here, step, own.srun_options)
-    spares = here.nodes - int(nnodes.partition(":")[0])
-    about = f"{here.nodes} nodes ({here.node_list}), {spares} of them spare"
+    words = [*step_words(here, step, own.srun_options), *launcher]
+    words += ["--", parsed.target, *parsed.args]
+    _say(f"job {here.name}: {_about(here, made_up, options.elastic)}; {run_dir}")
+    before = {journal.path: len(journal.launches()) for journal in _journals(run_dir)}
+    return _Job(here, step, words, run_dir, before)
+
+
+def _check_options(parsed: RunParsed, here: Allocation, cwd: str) -> None:
+    """Refuse what is right for one launcher, and wrong where all of them get it."""
+    options = parsed.options
+    if here.nodes > 1:
+        for name in _OF_ONE_NODE:
+            if parsed.is_given(name) and getattr(options, name.replace("-", "_")) is not False:
+                raise UsageError(
+                    f"{parsed.source(name)} is about one node, and all {here.nodes} launchers "
+                    "would get it; leave it out"
+                )
+    whole, _ = with_file(parsed, cwd)
+    check_contradictions(whole)
+    check_settings(whole, os.environ)
+    if options.rdzv_endpoint:
+        endpoints_of(parsed)
+
+
+def _about(here: Allocation, made_up: dict[str, str], elastic: bool) -> str:
+    cpus = f", {count(here.cpus, 'CPU')} on each" if here.cpus else ""
     if here.nodes == 1:
-        about = f"node {here.node_list}"
-    cpus = f", {here.cpus} CPUs on each" if here.cpus else ""
-    _say(f"job {here.name}: {about}{cpus}; they meet at {made_up['rdzv-endpoint']}; {run_dir}")
-    if here.cpus == 1 and options.nproc_per_node != 1:
-        _say(
-            "the job has one CPU on each node, for the launcher and all ranks: ask for more, "
-            "with sbatch --exclusive or --cpus-per-task"
-        )
-    return _Job(here, step, [*words, *launcher, "--", parsed.target, *parsed.args], run_dir)
-
-
-async def _first_host(here: Allocation) -> str:
-    try:
-        hosts = (await ask("scontrol", "show", "hostnames", here.node_list)).split()
-    except SlurmError as error:
-        raise UsageError(f"the nodes of the job are not known: {error}") from None
-    if not hosts:
-        raise UsageError(f"SLURM_JOB_NODELIST is {here.node_list!r}, which names no node")
-    return hosts[0]
+        return f"node {here.node_list}{cpus.removesuffix(' on each')}"
+    spares = here.nodes - int(made_up["nnodes"].partition(":")[0])
+    of_them = f", {spares} of them spare" if spares and not elastic else ""
+    nodes = f"{here.nodes} nodes ({here.node_list}){of_them}{cpus}"
+    return f"{nodes}; they meet at {made_up['rdzv-endpoint']}"
 
 
 class _Signals:
@@ -189,36 +224,56 @@ class _Signals:
         self._job = job
         self._sent: dict[int, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self.srun: asyncio.Future[asyncio.subprocess.Process] = asyncio.Future()
 
     def came(self, number: int) -> None:
         """A signal has come; the same within a second is one."""
         now = time.monotonic()
+        if self._closed:  # no launcher is left, and all that is to be done has a deadline
+            return
         if now - self._sent.get(number, -_SAME_S) < _SAME_S:
             return
+        # Slurm signals all processes of a step: SIGINT would interrupt a rank instead of asking it
+        # to save, as the launcher would. Those who send it again mean it.
+        is_first = not any(one in self._sent for one in _STOPS)
+        passed_on = signal.SIGTERM if number in _STOPS and is_first else number
         self._sent[number] = now
-        task = asyncio.get_running_loop().create_task(self._pass_on(number))
+        task = asyncio.get_running_loop().create_task(self._pass_on(number, passed_on))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _pass_on(self, number: int) -> None:
-        name = signal.Signals(number).name
-        here = self._job.here
+    async def _pass_on(self, number: int, passed_on: int) -> None:
+        name, to_send = signal.Signals(number).name, signal.Signals(passed_on).name
+        here, srun = self._job.here, await self.srun
         try:
             words = ("--noheader", "--steps", f"--jobs={here.name}", "--format=%i|%j")
-            step = read_step(await ask("squeue", *words), self._job.step)
-            if not step:
-                _say(f"received {name}, but the step of the launchers is not there (any more)")
-                return
-            await ask("scancel", f"--signal={name.removeprefix('SIG')}", step)
+            step = read_step(await _insist("squeue", *words), self._job.step)
+            if step:
+                await _insist("scancel", f"--signal={to_send.removeprefix('SIG')}", step)
         except SlurmError as error:
-            _say(f"{name} could not be passed on to the launchers: {error}")
+            if is_ending(str(error)):
+                _say(f"received {name}: Slurm ends the job, and has told the launchers itself")
+            else:
+                _say(f"{name} could not be passed on to the launchers: {error}")
+            return
+        if step:
+            as_other = f" as {to_send}" if to_send != name else ""
+            _say(f"received {name}: passed on to the launchers{as_other} (step {step})")
+        elif srun.returncode is None and not _launches(self._job)[1]:
+            _say(f"received {name}: no launcher has started yet, so srun is told to end")
+            with suppress(ProcessLookupError):
+                srun.terminate()
         else:
-            _say(f"received {name}: passed on to the launchers (step {step})")
+            _say(f"received {name}, but the step of the launchers is not there any more")
 
     async def close(self) -> None:
-        """Wait for what is on its way: each command has a deadline."""
+        """Wait a moment for what is on its way; ignore what comes from now on."""
+        self._closed = True
         if self._tasks:
-            await asyncio.wait(self._tasks)
+            _, left = await asyncio.wait(self._tasks, timeout=_END_S)
+            for task in left:
+                task.cancel()
 
 
 async def _run(job: _Job) -> int:
@@ -234,11 +289,22 @@ async def _run(job: _Job) -> int:
         )
     except OSError as error:
         raise UsageError(f"srun cannot be run: {error.strerror}; is Slurm on PATH?") from None
+    signals.srun.set_result(process)
     try:
-        code = await process.wait()
+        return await process.wait()
     finally:
         await _end(process)
         await signals.close()
+
+
+def _ended(code: int) -> str:
+    if code >= 0:
+        return f"ended with {code}"
+    known = -code in {one.value for one in signal.Signals}
+    return f"was killed by {signal.Signals(-code).name if known else f'signal {-code}'}"
+
+
+def _as_in_shell(code: int) -> int:
     return code if code >= 0 else 128 - code
 
 
@@ -253,14 +319,17 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 async def _finish(job: _Job, code: int, requeues: int) -> int:
     """Say how the job went, and queue it again where that helps; return the exit code."""
-    try:
-        summary = _summary(job.run_dir)
-    except NoRunError as error:
-        _say(f"no launcher has begun (srun: exit code {code}): {one_line(str(error))}")
-        return code or _KILLED
-    if summary.exit_code is None:
-        line = "no end is recorded: all launchers were killed"
-        exit_code, outcome = _KILLED, ""
+    earlier, launches = _launches(job)
+    summary = summarize_job(launches)
+    by_srun = f"srun {_ended(code)}; its own lines are above"
+    exit_code, outcome = _KILLED if launches else _as_in_shell(code), ""
+    if summary.exit_code is None and code == 0:
+        line = f"finished: srun ended with 0, but no launcher could write so in {job.run_dir}"
+        exit_code = 0
+    elif not launches:
+        line = f"no launcher started, or none could write in {job.run_dir} ({by_srun})"
+    elif summary.exit_code is None:
+        line = f"no end is recorded: launchers were killed, or could not write it ({by_srun})"
     else:
         exit_code, outcome = summary.exit_code, summary.outcome
         line = f"{outcome} (exit code {exit_code}): {one_line(summary.reason)}"
@@ -268,7 +337,8 @@ async def _finish(job: _Job, code: int, requeues: int) -> int:
     decided = what_next(
         outcome,
         summary.reason,
-        _starts(summary),
+        _last_iteration(summary),
+        _last_iteration(summarize_job(earlier)),
         restarts=job.here.restarts,
         requeues=requeues,
     )
@@ -280,24 +350,44 @@ async def _finish(job: _Job, code: int, requeues: int) -> int:
     return exit_code
 
 
-def _summary(run_dir: Path) -> JobSummary:
-    journals, left_out = read_run(run_dir)
-    return summarize_job(launches_of(journals), left_out=left_out)
+def _journals(run_dir: Path) -> list[Journal]:
+    """Return all journals that can be read now."""
+    try:
+        return [read_journal(path) for path in find_journals(run_dir)]
+    except OSError:
+        return []
 
 
-def _starts(summary: JobSummary) -> list[int | None]:
-    """How far each start of the job came."""
-    last: dict[int, int | None] = {}
-    for one in summary.rounds:
-        known = [n for n in (last.get(one.attempt), one.last_iteration) if n is not None]
-        last[one.attempt] = max(known, default=None)
-    return [last[attempt] for attempt in sorted(last)]
+def _launches(job: _Job) -> tuple[list[Launch], list[Launch]]:
+    """Return the launches of earlier starts of the same program, and those of this start."""
+    earlier, now = [], []
+    for journal in _journals(job.run_dir):
+        launches = journal.launches()
+        known = job.before.get(journal.path, 0)
+        earlier.append(replace(journal, events=list(chain.from_iterable(launches[:known]))))
+        now.append(replace(journal, events=list(chain.from_iterable(launches[known:]))))
+    # Another job may have had the same directory, or a script starts several programs one after
+    # another: how far they came says nothing of this one.
+    started = launches_of(now)
+    same = set(map(_program, started))
+    return [one for one in launches_of(earlier) if _program(one) in same], started
+
+
+def _program(launch: Launch) -> tuple[str, ...]:
+    job = launch.state.job
+    return () if job is None else (job.run_id, *job.argv)
+
+
+def _last_iteration(summary: JobSummary) -> int | None:
+    """Return the highest iteration that a rank began, None = it is not known."""
+    known = [one.last_iteration for one in summary.rounds if one.last_iteration is not None]
+    return max(known, default=None)
 
 
 async def _requeue(here: Allocation, decided: Next) -> None:
     """Put the job back into the queue; Slurm ends this process then."""
     try:
-        shown = await ask("scontrol", "--oneliner", "show", "job", here.name)
+        shown = await _insist("scontrol", "--oneliner", "show", "job", here.name)
         about = dict(word.split("=", 1) for word in shown.split() if "=" in word)
         if (state := about.get("JobState", "")) != "RUNNING":
             _say(f"not queued again by this script: for Slurm the job is {state} already")
@@ -313,16 +403,14 @@ async def _requeue(here: Allocation, decided: Next) -> None:
                 nodes = count(here.nodes, "node")
                 _say(f"not queued again: without {without} there are no {nodes} for it ({problem})")
                 return
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is left to do here takes moments
-        _say(f"back to the queue{f' without node {decided.without}' * bool(without)}")
-        await ask("scontrol", "requeue", here.name)
+        which = f" without node {decided.without}" if without else ""
+        _say(f"Slurm is asked to queue the job again{which}")  # and ends this process then
+        await _insist("scontrol", "requeue", here.name)
         if without:
-            await ask("scontrol", "update", f"JobId={here.name}", f"ExcNodeList={without}")
+            await _insist("scontrol", "update", f"JobId={here.name}", f"ExcNodeList={without}")
     except SlurmError as error:
-        _say(
-            f"the job could not be queued again: {error}; a job that may be needs "
-            "`#SBATCH --requeue`; submit it again"
-        )
+        remedy = "a job that may be needs `#SBATCH --requeue`; " if "disabled" in str(error) else ""
+        _say(f"the job could not be queued again: {error}; {remedy}submit it again")
 
 
 async def _no_room(here: Allocation, script: str, without: str) -> str:
@@ -335,6 +423,27 @@ async def _no_room(here: Allocation, script: str, without: str) -> str:
     except SlurmError as error:
         return one_line(str(error), longest=120)
     return ""
+
+
+async def _insist(*words: str) -> str:
+    """Ask Slurm; where its controller is away, ask again until it is back.
+
+    Raises:
+        SlurmError: it refuses, or has been away for too long.
+    """
+    said = False
+    began = time.monotonic()
+    while True:
+        try:
+            return await ask(*words)
+        except SlurmError as error:
+            if not is_away(str(error)) or time.monotonic() > began + _AWAY_S:
+                raise
+            complaint = str(error)
+        if not said:
+            _say(f"{complaint}; it is asked again for up to {format_duration(_AWAY_S)}")
+            said = True
+        await asyncio.sleep(_PAUSE_S)
 
 
 async def _try(*words: str) -> None:

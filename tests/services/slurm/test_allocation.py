@@ -7,6 +7,7 @@ import pytest
 from undaunted.services.slurm.allocation import (
     Next,
     allocation,
+    node_names,
     nodes_option,
     read_step,
     step_environ,
@@ -70,6 +71,20 @@ def test_shells_of_salloc_and_batch_scripts_are_no_tasks(step: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("n1", "n1"),
+        ("n[1-3]", "n1 n2 n3"),
+        ("n[08-11,3],gpu4", "n08 n09 n10 n11 n3 gpu4"),
+        ("r[1-2]n[1-2]-ib,x", "r1n1-ib r1n2-ib r2n1-ib r2n2-ib x"),
+        ("", ""),
+    ],
+)
+def test_the_names_of_nodes(text: str, names: str) -> None:
+    assert list(node_names(text)) == names.split()
+
+
+@pytest.mark.parametrize(
     ("given", "spares", "option"),
     [
         (None, 0, "6:6"),
@@ -105,15 +120,22 @@ def test_the_step_is_found_by_its_name() -> None:
     assert read_step(text, "undaunted-5") == ""
 
 
-def after(outcome: str, *last: int | None, reason: str = "", restarts: int = 0) -> Next:
-    return what_next(outcome, reason, last, restarts=restarts, requeues=3)
+def after(
+    outcome: str,
+    came_to: int | None = None,
+    before: int | None = None,
+    *,
+    reason: str = "",
+    restarts: int = 0,
+) -> Next:
+    return what_next(outcome, reason, came_to, before, restarts=restarts, requeues=3)
 
 
 @pytest.mark.parametrize("outcome", ["preempted", "too_few_nodes"])
 def test_a_job_goes_back_to_the_queue(outcome: str) -> None:
     assert after(outcome, 7) == Next(again=True)
     assert after(outcome) == Next(again=True)
-    assert after(outcome, 7, None) == Next(again=True)
+    assert after(outcome, None, 7) == Next(again=True)
 
 
 @pytest.mark.parametrize("outcome", ["finished", "failed", "invalid", "no_restart", "excluded", ""])
@@ -122,17 +144,17 @@ def test_a_job_that_has_ended(outcome: str) -> None:
 
 
 def test_not_again_and_again() -> None:
-    assert after("preempted", 7, 9, restarts=2).again
-    ended = after("preempted", 7, 9, restarts=3)
+    assert after("preempted", 9, 7, restarts=2).again
+    ended = after("preempted", 9, 7, restarts=3)
     assert not ended.again
     assert "--requeues" in ended.why
 
 
-@pytest.mark.parametrize("last", [(7, 7), (9, 3), (9, 12, 11)])
-def test_not_where_the_last_start_came_no_further(last: tuple[int, ...]) -> None:
-    ended = after("preempted", *last)
+@pytest.mark.parametrize(("came_to", "before"), [(7, 7), (3, 9)])
+def test_not_where_the_last_start_came_no_further(came_to: int, before: int) -> None:
+    ended = after("preempted", came_to, before)
     assert not ended.again
-    assert f"iteration {last[-1]}" in ended.why
+    assert f"iteration {came_to}" in ended.why
 
 
 def test_the_node_to_blame_is_left_out() -> None:

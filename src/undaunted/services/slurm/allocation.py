@@ -6,12 +6,13 @@ See docs/design/srun.md.
 from __future__ import annotations
 
 import re
+from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 from undaunted.base.text import count
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 PORTS = range(20000, 30000)  # below those that the kernel gives away
 _SPECIAL_STEPS = 0xFFFFFFF0  # ids from here on are no steps of srun: batch script, salloc's shell
@@ -19,10 +20,18 @@ _CPUS = re.compile(r"(\d+)(?:\(x\d+\))?")
 AGAIN = ("preempted", "too_few_nodes")
 ELSEWHERE = ("suspect", "straggler")
 _BLAMED = re.compile(r"\(node ([^)]+)\)")
+_AWAY = ("Unable to contact slurm controller", "timed out", "has not answered", "refused")
+_NAMES = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
+_BRACKETS = re.compile(r"\[([^\]]*)\]")
 # They would have a launcher see a part of its node only, or start several of them.
 _OF_TASKS = (
     *("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_NTASKS_PER_GPU", "SLURM_CPU_BIND"),
-    *("SLURM_NTASKS_PER_CORE", "SLURM_NTASKS_PER_SOCKET", "SLURM_DISTRIBUTION"),
+    *(
+        "SLURM_CPUS_PER_GPU",
+        "SLURM_NTASKS_PER_CORE",
+        "SLURM_NTASKS_PER_SOCKET",
+        "SLURM_DISTRIBUTION",
+    ),
 )
 
 
@@ -34,6 +43,7 @@ class Allocation(NamedTuple):
         name: by which Slurm's commands know it and nothing else: ``17``, or ``16_1`` in an array.
         nodes: how many it has.
         node_list: which, as Slurm writes it.
+        first: the first of them.
         cpus: of the node that has the fewest for this job; 0 = Slurm does not say.
         gpus: of this node for this job; 0 = none.
         partition: where it runs.
@@ -44,6 +54,7 @@ class Allocation(NamedTuple):
     name: str
     nodes: int
     node_list: str
+    first: str
     cpus: int
     gpus: int
     partition: str
@@ -86,28 +97,125 @@ def allocation(environ: Mapping[str, str]) -> Allocation:
             "in a shell of salloc; elsewhere `undaunted run` starts the ranks of one node"
         )
     job = _number(environ, "SLURM_JOB_ID")
-    step = environ.get("SLURM_STEP_ID", "")
-    if step.isdecimal() and int(step) < _SPECIAL_STEPS:
+    if is_task(environ):
         raise ValueError(
-            f"srun has started this as a task of step {job}.{step}: leave srun out, `undaunted "
-            "srun` calls it; or start `undaunted run` with srun"
+            f"srun has started this as a task of step {job}.{environ['SLURM_STEP_ID']}: leave srun "
+            "out, `undaunted srun` calls it; or start `undaunted run` with srun"
         )
     if environ.get("SLURM_HET_SIZE", "1") not in {"", "1"}:
         raise ValueError(
             "this is a heterogeneous job (SLURM_HET_SIZE): start its launchers by hand, as in "
             "srun --het-group=0,1 undaunted run ..."
         )
+    node_list = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST", "")
+    try:
+        first = next(node_names(node_list), "")
+    except ValueError:
+        first = ""
+    if not first:
+        raise ValueError(f"SLURM_JOB_NODELIST is {node_list!r}, which names no node")
     array, task = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
     return Allocation(
         job=job,
         name=f"{array}_{task}" if array and task else str(job),
         nodes=_number(environ, "SLURM_JOB_NUM_NODES", "SLURM_NNODES"),
-        node_list=environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST", ""),
+        node_list=node_list,
+        first=first,
         cpus=_fewest_cpus(environ.get("SLURM_JOB_CPUS_PER_NODE", "")),
         gpus=int(gpus) if (gpus := environ.get("SLURM_GPUS_ON_NODE", "")).isdecimal() else 0,
         partition=environ.get("SLURM_JOB_PARTITION", ""),
         restarts=int(again) if (again := environ.get("SLURM_RESTART_COUNT", "")).isdecimal() else 0,
     )
+
+
+def is_task(environ: Mapping[str, str]) -> bool:
+    """Whether srun has started this process, and not sbatch or salloc."""
+    step = environ.get("SLURM_STEP_ID", "")
+    return step.isdecimal() and int(step) < _SPECIAL_STEPS
+
+
+def slips(
+    environ: Mapping[str, str], *, several: bool, endpoint: str, ranks: int, cpus: int
+) -> Iterator[str]:
+    """Yield how a launcher in a job of Slurm cannot have been meant; a second line has the remedy.
+
+    Nothing of it is refused: there are reasons for all of it. Of a step the first task tells.
+
+    Args:
+        environ: the launcher's.
+        several: it looks for others, by ``--nnodes``.
+        endpoint: the host where it looks first, "" = not by a host.
+        ranks: how many it starts.
+        cpus: how many it may use.
+    """
+    if not environ.get("SLURM_JOB_ID") or environ.get("SLURM_PROCID", "0") != "0":
+        return
+    node_list = environ.get("SLURM_JOB_NODELIST", "")
+    nodes = _count(environ, "SLURM_JOB_NUM_NODES")
+    tasks = _count(environ, "SLURM_STEP_NUM_TASKS") if is_task(environ) else 1
+    if nodes > 1 and not is_task(environ):
+        yield (
+            f"the job has {nodes} nodes ({node_list}), but srun did not start this launcher: it "
+            "runs here alone\n  `undaunted srun` instead of `undaunted run` starts one on each node"
+        )
+    if tasks > 1 and not several:
+        yield (
+            f"srun starts {tasks} launchers, and each of them runs the whole job alone\n"
+            "  `undaunted srun` runs one job on all nodes; srun --ntasks=1 starts only one"
+        )
+    if several and nodes > 1 and endpoint and node_list and not _is_in(endpoint, node_list):
+        yield (
+            f"{endpoint} of --rdzv-endpoint is no node of this job ({node_list})\n"
+            "  `undaunted coordinator` must run there; otherwise name the first node, or use "
+            "`undaunted srun`"
+        )
+    if cpus == 1 < ranks:
+        yield (
+            f"this launcher and its {ranks} ranks share one CPU, as Slurm gives a task no more by "
+            "default\n  ask for more: sbatch --exclusive or --cpus-per-task, and `undaunted srun`, "
+            "which takes all of them, or srun --cpus-per-task"
+        )
+
+
+def _count(environ: Mapping[str, str], name: str) -> int:
+    text = environ.get(name, "")
+    return int(text) if text.isascii() and text.isdecimal() else 1
+
+
+def _is_in(host: str, node_list: str) -> bool:
+    """Whether a host is one of these nodes, as far as its name can tell."""
+    if host == "localhost" or host.startswith("127."):
+        return False
+    name = host.partition(".")[0]
+    if name.isdecimal() or ":" in host:
+        return True  # an address may be anybody's
+    try:
+        # n1-ib is another network of n1.
+        return any(re.match(rf"{re.escape(one)}(?!\w)", name) for one in node_names(node_list))
+    except ValueError:
+        return True
+
+
+def node_names(text: str) -> Iterator[str]:
+    """Yield the nodes of a list such as ``n[1-3,07],gpu4``, in its order.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if "[" in _BRACKETS.sub("", text):
+        raise ValueError(f"{text!r} is no list of nodes")
+    for part in _NAMES.findall(text):
+        pieces = _BRACKETS.split(part)  # a text, what is in brackets, a text, ...
+        choices = [_numbers(piece) if at % 2 else [piece] for at, piece in enumerate(pieces)]
+        yield from map("".join, product(*choices))
+
+
+def _numbers(text: str) -> Iterator[str]:
+    """Yield the numbers of ``1-3,07``, with their zeros."""
+    for part in text.split(","):
+        low, _, high = part.partition("-")
+        for number in range(int(low), int(high or low) + 1):
+            yield f"{number:0{len(low)}}"
 
 
 def _number(environ: Mapping[str, str], *names: str) -> int:
@@ -186,17 +294,33 @@ def read_step(text: str, name: str) -> str:
     return ""
 
 
+def is_ending(complaint: str) -> bool:
+    """Whether a command of Slurm complains that the job, or the step, is at its end already."""
+    return "Invalid job id" in complaint or "already completing" in complaint
+
+
+def is_away(complaint: str) -> bool:
+    """Whether a command of Slurm complains that nobody answers it."""
+    return any(words in complaint for words in _AWAY)
+
+
 def what_next(
-    outcome: str, reason: str, starts: Sequence[int | None], *, restarts: int, requeues: int
+    outcome: str,
+    reason: str,
+    came_to: int | None,
+    before: int | None,
+    *,
+    restarts: int,
+    requeues: int,
 ) -> Next:
     """Decide whether the job goes back to the queue.
 
     Args:
-        outcome: of the job, as in the journal; "" = no end is recorded.
+        outcome: of this start, as in the journal; "" = no end is recorded.
         reason: why it has ended, as in the journal.
-        starts: of all starts of the job, in their order: the highest iteration that a rank began,
-            None = not known.
-        restarts: how often Slurm has started it again.
+        came_to: the highest iteration that a rank began in this start, None = not known.
+        before: the same of all starts before.
+        restarts: how often Slurm has started the job again.
         requeues: how often it may at most.
     """
     if outcome not in (*AGAIN, *ELSEWHERE):
@@ -204,21 +328,13 @@ def what_next(
     if restarts >= requeues:
         limit = f"{count(restarts, 'start')} again already, --requeues is {requeues}"
         return Next(again=False, why=f"not queued again: {limit}")
-    if not _got_on(starts):
+    if came_to is not None and before is not None and came_to <= before:
         return Next(
             again=False,
-            why=f"not queued again: this start came to iteration {starts[-1]}, no further than one "
+            why=f"not queued again: this start came to iteration {came_to}, no further than one "
             "before: has each start too little time (sbatch --time, --signal)? Does it resume?",
         )
     if outcome in AGAIN:
         return Next(again=True)
     blamed = _BLAMED.search(reason)
     return Next(again=True, without=blamed[1] if blamed else "")
-
-
-def _got_on(starts: Sequence[int | None]) -> bool:
-    """Whether the last start came further than all before it, as far as that is known."""
-    if not starts or starts[-1] is None:
-        return True
-    before = (one for one in starts[:-1] if one is not None)
-    return starts[-1] > max(before, default=-1)
