@@ -63,7 +63,8 @@ def run(config: RunConfig) -> int:
         return _IN_USE
     process.become_subreaper()
     ours, agents = socket.socketpair()
-    with _signals_to_pipe({*_ENDING, *PROGRAMS_SIGNALS, *config.signals}) as signals, ours:
+    wanted = {*_ENDING, *PROGRAMS_SIGNALS, *config.signals}
+    with _signals_to_pipe(wanted, config.signals) as signals, ours:
         with agents:
             try:
                 agent_pid = _fork_agent(config, ours, agents, signals)
@@ -169,8 +170,12 @@ def _flush_standard_streams() -> None:
 
 
 @contextlib.contextmanager
-def _signals_to_pipe(wanted: Iterable[int]) -> Iterator[socket.socket]:
-    """Turn these signals into bytes (their numbers) on the yielded socket."""
+def _signals_to_pipe(wanted: Iterable[int], handled: Iterable[int]) -> Iterator[socket.socket]:
+    """Turn these signals into bytes (their numbers) on the yielded socket.
+
+    Those that are ``handled`` are ignored afterwards, until this process is gone: one that comes
+    late does not change its exit code.
+    """
     readable, writable = socket.socketpair()
     readable.setblocking(False)
     writable.setblocking(False)
@@ -184,7 +189,7 @@ def _signals_to_pipe(wanted: Iterable[int]) -> Iterator[socket.socket]:
         yield readable
     finally:
         for number, handler in old.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if number in handled else handler)
         signal.set_wakeup_fd(old_fd)
         readable.close()
         writable.close()

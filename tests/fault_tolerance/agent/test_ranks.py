@@ -75,16 +75,22 @@ class Node:
         self.all = [Worker(0, 10, spawned_ns=1), Worker(1, 11, spawned_ns=2)]
         self.spare = False
         self.spawn_fails = False
+        self.got: dict[int, bytes] = {}  # signals, by local rank
         self.another_round_begins = False
         self.current: Any = Current()
         self.journal: Any = SimpleNamespace(
             record=self.heard.append, write_text=lambda path, text: None
         )
         config: Any = SimpleNamespace(
-            limits=Limits(), ft=FaultToleranceConfig(), run_dir=str(run_dir), node="here"
+            limits=Limits(),
+            ft=FaultToleranceConfig(),
+            run_dir=str(run_dir),
+            node="here",
+            signals=(signal.SIGTERM,),
         )
         this: Any = self
-        begun: Any = SimpleNamespace(area=area, pipes=None, spawner=this)
+        signals: Any = SimpleNamespace(drain=lambda local_rank: self.got.pop(local_rank, b""))
+        begun: Any = SimpleNamespace(area=area, pipes=None, signals=signals, spawner=this)
         stopping = Stopping("a", area, this, this)
         self.ranks = Ranks(config, begun, this, this, this, this, stopping, self.heard.append)
 

@@ -8,6 +8,7 @@ and `_obey` map each command to one call below. What ranks do becomes events in 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import time
 from functools import partial
@@ -19,7 +20,7 @@ import msgspec
 from undaunted import __version__
 from undaunted.base import process
 from undaunted.base.recent import Recent
-from undaunted.base.signals import PROGRAMS_SIGNALS, SAME_S
+from undaunted.base.signals import PROGRAMS_SIGNALS, SAME_S, SPREAD_S
 from undaunted.base.timers import Timers
 from undaunted.checkpointing.keeping.shelf import Shelf
 from undaunted.coordinator.core import messages as job
@@ -96,6 +97,7 @@ class Agent:
         # --- what is made once, and serves every round ---
         self._area = begun.area
         self._pipes = begun.pipes
+        self._signals = begun.signals
         self._spawner = begun.spawner
         self._environment = begun.environment
         self._spawner.report_to(self._scribe.workers_start_fresh, self._scribe.template_ready, say)
@@ -200,6 +202,7 @@ class Agent:
         self._outside.open()
         self._shelf.open()
         self._ranks.watch.open()
+        self._ranks.listen()
         self._logs.begin()
         if self._metrics is not None:
             self._metrics.open()
@@ -234,6 +237,7 @@ class Agent:
         self._step_times.close()
         self._imports.close()
         self._ranks.recordings.close()
+        self._ranks.close()
         self._ranks.watch.close()
         self._progress.close()
         self._timers.cancel()
@@ -260,6 +264,7 @@ class Agent:
         await self._liveness.close()
         self._area.close()
         self._pipes.close()
+        self._signals.close()
         self._messages.close_log()
         await self._logs.close()
         self._journal.close(_CLOSE_JOURNAL_S)
@@ -444,7 +449,9 @@ class Agent:
 
     def _report_failed(self, report: m.ReportFailed) -> None:
         detail = report.detail
-        if report.kind == "spawn":
+        if report.kind == "signal":
+            detail = f"rank {self._this_round().rank(report.local_rank)}: {detail}"
+        elif report.kind == "spawn":
             self._scribe.spawn_failed(detail)
         elif report.kind == "crash":
             detail = f"rank {self._this_round().rank(report.local_rank)}: {detail}"
@@ -474,12 +481,16 @@ class Agent:
         return ""
 
     def _signal_ranks(self, ranks: tuple[int, ...], number: int, *, agree: bool) -> None:
-        """Signal ranks; those that ask whether to stop would hear it and go on: they are killed.
+        """Signal ranks, but not those that whoever signalled the launcher has just signalled, too.
+
+        Those that ask whether to stop would hear it and go on: they are killed.
 
         Not so those that have stopped: they save, and have their time for that.
         """
         ask = self._stopping.who_asks(ranks)
-        self._workers.signal_ranks(tuple(rank for rank in ranks if rank not in ask), number)
+        told = [rank for rank in ranks if number in self._config.signals and self._ranks.told(rank)]
+        others = tuple(rank for rank in ranks if rank not in {*ask, *told})
+        self._workers.signal_ranks(others, number)
         if not agree:
             self._stopping.over = True
             work = tuple(rank for rank in ask if not self._stopping.has_stopped(rank))
@@ -669,8 +680,15 @@ class Outside:
     def open(self) -> None:
         """Begin to listen."""
         loop = asyncio.get_running_loop()
+
+        def take(number: int, _: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._own_signal, number)
+
+        # Handlers of the loop's would be gone with it, and a late signal would end this process.
         for number in {*self._signals, *PROGRAMS_SIGNALS}:
-            loop.add_signal_handler(number, self._own_signal, number)
+            signal.signal(number, take)
+            signal.siginterrupt(number, False)
         self._front.setblocking(False)
         loop.add_reader(self._front.fileno(), self._front_says)
 
@@ -705,7 +723,7 @@ class Outside:
         self._interrupts += number == signal.SIGINT
         if self._interrupts > 1 and number == signal.SIGINT:
             self._on_kill()
-        elif not _just_now(self._own_at, number):
+        elif not _just_now(self._own_at, number, SPREAD_S):
             self._stop(number)
 
     def _programs_signal_in(self, delay_s: float, number: int) -> None:
@@ -716,7 +734,7 @@ class Outside:
 
     def _own_signal(self, number: int) -> None:
         """Take a signal that came to this process, as if it had come to the front, but once."""
-        same = _just_now(self._own_at, number) or _just_now(self._fronts_at, number)
+        same = _just_now(self._own_at, number) or _just_now(self._fronts_at, number, SPREAD_S)
         self._own_at[number] = time.monotonic()
         if number in self._signals and not same:
             self._stop(number)
@@ -729,5 +747,5 @@ class Outside:
         self._on_stop(number, again)
 
 
-def _just_now(moments: Mapping[int, float], number: int) -> bool:
-    return number in moments and time.monotonic() - moments[number] < SAME_S
+def _just_now(moments: Mapping[int, float], number: int, within_s: float = SAME_S) -> bool:
+    return number in moments and time.monotonic() - moments[number] < within_s

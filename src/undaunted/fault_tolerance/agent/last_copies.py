@@ -13,7 +13,7 @@ import msgspec
 from undaunted.attribution.exits import death_in_words, exit_in_words
 from undaunted.base import process
 from undaunted.base.deadline import wait_for
-from undaunted.base.signals import PROGRAMS_SIGNALS
+from undaunted.base.signals import NOT_FOR_OURS
 from undaunted.base.text import format_duration, one_line
 from undaunted.checkpointing.keeping.messages import LastBegun, LastEnded
 from undaunted.journal.events import LastCopy
@@ -130,7 +130,7 @@ class _Program:
                     argv,
                     self._env,
                     [writer, *(fd for _, fd in self._arenas)],
-                    PROGRAMS_SIGNALS,
+                    NOT_FOR_OURS,
                 )
             except OSError:
                 os.close(reader)

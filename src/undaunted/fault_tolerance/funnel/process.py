@@ -12,7 +12,7 @@ import msgspec
 
 from undaunted.base import process
 from undaunted.base.deadline import wait_for
-from undaunted.base.signals import PROGRAMS_SIGNALS
+from undaunted.base.signals import NOT_FOR_OURS
 from undaunted.base.timers import Timers
 from undaunted.fault_tolerance.funnel.program import Task
 
@@ -53,7 +53,7 @@ class LogServer:
         task = msgspec.structs.replace(self._task, told_fd=told)
         argv = process.module_command(_PROGRAM, msgspec.json.encode(task).decode())
         try:
-            pid = process.spawn(argv, os.environ, [told], PROGRAMS_SIGNALS)
+            pid = process.spawn(argv, os.environ, [told], NOT_FOR_OURS)
         except OSError as error:
             self._tell()
             self._say(f"the log server cannot be started: {error.strerror or error}")

@@ -20,7 +20,7 @@ import msgspec
 
 from undaunted.base import process
 from undaunted.base.memory import open_memfd
-from undaunted.base.signals import PROGRAMS_SIGNALS
+from undaunted.base.signals import NOT_FOR_OURS
 from undaunted.fault_tolerance.worker import messages
 from undaunted.fault_tolerance.worker.numerics import TEMPLATE_ENVIRONMENT
 
@@ -383,7 +383,7 @@ class WarmSpawner:
                 ours.send(messages.encode(asked))
                 fds = [*pass_fds, theirs.fileno(), *([learned_fd] if learned_fd >= 0 else [])]
                 environ = {**env, **TEMPLATE_ENVIRONMENT}
-                self.pid = process.spawn(command, environ, fds, PROGRAMS_SIGNALS)
+                self.pid = process.spawn(command, environ, fds, NOT_FOR_OURS)
                 self._pidfd = process.open_pidfd(self.pid)
             except (OSError, messages.ProtocolError) as error:
                 self._lose(f"the template could not be started: {error}", hopeless=True)
