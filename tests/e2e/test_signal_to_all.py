@@ -89,9 +89,13 @@ PROGRAMS = {
     def after(step):
         pass
 
+    told = []
+
     def leave(*_):
-        saved("")
-        sys.exit(1)
+        if not told:
+            told.append(1)
+            saved("")
+            sys.exit(1)
 
     if __name__ == "__main__":
         import signal

@@ -50,6 +50,36 @@ def test_a_crash_is_reported_at_once_and_judged_when_the_others_have_ended() -> 
     assert machine.handle(m.TreeEmpty()) == [m.ReportStopped(all_ok=False, unkillable=False)]
 
 
+def test_the_end_of_a_rank_that_was_told_to_stop_is_no_failure_if_the_launcher_is_told_too() -> (
+    None
+):
+    machine = running(slots=3)
+    assert machine.handle(m.RankExited(1, -15, awaits_s=2.5)) == [m.SetTimer("told", 2.5)]
+    assert machine.handle(m.RankErrored(2, "lost its peer")) == []
+    assert machine.state is n.State.RUNNING
+    told = machine.handle(m.StopRound(0, 60.0, 15))
+    assert m.SignalRanks((0,), 15) in told
+    assert machine.handle(m.TimerFired("told", 0)) == []
+    commands = machine.handle(m.RankExited(2, 1)) + machine.handle(m.RankExited(0, -15))
+    assert m.JudgeCrash not in kinds([*told, *commands])
+
+
+def test_it_is_a_failure_if_the_launcher_is_not_told() -> None:
+    machine = running(slots=3)
+    machine.handle(m.RankExited(1, 1, awaits_s=2.0))
+    machine.handle(m.RankExited(2, -9))
+    commands = machine.handle(m.TimerFired("told", 0))
+    assert m.ReportFailed("crash", 1, "exit code 1") in commands
+    assert machine.state is n.State.FAILED
+
+
+def test_a_rank_that_a_signal_ends_while_all_stop_has_not_crashed() -> None:
+    machine = running()
+    machine.handle(m.StopRound(0, 60.0, 15, agree=True))
+    commands = machine.handle(m.RankExited(1, -15, awaits_s=2.5))
+    assert m.ReportFailed("signal", 1, "killed by SIGTERM") in commands
+
+
 def test_a_rank_that_others_go_on_without_is_no_failure() -> None:
     machine = running(slots=3)
     assert machine.handle(m.RankExited(1, -9, others_go_on=True)) == [

@@ -481,20 +481,33 @@ class Agent:
         return ""
 
     def _signal_ranks(self, ranks: tuple[int, ...], number: int, *, agree: bool) -> None:
-        """Signal ranks, but not those that whoever signalled the launcher has just signalled, too.
-
-        Those that ask whether to stop would hear it and go on: they are killed.
+        """Signal ranks; those that ask whether to stop would hear it and go on: they are killed.
 
         Not so those that have stopped: they save, and have their time for that.
         """
         ask = self._stopping.who_asks(ranks)
-        told = [rank for rank in ranks if number in self._config.signals and self._ranks.told(rank)]
-        others = tuple(rank for rank in ranks if rank not in {*ask, *told})
-        self._workers.signal_ranks(others, number)
+        self._tell(tuple(rank for rank in ranks if rank not in ask), number)
         if not agree:
             self._stopping.over = True
             work = tuple(rank for rank in ask if not self._stopping.has_stopped(rank))
             self._workers.signal_ranks(work, signal.SIGKILL)
+
+    def _tell(self, ranks: tuple[int, ...], number: int) -> None:
+        """Signal ranks, but none for the second time that got the launcher's signal as well.
+
+        A handler that saves would begin anew while it saves. So those with a handler are given the
+        time in which whoever has signalled the launcher may signal them.
+        """
+        wait_s = min(self._outside.goes_on_s(number), self._config.term_timeout_s / 4)
+        now: list[int] = []
+        later: list[int] = []
+        for rank in ranks:
+            if number not in self._config.signals or not self._ranks.told(rank):
+                waits = wait_s > 0 and self._workers.catches(rank, number)
+                (later if waits else now).append(rank)
+        self._workers.signal_ranks(tuple(now), number)
+        if later:
+            self._timers.set("tell", wait_s, partial(self._tell, tuple(later), number))
 
     def _rank_exited(self, worker: Worker) -> None:
         self._ranks.exited(worker)
@@ -691,6 +704,14 @@ class Outside:
             signal.siginterrupt(number, False)
         self._front.setblocking(False)
         loop.add_reader(self._front.fileno(), self._front_says)
+
+    def goes_on_s(self, number: int) -> float:
+        """For how long other processes may get this signal, too; 0 = it has not just come."""
+        moments = [each[number] for each in (self._own_at, self._fronts_at) if number in each]
+        if not moments:
+            return 0.0
+        span_s = SPREAD_S if len(moments) > 1 else _EVERYWHERE_S
+        return max(0.0, min(moments) + span_s - time.monotonic())
 
     def close(self) -> None:
         """Listen to the front no more; a signal still does not end this process."""
