@@ -1,5 +1,6 @@
 # Everything a developer runs. Each target sets up what it needs first.
-VENV ?= .venv
+# Another torch than the pinned one has an environment of its own.
+VENV ?= .venv$(if $(TORCH),-torch-$(TORCH))
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 INTEGRATIONS ?= lightning transformers nemo_run torchx ray torchtitan megatron kubernetes
@@ -9,12 +10,13 @@ stamp := $(VENV)/.undaunted-setup
 pytest := $(bin)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system demo test test-unit test-e2e test-docs test-integrations test-torch test-gpu test-jobs lint format types generated docs bench clean
+.PHONY: help setup system demo test test-unit test-e2e test-docs test-integrations test-gpu test-jobs lint format types generated docs bench clean
 
 help: ## show this list
 	@echo "usage: make TARGET"
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' Makefile
-	@echo "options: PYTHON=python3.12 (setup), PYTEST_ARGS='-k pages -x' (tests), BENCH_ARGS=--quick"
+	@echo "options: PYTHON=python3.12 (setup), PYTEST_ARGS='-k pages -x' (tests), BENCH_ARGS=--quick,"
+	@echo "         TORCH=2.8.0 (another torch, in the environment .venv-torch-2.8.0)"
 
 setup: $(stamp) ## make .venv with the package, torch and the tools
 
@@ -52,10 +54,6 @@ test-jobs: setup system ## real programs under faults: JOBS=lightning FAULTS=kil
 
 test-docs: setup ## run the examples in README.md and docs/
 	$(pytest) -m "docs and not integration" $(PYTEST_ARGS)
-
-test-torch: ## make test with another torch, in an environment of its own: TORCH=2.6.0
-	@test -n "$(TORCH)" || { echo "say which: make test-torch TORCH=2.6.0" >&2; exit 2; }
-	@$(MAKE) --no-print-directory test VENV=.venv-torch-$(TORCH) TORCH=$(TORCH)
 
 test-gpu: $(if $(PYTHON),,setup) ## what needs a GPU, on this machine's; PYTHON=python3 needs no setup
 	@PYTHONPATH=src:. $(or $(PYTHON),$(bin)/python) -m tests.gpu $(GPU_ARGS)

@@ -33,7 +33,8 @@ fi
 constraints=constraints.txt
 if [ -n "${TORCH:-}" ]; then
     constraints=$venv/constraints.txt
-    sed "s/^torch==.*/torch==$TORCH/" constraints.txt >"$constraints"
+    # Each torch from PyPI names the one triton that it works with.
+    sed -e "s/^torch==.*/torch==$TORCH/" -e "/^triton==/d" constraints.txt >"$constraints"
 fi
 
 # -qq: errors only

@@ -25,6 +25,7 @@ NAMED = {
     "cli/doctor.py": 1,  # the user's program
     "cli/program.py": 2,  # the user's program
     "cli/run.py": 1,  # the user's program
+    "cli/srun.py": 1,  # the user's program
     "fault_tolerance/launch.py": 1,  # the user's program
     "inprocess/guard/start.py": 1,  # what to try, in an error message
 }

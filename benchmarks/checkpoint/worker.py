@@ -21,9 +21,12 @@ DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 
 def main() -> None:
     request = json.loads(sys.argv[1])
-    dist.init_process_group("gloo")
-    state = make_state(request["tensors"], request["bytes"])
-    target = make_state(request["tensors"], request["bytes"])
+    device = request["device"]
+    dist.init_process_group("gloo" if device == "cpu" else "cpu:gloo,cuda:nccl")
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    state = make_state(request["tensors"], request["bytes"], device)
+    target = make_state(request["tensors"], request["bytes"], device)
     values = measure(state, target, Path(request["folder"]), request["rounds"], request["only"])
     gathered: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(gathered, values)
@@ -32,15 +35,18 @@ def main() -> None:
     dist.destroy_process_group()
 
 
-def make_state(count: int, size: int) -> dict[str, Any]:
+def make_state(count: int, size: int, device: str) -> dict[str, Any]:
     """Return ``count`` tensors of ``size`` bytes in all, spread over the ranks if there are two."""
     torch.manual_seed(0)
     world = dist.get_world_size()
     shape = (size // count // 4 // 4, 4)
-    tensors = {f"layer.{at // 10}.weight.{at % 10}": torch.randn(shape) for at in range(count)}
+    tensors = {
+        f"layer.{at // 10}.weight.{at % 10}": torch.randn(shape, device=device)
+        for at in range(count)
+    }
     if world == 1:
         return tensors
-    mesh = init_device_mesh("cpu", (world,))
+    mesh = init_device_mesh(device, (world,))
     return {name: distribute_tensor(one, mesh, [Shard(0)]) for name, one in tensors.items()}
 
 
@@ -51,7 +57,7 @@ def measure(
     local = [one.to_local() if hasattr(one, "to_local") else one for one in state.values()]
     raw = Raw(local, folder / f"raw-{dist.get_rank()}")
     contenders = {}
-    for name, kind in available().items():
+    for name, kind in available(local[0].device.type).items():
         if not only or name in only:
             place = folder / name.replace(" ", "-")
             place.mkdir(exist_ok=True)

@@ -153,7 +153,7 @@ class Cluster(World):
         if not since_ns or now - since_ns < round((LEASE_S + ELECTED_S) * _NS):
             self.after(_LOOKS_AGAIN_NS, self._look_again, (agent, ledger, since_ns))
             return
-        self.checker.began_anew = True
+        self.checker.began_anew.add(agent.name)
         self.note(agent.name, f"the job begins anew: {len(answers)} are left")
         epoch = election.next_epoch(ledger.epoch, agent.seat[1])
         self.tell(agent, self._leader(*agent.seat, p.Ledger(run_id="", epoch=ledger.epoch), epoch))

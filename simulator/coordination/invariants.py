@@ -75,8 +75,8 @@ class Checker:
         free_rounds: how many have been ordered, and perhaps begin.
         cut_off_for_good: nodes that can never find the leader again.
         disk_lost: a machine has, so that its launcher may go on from what others remember.
-        began_anew: a launcher leads the job from its beginning, since too few of an earlier start
-            were within its reach.
+        began_anew: nodes whose launchers lead the job from its beginning, since too few of an
+            earlier start were within their reach.
     """
 
     def __init__(self, setup: Setup, simulation: Simulation) -> None:
@@ -93,7 +93,7 @@ class Checker:
         self.free_rounds = 0
         self.cut_off_for_good: set[str] = set()
         self.disk_lost = False
-        self.began_anew = False
+        self.began_anew: set[str] = set()
         self._setup = setup
         self._simulation = simulation
         self._rounds: dict[int, _Round] = {}
@@ -375,9 +375,9 @@ class Checker:
             return False
         if self.job_outcome and not (self.could_be_told(node) and self.could_be_told(by)):
             return False
-        if unbegun and (self.disk_lost or self.began_anew):
+        if unbegun and by in self.began_anew:
             return False  # it leads another job
-        if self.job_outcome and self.disk_lost and self._launched_after_the_end(by):
+        if self.job_outcome and self.disk_lost and (unbegun or self._launched_after_the_end(by)):
             return False  # so it does
         if self.job_outcome and self.could_be_told(self._ended_by):
             self._fail(

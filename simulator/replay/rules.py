@@ -47,7 +47,7 @@ class _Life(NamedTuple):
 
 
 # Ends of launchers that hold for the whole job.
-_FOR_ALL = ("finished", "failed", "no_restart")
+_FOR_ALL = ("finished", "failed", "no_restart", "too_few_nodes")
 
 
 def rules(

@@ -85,6 +85,17 @@ def test_a_checkpoint_that_does_not_fit_the_state_ends_the_job_too() -> None:
     assert after(error, error, error, iterations=(None, None, None)).action == "stop"
 
 
+def test_a_state_that_cannot_be_saved_ends_the_job_wherever_it_was_noticed() -> None:
+    error = Finding("state_not_saved", (0,), ("b",), quote="StateError: data differs")
+    assert after(error, error).action == "restart"
+    assert after(error, error, error).action == "stop"
+    assert after(error, error, error, iterations=(7, 7, 8)).action == "restart"
+    history = History()
+    for action in ("restart", "restart", "stop"):
+        history, decision = decide(history, [error], Round(NODES, spare=1, progress_known=False))
+        assert decision.action == action
+
+
 def test_a_round_that_came_further_begins_the_count_anew() -> None:
     error = Finding("program_error", quote="KeyError: 'labels'")
     other = Finding("peer_lost")

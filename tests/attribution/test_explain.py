@@ -160,6 +160,7 @@ def test_where_the_journal_of_the_node_is_missing_the_advice_names_the_cause() -
         ({"signal": "SIGKILL"}, "killed"),
         ({"exit_code": 7}, "program_error"),
         ({"exception": "DistNetworkError: Connection closed by peer"}, "peer_lost"),
+        ({"exception": "BrokenPipeError: [Errno 32] Broken pipe"}, "program_error"),
     ],
 )
 def test_how_a_process_ended_has_a_cause(how: dict[str, Any], cause: str) -> None:
@@ -213,6 +214,7 @@ def test_a_verdict_tells_best_of_a_failure() -> None:
          "gpu_out_of_memory"),
         ("OSError: [Errno 28] No space left on device", "disk_full"),
         ("ValueError: corrupt data in shard 17", "program_error"),
+        ("BrokenPipeError: [Errno 32] Broken pipe", "program_error"),  # of its own connection
         ("", "program_error"),
     ],
 )  # fmt: skip

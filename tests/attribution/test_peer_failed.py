@@ -33,7 +33,9 @@ def test_which_rank_a_message_says_has_failed(exception: str, rank: int | None) 
     assert failed_rank(exception) == rank
 
 
-@pytest.mark.parametrize("kind", ["SaveError", "WriterError", "StaleEpochError", "StructureError"])
+@pytest.mark.parametrize(
+    "kind", ["SaveError", "StateError", "WriterError", "StaleEpochError", "StructureError"]
+)
 def test_what_ranks_tell_each_other_names_the_one(kind: str) -> None:
     turn = Turn(Place(None, 1, 3, [4, 5, 6]), "p", "save 1 (step 7)", 1.0)
     with pytest.raises(CheckpointError) as raised:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from undaunted.base.cgroups import cpu_quota, own_groups, usable_cpus
+from undaunted.base.cgroups import cpu_quota, cpu_use, own_groups, usable_cpus
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,6 +50,22 @@ def machine(root: Path, groups: str, files: dict[str, str]) -> Path:
 )
 def test_cpu_quota_of_version_2(tmp_path: Path, files: dict[str, str], quota: int | None) -> None:
     assert cpu_quota(machine(tmp_path, "0::/a/b\n", files)) == quota
+
+
+def test_cpu_time_that_groups_with_a_limit_have_used(tmp_path: Path) -> None:
+    of_2 = {"a/cpu.max": "200000 100000", "a/cpu.stat": "usage_usec 2500000\nuser_usec 1"}
+    of_1 = {f"cpu/b/{name}": text for name, text in QUOTA_OF_1.items()}
+    one = machine(tmp_path / "2", "0::/a/b\n", {**of_2, "a/b/cpu.max": "max 100000"})
+    assert cpu_use(one) == [(2, 2.5)]
+    assert cpu_use(machine(tmp_path / "1", "3:cpu,cpuacct:/b\n", of_1)) == [(4, 1.5)]
+    assert cpu_use(machine(tmp_path / "0", "0::/a\n", {})) == []
+
+
+QUOTA_OF_1 = {
+    "cpu.cfs_quota_us": "400000",
+    "cpu.cfs_period_us": "100000",
+    "cpuacct.usage": "1500000000",
+}
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_a_wait_gives_its_result_or_its_error() -> None:
 def test_what_takes_longer_is_cancelled(seconds: float) -> None:
     async def main() -> None:
         never = asyncio.get_running_loop().create_future()
-        with pytest.raises(asyncio.TimeoutError):
+        with pytest.raises(TimeoutError):
             await wait_for(never, seconds)
         assert never.cancelled()
 

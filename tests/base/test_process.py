@@ -197,7 +197,7 @@ def test_spawn_passes_descriptors_and_resets_signals(tmp_path):
     )
     old = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
     try:
-        pid = process.spawn([sys.executable, "-S", "-c", code], {"A": "b"}, (fd, r))
+        pid = process.spawn([sys.executable, "-S", "-c", code], {"A": "b"}, (fd, r), blocked=())
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, old)
     assert os.waitpid(pid, 0)[1] == 0
@@ -218,6 +218,14 @@ def test_spawn_resets_signals_that_are_ignored_here(tmp_path):
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+@pytest.mark.usefixtures("spawn_of_python")
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU])
+def test_a_spawned_program_survives_a_signal_for_the_users_program(number):
+    code = f"import os; os.kill(os.getpid(), {int(number)})"
+    pid = process.spawn([sys.executable, "-S", "-c", code], {}, ())
     assert os.waitpid(pid, 0)[1] == 0
 
 

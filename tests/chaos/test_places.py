@@ -93,6 +93,19 @@ def test_checkpoints_elsewhere_are_kept_with_the_run(tmp_path: Path) -> None:
     assert (run / "work" / "latest").exists()
 
 
+def test_what_a_run_has_left_at_two_places_is_all_kept(tmp_path: Path) -> None:
+    run, place = tmp_path / "run-1", tmp_path / "checkpoints"
+    for where in (run / "work", place):
+        (where / "step-10").mkdir(parents=True)
+        (where / "step-10" / "model").write_text(where.name)
+        (where / "latest").write_text(where.name)
+
+    keep_checkpoints(place, run)
+
+    texts = [path.read_text() for path in (run / "work").rglob("*") if path.is_file()]
+    assert sorted(texts) == ["checkpoints"] * 2 + ["work"] * 2
+
+
 def test_size_is_that_of_all_files(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "b").write_bytes(bytes(1000))

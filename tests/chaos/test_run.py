@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -113,6 +115,22 @@ def test_a_launcher_that_does_not_end_is_not_said_to_be_a_full_disk(
         one.run()
 
     assert "make room" not in str(caught.value)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.ENOTEMPTY])
+def test_only_a_full_disk_is_said_to_be_full(
+    place: ChaosDirectory, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def fail(_: Trial) -> Outcome:
+        raise OSError(number, os.strerror(number), "/some/where")
+
+    one = campaign(place, monkeypatch, 1)
+    monkeypatch.setattr(trials, "conduct", fail)
+
+    with pytest.raises(ChaosError, match="/some/where") as caught:
+        one.run()
+
+    assert ("make room" in str(caught.value)) == (number in (errno.ENOSPC, errno.EDQUOT))
 
 
 def test_a_program_that_does_not_count_and_found_a_checkpoint_is_noticed() -> None:

@@ -663,6 +663,30 @@ def test_a_folder_that_may_only_be_read_is_loaded_from(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path / "c")) == before
 
 
+def test_another_program_leaves_a_session_whose_folder_is_copied(tmp_path: Path) -> None:
+    """Reading the file of a session, as a copy of the folder does, does not end its lock."""
+    folder = tmp_path / "c"
+    look = (
+        "from undaunted.checkpointing import Checkpointer\n"
+        "with Checkpointer('c', timeout=60) as checkpoints: print(checkpoints.latest())"
+    )
+    with Checkpointer(folder, timeout=60) as checkpoints:
+        checkpoints.save(1, {"x": torch.ones(3)})
+        checkpoints.wait()
+        (session,) = (name for name in os.listdir(folder) if name.startswith(".session-"))
+        under_way = folder / f".step-00000002.{session.removeprefix('.session-')}-20"
+        under_way.mkdir()
+        shutil.copytree(folder, tmp_path / "copied")
+        command = [sys.executable, "-c", look]
+        said = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=True
+        )
+        assert said.stdout == "1\n"
+        assert "another job" in said.stderr
+        assert under_way.is_dir()
+        assert (folder / session).is_file()
+
+
 def test_what_cannot_be_removed_keeps_nobody_from_starting(tmp_path: Path) -> None:
     with Checkpointer(tmp_path / "c", timeout=60) as checkpoints:
         checkpoints.save(1, {"x": torch.ones(3)})

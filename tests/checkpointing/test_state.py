@@ -202,6 +202,82 @@ def test_an_object_gets_what_was_saved_whatever_it_has(tmp_path: Path) -> None:
         assert repr(deep[name][0].best) == repr(saved)
 
 
+def overlapping(kind: str) -> dict[str, torch.Tensor]:
+    """Tensors of two by two and of four values, that have memory in common."""
+    memory = torch.zeros(12)
+    a, b = {
+        "in part": (memory[:4].view(2, 2), memory[3:7]),
+        "inside": (memory[4:8].view(2, 2), memory[:12:3]),
+        "around": (memory.as_strided((2, 2), (10, 1)), memory[5:9]),
+        "same": (memory[:4].view(2, 2), memory[:4]),
+        "with itself": (memory.as_strided((2, 2), (1, 1)), memory[8:]),
+        "one value": (memory[:1].expand(2, 2), memory[4:8]),
+        "not": (memory.as_strided((2, 2), (1, 2)), memory[4:8]),
+    }[kind]
+    return {"a": a, "b": b}
+
+
+@pytest.mark.parametrize("wrap", [lambda one: one, nn.Parameter])
+@pytest.mark.parametrize(
+    "kind", ["in part", "inside", "around", "same", "with itself", "one value", "not"]
+)
+def test_tensors_of_a_fresh_object_that_share_memory(kind: str, wrap: Any, tmp_path: Path) -> None:
+    values = {"a": torch.arange(4.0).view(2, 2), "b": torch.arange(4.0, 8.0)}
+    put(tmp_path, {"object": Early(values)})
+    fresh = Early({name: wrap(value) for name, value in overlapping(kind).items()})
+    get(tmp_path, {"object": fresh})
+    assert {n: v.tolist() for n, v in fresh.best.items()} == {
+        n: v.tolist() for n, v in values.items()
+    }
+
+
+@pytest.mark.parametrize("steps", [(0,), (0, 0), (1, 1), (1, 2)])
+@pytest.mark.parametrize("wrap", [lambda one: one, nn.Parameter])
+def test_tensors_whose_values_lie_in_one_place(steps: Any, wrap: Any, tmp_path: Path) -> None:
+    def expanded(value: float) -> Any:
+        return wrap(torch.full((9,), value).as_strided((3,) * len(steps), steps))
+
+    values = torch.arange(3.0 ** len(steps)).view((3,) * len(steps))
+    put(tmp_path, {"top": values, "deep": {"list": [values]}, "same": expanded(5.0)})
+    state = {"top": expanded(1.0), "deep": {"list": [expanded(1.0)]}, "same": expanded(1.0)}
+    get(tmp_path, state)
+    for one in (state["top"], state["deep"]["list"][0]):
+        assert one.tolist() == values.tolist()
+        assert type(one) is type(expanded(1.0))
+    assert state["same"].tolist() == torch.full_like(values, 5.0).tolist()
+
+
+def learning() -> dict[str, Any]:
+    return {
+        "parameter": nn.Parameter(torch.ones(2)),
+        "frozen": nn.Parameter(torch.ones(2), requires_grad=False),
+        "numbers": nn.Parameter(torch.ones(2, dtype=torch.int32), requires_grad=False),
+        "tensor": torch.ones(2, requires_grad=True),
+        "plain": torch.ones(2),
+        "list": [nn.Parameter(torch.ones(2, 2, dtype=torch.bfloat16))],
+    }
+
+
+@pytest.mark.parametrize("fresh", [None, {"parameter": torch.zeros(2)}])
+@pytest.mark.parametrize("owned", [False, True])
+def test_new_tensors_are_parameters_and_learn_as_they_did(
+    fresh: Any, owned: bool, tmp_path: Path
+) -> None:
+    put(tmp_path, {"object": Early(learning()) if owned else {"best": learning()}})
+    if owned:
+        mine = Early(fresh)
+        get(tmp_path, {"object": mine})
+        found = mine.best
+    else:
+        found = get(tmp_path, {"object": {}})["object"]["best"]
+
+    def told(state: Any) -> Any:
+        pairs = {**state, "list": state["list"][0]}.items()
+        return [(name, type(one), one.dtype, one.requires_grad) for name, one in pairs]
+
+    assert told(found) == told(learning())
+
+
 def test_plain_data_are_replaced(tmp_path: Path) -> None:
     put(tmp_path, {"deep": {name: [saved] for name, (saved, _) in PAIRS.items()}})
     deep = {
@@ -220,6 +296,13 @@ def test_tensors_that_were_not_saved_are_refused(tmp_path: Path) -> None:
     for state in ({"plain": more}, {"list": list(more.values())}, {"plain": {"c": Early(1)}}):
         with pytest.raises(StructureError, match=r"has no (plain\.b|list\.1|plain\.c)"):
             get(tmp_path, state)
+
+
+@pytest.mark.parametrize("fresh", [(torch.zeros(1),), ({"a": 0}, torch.zeros(1))])
+def test_tensors_in_tuples_that_were_not_saved_are_refused(fresh: Any, tmp_path: Path) -> None:
+    put(tmp_path, {"x": [{"a": 1}]})
+    with pytest.raises(StructureError, match=r"has no x\."):
+        get(tmp_path, {"x": fresh})
 
 
 def gan(seed: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -14,9 +15,12 @@ import pytest
 pytest.importorskip("torch")
 
 from tests.checkpointing import together_program
+from tests.checkpointing.together_program import LAYOUTS, ranks_of
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 300.0
+# Every layout loads what the one before it has saved; with ALL_LAYOUTS=1 what each of them has.
+ALL = os.environ.get("ALL_LAYOUTS") == "1"
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(4 * DEADLINE_S)]
 
@@ -27,6 +31,8 @@ def run(folder: Path, world_size: int, *scenarios: str) -> Outcomes:
     """Run ranks; return for each scenario what each rank has said."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("UNDAUNTED")}
     environment |= {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
+    # torch does not remove it after all programs, and a later one would look for the ranks there.
+    folder.joinpath(f"store-{world_size}").unlink(missing_ok=True)
     words = [str(world_size), str(folder), *scenarios]
     ranks = [
         subprocess.Popen(
@@ -64,8 +70,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def of_two(folder: Path) -> Outcomes:
     return run(
         *(folder, 2, "experts", "loaders", "large_and_long", "equal_in_other_words", "buffers"),
+        "of_other_kinds",
         *("warned", "save_own", "load_own", "parts_alone"),
-        *("packed_shards", "own_parts"),
+        *("packed_shards", "own_parts", "lists", "own_on_one_rank"),
     )
 
 
@@ -75,7 +82,7 @@ def of_four(folder: Path) -> Outcomes:
 
 
 def assert_refused(outcome: str, *names: str) -> None:
-    assert outcome.startswith("SaveError: ")
+    assert outcome.startswith("StateError: ")
     assert "PerRank" in outcome
     for name in names:
         assert f"{name} differs between rank" in outcome
@@ -97,6 +104,31 @@ def test_long_tensors_with_the_same_values_in_another_order_are_refused(of_two: 
     for swapped, same in of_two["large_and_long"]:
         assert_refused(swapped, "x")
         assert same == ""
+
+
+def test_tensors_that_are_made_of_others_are_compared(of_two: Outcomes) -> None:
+    for same, *different in of_two["of_other_kinds"]:
+        assert same == ""
+        names = ["packed", "sparse", "quantized", "scale", "in a tuple", "slice"]
+        for outcome, name in zip(different, names, strict=True):
+            assert_refused(outcome, name)
+
+
+def test_lists_of_other_lengths_are_refused(of_two: Outcomes) -> None:
+    for refused, not_refused in of_two["lists"]:
+        assert not_refused == ["", ""]
+        for outcome in refused:
+            assert outcome.startswith("StateError: ")
+            assert "m.all has 1 entry on rank 0, 2 entries on rank 1" in outcome
+            assert "PerRank" in outcome
+
+
+def test_a_value_of_its_own_on_one_rank_only_is_refused(of_two: Outcomes) -> None:
+    for refused, not_refused in of_two["own_on_one_rank"]:
+        assert not_refused == [""]
+        for outcome in refused:
+            assert outcome.startswith("StateError: ")
+            assert "m.x is a PerRank on rank 1, and something else on rank 0" in outcome
 
 
 def test_values_that_are_equal_are_saved_however_they_are_pickled(of_two: Outcomes) -> None:
@@ -152,7 +184,7 @@ def test_ranks_that_were_not_there_keep_what_they_have_and_say_so(
     assert all(one["data"] and one["optimizer"] and not one["heard"] for one in there)
     assert (new["number"], new["large"], new["optimizer"]) == (-1, -1, False)
     assert len(new["heard"]) == 4
-    assert all("no state of rank 2" in line and "ranks 0, 1" in line for line in new["heard"])
+    assert all("no state of rank 2" in line and "ranks 0-1" in line for line in new["heard"])
 
 
 def test_states_of_ranks_that_are_gone_are_named(of_two: Outcomes, folder: Path) -> None:
@@ -166,7 +198,7 @@ def test_states_of_ranks_that_are_gone_are_named(of_two: Outcomes, folder: Path)
 
 def test_a_part_of_a_tensor_is_not_saved_or_loaded_for_the_whole(of_two: Outcomes) -> None:
     for save, load in of_two["parts_alone"]:
-        assert save.startswith("SaveError: model.weight is not whole")
+        assert save.startswith("StateError: model.weight is not whole")
         assert "8 of 16" in save
         assert load.startswith("DamagedCheckpointError: ")
         assert "model.weight is not whole" in load
@@ -182,5 +214,34 @@ def test_shards_of_a_class_of_their_own_come_back_as_such(of_two: Outcomes, fold
     assert kind == "DTensor"
 
 
+@pytest.mark.skipif(
+    not importlib.util.find_spec("torch.distributed.checkpoint.protocol"),
+    reason="this torch has no CheckpointableTensor",
+)
+def test_tensors_of_which_attributes_say_the_parts(folder: Path) -> None:
+    assert run(folder, 2, "attributes")["attributes"] == [[True] * 9] * 2
+
+
 def test_tensors_that_say_themselves_which_parts_they_have(of_two: Outcomes) -> None:
     assert of_two["own_parts"] == [[True] * 9] * 2
+
+
+@pytest.mark.timeout(1200)
+def test_a_job_starts_again_in_another_layout(folder: Path) -> None:
+    names = list(LAYOUTS)
+    wrong: dict[str, Any] = {}
+    for layout, before in [*zip(names, [[], *([one] for one in names)], strict=False)]:
+        others = names[: names.index(layout)] if ALL else before
+        wrong |= resumed_in(folder, layout, others)
+    # What is saved in the last layouts is loaded in the first ones.
+    for layout in names if ALL else names[:1]:
+        others = names[names.index(layout) + 1 :] if ALL else names[-1:]
+        wrong |= resumed_in(folder, layout, others)
+    assert wrong == {}
+
+
+def resumed_in(folder: Path, layout: str, others: list[str]) -> dict[str, Any]:
+    """Start a layout, which loads what others have saved; what has gone wrong, by rank."""
+    scenario = ",".join(("in_layout", layout, *others))
+    outcomes = run(folder, ranks_of(layout), scenario)[scenario]
+    return {scenario: outcomes} if any(outcomes) else {}

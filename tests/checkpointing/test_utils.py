@@ -60,6 +60,12 @@ def test_the_same_elements_are_copied_once() -> None:
     assert len({one.data_ptr() for one in copied}) == 3
 
 
+def test_views_that_are_conjugated_or_negated_are_others() -> None:
+    number = torch.tensor([1 + 2j])
+    copied = snapshot([number, number.conj(), number.imag, number.conj().imag])
+    assert [one.tolist() for one in copied] == [[1 + 2j], [1 - 2j], [2.0], [-2.0]]
+
+
 def test_containers_are_built_anew_and_keep_their_kind() -> None:
     state = collections.defaultdict(
         list, a=[1], p=Point(torch.ones(1), 2), t=(1, {2}), b=bytearray(b"x")

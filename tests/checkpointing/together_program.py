@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import sys
 from collections import OrderedDict
@@ -29,6 +30,12 @@ from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, Wri
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.two_tensor import TwoTensor
 
 from undaunted.checkpointing import Checkpointer, CheckpointError, PerRank, load_dcp
@@ -81,6 +88,38 @@ def experts(rank: int, folder: Path) -> Any:
     return saved(folder, {"experts": nn.ModuleList(nn.Linear(2, 2, bias=False) for _ in range(2))})
 
 
+class Item:
+    """An object with a state."""
+
+    def __init__(self, state: Any) -> None:
+        self.state = state
+
+    def state_dict(self) -> Any:
+        return self.state
+
+    def load_state_dict(self, state: Any) -> None:
+        self.state = state
+
+
+def lists(rank: int, folder: Path) -> Any:
+    """Lists that have one entry more on rank 1, of what is saved entry by entry."""
+    entries: list[Any] = [torch.ones(1), Item({"a": 1}), {}, [torch.ones(1)], {"a": {1: 2}}]
+    states = [{"m": {"all": [one, one][: rank + 1]}} for one in entries]
+    states += [{"m": {"all": (Item({"a": 1}), Item({"a": 1}))[: rank + 1]}}]
+    states += [{"m": Item({"all": [torch.ones(1), torch.ones(1)][: rank + 1]})}]
+    refused = [saved(folder, one)[0] for one in states]
+    own = saved(folder, {"m": PerRank([torch.ones(1), torch.ones(1)][: rank + 1])})
+    return refused, own + saved(folder, states[0], differing="warn")
+
+
+def own_on_one_rank(rank: int, folder: Path) -> Any:
+    """A PerRank on rank 1, and something else on rank 0; only rank 1 has one besides."""
+    others: list[Any] = [{"a": 1}, {}, 5, None, [1], Item({"a": 1}), torch.ones(1)]
+    states = [{"m": {"x": PerRank({"a": 1}) if rank else one}} for one in others]
+    alone = {"only": PerRank(1)} if rank else {}
+    return [saved(folder, one)[0] for one in states], saved(folder, alone)
+
+
 def experts_of_groups(rank: int, folder: Path) -> Any:
     """DTensors of one name on meshes that do not have the same ranks."""
     torch.manual_seed(rank // 2)
@@ -99,6 +138,27 @@ def large_and_long(rank: int, folder: Path) -> Any:
     base = torch.arange(100_000.0)
     swapped = torch.cat([base[50_000:], base[:50_000]]) if rank else base
     return [*saved(folder, {"x": swapped}), *saved(folder, {"x": base.t() if rank else base})]
+
+
+def of_other_kinds(rank: int, folder: Path) -> Any:
+    """Tensors that are made of others, and arrays of objects: each the same, then each not."""
+
+    def made(value: float) -> dict[str, Any]:
+        values = torch.eye(2) * (1 + value)
+        return {
+            "packed": TwoTensor(torch.ones(2), torch.ones(2) + value),
+            "sparse": values.to_sparse(),
+            "quantized": torch.quantize_per_tensor(values, 0.5, 0, torch.qint8),
+            "scale": torch.quantize_per_tensor(values * 0, 0.5 + value, 0, torch.qint8),
+            "in a tuple": (values.to_sparse_csr(),),
+            "slice": slice(int(value), 3),
+        }
+
+    torch.serialization.add_safe_globals([TwoTensor])
+    outcomes = saved(folder / "all", made(0))
+    for name, differing in made(rank).items():
+        outcomes += saved(folder / name, {name: differing})
+    return outcomes
 
 
 def equal_in_other_words(rank: int, folder: Path) -> Any:
@@ -259,7 +319,31 @@ def with_parts(ranges: list[tuple[int, int]], *, filled: bool) -> Any:
     return tensor
 
 
+def with_attributes(ranges: list[tuple[int, int]], *, filled: bool) -> Any:
+    """An ordinary tensor of which torch 2.14 and newer read in attributes which rows it has."""
+    whole = torch.arange(12.0).view(6, 2)
+    parts = [whole[start:end] for start, end in ranges]
+    local: Any = nn.Parameter(torch.cat(parts) if parts else torch.empty(0, 2))
+    if not filled:
+        nn.init.constant_(local, -1)
+    sizes = [(end - start, 2) for start, end in ranges]
+    starts = [sum(size for size, _ in sizes[:at]) for at in range(len(sizes))]
+    local.global_shape = (6, 2)
+    local.global_offsets = tuple((start, 0) for start, _ in ranges)
+    local.local_offsets = tuple((start, 0) for start in starts)
+    local.local_sizes = tuple(sizes)
+    return local
+
+
 def own_parts(rank: int, folder: Path) -> Any:
+    return loaded_otherwise(rank, folder, with_parts)
+
+
+def attributes(rank: int, folder: Path) -> Any:
+    return loaded_otherwise(rank, folder, with_attributes)
+
+
+def loaded_otherwise(rank: int, folder: Path, make: Any) -> Any:
     """Whether all comes back, saved with some parts and loaded with others."""
     splits: list[list[list[tuple[int, int]]]] = [
         [[(0, 6)], []],
@@ -269,13 +353,110 @@ def own_parts(rank: int, folder: Path) -> Any:
     right = []
     with Checkpointer(folder, timeout=TIMEOUT_S) as checkpoints:
         for step, split in enumerate(splits):
-            checkpoints.save(step, {"w": with_parts(split[rank], filled=True)})
+            checkpoints.save(step, {"w": make(split[rank], filled=True)})
             for other in splits:
-                state = {"w": with_parts(other[rank], filled=False)}
+                state = {"w": make(other[rank], filled=False)}
                 checkpoints.load(state, step=step)
-                expected = with_parts(other[rank], filled=True)
-                right.append(torch.equal(state["w"]._local_tensor, expected._local_tensor))
+                expected = make(other[rank], filled=True)
+                right.append(torch.equal(local_of(state["w"]), local_of(expected)))
     return right
+
+
+def local_of(tensor: Any) -> Any:
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+
+
+LAYOUTS: dict[str, dict[str, int]] = {  # by name: sizes of the dimensions of the mesh
+    "alone": {},
+    "ddp 2": {"ddp": 2},
+    "fsdp 2": {"shard": 2},
+    "fsdp of columns 2": {"columns": 2},
+    "tp 2": {"tp": 2},
+    "ddp 4": {"ddp": 4},
+    "fsdp 4": {"shard": 4},
+    "tp 4": {"tp": 4},
+    "hsdp 2 x 2": {"replicate": 2, "shard": 2},
+    "fsdp 2 x tp 2": {"shard": 2, "tp": 2},
+}
+
+
+def ranks_of(layout: str) -> int:
+    return math.prod(LAYOUTS[layout].values())
+
+
+def distributed(layout: str, seed: int) -> dict[str, Any]:
+    """A model with rows that do not divide evenly, also fewer than ranks, and its optimizer."""
+    torch.manual_seed(seed)
+    layers = [nn.Linear(6, 12), nn.Linear(12, 7), nn.LayerNorm(7), nn.Linear(7, 3)]
+    model: Any = nn.Sequential(*layers)
+    sizes = LAYOUTS[layout]
+    if "ddp" in sizes:
+        model = DistributedDataParallel(model)
+    elif sizes:
+        mesh = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+        if "tp" in sizes:
+            plan = {"0": ColwiseParallel(), "1": RowwiseParallel()}
+            parallelize_module(model, mesh["tp"], plan)
+        others = tuple(name for name in sizes if name != "tp")
+        for module in [*layers, model] if others else []:
+            fully_shard(
+                module,
+                mesh=mesh[others] if len(others) < len(sizes) else mesh,
+                shard_placement_fn=in_columns if "columns" in sizes else None,
+            )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    return {"model": model, "optimizer": optimizer}
+
+
+def in_columns(parameter: nn.Parameter) -> Shard:
+    even = parameter.ndim > 1 and parameter.shape[1] % 2 == 0
+    return Shard(1 if even else 0)
+
+
+def train(parts: dict[str, Any]) -> None:
+    parts["optimizer"].zero_grad()
+    parts["model"](torch.arange(12.0).view(2, 6)).square().sum().backward()
+    parts["optimizer"].step()
+
+
+def to_save(parts: dict[str, Any]) -> dict[str, Any]:
+    return {**parts, "model": getattr(parts["model"], "module", parts["model"])}
+
+
+def whole(parts: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """All tensors of a model and its optimizer, not distributed."""
+    tensors = dict(to_save(parts)["model"].state_dict())
+    for number, of_one in parts["optimizer"].state_dict()["state"].items():
+        tensors |= {f"{number}.{name}": value for name, value in of_one.items()}
+    return {n: t.full_tensor() if isinstance(t, DTensor) else t for n, t in tensors.items()}
+
+
+def in_layout(rank: int, folder: Path, layout: str, *others: str) -> Any:
+    """Load what other layouts have saved, then save; what came back in another way."""
+    wrong = []
+    for number, other in enumerate(others):
+        path = folder.parent / "layouts" / other
+        expected = torch.load(path / "expected.pt")
+        for trained in (False, True)[: 1 + number % 2]:
+            parts = distributed(layout, seed=2)
+            if trained:
+                train(parts)
+            with Checkpointer(path, timeout=TIMEOUT_S) as checkpoints:
+                checkpoints.load(to_save(parts))
+            found = whole(parts)
+            if found.keys() != expected.keys():
+                wrong.append(f"{other}: {sorted(found.keys() ^ expected.keys())}")
+            differ = [n for n in expected if n in found and not torch.equal(found[n], expected[n])]
+            wrong += [f"{other}: {name}" for name in differ]
+            train(parts)
+    parts = distributed(layout, seed=1)
+    train(parts)
+    path = folder.parent / "layouts" / layout
+    wrong += [one for one in saved(path, to_save(parts)) if one]
+    tensors = whole(parts)
+    if rank == 0:
+        torch.save(tensors, path / "expected.pt")
+    return wrong
 
 
 def main(rank: int, world_size: int, root: Path, scenarios: list[str]) -> None:
@@ -287,8 +468,10 @@ def main(rank: int, world_size: int, root: Path, scenarios: list[str]) -> None:
         world_size=world_size,
         timeout=timedelta(seconds=TIMEOUT_S),
     )
-    for name in scenarios:
-        print(json.dumps([name, globals()[name](rank, root / f"{name}-{world_size}")]), flush=True)
+    for scenario in scenarios:
+        name, *words = scenario.split(",")
+        outcome = globals()[name](rank, root / f"{name}-{world_size}", *words)
+        print(json.dumps([scenario, outcome]), flush=True)
         dist.barrier()
     dist.destroy_process_group()
 

@@ -78,7 +78,7 @@ def test_an_interrupt_before_anything_was_started(command, said, monkeypatch, ca
         (["train.py"], "'train.py' is no command; to run a script: undaunted run ..."),
         (["--nproc-per-node", "2"], "to run a script: undaunted run"),
         (["rum"], "did you mean 'run'?"),
-        (["frobnicate"], "choose run, coordinator, report"),
+        (["frobnicate"], "choose run, srun, coordinator, report"),
         (["simulate", "--nodes", "4"], "python -m simulator"),
         (["log-aggregator", "--once"], "log_aggregator of undaunted's package"),
     ],

@@ -1,3 +1,4 @@
+import errno
 import os
 import socket
 import threading
@@ -113,6 +114,18 @@ def test_a_name_that_is_not_known_yet_is_waited_for(build, monkeypatch, code, en
     environ = {"PET_RDZV_ENDPOINT": endpoint, "PET_NNODES": "2"}
     parsed = RUN.parse(["train.py"], environ)
     assert nodes.nodes(parsed, environ, "n1").is_host is None
+
+
+@pytest.mark.parametrize("code", [errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL])
+@pytest.mark.parametrize("endpoint", ["localhost:29400", "192.0.2.7:29400"])
+def test_a_route_that_is_not_there_yet_is_waited_for(build, monkeypatch, code, endpoint):
+    """The name service still has the address of an earlier machine, or the network is not up."""
+
+    def no_route(*_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(address, "own_address", no_route)
+    assert build("--nnodes", "2", "--rdzv-endpoint", endpoint).nodes.address == ""
 
 
 def test_a_name_service_that_does_not_answer_is_waited_for(build, monkeypatch):

@@ -152,7 +152,8 @@ def test_environment(build):
         TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE="${rank}: ",
         SLURMD_NODENAME="n7",
     )
-    assert (config.python, config.local_prefix, config.node) == ("/bin/sh", "${rank}: ", "n7")
+    assert (config.python, config.node) == ("/bin/sh", "n7")
+    assert config.log_line_prefix_template == "${rank}: "
 
 
 def test_number_of_workers_by_device(build, monkeypatch):

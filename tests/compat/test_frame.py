@@ -6,6 +6,7 @@ import ast
 import importlib
 import subprocess
 import sys
+import tomllib
 import warnings
 import zipfile
 from importlib.metadata import distributions
@@ -164,7 +165,6 @@ def test_it_is_installed_and_has_one_version() -> None:
 
 
 def test_scripts_are_those_of_undaunted() -> None:
-    tomllib = pytest.importorskip("tomllib", reason="Python 3.11")
     ours = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["scripts"]
     undaunteds = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["scripts"]
     assert ours == {

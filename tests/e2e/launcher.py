@@ -14,7 +14,7 @@ import textwrap
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.ports import free_ports
 from undaunted.base import process
@@ -127,6 +127,14 @@ class Launcher:
         for line in self.process.stdout:
             self._lines.put(line.rstrip("\n"))
         self._lines.put(None)
+
+
+def explained(run_dir: Path) -> dict[str, Any]:
+    """What `undaunted explain` concludes."""
+    command = [sys.executable, "-m", "undaunted.cli.main", "explain", "--json", str(run_dir)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    said: dict[str, Any] = json.loads(done.stdout)["conclusion"]
+    return said
 
 
 @contextlib.contextmanager

@@ -255,3 +255,37 @@ def test_a_job_whose_last_checkpoint_is_lost_says_so(tmp_path: Path, code: str, 
         assert launcher.finish() == (75 if code == "75" else 1), launcher.text
         verdict = "" if code == "75" else r"\[undaunted\] .*failed.*"
         launcher.wait_for(f"{verdict}the last checkpoint was not saved")
+
+
+# In each round the state has something else besides that cannot be saved, at the same step.
+UNSAVABLE = """
+    import os, sys
+    import torch.distributed as dist
+    import undaunted
+    from undaunted.checkpointing import Checkpointer
+
+    class Mine:
+        pass
+
+    dist.init_process_group("gloo")
+    with Checkpointer("checkpoints", timeout=60) as checkpoints:
+        value = Mine() if sys.argv[1] == "type" else dist.get_rank()
+        state = {"value": value}
+        if sys.argv[2] == "steps":
+            undaunted.step(4)
+            undaunted.step(5)
+        checkpoints.save(5, state)
+        checkpoints.wait()
+"""
+
+
+@pytest.mark.parametrize("steps", ["steps", "none"])
+@pytest.mark.parametrize("what", ["type", "differs"])
+def test_a_state_that_cannot_be_saved_does_not_use_up_the_restarts(
+    what: str, steps: str, tmp_path: Path
+) -> None:
+    args = (what, steps)
+    with launched(tmp_path, UNSAVABLE, *TWO, "--max-restarts", "9", args=args) as launcher:
+        assert launcher.finish() == 93, launcher.text
+        launcher.wait_for("failed: .*StateError: .*value")
+        launcher.wait_for("no restart, 2 restarts: the state cannot be saved: 3 times")

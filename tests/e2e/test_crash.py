@@ -37,6 +37,14 @@ KINDS = {
         "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30)); x = bytearray(1 << 32)",
         r"rank 1 .*MemoryError",
     ),
+    "descriptors": (
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40)); x = [*map(open, [os.devnull] * 40)]",
+        r"rank 1 .*Too many open files",
+    ),
+    "no imports": (
+        "sys.path.clear(); sys.meta_path.clear(); raise ValueError('bad batch 17')",
+        r"rank 1 .*ValueError: bad batch 17",
+    ),
 }
 
 

@@ -13,11 +13,19 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.launcher import DEADLINE_S, Launcher, alive, launched, wait_until_gone
+from tests.e2e.launcher import (
+    DEADLINE_S,
+    Launcher,
+    alive,
+    explained,
+    launched,
+    wait_until_gone,
+)
 from tests.ports import free_ports
 from undaunted.base import process
 
@@ -227,6 +235,49 @@ def test_under_nohup_a_hangup_does_nothing(tmp_path: Path) -> None:
         assert launcher.returncode == 0
 
 
+def test_an_interrupt_that_was_ignored_from_the_start_does_nothing(tmp_path: Path) -> None:
+    """As a script's `undaunted run ... &`: the shell has it ignore Ctrl-C."""
+    (tmp_path / "train.py").write_text("import time\nprint('ready', flush=True)\ntime.sleep(600)")
+    command = f'trap "" INT; exec {sys.executable} -m undaunted.cli.main run --run-dir run train.py'
+    with subprocess.Popen(
+        ["sh", "-c", command],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as launcher:
+        assert launcher.stdout is not None
+        while launcher.stdout.readline() != "ready\n":
+            assert launcher.poll() is None
+        for pid in (launcher.pid, *process.descendants(launcher.pid)[:1]):
+            os.kill(pid, signal.SIGINT)
+        launcher.terminate()
+        text, _ = launcher.communicate(timeout=DEADLINE_S)
+        assert launcher.returncode == 75
+    assert "received SIGTERM" in text
+    assert "SIGINT" not in text
+    assert "Ctrl-C" not in text
+
+
+def test_interrupts_while_the_launcher_ends_leave_its_exit_code(tmp_path: Path) -> None:
+    script = """
+        import signal, sys, threading
+        signal.signal(signal.SIGINT, lambda *_: sys.exit(3))
+        print("ready", flush=True)
+        threading.Event().wait(600)
+    """
+    with launched(tmp_path, script, "--nproc-per-node", "1") as launcher:
+        launcher.wait_for("ready")
+        until = time.monotonic() + DEADLINE_S
+        while launcher.process.poll() is None and time.monotonic() < until:
+            launcher.process.send_signal(signal.SIGINT)
+            time.sleep(0.001)
+        assert launcher.finish() == 75, launcher.text
+    assert "Traceback" not in launcher.text
+    assert "before any rank" not in launcher.text
+
+
 def test_ranks_that_end_well_after_a_signal_have_finished(tmp_path: Path) -> None:
     script = """
         import signal, sys, threading
@@ -278,6 +329,32 @@ def test_a_signal_that_comes_twice_is_one(tmp_path: Path, number: signal.Signals
         launcher.process.send_signal(number)
         assert launcher.finish() == 75, launcher.text
         assert launcher.text.count("told") == launcher.text.count("saved") == 1
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_ranks_that_save_at_a_signal_of_their_own_are_not_ended_by_the_first_that_has(
+    tmp_path: Path, everywhere: bool
+) -> None:
+    script = """
+        import os, signal, sys, time
+        rank, asked = int(os.environ["RANK"]), []
+        signal.signal(signal.SIGUSR1, lambda *_: asked.append(1))
+        print(f"ready {os.getpid()}", flush=True)
+        while not asked:
+            time.sleep(0.01)
+        time.sleep(4 * rank)  # a large file
+        open(f"saved-{rank}", "w").close()
+        sys.exit(1)
+    """
+    with launched(tmp_path, script, "--nproc-per-node", "2") as launcher:
+        ranks = [int(launcher.wait_for_next(r"ready (\d+)")[1]) for _ in range(2)]
+        others = [launcher.agent_pid, *ranks] if everywhere else []
+        for pid in (launcher.process.pid, *others):
+            os.kill(pid, signal.SIGUSR1)
+        assert launcher.finish() == 1, launcher.text
+        ends = {end["rank"]: end.get("exit_code") for end in launcher.events("rank_exited")}
+    assert sorted(path.name for path in tmp_path.glob("saved-*")) == ["saved-0", "saved-1"]
+    assert ends == {0: 1, 1: 1}
 
 
 # What a rank does with SIGUSR1: "handles" saves and goes on.
@@ -635,7 +712,14 @@ def test_a_reader_of_our_output_that_goes_costs_no_restart(tmp_path: Path, both:
     files = list((tmp_path / "run").glob("logs/attempt_1/*/stdout.log"))
     assert files
     assert all("line 10\n" in file.read_text() for file in files)
-    assert both or (tmp_path / "stderr").read_text().count("nobody reads standard output") == 1
+    if not both:
+        said = (tmp_path / "stderr").read_text()
+        assert said.count("nobody reads standard output of the launcher any more") == 1
+        assert re.search(r"restart to write to files: \d+ ranks? running again", said)
+        assert "finished, 1 restart to write to files" in said
+        assert "on request" not in said
+    why = explained(tmp_path / "run")
+    assert (why["cause"], why["ranks"], why["action"]) == ("output_unread", [], "restart")
 
 
 # Writes a second after its rank's end, as loggers do that upload what they have; in a session of
@@ -686,6 +770,56 @@ def test_a_helper_in_a_session_of_its_own_may_work_on_after_its_rank(
             f"written-{number}" for number in range(rounds)
         ]
         assert not alive(pid)
+
+
+@pytest.mark.parametrize("session", [False, True])
+def test_a_rank_with_a_helper_may_raise_when_its_peer_is_gone(
+    tmp_path: Path, session: bool
+) -> None:
+    """As wandb: it writes the end of its file only if its rank says so as the interpreter ends."""
+    script = """
+        import atexit, contextlib, os, signal, socket, subprocess, sys, time
+        from undaunted.training import Session
+        logger = '''
+        import sys
+        print("up", flush=True)
+        if sys.stdin.read() == "end":
+            open("written", "w").close()
+        '''
+        def finish():
+            time.sleep(0.7)  # it has much to write
+            helper.communicate("end")
+        with Session() if sys.argv[1] == "True" else contextlib.nullcontext():
+            if os.environ["TORCHELASTIC_RESTART_COUNT"] == "1":
+                sys.exit()
+            with socket.socket(socket.AF_UNIX) as peer:
+                if os.environ["RANK"] == "1":
+                    while peer.connect_ex("socket"):
+                        time.sleep(0.01)
+                    peer.recv(1)
+                    if os.fork() == 0:
+                        time.sleep(600)  # a loader's worker, which holds the connection as well
+                    os.kill(os.getpid(), signal.SIGKILL)
+                helper = subprocess.Popen([sys.executable, "-c", logger], text=True,
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+                helper.stdout.readline()
+                atexit.register(finish)
+                peer.bind("socket")
+                peer.listen()
+                with peer.accept()[0] as other:
+                    other.send(b"x")
+                    other.recv(1)
+                    time.sleep(0.2)  # the rest of its step
+                    raise RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer")
+    """
+    options = ("--nproc-per-node", "2", "--max-restarts", "1")
+    with launched(tmp_path, script, *options, args=(str(session),)) as launcher:
+        assert launcher.finish() == 0, launcher.text
+        ends = {end["rank"]: end for end in launcher.events("rank_exited") if end["round"] == 0}
+        (verdict,) = launcher.events("verdict")
+    assert (tmp_path / "written").exists()
+    assert (ends[0].get("signal"), ends[0]["exit_code"]) == (None, 1)
+    assert verdict["rank"] == 1
 
 
 def test_a_helper_that_does_not_end_is_ended_with_the_job(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.launcher import DEADLINE_S, launched
+from tests.e2e.launcher import DEADLINE_S, explained, launched
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,6 +97,17 @@ UNEQUAL = """
 """
 
 
+def test_a_rank_that_ends_early_is_named_before_a_limit_is_passed(tmp_path: Path) -> None:
+    with launched(tmp_path, UNEQUAL, "--nproc-per-node", "3", "--node-name", "a") as launcher:
+        told = r"rank 1 .*ended with 0 at iteration 5; ranks 0,2 wait for it.*nothing is stopped"
+        launcher.wait_for(told)
+        launcher.process.send_signal(signal.SIGTERM)
+        assert launcher.finish() == 75, launcher.text
+        (event,) = launcher.events("rank_silent")
+        assert event["rank"] == 0
+        assert "wait_for_all" in (tmp_path / str(event["path"])).read_text()
+
+
 def test_a_rank_that_ends_early_is_named_by_all_who_tell(tmp_path: Path) -> None:
     options = ("--nproc-per-node", "3", "--node-name", "a", "--ft-rank-heartbeat-timeout", "3")
     with launched(tmp_path, UNEQUAL, *options) as launcher:
@@ -112,8 +123,9 @@ def test_a_rank_that_ends_early_is_named_by_all_who_tell(tmp_path: Path) -> None
             for word in ("conclusion:", "advice:")
         )
         assert "rank 1 on node a: ranks end at different iterations" in conclusion
-        assert "stop: " in advice
+        assert advice.startswith("advice: restart: ")  # once proves nothing
         assert "unequal work" in advice
+        assert advice.endswith("at iteration 5; 3 times would mean: stop")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -312,3 +324,5 @@ def test_ranks_that_wait_to_print_are_not_blamed(tmp_path: Path) -> None:
     assert "nobody reads standard output of the launcher" in said
     assert "-t 3" in said
     assert "hangs" not in said.partition("failed:")[0]
+    why = explained(tmp_path / "run")
+    assert (why["cause"], why["ranks"], why["action"]) == ("output_unread", [], "restart")

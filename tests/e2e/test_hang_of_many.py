@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.e2e.launcher import nodes_of_a_job
+from tests.e2e.launcher import explained, nodes_of_a_job
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,6 +75,32 @@ def test_one_verdict_for_the_job(tmp_path: Path, kind: str) -> None:
         assert re.search(r"\d ranks on nodes one and two wait for it in all_reduce", told[0])
         assert re.search(r"recorded: ranks? [\d,-]+ waits? in all_reduce .*number 6 of", told[0])
         assert ("its interpreter does not answer" in told[0]) is (kind == "GIL held")
+
+
+UNEQUAL = """
+    import os, torch, torch.distributed as dist, undaunted
+    dist.init_process_group("gloo")
+    for step in range(8):
+        undaunted.step(step)
+        if step == 5 and dist.get_rank() == dist.get_world_size() - 1:
+            os._exit(0)
+        dist.all_reduce(torch.ones(1))
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_rank_that_left_is_named_where_ranks_of_other_nodes_failed(
+    tmp_path: Path, ranks: int
+) -> None:
+    options = ("--nnodes", "2", "--nproc-per-node", str(ranks), "--max-restarts", "0")
+    with nodes_of_a_job(tmp_path, UNEQUAL, *options) as start:
+        launchers = [start("one", "is_host=1"), start("two", "is_host=0")]
+        assert [each.finish() for each in launchers] == [1, 1], launchers[0].text
+    left = 2 * ranks - 1
+    assert re.search(rf"first cause .*rank {left} .*had ended with 0", launchers[0].text)
+    why = explained(tmp_path / "run")
+    assert (why["cause"], why["ranks"]) == ("unequal_work", [left])
+    assert "3 times would mean: stop" in why["reason"]
 
 
 IN_PROCESS = """

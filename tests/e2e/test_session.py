@@ -181,6 +181,35 @@ def test_ranks_that_do_not_ask_get_the_signal(tmp_path: Path) -> None:
     assert "told by a signal" in launcher.text
 
 
+def test_a_rank_that_comes_to_its_session_when_another_one_has_stopped_saves_too(
+    tmp_path: Path,
+) -> None:
+    script = """
+        import os, sys, time
+        from pathlib import Path
+        from undaunted.training import Session, StopReason
+        rank, first = int(os.environ["RANK"]), Path("pid")
+        def first_has_ended():
+            return first.exists() and not Path("/proc", first.read_text()).exists()
+        while rank and not first_has_ended():
+            time.sleep(0.01)
+        time.sleep(0.5 * rank)  # its imports take longer
+        with Session(save=lambda i: print(f"rank {rank} saves {i}", flush=True)) as session:
+            with session.step(0):
+                pass
+            if rank == 0:
+                first.with_suffix(".new").write_text(str(os.getpid()))
+                first.with_suffix(".new").rename(first)
+            session.stop_here(StopReason.REQUESTED, 0, rank=rank)
+        sys.exit(session.exit_code)
+    """
+    with launched(tmp_path, script, "--nproc-per-node", "2") as launcher:
+        assert launcher.finish() == 75, launcher.text
+        ends = {end["rank"]: end.get("signal") for end in launcher.events("rank_exited")}
+    assert launcher.text.count("saves 0") == 2
+    assert ends == {0: None, 1: None}
+
+
 @pytest.mark.torch
 def test_under_torchrun(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
@@ -197,6 +226,51 @@ def test_under_torchrun(tmp_path: Path) -> None:
     assert ended.stdout.count(f"saves {iteration}") == 2
 
 
+# Rank 1 fails before its first step of iteration 0, so that rank 0 has begun one session more.
+RESTARTED = """
+    import os, signal
+    import torch.distributed as dist
+    from undaunted.inprocess import CallWrapper, Wrapper
+    from undaunted.training import Session
+
+    rank = int(os.environ["RANK"])
+
+    @Wrapper()
+    def train(call: CallWrapper = None):
+        dist.init_process_group("gloo")
+        with Session() as session:
+            if call.iteration == 0 and rank == 1:
+                dist.barrier()
+                raise RuntimeError("the state cannot be loaded")
+            for step in range(10**6):
+                with session.step(step):
+                    pass
+                dist.barrier()
+                if call.iteration == 1 and rank == 0 and step == 3:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                if session.should_stop(step):
+                    os.write(1, f"rank {rank} stops after {step}\\n".encode())
+                    break
+        dist.destroy_process_group()
+
+    train()
+"""
+
+
+@pytest.mark.torch
+def test_after_a_restart_inside_the_process_under_torchrun(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(textwrap.dedent(RESTARTED))
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"]
+    env = {**os.environ, "MASTER_PORT": str(free_ports(1)), "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False
+    )
+    said = stops(ended.stdout)
+    assert len(said) == 2, ended.stderr
+    assert len(set(said)) == 1
+
+
 def test_alone(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text(textwrap.dedent(SCRIPT))
@@ -210,7 +284,8 @@ def test_alone(tmp_path: Path) -> None:
     assert "saves 5" in ended.stdout
 
 
-# Rank 1 finds that its result may be wrong; the others learn it by a file, as by a collective.
+# Rank 1 finds that its result may be wrong; the others learn it by a file, as by a collective, in
+# which all take part.
 SUSPICIOUS = """
     import os, sys, time
     from pathlib import Path
@@ -223,7 +298,11 @@ SUSPICIOUS = """
         print(f"rank {rank} is on slot {slot}", flush=True)
         with session.step(0):
             pass
-        verdict = Path("verdict-" + os.environ["TORCHELASTIC_RESTART_COUNT"])
+        attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+        Path(f"begun-{attempt}-{rank}").touch()
+        while len(list(Path().glob(f"begun-{attempt}-*"))) < int(os.environ["WORLD_SIZE"]):
+            time.sleep(0.01)
+        verdict = Path(f"verdict-{attempt}")
         if rank == 1:
             verdict.with_suffix(".new").write_text("bad" if slot in bad else "good")
             verdict.with_suffix(".new").rename(verdict)

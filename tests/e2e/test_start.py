@@ -148,11 +148,22 @@ def other_python(folder: Path, content: str) -> str:
     return str(path)
 
 
+# As wrappers in Python do, such as that of conda.
+CLOSES = """exec {python} -c '
+import subprocess, sys
+sys.exit(subprocess.run([sys.executable, *sys.argv[1:]]).returncode)' "$@"
+"""
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
         ('exec {python} -S -E "$@"', ("msgspec", "pip install")),
-        ("echo undaunted asks: 3 8 1", ("Python 3.8", "3.11")),
+        ("echo undaunted asks: 3 8 1 1", ("Python 3.8", "3.11")),
+        (
+            CLOSES,
+            ("closes the descriptors", "close_fds"),
+        ),
         ("echo hello; echo cannot load the image >&2; exit 7", ("7", "cannot load the image")),
     ],
 )
@@ -189,14 +200,16 @@ def test_an_interpreter_that_starts_python_as_its_child(
     assert launcher.text.count("in round 1") == 2
 
 
-def test_a_script_that_can_be_read_only_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("script", ["script", "-"])
+def test_a_script_that_can_be_read_only_once(tmp_path: Path, script: str) -> None:
     os.mkfifo(tmp_path / "script")
-    launcher = Launcher(["--run-dir", "run", "script"], tmp_path)
+    launcher = Launcher(["--run-dir", "run", script], tmp_path)
     try:
         assert launcher.finish() == 2
     finally:
         launcher.close()
-    assert "pipe" in launcher.seen[0]
+    assert "only once" in launcher.seen[0]
+    assert "write it to a file" in launcher.seen[0]
     assert not launcher.run_dir.exists()
 
 
@@ -291,6 +304,7 @@ SURROUNDINGS = {
     "development mode": "export PYTHONDEVMODE=1",
     "no byte code": "export PYTHONDONTWRITEBYTECODE=1",
     "warnings that are errors": "export PYTHONWARNINGS=error",
+    "warnings of encodings": "export PYTHONWARNINGS=error PYTHONWARNDEFAULTENCODING=1",
     "another encoding": "export PYTHONIOENCODING=latin-1",
     "ignored signals": "trap '' CHLD INT TERM HUP PIPE",
     "a proxy that leads nowhere": "export http_proxy=http://127.0.0.1:9 all_proxy=$http_proxy",

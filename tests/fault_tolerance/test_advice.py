@@ -67,6 +67,12 @@ def last(*attempts: Attempt, history: bytes = b"") -> Advised:
     return advice.advised
 
 
+@pytest.mark.parametrize("cause", ["output_unread", "unequal_work"])
+def test_a_rank_that_failed_for_another_one_is_not_blamed(cause: str) -> None:
+    advised = last(failed(found("BrokenPipeError: [Errno 32] Broken pipe", cause=cause)))
+    assert (advised.cause, advised.ranks) == (cause, ())
+
+
 ERROR = found("ValueError: bad batch 17")
 EVERYWHERE = failed(ERROR, ERROR, ERROR)
 

@@ -42,6 +42,9 @@ def fail_on(rank):
 
 def leave():
     sys.exit(0)
+
+def has(module):
+    return module in sys.modules
 """
 
 
@@ -117,6 +120,22 @@ def test_function_returns_by_rank_after_a_restart(functions: Any) -> None:
         1: {"rank": 1, "sum": 11, "loss": 1.5},
     }
     assert Path("logs/one/attempt_1/1/stdout.log").read_text() == "rank 1 adds\n"
+
+
+@pytest.mark.e2e
+@pytest.mark.torch
+@pytest.mark.parametrize("brings", ["", "numpy"])
+def test_torch_is_there_before_the_function_is_called(
+    functions: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, brings: str
+) -> None:
+    """Not where the caller's sys.path has another package that torch would have imported."""
+    pytest.importorskip("torch")
+    (tmp_path / "alt").mkdir()
+    if brings:
+        (tmp_path / f"alt/{brings}.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path / "alt"))
+    found = elastic_launch(config(worker_start="warm"), functions.has)("torch")
+    assert found == dict.fromkeys((0, 1), not brings)
 
 
 @pytest.mark.e2e

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from undaunted.attribution import hang
 from undaunted.attribution.hang import Seen, Standing
@@ -69,6 +70,14 @@ def test_ranks_of_a_node_that_has_finished_are_what_the_others_wait_for() -> Non
     busy = ruling.encode([waits(0, "a"), hangs(1, "a")])
     found = ruling.rule(Case(3, case({}, "a").places, {"a": busy}, finished))
     assert (found.node, found.ranks) == ("a", (1,))
+
+
+def test_ranks_that_nobody_reads_are_not_to_blame() -> None:
+    prints = replace(hangs(3, "b"), prints="standard output")
+    known = {"a": ruling.encode([waits(0, "a"), waits(1, "a")])}
+    found = ruling.rule(case({**known, "b": ruling.encode([waits(2, "b"), prints])}))
+    assert (found.cause, found.ranks, found.victims) == ("output_unread", (), ())
+    assert "nobody reads standard output" in found.line
 
 
 def test_a_node_speaks_for_its_own_ranks_only() -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 ALL_S = 460.0  # for all rows together
 NO_GPU = 3
 _PROBE_S = 120.0
+_SHOWN = 6000  # characters of what a bad row has printed
 _PROBE = """
 import json, torch
 there = torch.cuda.is_available()
@@ -85,12 +86,16 @@ def run_row(row: Row, command: Sequence[str], limit_s: float) -> Result:
             )
             ended = _wait(process, limit_s)
         took = round(time.monotonic() - began, 1)
-        if not ended:
-            return Result(row.name, "no end", took, f"ended after {limit_s:.0f} s; {_end(output)}")
+        result = Result(row.name, "failed", took, f"exit {process.returncode}; {_end(output)}")
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
             told = json.loads(answer.read_text())
-            return Result(row.name, told["status"], took, told["detail"])
-        return Result(row.name, "failed", took, f"exit {process.returncode}; {_end(output)}")
+            result = Result(row.name, told["status"], took, told["detail"])
+        if not ended:
+            detail = f"ended after {limit_s:.0f} s; {_end(output)}"
+            result = Result(row.name, "no end", took, detail)
+        if result.is_bad:
+            print(output.read_text(errors="replace")[-_SHOWN:], file=sys.stderr)
+        return result
 
 
 def _wait(process: subprocess.Popen[bytes], limit_s: float) -> bool:

@@ -17,7 +17,7 @@ from tests.gpu import training_rows
 from tests.gpu.row import NotShown, Row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 _RUN_S = 80.0  # for one `undaunted run`
 _MIB = 1 << 20
@@ -132,7 +132,12 @@ def numa(_folder: Path) -> str:
 
 
 def run(
-    folder: Path, script: str, *options: str, code: int = 0, **env: str
+    folder: Path,
+    script: str,
+    *options: str,
+    code: int = 0,
+    arguments: Sequence[str] = (),
+    **env: str,
 ) -> list[dict[str, Any]]:
     """Run a script with `undaunted run`; return the events of its journal.
 
@@ -142,7 +147,7 @@ def run(
     (folder / "train.py").write_text(textwrap.dedent(script))
     command = [sys.executable, "-m", "undaunted.cli.main", "run", "--run-dir", "run", *options]
     done = subprocess.run(
-        [*command, "train.py"],
+        [*command, "train.py", *arguments],
         cwd=folder,
         env={**os.environ, **env},
         stdin=subprocess.DEVNULL,
@@ -218,7 +223,9 @@ def blocked_stream(folder: Path) -> str:
     (verdict,) = _of(events, "verdict")
     seen = (verdict["kind"], verdict["rank"], verdict["iteration"])
     assert seen == ("hang", 0, 5), verdict
-    assert "wait_for_the_gpu" in verdict["line"], verdict["line"]
+    assert "device synchronization" in verdict["line"], verdict["line"]
+    (stacks,) = (folder / "run").glob("stacks-*.txt")
+    assert "wait_for_the_gpu" in stacks.read_text(), stacks.read_text()
     return str(verdict["line"])
 
 
@@ -435,6 +442,11 @@ def session_stops(folder: Path) -> str:
     return training_rows.stops(folder, "cuda", run, torch.cuda.device_count())
 
 
+def job(folder: Path) -> str:
+    """A GPT of 320 M parameters that is killed comes to the parameters of one that was not."""
+    return training_rows.job(folder, "cuda", run, width=1024, layers=24)
+
+
 def _on_cuda(check: Callable[[str], str]) -> Callable[[Path], str]:
     return lambda _folder: check("cuda")
 
@@ -463,6 +475,7 @@ ROWS = (
     Row("digests", "digests of CUDA tensors", digests),
     Row("recordings", "what NCCL's recorder holds is read", recordings),
     Row("session-stops", "ranks with NCCL stop together", session_stops, 90.0),
+    Row("job", "a killed job comes to the same parameters", job, 170.0),
     Row("generators", "random numbers come again", _on_cuda(training_rows.generators)),
     Row("second-opinion", "a flipped bit is found odd", _on_cuda(training_rows.second_opinion)),
     Row("replay", "steps that run twice", _on_cuda(training_rows.replay)),

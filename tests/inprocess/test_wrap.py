@@ -173,6 +173,19 @@ def test_a_fault_without_hang_protection(guard: FakeGuard) -> None:
     assert call(train, None) == 1
 
 
+def test_a_fault_within_the_switch_of_hang_protection(guard: FakeGuard) -> None:
+    """The interruption comes when it is off already, and nothing says so yet to the function."""
+
+    def train(wrapper: CallWrapper) -> tuple[int, int]:
+        if wrapper.iteration == 0:
+            wrapper.disable_hang_protection().acquire()
+            guard.stop(0, 0)
+            time.sleep(60)
+        return wrapper.iteration, guard.read_page().unguarded
+
+    assert call(train, None) == (1, 0)
+
+
 def test_torch_must_not_be_initialized(guard: FakeGuard, monkeypatch: pytest.MonkeyPatch) -> None:
     dist = pytest.importorskip("torch.distributed")
     monkeypatch.setattr(dist, "is_initialized", lambda: True)

@@ -453,6 +453,8 @@ def _left_behind(run: Run, private: bool) -> list[str]:
     harmless = TEMPORARY
     if run.fault == "node-lost":
         harmless += ("undaunted-errors-",)  # a node that is off leaves what it had
+    if run.fault == "disk-full":
+        harmless += ("tmp",)  # fsspec, with which Lightning saves, leaves what it could not move
     for place in ("tmp", "home"):
         names = [entry.name for entry in (run.folder / place).iterdir()]
         left += [f"{place}/{name}" for name in names if not any(t in name for t in harmless)]

@@ -172,6 +172,7 @@ JOBS = {
         steps=24,
         save_every=6,
         faults=(*_CRASHES, "sigterm", "sigterm-all", "disk-full"),
+        disk_mb=800,  # for four checkpoints of 135 MB, which are all kept
         inexact="Lightning goes on with other numbers in the middle of an epoch.",
         why="Its hangs are those of any program with a Session.",
     ),

@@ -45,3 +45,9 @@ def test_a_writable_descriptor_ends_the_wait(growth):
     assert time.monotonic() - began < 30
     os.close(reading)
     os.close(writing)
+
+
+def test_one_of_several_closes_it():
+    growth = Growth()
+    assert [growth.close(), growth.close()] == [True, False]
+    growth.wake()  # nobody waits any more

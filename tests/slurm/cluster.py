@@ -37,6 +37,7 @@ PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "sallo
 
 CONFIG = """\
 ClusterName=undaunted
+FirstJobId={port}
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={port}
 SlurmctldPidFile={dir}/slurmctld.pid

@@ -96,7 +96,7 @@ def test_close_does_not_wait_for_others(port):
 def test_an_environment_without_all(missing):
     environ = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
     assert (
-        OverStore.by_environment({**environ, missing: "x"} if "ADDR" not in missing else {}, 0)
+        OverStore.by_environment({**environ, missing: "x"} if "ADDR" not in missing else {}, "0")
         is None
     )
 

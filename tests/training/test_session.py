@@ -415,6 +415,7 @@ def test_ranks_that_know_by_themselves_stop_without_asking() -> None:
         assert session.should_stop(7)
     assert (peers.wanted, peers.about, peers.left) == ([StopReason.SUSPECT], 3, True)
     assert peers.told_s > 0, "the launcher has to know it before the rank has ended"
+    assert peers.asked == [], "what it has said is not taken back"
     assert session.stop == Stop(StopReason.SUSPECT, 6, "the loss is 1e30")
     assert (session.exit_code, saved) == (16, [6])
 

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from undaunted.attribution.findings import CAUSES, SURE, UNEQUAL, Action, Finding, worst_first
+from undaunted.attribution.findings import (
+    CAUSES,
+    SURE,
+    UNEQUAL,
+    UNSAVED,
+    Action,
+    Finding,
+    worst_first,
+)
 from undaunted.base.text import one_line
 
 if TYPE_CHECKING:
@@ -225,7 +233,7 @@ def _weigh(history: History, failure: Failure, root: Finding, about: Round) -> t
         return _exclude(history, failure, what, known.after, about)
     if about.hung and root.cause != UNEQUAL:
         return "restart", f"{what}; after a hang no job is stopped"
-    if not about.progress_known:
+    if not about.progress_known and root.cause != UNSAVED:
         return "restart", f"{what}; how far the job came is not known"
     if root.cause == "program_error" and _may_pass(root.quote):
         return "restart", f"{what}, which may have its reason elsewhere"
@@ -237,7 +245,8 @@ def _weigh(history: History, failure: Failure, root: Finding, about: Round) -> t
         else f"at iteration {about.iteration}"
     )
     # It may be the node after all: what happens without it will show, where it can be spared.
-    there = _always_one_node(same) and len(failure.nodes) <= about.spare
+    elsewhere = root.cause != UNSAVED and _always_one_node(same)
+    there = elsewhere and len(failure.nodes) <= about.spare
     if times < known.after:
         then = "exclude" if there else "stop"
         return "restart", f"{what}, {_seen(times)} {at}; {known.after} times would mean: {then}"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.attribution.communication import WAITS_FOR_LOADER, activity_of, waiting_in
 from undaunted.attribution.stacks import Frame, innermost_user_frame, parse_last_dump
+from undaunted.base import process
 from undaunted.base.text import format_duration, printable
 from undaunted.progress.learning import distribution
 from undaunted.progress.snapshot import Phase
@@ -28,7 +29,6 @@ STATES = {
     "X": "ended",
     "": "ended",
 }
-_ENDED = ("Z", "X", "")
 STOPPED = ("T", "t")
 _LIMIT_IN_SECONDS_BELOW = 120
 LEAVING = "leaving (interpreter shutdown)"
@@ -65,7 +65,7 @@ class RankEvidence:
     @property
     def ended(self) -> bool:
         """The process does not exist any more."""
-        return self.state in _ENDED
+        return self.state in process.ENDED
 
     @property
     def stopped(self) -> bool:

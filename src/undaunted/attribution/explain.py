@@ -26,7 +26,8 @@ from undaunted.attribution.findings import (
     worst_first,
 )
 from undaunted.attribution.logs.rules import rules, template
-from undaunted.attribution.verdicts import cause_seen
+from undaunted.attribution.peer_lost import is_of_a_socket
+from undaunted.attribution.verdicts import blames_rank, cause_seen
 from undaunted.base.text import count, format_duration, name_ranks, one_line, printable
 from undaunted.journal import events as e
 from undaunted.journal.job.render import still_runs
@@ -60,6 +61,7 @@ _BROAD = frozenset(
 # What the words of a program's own exception may tell: the launcher says program_error for it, and
 # one failure has one name.
 _OWN_WORDS = frozenset({"data_error", "not_finite"})
+_LAUNCHER_KNOWS = _OWN_WORDS | {"peer_lost"}
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -417,17 +419,22 @@ def _finding(
     """Return who it was, as the launchers know it, without time and quote."""
     if one.failure is None:
         return Finding("preempted") if _is_preempted(job, one) else None
+    said = one.advised
+    if one.failure.kind == "crash" and said is not None and said.cause == UNEQUAL:
+        return Finding(said.cause, tuple(said.ranks), confidence=said.confidence)
     cause, confidence = cause_seen(one.failure.kind, verdict, blamed)
     if cause == "program_error" and verdict is not None and verdict.exception:
         cause = cause_of(verdict.exception)
+        if cause == "peer_lost" and is_of_a_socket(verdict.exception):
+            cause = "program_error"  # raised outside of communication, or it had its cause before
         if cause == "mismatch":
             return Finding(cause, confidence=confidence)  # who gets it need not have called it
-    if cause == UNEQUAL and one.failure.kind == "crash":
-        return Finding(cause, confidence=confidence)  # those that failed are not to blame
+    if not blames_rank(one.failure.kind, cause):
+        return Finding(cause, confidence=confidence)
     nodes = (one.failure.node,) if one.failure.node else ()
     if not cause:
         # The node that failed has a run directory of its own, perhaps: the leader knows more.
-        if (said := one.advised) is None or not said.cause:
+        if said is None or not said.cause:
             return None
         return Finding(said.cause, tuple(said.ranks), nodes, confidence=said.confidence)
     ranks = [one.failure.rank] if one.failure.rank >= 0 else []
@@ -439,12 +446,16 @@ def _finding(
 
 
 def cause_of(exception: str) -> str:
-    """Return the cause that the last line of a traceback means: ``program_error`` if no other."""
+    """Return the cause that the last line of a traceback means: ``program_error`` if no other.
+
+    An exception that means a lost peer has its cause from the launcher, which knows its traceback:
+    others of these words are of the program's own connections.
+    """
     line = exception.splitlines()[0] if exception else ""
     key = template(line.encode())
     numbers = rules().search([key]).get(key, ())
     meaning = rules().meaning(line, 0, numbers, ends_traceback=True) if numbers else None
-    return meaning.cause if meaning and meaning.cause not in _OWN_WORDS else "program_error"
+    return meaning.cause if meaning and meaning.cause not in _LAUNCHER_KNOWS else "program_error"
 
 
 def _did(job: JobSummary, one: JobRound) -> str:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 Scope = Literal["rank", "gpu", "node", "link", "job"]
 Action = Literal["restart", "exclude", "stop"]
 SURE = 0.5  # least confidence of a finding that decides anything
+UNSAVED = "state_not_saved"  # a checkpoint cannot be made of the state
 UNEQUAL = "unequal_work"  # a rank has ended with 0, and the others wait for it
+UNREAD = "output_unread"  # ranks cannot print, as nobody reads what the launcher prints
 LIKELY = 0.65  # up to here it is said to be probable only
 
 
@@ -122,6 +124,13 @@ CAUSES: Mapping[str, Cause] = {
                     1,
                     "shared memory (/dev/shm) is full; docker's --shm-size gives a container more",
                 ),
+                (
+                    UNREAD,
+                    "job",
+                    "restart",
+                    1,
+                    "nobody reads the output of the launcher; -r 3 or -t 3 writes it to files",
+                ),
                 ("disk_full", "node", "exclude", 2, "a disk is full"),
                 ("quota_exceeded", "job", "stop", 3, "a quota of disk space is used up"),
                 ("storage_error", "node", "exclude", 3, "files could not be read or written"),
@@ -131,6 +140,7 @@ CAUSES: Mapping[str, Cause] = {
             _PROGRAM,
             (
                 ("checkpoint_mismatch", "job", "stop", 3, "a checkpoint does not fit the program"),
+                (UNSAVED, "job", "stop", 3, "the state cannot be saved"),
                 ("data_error", "job", "stop", 3, "input data cannot be used"),
                 ("gpu_out_of_memory", "job", "stop", 3, "a GPU ran out of memory"),
                 ("not_finite", "job", "stop", 3, "a loss or gradient is not a finite number"),
@@ -142,7 +152,7 @@ CAUSES: Mapping[str, Cause] = {
                     UNEQUAL,
                     "job",
                     "stop",
-                    1,
+                    3,
                     "ranks end at different iterations: they have unequal work",
                 ),
             ),

@@ -22,7 +22,7 @@ from undaunted.attribution.evidence import (
     state_in_words,
     watch_name,
 )
-from undaunted.attribution.findings import SURE, UNEQUAL
+from undaunted.attribution.findings import SURE, UNEQUAL, UNREAD
 from undaunted.attribution.flight.culprits import analyse
 from undaunted.attribution.flight.recording import NotADumpError, Recording, decode
 from undaunted.base.text import name_ranks, one_line
@@ -107,7 +107,7 @@ class HangVerdict:
         waiting: ranks that wait for them.
         certain: False where the line says "most likely" or that the cause is not known.
         known: False where the line says that the cause is not known.
-        cause: as the recordings have it, its name in `findings.CAUSES`; "" = not known.
+        cause: its name in `findings.CAUSES`; "" = not known.
         line: all of it in one line.
         watch, age_s, limit_s, limit_source, iteration, frame: about the foremost suspect, as in
             the journal's ``verdict`` event. The watch is the one that raised the alarm.
@@ -203,7 +203,7 @@ def judge(seen: Sequence[Seen], *, whole_job: bool = False, stacks: str = "") ->
         finding = _with_recordings(finding, seen)
     if any(each.prints for each in finding.suspects):
         printing = _in_order([each for each in seen if each.prints])
-        finding = replace(finding, suspects=printing, certain=False, known=False)
+        finding = replace(finding, suspects=printing, certain=False, known=False, cause=UNREAD)
     left = [each for each in seen if each.exit_code == 0]
     if left and not finding.suspects[0].prints and _wait_for_left(finding, seen):
         waiting = [each for each in seen if each.standing != Standing.ENDED]

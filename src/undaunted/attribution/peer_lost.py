@@ -55,10 +55,14 @@ def is_peer_lost(kind: str, message: str, traceback: str) -> bool:
         message: its text.
         traceback: as Python prints it, may be empty.
     """
-    python_socket = kind.startswith(("Connection", "BrokenPipe", "Timeout"))
-    if python_socket and not raised_in_communication(traceback):
+    if is_of_a_socket(kind) and not raised_in_communication(traceback):
         return False
     return kind in _DISTRIBUTED_ERRORS or names_lost_peer(message)
+
+
+def is_of_a_socket(kind: str) -> bool:
+    """Whether Python raises such an exception for any connection or pipe, by its class's name."""
+    return kind.startswith(("Connection", "BrokenPipe", "Timeout"))
 
 
 def raised_in_communication(traceback: str) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from undaunted.attribution.findings import UNEQUAL, UNREAD, UNSAVED
 from undaunted.attribution.peer_lost import is_peer_lost
 from undaunted.journal.events import HARD_TIMEOUT
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from undaunted.journal import events as e
 
 GUESSED = 0.4  # confidence of what is most likely
+_UNSAVED = "undaunted.checkpointing.errors.StateError"
 _CRASHES = frozenset({"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGTRAP"})
 
 
@@ -46,9 +48,21 @@ def cause_seen(
             return "killed", 1.0
         return "native_crash" if verdict.signal in _CRASHES else "terminated", 1.0
     name, _, message = verdict.exception.partition(": ")
+    if name.endswith(_UNSAVED):
+        return UNSAVED, 1.0
     if is_peer_lost(name, message, verdict.traceback):
         return "peer_lost", 1.0
     return "program_error", 1.0
+
+
+def blames_rank(kind: str, cause: str) -> bool:
+    """Whether the rank of a verdict is to blame, and not one that left, or who reads its output.
+
+    Args:
+        kind: of the failure.
+        cause: as `cause_seen` returns it.
+    """
+    return cause != UNREAD and (kind, cause) != ("crash", UNEQUAL)
 
 
 def _cause_of_hang(verdict: e.Verdict | None, blamed: e.RoundBlamed | None) -> tuple[str, float]:

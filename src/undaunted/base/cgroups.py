@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 _ROOT = Path("/")
 _DEEPEST = 32
@@ -51,14 +52,20 @@ def own_directories(controller: str, root: Path = _ROOT) -> list[Path]:
 
 def cpu_quota(root: Path = _ROOT) -> int | None:
     """Return how many CPUs' time all our groups allow, rounded up; None = there is no limit."""
-    quotas = [
-        *(_quota(_words(group / "cpu.max")) for group in own_directories("", root)),
-        *(
-            _quota([*_words(group / "cpu.cfs_quota_us"), *_words(group / "cpu.cfs_period_us")])
-            for group in own_directories("cpu", root)
-        ),
+    return min((quota for quota, _ in cpu_use(root)), default=None)
+
+
+def cpu_use(root: Path = _ROOT) -> list[tuple[int, float]]:
+    """Return of each of our groups with a limit how many CPUs it allows, and seconds used."""
+    found = [
+        (_quota(_words(group / "cpu.max")), (keyed(group / "cpu.stat", "usage_usec") or 0) / 1e6)
+        for group in own_directories("", root)
     ]
-    return min((quota for quota in quotas if quota is not None), default=None)
+    for group in own_directories("cpu", root):
+        words = [*_words(group / "cpu.cfs_quota_us"), *_words(group / "cpu.cfs_period_us")]
+        used = _text(group / "cpuacct.usage").strip()
+        found.append((_quota(words), int(used) / 1e9 if used.isdecimal() else 0.0))
+    return [(quota, used_s) for quota, used_s in found if quota is not None]
 
 
 def usable_cpus(root: Path = _ROOT) -> int:
@@ -88,6 +95,40 @@ def _text(path: Path) -> str:
         return ""
 
 
+class MemoryLimit(NamedTuple):
+    """What a group may use of memory, in bytes.
+
+    Attributes:
+        most: its limit.
+        used: of that, without file caches, which can be given up; None = not known.
+        kills: processes that the kernel has killed for want of memory; None = not known.
+    """
+
+    most: int
+    used: int | None
+    kills: int | None
+
+    @property
+    def left(self) -> int:
+        """What may still be used."""
+        return max(0, self.most - (self.used or 0))
+
+
+def memory_limit(root: Path = _ROOT) -> MemoryLimit | None:
+    """Return the limit that leaves least, of our group and of those above it; None = there is none.
+
+    Args:
+        root: see `own_groups`.
+    """
+    found = [
+        limit
+        for controller, names in (("", _V2), ("memory", _V1))
+        for group in own_directories(controller, root)
+        if (limit := _limit(group, names)) is not None
+    ]
+    return min(found, key=lambda limit: (limit.used is None, limit.left), default=None)
+
+
 def memory_left(root: Path = _ROOT) -> int | None:
     """Return how many bytes the limits of our groups leave, None where there is no limit.
 
@@ -96,35 +137,47 @@ def memory_left(root: Path = _ROOT) -> int | None:
     Args:
         root: see `own_groups`.
     """
-    found = [
-        left
-        for controller, most, now, prefix in (
-            ("", "memory.max", "memory.current", ""),
-            ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", _SUM),
-        )
-        for group in own_directories(controller, root)
-        if (left := _left(group / most, group / now, group / "memory.stat", prefix)) is not None
-    ]
-    return min(found) + keyed(root / "proc/meminfo", "SwapFree:", 1024) if found else None
+    limit = memory_limit(root)
+    swap = keyed(root / "proc/meminfo", "SwapFree:", 1024) or 0
+    return None if limit is None or limit.used is None else limit.left + swap
 
 
-def keyed(path: Path, key: str, unit: int = 1) -> int:
-    """Return the number behind a word at the beginning of a line, 0 if there is none."""
+def keyed(path: Path, key: str, unit: int = 1) -> int | None:
+    """Return the number behind a word at the beginning of a line, None if there is none."""
     for line in _text(path).splitlines():
         words = line.split()
         if len(words) > 1 and words[0] == key and words[1].isdecimal():
             return int(words[1]) * unit
-    return 0
+    return None
 
 
-_SUM = "total_"  # version 1 has the numbers of a group, and with those below
+class _Names(NamedTuple):
+    """What the files of one version are called."""
+
+    most: str
+    now: str
+    events: str
+    prefix: str  # version 1 has the numbers of a group, and with those below
+
+
+_V1 = _Names("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.oom_control", "total_")
+_V2 = _Names("memory.max", "memory.current", "memory.events", "")
 _CACHES = ("inactive_file", "active_file")
 _UNLIMITED = 1 << 60  # version 1 writes a number near 2^63
+_MOST_DIGITS = 20
 
 
-def _left(most: Path, now: Path, stat: Path, prefix: str) -> int | None:
-    limit, used = _text(most).strip(), _text(now).strip()
-    if not limit.isdecimal() or not used.isdecimal() or int(limit) >= _UNLIMITED:
+def _limit(group: Path, names: _Names) -> MemoryLimit | None:
+    most, used = _number(group / names.most), _number(group / names.now)
+    if most is None or most >= _UNLIMITED:
         return None
-    caches = sum(keyed(stat, f"{prefix}{cache}") for cache in _CACHES)
-    return max(0, int(limit) - max(0, int(used) - caches))
+    if used is not None:
+        stat = group / "memory.stat"
+        used -= sum(keyed(stat, names.prefix + cache) or 0 for cache in _CACHES)
+        used = max(0, used)
+    return MemoryLimit(most, used, keyed(group / names.events, "oom_kill"))
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path).strip()
+    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None

@@ -58,7 +58,7 @@ async def wait_for(awaitable: Awaitable[T], seconds: float) -> T:
     task waits for ends in the same turn of the loop: a task that goes on after that never ends.
 
     Raises:
-        asyncio.TimeoutError: it takes longer than ``seconds``, and was cancelled.
+        TimeoutError: it takes longer than ``seconds``, and was cancelled.
     """
     import asyncio
 

@@ -1,4 +1,4 @@
-"""Descriptors: over a Unix socket, and where a program closes those that are not its own."""
+"""Descriptors: sent over a Unix socket, and kept from programs that close all they find."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _CUT = socket.MSG_TRUNC | socket.MSG_CTRUNC
 def move_high(fd: int) -> int:
     """Move a descriptor to a number that programs hardly use, close-on-exec; return the number.
 
-    A program that closes descriptors by number, as daemons do, gets the low ones again. Where the
-    limit of descriptors is too low the number stays.
+    A program that closes descriptors by number, as daemons do, gets the low ones again. The number
+    stays where the limit of descriptors is too low.
     """
     lowest = min(_HIGH, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
     try:
@@ -44,7 +44,7 @@ def identity(fd: int, process: int | str = "self") -> str:
     try:
         link = os.readlink(f"/proc/{process}/fd/{fd}")
         if link == EVENTFD:  # all of them have the same inode
-            lines = Path(f"/proc/{process}/fdinfo/{fd}").read_text().splitlines()
+            lines = Path(f"/proc/{process}/fdinfo/{fd}").read_text("utf-8").splitlines()
             return " ".join([link, *(line for line in lines if line.startswith("eventfd-id"))])
         status = Path(f"/proc/{process}/fd/{fd}").stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""A program whose last line has run, and that has failed all the same: its exit code says so.
+"""The exit code of a program that fails after its last line.
 
 An atexit handler cannot change the exit code, but the last step of the interpreter can: it flushes
 the standard streams, and where that fails, the code is 120.
@@ -36,7 +36,7 @@ class _Failing:
         if self._stream is not None:
             self._stream.flush()
         try:
-            sys._getframe(1)  # noqa: SLF001 - of who asks for it
+            sys._getframe(1)  # noqa: SLF001 - of the caller
         except ValueError:  # no code of a program does
             raise RuntimeError(
                 f"the program failed as it ended, so that its exit code is {EXIT_CODE}"

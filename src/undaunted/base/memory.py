@@ -21,7 +21,7 @@ _NR_MEMFD_CREATE_ELSEWHERE = 279
 _F_ADD_SEALS = 1033
 _F_SEAL_SHRINK = 2
 _F_SEAL_GROW = 4
-# Allocated at once; what is smaller than the second is not worth a look at the limits.
+# Allocated at once. A size below the second needs no look at the limits.
 _AT_ONCE = 256 << 20
 _LOOKED_AT = 8 << 20
 # Left to the program, which would be killed at its next allocation.
@@ -109,7 +109,7 @@ def check_room(name: str, size: int) -> None:
         )
     info = Path("/proc/meminfo")
     there = cgroups.keyed(info, "MemAvailable:", 1024)
-    if there and there + cgroups.keyed(info, "SwapFree:", 1024) < needed:
+    if there and there + (cgroups.keyed(info, "SwapFree:", 1024) or 0) < needed:
         raise _no_memory(errno.ENOMEM, name, size, f"this node has {there} left")
 
 

@@ -19,6 +19,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from undaunted.base.signals import NOT_FOR_OURS
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
@@ -29,6 +31,7 @@ _RENICE_S = 3.0
 _RENICE_PAUSE_S = 0.07  # the kernel gives no sign when it allows the next one
 _AUTOGROUP = Path("/proc/self/autogroup")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+ENDED = ("", "Z", "X")  # states of a process that has ended, collected or not
 _PF_EXITING = 0x4  # of the flags in /proc/PID/stat, since Linux 2.6
 # Numbers of system calls newer than Linux 5.0 are the same on every architecture. Some builds of
 # Python lack the wrappers, because they were made on older kernel headers.
@@ -111,7 +114,7 @@ def parse_stat(raw: bytes) -> Stat:
 
 
 def state(pid: int) -> str:
-    """Return the state letter of ``pid``, or "" if there is no such process."""
+    """Return the state letter of ``pid``, or "" if there is no such process; see `ENDED`."""
     stat = read_stat(pid)
     return stat.state if stat is not None else ""
 
@@ -127,7 +130,11 @@ def threads(pid: int) -> list[int]:
 def thread_name(pid: int, thread: int) -> str:
     """Return the name of a thread, "" = it has ended."""
     try:
-        return Path(f"/proc/{pid}/task/{thread}/comm").read_text(errors="replace").rstrip("\n")
+        return (
+            Path(f"/proc/{pid}/task/{thread}/comm")
+            .read_text("utf-8", errors="replace")
+            .rstrip("\n")
+        )
     except OSError:
         return ""
 
@@ -135,7 +142,7 @@ def thread_name(pid: int, thread: int) -> str:
 def name_this_thread(name: str) -> None:
     """Give the calling thread a name that other processes can see, of at most 15 bytes."""
     with contextlib.suppress(OSError):
-        Path("/proc/thread-self/comm").write_text(name)
+        Path("/proc/thread-self/comm").write_text(name, "utf-8")
 
 
 def catches(pid: int, number: int) -> bool:
@@ -167,7 +174,7 @@ def nice_of_session() -> int:
     within its own.
     """
     with contextlib.suppress(OSError, ValueError):
-        return int(_AUTOGROUP.read_text().rpartition(" ")[2])
+        return int(_AUTOGROUP.read_text("utf-8").rpartition(" ")[2])
     return 0
 
 
@@ -179,7 +186,7 @@ def renice_session(nice: int) -> None:
     deadline = time.monotonic() + _RENICE_S
     while True:
         try:
-            _AUTOGROUP.write_text(f"{nice}")
+            _AUTOGROUP.write_text(f"{nice}", "utf-8")
         except BlockingIOError:
             if time.monotonic() < deadline:
                 time.sleep(_RENICE_PAUSE_S)
@@ -245,15 +252,15 @@ def cpu_below_s(pid: int) -> float:
     return ended_s + sum(stat.cpu_s for stat in below)
 
 
-def children() -> set[int]:
-    """Return children of this process, zombies included; quick, but some may be missed.
+def children(pid: int | str = "self") -> set[int]:
+    """Return children of a process, zombies included; quick, but some may be missed.
 
     None is found where the kernel does not tell (CONFIG_PROC_CHILDREN): see `descendants`.
     """
     found: set[int] = set()
     with contextlib.suppress(OSError):  # a thread that has just ended
-        for thread in os.listdir("/proc/self/task"):
-            words = Path(f"/proc/self/task/{thread}/children").read_bytes().split()
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            words = Path(f"/proc/{pid}/task/{thread}/children").read_bytes().split()
             found.update(map(int, words))
     return found
 
@@ -434,12 +441,13 @@ def spawn(
     argv: Sequence[str],
     env: Mapping[str, str],
     pass_fds: Sequence[int],
-    blocked: Sequence[int] = (),
+    blocked: Sequence[int] = NOT_FOR_OURS,
 ) -> int:
     """Start a program in a session of its own and return its pid; the caller waits for it.
 
-    The signal mask is ``blocked``. The dispositions that Python changes, and those of signals that
-    a launcher may handle, are the defaults again.
+    The signal mask is ``blocked``. By default it spares a program of ours the signals that
+    schedulers send to all processes of a job. The dispositions that Python changes, and those of
+    signals that a launcher may handle, are the defaults again.
     Standard streams are inherited, and of all other descriptors those in ``pass_fds`` and those
     that are inheritable anyway.
 

@@ -15,8 +15,9 @@ import os
 import signal
 import struct
 import sys
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from undaunted.base.signals import PROGRAMS_SIGNALS
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 # parent; zeros, which are the default action for rt_sigaction; handlers from before, by signal.
 _PARENT, _BEFORE = 256, 512
 _MOST_PIDS = 60
+_TAKEN_S = 1.0  # a child that has not begun by then is killed
+_LOOK_S = 0.001
 # void handler(int number, siginfo_t *info, void *context)
 #     for pid in data.pids: if pid == info->si_pid: goto hear
 #     if getppid() == data.parent: return
@@ -50,9 +53,10 @@ _CODE = {
 }
 _SA_SIGINFO, _SA_RESTART, _SA_ONSTACK = 0x4, 0x10000000, 0x08000000
 # How programs begin that `multiprocessing`, and the `multiprocess` of `datasets`, execute.
+_PACKAGES = ("multiprocessing", "multiprocess")
 _PROGRAM_LINES = tuple(
     f"from {package}.{module} import "
-    for package in ("multiprocessing", "multiprocess")
+    for package in _PACKAGES
     for module in ("spawn", "forkserver")
 )
 _PROGRAMS = {*map(int, PROGRAMS_SIGNALS)} - {int(signal.SIGXCPU)}  # the kernel sends that one
@@ -159,6 +163,7 @@ class _Process:
 
     def before_fork(self) -> None:
         """Have signals wait until the child has the handler."""
+        self.cover_terminate()
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, self.outlived)
         self._forking[_thread.get_ident()] = (os.getpid(), {*map(int, mask)})
 
@@ -178,6 +183,24 @@ class _Process:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
+    def cover_terminate(self) -> None:
+        """Have `multiprocessing` wait until a child has taken somebody else's signal.
+
+        The kernel keeps one signal of a kind for a process: one that waits hides the parent's.
+        """
+        for package in _PACKAGES:
+            popen = getattr(sys.modules.get(f"{package}.popen_fork"), "Popen", None)
+            if popen is not None and not hasattr(popen._send_signal, "undaunted"):  # noqa: SLF001
+                popen._send_signal = self._surely(popen._send_signal)  # noqa: SLF001
+
+    def _surely(self, send: Callable[[Any, int], None]) -> Callable[[Any, int], None]:
+        def send_surely(child: Any, number: int) -> None:
+            taken = number not in self.outlived or _is_taken(child.pid, number)
+            send(child, number if taken else signal.SIGKILL)
+
+        send_surely.undaunted = True  # type: ignore[attr-defined]
+        return send_surely
+
     def cover_loaders(self) -> None:
         """In a child: stay in front of the handler that torch installs in workers of loaders."""
         module = sys.modules.get(_TORCH)
@@ -191,6 +214,25 @@ class _Process:
 
         install.undaunted = True  # type: ignore[attr-defined]
         setattr(module, _TORCHS, install)
+
+
+def _is_taken(pid: int, number: int) -> bool:
+    """Wait until no such signal waits for a process; False = it does not take it."""
+    deadline = time.monotonic() + _TAKEN_S
+    while waits := _waits(pid, number):
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(_LOOK_S)  # the kernel tells nobody
+    return not waits
+
+
+def _waits(pid: int, number: int) -> bool:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text("ascii", "replace").splitlines()
+    except OSError:
+        return False
+    pending = (int(line.split()[1], 16) for line in lines if line.startswith(("SigPnd", "ShdPnd")))
+    return any(mask >> (number - 1) & 1 for mask in pending)
 
 
 _here: _Process | None = None
@@ -243,6 +285,7 @@ def _shield_executed(here: _Process) -> None:
         new = [first + word if _is_of_multiprocessing(word) else word for word in words]
         if new == [*words]:
             return execute(words, *rest)
+        here.cover_terminate()
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
         try:
             return execute(new, *rest)

@@ -1,4 +1,4 @@
-"""What a launcher needs of the kernel and of Python, and what it finds."""
+"""System calls and functions of Python that a launcher needs: a trial of each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from undaunted.base.memory import open_memfd
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Functions of Python that depend on what it was built with, and their modules. We do without them.
+# Functions that a build of Python may lack, with their modules. We do without them.
 _OPTIONAL = (
     (os, "memfd_create"),
     (os, "pidfd_open"),
@@ -53,8 +53,8 @@ def objection() -> str:
         return ""
     return (
         f"this kernel ({platform.release()}) or its container refuses {', '.join(calls)}\n"
-        "  undaunted cannot do without. Use a newer kernel, or a container runtime whose seccomp "
-        "profile allows it; undaunted doctor shows more"
+        "  undaunted needs these calls. Use a newer kernel, or a container runtime whose seccomp "
+        "profile allows them; undaunted doctor shows more"
     )
 
 

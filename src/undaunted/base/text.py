@@ -72,6 +72,15 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def is_utf8(text: str) -> bool:
+    """Whether a text can be encoded: Python has names of files that cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def printable(text: str) -> str:
     r"""Return ``text`` with everything a terminal might act on written out, as in ``\x1b``.
 

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -134,7 +135,7 @@ def keep_checkpoints(place: Path, run_directory: Path, *, was_there: bool = Fals
 
     Args:
         place: where the checkpoints are.
-        run_directory: of the run.
+        run_directory: of the run. A name that is taken there gets a number.
         was_there: the place was there before all runs, so that each must find it there.
 
     Raises:
@@ -144,9 +145,15 @@ def keep_checkpoints(place: Path, run_directory: Path, *, was_there: bool = Fals
     if place == work or not place.exists():
         return
     for path in place.iterdir():
-        path.rename(work / path.name)
+        path.rename(_free(work / path.name))
     if not was_there:
         place.rmdir()
+
+
+def _free(path: Path) -> Path:
+    """Return this path, or the first with a number behind it that nothing has."""
+    paths = chain([path], (path.with_name(f"{path.name}.{number}") for number in count(2)))
+    return next(each for each in paths if not os.path.lexists(each))
 
 
 def remove_checkpoints(run_directory: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from dataclasses import dataclass, replace
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from undaunted.chaos.plan import Plan, Planned
 
 PLAN_FILE = "plan.yaml"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class ChaosError(Exception):
@@ -131,9 +133,10 @@ class Campaign:
                 f"{error}: it waits for a device or a file system; mend that, then start again"
             ) from None
         except OSError as error:
+            where, is_full = error.filename or self._place.path, error.errno in _FULL
+            remedy = "make room, or name" if is_full else "name"
             raise ChaosError(
-                f"{error.filename or self._place.path}: {error.strerror or error}; make room, or "
-                "name another directory (--dir)"
+                f"{where}: {error.strerror or error}; {remedy} another directory (--dir)"
             ) from None
         finally:
             self._know(

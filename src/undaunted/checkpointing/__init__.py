@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from undaunted.checkpointing.errors import NoCheckpointError as NoCheckpointError
     from undaunted.checkpointing.errors import SaveError as SaveError
     from undaunted.checkpointing.errors import StaleEpochError as StaleEpochError
+    from undaunted.checkpointing.errors import StateError as StateError
     from undaunted.checkpointing.errors import StructureError as StructureError
     from undaunted.checkpointing.errors import WriterError as WriterError
     from undaunted.checkpointing.foreign import load_dcp as load_dcp
@@ -34,6 +35,7 @@ _MODULE_OF = {
     "RandomState": "random_state",
     "SaveError": "errors",
     "StaleEpochError": "errors",
+    "StateError": "errors",
     "StructureError": "errors",
     "WriterError": "errors",
     "load_dcp": "foreign",
@@ -48,6 +50,7 @@ __all__ = [
     "RandomState",
     "SaveError",
     "StaleEpochError",
+    "StateError",
     "StructureError",
     "WriterError",
     "load_dcp",

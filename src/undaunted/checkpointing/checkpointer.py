@@ -26,7 +26,7 @@ from undaunted.checkpointing.agreement.connect import FAREWELL_S, connect
 from undaunted.checkpointing.agreement.messages import Failure
 from undaunted.checkpointing.arguments import ATTEMPTS, check_settings, step_number
 from undaunted.checkpointing.dcp.saving import Saver
-from undaunted.checkpointing.errors import CheckpointError, SaveError
+from undaunted.checkpointing.errors import CheckpointError, SaveError, StateError
 from undaunted.checkpointing.files.places import open_storage
 from undaunted.checkpointing.format.retention import Rule
 from undaunted.checkpointing.keeping.client import ShelfClient
@@ -212,7 +212,8 @@ class Checkpointer:
         try:
             return self._taker.take(step, self._number, planned, slot), None
         except (CheckpointError, OSError) as error:
-            return None, Failure(str(error), getattr(error, "errno", None))
+            kind = "StateError" if isinstance(error, StateError) else "SaveError"
+            return None, Failure(str(error), getattr(error, "errno", None), kind)
 
     def warm_up(self, state_dict: dict[str, Any]) -> None:
         """Allocate the memory of the first save ahead, so that it is no slower than later ones.

@@ -30,6 +30,10 @@ class SaveError(CheckpointError):
         self.errno = errno
 
 
+class StateError(SaveError):
+    """The state cannot be saved as it is, now or after a restart; the message names the entry."""
+
+
 class WriterError(SaveError):
     """The writer process of a rank died, stopped or could not be started."""
 

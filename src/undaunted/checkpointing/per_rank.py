@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed.tensor import DTensor
 
+from undaunted.base.text import name_ranks
 from undaunted.checkpointing.dcp.packed import is_packed
 from undaunted.checkpointing.dcp.stateful import is_stateful
 
@@ -18,17 +19,15 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("undaunted.checkpointing")
 
-# How many ranks a message lists.
+# How many ranges of ranks a message lists.
 _NAMED = 5
-# Larger tensors are entries of their own in a checkpoint, which are filled in place.
+# Each larger tensor is an entry in the checkpoint, and is filled in place.
 _SMALL_BYTES = 64 << 10
-
-
 _DICTS = (dict, OrderedDict)
 
 
 class PerRank:
-    """Each rank's own: saved for each rank, and given back to the rank of the same number.
+    """A value that each rank has for itself; a load gives it to the rank of the same number.
 
     Put one into the state that is saved, around what differs from rank to rank, such as a data
     loader: ``{"model": model, "data": PerRank(loader)}``. A rank that was not there when the
@@ -106,7 +105,7 @@ class PerRank:
     def _tell(self, what: str, name: str, saved: set[str]) -> None:
         numbers = sorted(int(one[5:]) for one in saved if one[5:].isdecimal())
         if name not in saved:
-            of = f"; it has those of {_listed(numbers)}" if numbers else ""
+            of = f"; it has those of {name_ranks(numbers, _NAMED)}" if numbers else ""
             _log.warning(
                 "%s: the checkpoint has no state of %s%s. This rank keeps what it has",
                 *(what, name, of),
@@ -115,7 +114,7 @@ class PerRank:
         if gone and name == "rank 0" and self._rank is None:
             _log.warning(
                 "%s: the states of %s are not loaded, as there are fewer ranks than at the save",
-                *(what, _listed(gone)),
+                *(what, name_ranks(gone, _NAMED)),
             )
 
     def _name(self) -> str:
@@ -132,11 +131,6 @@ def _world_size() -> int:
     if distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_world_size())
     return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def _listed(numbers: list[int]) -> str:
-    more = f" and {len(numbers) - _NAMED} more" if len(numbers) > _NAMED else ""
-    return f"rank{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers[:_NAMED]))}{more}"
 
 
 def _state_of(value: Any) -> Any:

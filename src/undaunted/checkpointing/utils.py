@@ -213,7 +213,7 @@ def _elements(tensor: Any) -> Any:
     if address == 0:
         return id(tensor)
     place = (type(tensor), tensor.device, address, tensor.dtype, tensor.requires_grad)
-    return (*place, tensor.shape, tensor.stride())
+    return (*place, tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg())
 
 
 def _synchronize(memo: dict[Any, Any]) -> None:

@@ -92,7 +92,7 @@ def _add_command(parser: argparse.ArgumentParser, name: str) -> None:
     command: Command[Any] = getattr(import_module(f"undaunted.cli.{module}"), module.upper())
     _add_options(parser, command.options)
     parser.add_argument("--help-all", action="store_true")
-    if name == "chaos":
+    if name in {"chaos", "srun"}:
         from undaunted.cli.options import RUN
 
         _add_options(parser, RUN.options)

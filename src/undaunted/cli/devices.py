@@ -75,7 +75,7 @@ def _names(directory: Path) -> list[str]:
 
 def _pairs(path: Path) -> list[tuple[str, str]]:
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text("utf-8").splitlines()
     except OSError:
         return []
     return [(words[0], words[1]) for words in map(str.split, lines) if len(words) == 2]

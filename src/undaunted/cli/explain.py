@@ -257,7 +257,7 @@ def _frame(file: Path, rank: int, frame: str) -> tuple[str, str] | None:
     name, _, place = frame.removesuffix(")").rpartition(" (")
     source, _, number = place.rpartition(":")
     inside = False
-    with file.open(errors="replace") as stacks:
+    with file.open(encoding="utf-8", errors="replace") as stacks:
         for line_no, line in enumerate(stacks, 1):
             if line.startswith("--- rank "):
                 inside = line.startswith(f"--- rank {rank},")

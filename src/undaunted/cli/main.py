@@ -25,6 +25,7 @@ Examples:
 
 Commands:
   run       run a training script on this node; restart it when a rank fails
+  srun      run it on all nodes of a job of Slurm, in a batch script
   coordinator
             serve the coordination of a job of several nodes, on a host apart
   report    show the restarts of a run, their causes and what they cost
@@ -45,7 +46,7 @@ undaunted coordinator, nvrx-attrsvc for undaunted serve, nvrx-mcp-analysis for
 undaunted mcp, nvrx-smonsvc for undaunted slurm-monitor.
 """
 _COMMANDS = (
-    *("run", "coordinator", "report", "explain", "top", "ctl", "chaos", "doctor", "flight"),
+    *("run", "srun", "coordinator", "report", "explain", "top", "ctl", "chaos", "doctor", "flight"),
     *("serve", "mcp", "slurm-monitor"),
 )
 _MOVED = {

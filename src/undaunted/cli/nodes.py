@@ -176,7 +176,8 @@ def _own_address(parsed: RunParsed, endpoints: list[str]) -> str:
     """How the others reach this host: what was given, or from where it reaches the first of these.
 
     Nobody is asked, so that it does not matter whether somebody listens there. "" = the name is not
-    known yet, as that of a machine that is still to come; the launcher waits for it.
+    known yet, as that of a machine that is still to come, or there is no route yet; the launcher
+    waits for it.
     """
     given = parsed.options.local_addr.strip("[]")
     if given:

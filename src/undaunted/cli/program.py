@@ -21,14 +21,19 @@ _OLDEST_PYTHON = (3, 11)
 _ANSWER = "undaunted asks: "
 # For any Python; a wrapper may print as well. Nothing in the current directory is imported.
 _QUESTION = f"""
-import sys
+import os, sys
 del sys.path[0:1]
+try:
+    os.fstat(int(sys.argv[1]))
+    passes = 1
+except OSError:
+    passes = 0
 try:
     import msgspec
     found = 1
 except ImportError:
     found = 0
-print("{_ANSWER}%d %d %d" % (sys.version_info[0], sys.version_info[1], found))
+print("{_ANSWER}%d %d %d %d" % (sys.version_info[0], sys.version_info[1], found, passes))
 """
 
 Kind = Literal["script", "module", "run_path", "program"]
@@ -83,13 +88,15 @@ def check_interpreter(python: str) -> None:
     import subprocess
 
     try:
-        done = subprocess.run(
-            [python, "-c", _QUESTION],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_ANSWER_S,
-            check=False,
-        )
+        with open(os.devnull, "rb") as inherited:  # noqa: PTH123 - a device, not a path
+            done = subprocess.run(
+                [python, "-c", _QUESTION, str(inherited.fileno())],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                pass_fds=[inherited.fileno()],
+                timeout=_ANSWER_S,
+                check=False,
+            )
     except subprocess.TimeoutExpired:
         raise UsageError(
             f"PYTHON_EXEC: {python} did not run a line of Python within {_ANSWER_S:g} s"
@@ -97,17 +104,23 @@ def check_interpreter(python: str) -> None:
     except OSError as error:
         raise UsageError(f"PYTHON_EXEC: {python} cannot be run: {error.strerror}") from None
     said = done.stdout.decode(errors="replace").partition(_ANSWER)[2].split("\n")[0].split()
-    if len(said) != 3 or not all(word.isdecimal() for word in said):
+    if len(said) != 4 or not all(word.isdecimal() for word in said):
         words = done.stderr.decode(errors="replace").strip().split("\n")[-1][:_LONGEST_ANSWER]
         raise UsageError(
             f"PYTHON_EXEC: {python} does not run Python (exit code {done.returncode}): {words}\n"
             "  Name an interpreter, or a program that hands its arguments on to one"
         )
-    major, minor, msgspec = map(int, said)
+    major, minor, msgspec, passes = map(int, said)
     if (major, minor) < _OLDEST_PYTHON:
         raise UsageError(
             f"PYTHON_EXEC: {python} is Python {major}.{minor}; ranks need Python "
             f"{_OLDEST_PYTHON[0]}.{_OLDEST_PYTHON[1]} or newer"
+        )
+    if not passes:
+        raise UsageError(
+            f"PYTHON_EXEC: {python} closes the descriptors that the launcher gives to ranks\n"
+            "  Name an interpreter, or a program that calls exec. Python's subprocess closes them, "
+            "unless it is given close_fds=False"
         )
     if not msgspec:
         raise UsageError(
@@ -117,6 +130,11 @@ def check_interpreter(python: str) -> None:
 
 
 def _check_script(target: str, cwd: str) -> None:
+    if target == "-":
+        raise UsageError(
+            "the script is -, standard input, which can be read only once; each rank of each "
+            "round reads it: write it to a file"
+        )
     path = Path(cwd, target)
     if not path.exists():
         hint = nearest(path.name, _names(path.parent))

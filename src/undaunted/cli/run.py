@@ -44,12 +44,11 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.simulated_faults import GpuFailure
     from undaunted.health.check import Settings
 
-_SIMPLE = {75: 0, 16: 1, 17: 1, 18: 1, 93: 1}  # exit codes of jobs as others have them
+_SIMPLE = {75: 0, 16: 1, 17: 1, 18: 1, 19: 1, 93: 1}  # exit codes of jobs as others have them
 _NO_NAME = "none"  # of several launchers: none knows when the others were started
 _STDOUT = 1  # bits of --redirects and --tee
 _STDERR = 2
 _OLD_LOG_LEVEL = "FT_LAUNCHER_LOGLEVEL"
-_PREFIX_OF_LINES = "[${role_name}${rank}]:"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -172,7 +171,6 @@ def build_config(
         faults=faults,
         master_addr=_master_addr(parsed),
         python=python,
-        local_prefix=environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") or _PREFIX_OF_LINES,
         gpus_per_numa=gpus_per_numa(environ),
         applog_prefix=applog_prefix,
         attribution_service=service,

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from undaunted.attribution import decision
 from undaunted.attribution.decision import History, Round
-from undaunted.attribution.findings import Finding
-from undaunted.attribution.verdicts import GUESSED, cause_seen
-from undaunted.base.text import one_line
+from undaunted.attribution.findings import UNEQUAL, Finding
+from undaunted.attribution.verdicts import GUESSED, blames_rank, cause_seen
+from undaunted.base.text import name_ranks, one_line
 from undaunted.coordinator.core.advice import Advice, Attempt
 from undaunted.coordinator.core.messages import Advised
 
@@ -55,7 +55,8 @@ def encode(verdict: Verdict, lived_s: float) -> bytes:
     if not cause:
         return b""
     quote = one_line(verdict.exception or verdict.line, longest=_LONGEST_QUOTE)
-    finding = Finding(cause, (verdict.rank,), confidence=confidence, quote=quote)
+    ranks = (verdict.rank,) if blames_rank(verdict.kind, cause) else ()
+    finding = Finding(cause, ranks, confidence=confidence, quote=quote)
     return msgspec.msgpack.encode(Found(finding, verdict.iteration, lived_s <= _EARLY_S))
 
 
@@ -102,6 +103,8 @@ def _root(attempt: Attempt) -> tuple[Finding | None, Found | None]:
         sure = 1.0 if blamed.certain else GUESSED
         about = (blamed.cause, blamed.ranks, nodes)
         return Finding(*about, confidence=sure, quote=blamed.line), found
+    if attempt.left:
+        return Finding(UNEQUAL, attempt.left, quote=f"{name_ranks(attempt.left)} had ended"), found
     if found is not None:
         alike = tuple(node for node in attempt.findings if _alike(attempt.findings, node, found))
         return replace(found.finding, nodes=alike), found

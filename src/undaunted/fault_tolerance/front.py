@@ -47,7 +47,7 @@ _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.
 def run(config: RunConfig) -> int:
     """Run the job of ``config``; return the launcher's exit code (docs/exit-codes.md).
 
-    Must be called from the main thread of a process without other threads.
+    Must be called from the main thread of a process without other threads, which ends afterwards.
 
     Raises:
         OSError: the machine refused a process or a socket.
@@ -62,9 +62,12 @@ def run(config: RunConfig) -> int:
     if not locked:
         return _IN_USE
     process.become_subreaper()
+    # What was ignored when we were started stays so, also in the agent: SIGHUP under nohup, Ctrl-C
+    # where a script says `undaunted run ... &`.
+    heard = [number for number in config.signals if signal.getsignal(number) is not signal.SIG_IGN]
+    config = msgspec.structs.replace(config, signals=heard)
     ours, agents = socket.socketpair()
-    wanted = {*_ENDING, *PROGRAMS_SIGNALS, *config.signals}
-    with _signals_to_pipe(wanted, config.signals) as signals, ours:
+    with _signals_to_pipe({*_ENDING, *PROGRAMS_SIGNALS, *config.signals}) as signals, ours:
         with agents:
             try:
                 agent_pid = _fork_agent(config, ours, agents, signals)
@@ -72,11 +75,11 @@ def run(config: RunConfig) -> int:
                 config.lines.show(_no_process(error.strerror or str(error)), level=ERROR)
                 return _NOTHING_STARTED
         status, told = _stand_by(config, agent_pid, ours, signals)
-    killed = process.end_descendants(_SWEEP_DEADLINE_S, strangers)
-    code = _exit_code(config, status, agent_pid, killed)
-    # Ranks that were told to stop may end with 0 as well, having saved what they had.
-    if not code and not told:
-        _flag_finished(config)
+        killed = process.end_descendants(_SWEEP_DEADLINE_S, strangers)
+        code = _exit_code(config, status, agent_pid, killed)
+        # Ranks that were told to stop may end with 0 as well, having saved what they had.
+        if not code and not told:
+            _flag_finished(config)
     return code
 
 
@@ -136,7 +139,9 @@ def _fork_agent(
         signals.close()
         signal.set_wakeup_fd(-1)
         for ending in _ENDING:
-            signal.signal(ending, signal.SIG_DFL)
+            ignored = signal.getsignal(ending) is signal.SIG_IGN
+            # Unlike SIG_IGN, a handler is not inherited by what is started.
+            signal.signal(ending, (lambda *_: None) if ignored else signal.SIG_DFL)
         for number in {*config.signals, *PROGRAMS_SIGNALS}:
             signal.signal(number, signal.SIG_IGN)  # until the agent's loop handles them
         os.setsid()  # Ctrl-C in the terminal reaches the front only, which passes it on
@@ -170,27 +175,26 @@ def _flush_standard_streams() -> None:
 
 
 @contextlib.contextmanager
-def _signals_to_pipe(wanted: Iterable[int], handled: Iterable[int]) -> Iterator[socket.socket]:
+def _signals_to_pipe(wanted: Iterable[int]) -> Iterator[socket.socket]:
     """Turn these signals into bytes (their numbers) on the yielded socket.
 
-    Those that are ``handled`` are ignored afterwards, until this process is gone: one that comes
-    late does not change its exit code.
+    Afterwards they do nothing: the process ends, with the exit code of the job.
     """
     readable, writable = socket.socketpair()
     readable.setblocking(False)
     writable.setblocking(False)
-    old_fd = signal.set_wakeup_fd(writable.fileno(), warn_on_full_buffer=False)
-    # What was ignored when we were started stays so: nohup means that SIGHUP shall do nothing.
+    signal.set_wakeup_fd(writable.fileno(), warn_on_full_buffer=False)
     numbers = [n for n in wanted if signal.getsignal(n) is not signal.SIG_IGN]
-    old = {number: signal.signal(number, lambda *_: None) for number in numbers}
-    old[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else children vanish
+    for number in numbers:
+        signal.signal(number, lambda *_: None)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else children vanish
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {*numbers, signal.SIGCHLD})
     try:
         yield readable
     finally:
-        for number, handler in old.items():
-            signal.signal(number, signal.SIG_IGN if number in handled else handler)
-        signal.set_wakeup_fd(old_fd)
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
+        signal.set_wakeup_fd(-1)
         readable.close()
         writable.close()
 

@@ -38,6 +38,17 @@ def shown(argv: list[str]) -> list[str]:
     return argv[1:] if argv[0] == _PROGRAM else argv
 
 
+def caller_path(target: str) -> list[str] | None:
+    """Return sys.path of the caller whose function this program calls; None = it is another one."""
+    if target != _PROGRAM:
+        return None
+    try:
+        found: list[str] = json.loads((_directory() / _CALL).read_bytes())["process"]["sys_path"]
+    except (OSError, KeyError, ValueError):
+        return None
+    return found
+
+
 def write_call(directory: Path, function: Callable[..., Any], args: Sequence[Any]) -> None:
     """Write what the ranks are to call.
 

@@ -59,7 +59,7 @@ class LaunchError(RuntimeError):
     Attributes:
         exit_code: what `undaunted run` ends with, see docs/exit-codes.md.
         outcome: ``failed``, ``preempted``, ``excluded``, ``no_restart``, ``suspect``, ``invalid``,
-            ``straggler``; "" if nothing was started.
+            ``straggler``, ``too_few_nodes``; "" if nothing was started.
         rank: global rank of the first cause, None if no rank of this node is to blame.
         message: the verdict in one line, or why the job ended; of several nodes, the first cause
             wherever it was.
@@ -131,7 +131,7 @@ class elastic_launch:  # noqa: N801 - torch's name
         """
         run_id = self._config.run_id or new_run_id()
         with _own_directory() as directory:
-            env = environment(self._config)
+            env = environment()
             if callable(self._entrypoint):
                 from undaunted.fault_tolerance import function_call
 
@@ -168,7 +168,7 @@ def coordinate(config: LaunchConfig) -> tuple[int, str]:
     """
     with _own_directory() as directory:
         how = [*options(config, config.run_id), *settings(config, directory)]
-        code = _run(["coordinator", *how], environment(config), directory / _STDERR)
+        code = _run(["coordinator", *how], environment(), directory / _STDERR)
         return code, _last_line(directory / _STDERR)
 
 

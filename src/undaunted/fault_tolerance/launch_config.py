@@ -21,6 +21,7 @@ _OPTION = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 # Fields that say the same as the options of their names.
 _AS_OPTIONS = (
     "node_name",
+    "log_line_prefix_template",
     "coordinator_store",
     "coordinator_token_file",
     "coordinator_tls_ca",
@@ -193,12 +194,9 @@ class LaunchConfig:
         return self.node_name or node_name(os.environ)
 
 
-def environment(config: LaunchConfig) -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Return this process's environment without what would change the configuration."""
-    found = {name: value for name, value in os.environ.items() if not name.startswith("PET_")}
-    if config.log_line_prefix_template is not None:
-        found["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] = config.log_line_prefix_template
-    return found
+    return {name: value for name, value in os.environ.items() if not name.startswith("PET_")}
 
 
 def options(config: LaunchConfig, run_id: str) -> list[str]:

@@ -55,7 +55,8 @@ def _rule(case: Case) -> Ruling:
     if unseen:
         line += f"; nothing is known of node{'s' * (len(unseen) > 1)} {', '.join(unseen[:4])}"
     if not verdict.known:
-        return Ruling(line, unseen[0] if len(unseen) == 1 else "")
+        node = unseen[0] if len(unseen) == 1 else ""
+        return Ruling(line, node, cause=verdict.cause, certain=bool(verdict.cause))
     node = verdict.suspects[0].node
     waiting = set(verdict.waiting)
     victims = {each.node for each in seen if each.rank in waiting}

@@ -190,6 +190,15 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
             rare=True,
         ),
     ] = 0
+    log_line_prefix_template: Annotated[
+        Text,
+        Opt(
+            "Prefix of lines that --tee shows, with ${role_name}, ${rank}, ${local_rank} and "
+            "${hostname}",
+            variables=("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",),
+            rare=True,
+        ),
+    ] = "[${role_name}${rank}]:"
     stdout_filters: Annotated[
         list[str],
         Kind(values.texts, "TEXTS"),
@@ -313,7 +322,6 @@ class RunConfig(RunSettings, kw_only=True, frozen=True):
         faults: fault plan for `undaunted.faults`, "" = none.
         master_addr: address workers use to meet.
         python: interpreter of the workers.
-        local_prefix: template of the prefix of tee'd lines.
         applog_prefix: absolute path of the logs per round, "" = none: the output of all local ranks
             goes to ``PREFIX_cycleN.EXT``, N being the round.
         health_checks: what makes this node unhealthy; the devices and the socket are filled in.
@@ -349,7 +357,6 @@ class RunConfig(RunSettings, kw_only=True, frozen=True):
     faults: str = ""
     master_addr: str = "127.0.0.1"
     python: str = ""
-    local_prefix: str = "[${role_name}${rank}]:"
     applog_prefix: str = ""
     launcher_log: str = ""
     gpus_per_numa: int = 0

@@ -43,11 +43,7 @@ _PATHS = ("monitor_process_logfile", "monitor_process_pidfile")
 # Each duration of a chain must be shorter than the next one.
 _CHAINS = (
     ("soft_timeout", "hard_timeout", "barrier_timeout"),
-    ("monitor_process_interval", "barrier_timeout"),
-    ("monitor_process_interval", "heartbeat_timeout"),
-    ("monitor_process_interval", "soft_timeout"),
     ("heartbeat_interval", "heartbeat_timeout", "barrier_timeout"),
-    ("monitor_thread_interval", "soft_timeout"),
     ("progress_watchdog_interval", "soft_timeout"),
 )
 

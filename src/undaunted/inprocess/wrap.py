@@ -220,7 +220,6 @@ class CallWrapper:
         known = guard_link.current()
         self.state = State.from_env() if known is None else State(known.rank, known.world_size)
         self._wrapper = wrapper
-        self._unguarded = 0
         self._session = Session(
             wrapper.parameters,
             wrapper.make_base_store(),
@@ -309,8 +308,8 @@ class CallWrapper:
         self._guard(-1)
 
     def _guard(self, change: int) -> None:
-        self._unguarded = max(0, self._unguarded + change)
-        self._session.page.set_unguarded(self._unguarded)
+        page = self._session.page
+        page.set_unguarded(max(0, page.unguarded + change))
 
     # --- for the watcher --------------------------------------------------------------------------
 

@@ -226,7 +226,7 @@ def _check(checkpoint: str) -> None:
     """
     folder = Path(checkpoint)
     try:
-        state = json.loads((folder / _STATE).read_text())
+        state = json.loads((folder / _STATE).read_text("utf-8"))
         noted = (state.get("stateful_callbacks") or {}).get(_NAME) or {"world_size": 0}
         step, ranks = int(state["global_step"]), int(noted["world_size"])
     except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError):

@@ -161,9 +161,10 @@ class EvidenceCollected(Event, tag="evidence_collected", frozen=True, kw_only=Tr
 
 
 class RankSilent(Event, tag="rank_silent", frozen=True, kw_only=True):
-    """A rank has done nothing for a quarter of a limit; all of the node were looked at.
+    """A rank has done nothing for a quarter of a limit, or since another one ended with 0.
 
-    Nothing is stopped for it. ``line`` says so to people; ``path`` holds the stacks in full.
+    All of the node were looked at. Nothing is stopped for it. ``line`` says so to people; ``path``
+    holds the stacks in full.
     """
 
     rank: int
@@ -423,7 +424,7 @@ class AgentPaused(Event, tag="agent_paused", frozen=True, kw_only=True):
 
 
 class SignalReceived(Event, tag="signal_received", frozen=True, kw_only=True):
-    """The launcher got a signal from outside and passes it on."""
+    """The launcher got a signal that it passes on to the ranks, or that ends the launcher."""
 
     signal: str
 
@@ -555,7 +556,8 @@ class LastCopy(Event, tag="last_copy", frozen=True, kw_only=True):
 class JobEnded(Event, tag="job_ended", frozen=True, kw_only=True):
     """The job is over; only ``last_copy`` comes later.
 
-    ``outcome``: finished, failed, preempted, excluded, no_restart, suspect, invalid, straggler.
+    ``outcome``: finished, failed, preempted, excluded, no_restart, suspect, invalid, straggler,
+    too_few_nodes.
 
     ``alone``: this node has ended by itself; what became of the job, it does not know.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ _POLL_S = 0.5  # without inotify
 
 
 class Growth:
-    """Tells one thread when to look at its files again. Only `wake` is called by others."""
+    """Tells one thread when to look at its files again. Others call `wake` and `close` only."""
 
     def __init__(self) -> None:
         """Open what is needed.
@@ -24,6 +25,7 @@ class Growth:
         Raises:
             OSError: out of descriptors.
         """
+        self._closing = threading.Lock()
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._inotify: Inotify | None
         try:
@@ -43,7 +45,9 @@ class Growth:
 
     def wake(self) -> None:
         """Have the present and all further calls of `wait` return at once."""
-        os.eventfd_write(self._wake_fd, 1)
+        with self._closing:
+            if self._wake_fd >= 0:
+                os.eventfd_write(self._wake_fd, 1)
 
     def wait(
         self,
@@ -87,7 +91,15 @@ class Growth:
         if self._inotify is not None:
             self._inotify.close()
 
-    def close(self) -> None:
-        """Release everything, once the thread that waits has ended and nobody wakes it."""
+    def close(self) -> bool:
+        """Release everything, once the thread that waits has ended; whether that was still to do.
+
+        Several threads may call it.
+        """
+        with self._closing:
+            wake_fd, self._wake_fd = self._wake_fd, -1
+        if wake_fd < 0:
+            return False
         self.stop_watching()
-        os.close(self._wake_fd)
+        os.close(wake_fd)
+        return True

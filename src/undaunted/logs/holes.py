@@ -26,8 +26,8 @@ def free(fd: int, begin: int, end: int) -> bool:
 def data_from(fd: int, position: int) -> int:
     """Return where the file has data again, from ``position`` on, whose beginning may be freed.
 
-    That is ``position`` if it has data there, or none behind it. Look after reading: what was read
-    before that position was freed meanwhile, and is zeros.
+    That is ``position`` if it has data there, or none behind it. Call it after a read: bytes that
+    were read before that position are zeros, since they were freed meanwhile.
     """
     try:
         return os.lseek(fd, position, os.SEEK_DATA)

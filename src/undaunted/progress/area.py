@@ -24,6 +24,7 @@ from undaunted.progress.reader import (
 
 if TYPE_CHECKING:
     from types import TracebackType
+    from typing import Self
 
     from undaunted.progress.limits import Limits
     from undaunted.progress.snapshot import PageSnapshot
@@ -232,7 +233,7 @@ class PageArea:
         for fd in self.fds():
             os.close(fd)
 
-    def __enter__(self) -> PageArea:  # noqa: PYI034 - Self needs Python 3.11
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -48,8 +48,8 @@ OUTSIDE_MAX_NS = 20  # R  longest time between two sections
 STOP = 21  # A  0 = go on, 1 = wait before you go on, else see `stop_word`
 STOP_ASKED = 22  # R  0 = nobody asks, 1 = somebody will, 2 + iteration that was asked about last
 STOP_WANTED = 23  # R  why this rank wants all to stop, see `wish_word`; 0 = it does not
-LEAVING_NS = 29  # R  when the user's program ended
-HEAD_BYTES = 30 * WORD_BYTES  # all single words
+LEAVING_NS = 29  # R  when the user's program ended; behind IDENTITY
+HEAD_BYTES = 30 * WORD_BYTES  # all single words, and IDENTITY
 
 WANTED = ("preempted", "requested", "deadline", "suspect", "invalid", "straggler")
 # In STOP_ASKED:
@@ -107,7 +107,7 @@ REPLY_BYTES = 1024
 LIMITS = REPLY + RECORD_HEADER + REPLY_BYTES // WORD_BYTES  # A
 LIMITS_BYTES = (PAGE_WORDS - LIMITS - RECORD_HEADER) * WORD_BYTES
 
-assert IDENTITY + RECORD_HEADER + 2 <= HEARTBEAT_HISTOGRAM
+assert IDENTITY + RECORD_HEADER + 2 <= LEAVING_NS < HEARTBEAT_HISTOGRAM
 assert HEARTBEAT_HISTOGRAM + BUCKETS <= SECTIONS
 assert RECORD_HEADER + SECTION_NAME_BYTES // WORD_BYTES <= SECTION_OPEN_NS
 assert SECTION_HISTOGRAM + BUCKETS <= SECTION_WORDS

@@ -91,5 +91,5 @@ class Analyst:
             return
         with contextlib.suppress(ProcessLookupError):
             program.kill()
-        with contextlib.suppress(asyncio.TimeoutError):  # it hangs in a disk: it ends with that
+        with contextlib.suppress(TimeoutError):  # it hangs in a disk: it ends with that
             await wait_for(program.wait(), _KILLED_S)

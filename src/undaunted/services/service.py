@@ -152,7 +152,7 @@ class AttributionService:
         self._counts["submitted"] += 1
         try:
             await self._keep(seen.path)
-        except (TimeoutError, OSError) as error:
+        except OSError as error:
             why = getattr(error, "strerror", None) or "the disk does not answer"
             raise ServiceError("internal", f"the ledger cannot be written: {why}") from None
         read = int(log.told is not None)
@@ -382,7 +382,7 @@ class AttributionService:
         if flight := self._flights.pop(path, None):
             flight.set_result(None)
         # `health` says so, and the next record that is kept brings this one along.
-        with suppress(OSError, asyncio.TimeoutError):
+        with suppress(OSError):
             await self._keep(path)
         if told.logs_dir:
             with suppress(ServiceError):  # who asks is told

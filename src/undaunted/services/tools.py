@@ -340,7 +340,7 @@ async def _end(program: asyncio.subprocess.Process) -> None:
     """Kill it; wait only so long: it may be in a disk, or a child of it may hold a pipe open."""
     with contextlib.suppress(ProcessLookupError):
         program.kill()
-    with contextlib.suppress(asyncio.TimeoutError):  # it has ended when its pipes are read
+    with contextlib.suppress(TimeoutError):  # it has ended when its pipes are read
         await wait_for(program.communicate(), _KILLED_S)
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from undaunted.base.process import ENDED
 from undaunted.progress.snapshot import Phase
 from undaunted.top.speed import Speed, median_s
 
@@ -159,7 +160,7 @@ def _from_page(row: Rank, look: Look, launch: LaunchState, speeds: Speeds, now_n
     row.watched = (
         page.phase in (Phase.INITIALIZED, Phase.STEPPING)
         and launch.current.stage in ("running", "failed")
-        and look.state not in ("", "Z", "X")
+        and look.state not in ENDED
     )
     if page.phase is Phase.FAILED and page.error is not None:
         row.note = f"{page.error.type}: {page.error.message}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from undaunted.base.process import ENDED
 from undaunted.base.text import format_duration, one_line
 from undaunted.top.cells import cut, fill, width_of
 
@@ -110,7 +111,7 @@ def style_of(row: Rank) -> str:
         return "red"
     if row.slow is not None:
         return "yellow"
-    return "" if row.live and row.state not in ("", "Z", "X") else "dim"
+    return "" if row.live and row.state not in ENDED else "dim"
 
 
 def _chosen(widths: dict[str, int], width: int | None, *, several_nodes: bool) -> list[Column]:

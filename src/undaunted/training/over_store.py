@@ -17,6 +17,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from undaunted.checkpointing.agreement.store_link import StoreLink
+from undaunted.training import exchange
 from undaunted.training.stopping import WAIT, Answer, StopReason, text_of
 
 if TYPE_CHECKING:
@@ -55,12 +56,12 @@ class OverStore:
         self._thread.start()
 
     @classmethod
-    def by_environment(cls, environ: Mapping[str, str], start: int) -> OverStore | None:
+    def by_environment(cls, environ: Mapping[str, str], start: str) -> OverStore | None:
         """Use the store of ``MASTER_ADDR`` and ``MASTER_PORT``; None = not all of it is given.
 
         Args:
             environ: has also ``RANK`` and ``WORLD_SIZE``.
-            start: how often this process has made one before.
+            start: the same on all ranks, and another one each time.
         """
         try:
             rank, world_size = int(environ["RANK"]), int(environ["WORLD_SIZE"])
@@ -177,6 +178,24 @@ class OverStore:
         after, why = json.loads(store.get("after"))
         reason = StopReason(why)
         self._answer = Answer(int(after), reason, text_of(reason))
+
+
+def name_of_group() -> str:
+    """Return a name of the default process group, the same on all its ranks; "" = there is none.
+
+    A restart inside the process makes a new group. What a process counts by itself would not do: a
+    rank may have failed before it counted.
+    """
+    if not exchange.is_distributed():
+        return ""
+    from undaunted.checkpointing.dcp.torch_private import default_store  # imports torch
+
+    try:  # the name that the first rank gives
+        mine = os.urandom(8).hex()
+        return str(default_store().compare_set("undaunted/group", "", mine).decode())
+    except Exception as error:  # noqa: BLE001 - training goes on
+        _LOG.warning("the store of the process group does not answer: %s", error)
+        return ""
 
 
 def _notify(event: int) -> None:

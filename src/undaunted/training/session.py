@@ -27,7 +27,7 @@ from undaunted.progress.layout import LATEST, STEP_SECTION
 from undaunted.progress.writer import StepSection, current_writer
 from undaunted.training import exchange
 from undaunted.training.attempts import Attempts, End, Rerun, ResultError, check
-from undaunted.training.over_store import OverStore
+from undaunted.training.over_store import OverStore, name_of_group
 from undaunted.training.signals import Signals
 from undaunted.training.stopping import (
     WAIT,
@@ -58,7 +58,7 @@ _LONG_AGO = 1e9  # in 2001: less is no time since 1970, but a duration
 _LOOK_AT = 20  # steps after which the session says what is active
 _END = "SLURM_JOB_END_TIME"
 _LOG = logging.getLogger("undaunted")
-_starts = 0  # of sessions in this process that agree over a store
+_starts = ("", 0)  # the process group, and how many sessions in it have agreed over a store
 _inside = 0  # process that has entered a session; a forked child has not
 
 
@@ -343,6 +343,7 @@ class Session:
 
     def _stop(self, reason: StopReason, iteration: int, text: str) -> bool:
         self.stop = Stop(reason, iteration, text)
+        self._ask = lambda _: WAIT  # what this rank has said of its stop stays
         self.steps.begin = self.begun
         self._look_closely()
         if 0 <= self.steps.iteration < iteration:
@@ -387,9 +388,11 @@ class Session:
         if self._page.attached or "torch" not in sys.modules:
             return
         global _starts  # noqa: PLW0603 - keys of each start are its own
-        store = OverStore.by_environment(os.environ, _starts)
+        group = name_of_group()
+        number = _starts[1] if _starts[0] == group else 0
+        store = OverStore.by_environment(os.environ, f"{group}/{number}")
         if store is not None:
-            _starts += 1
+            _starts = group, number + 1
             wanted = self._answers.ask(-1)
             self._answers = store
             if wanted:

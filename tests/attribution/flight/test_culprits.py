@@ -72,6 +72,18 @@ def test_a_missing_dump_is_not_blamed_while_nobody_waits() -> None:
     assert (found.culprits, found.missing) == ([], [3, 4, 5, 6, 7])
 
 
+@pytest.mark.parametrize("backend", ["nccl", "nccl2", "nccl-lazy"])
+def test_nobody_is_blamed_for_a_dump_that_was_made_earlier(backend: str) -> None:
+    """A call of NCCL that has ended was called by all."""
+    ranks = job(4)
+    for one in ranks[:2]:
+        one.call("0")
+    for entry in [entry for one in ranks for entry in one.entries]:
+        entry["profiling_name"] = entry["profiling_name"].replace("nccl", backend)
+
+    assert judged(ranks).culprits == []
+
+
 def test_nobody_waits_for_ranks_outside_of_all_groups() -> None:
     ranks = job(4)
     for one in ranks:

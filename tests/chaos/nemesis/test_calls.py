@@ -11,7 +11,7 @@ import pytest
 from undaunted.chaos.nemesis.calls import Call, CallServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
 LINE = b'{"fault": "f1", "rank": 1, "iteration": 30, "pid": 7}\n'
@@ -27,7 +27,11 @@ async def ask(server: CallServer, line: bytes) -> bytes:
     return answer
 
 
-def answer_to(directory: Path, line: bytes, act: Callable[[Call], str]) -> bytes:
+async def done(_: Call) -> str:
+    return ""
+
+
+def answer_to(directory: Path, line: bytes, act: Callable[[Call], Awaitable[str]]) -> bytes:
     async def run() -> bytes:
         server = CallServer(directory, act)
         await server.start()
@@ -44,7 +48,7 @@ def answer_to(directory: Path, line: bytes, act: Callable[[Call], str]) -> bytes
 def test_the_fault_is_made_before_the_answer(tmp_path: Path) -> None:
     made: list[Call] = []
 
-    def act(call: Call) -> str:
+    async def act(call: Call) -> str:
         made.append(call)
         return ""
 
@@ -53,12 +57,15 @@ def test_the_fault_is_made_before_the_answer(tmp_path: Path) -> None:
 
 
 def test_what_could_not_be_made_is_answered(tmp_path: Path) -> None:
-    assert answer_to(tmp_path, LINE, lambda _: "failed") == b"failed\n"
+    async def act(_: Call) -> str:
+        return "failed"
+
+    assert answer_to(tmp_path, LINE, act) == b"failed\n"
 
 
 @pytest.mark.parametrize("line", [b"", b"\n", b"{", b"[]\n", b"\xff\n", b'{"fault": 3}\n'])
 def test_garbage_makes_nothing(tmp_path: Path, line: bytes) -> None:
-    def act(_: Call) -> str:
+    async def act(_: Call) -> str:
         raise AssertionError("called")
 
     assert answer_to(tmp_path, line, act) == b"this is no call\n"
@@ -66,7 +73,7 @@ def test_garbage_makes_nothing(tmp_path: Path, line: bytes) -> None:
 
 def test_endless_line_is_cut_off(tmp_path: Path) -> None:
     async def run() -> bytes:
-        server = CallServer(tmp_path, lambda _: "")
+        server = CallServer(tmp_path, done)
         await server.start()
         try:
             return await ask(server, b"x" * 100_000)
@@ -80,7 +87,7 @@ def test_endless_line_is_cut_off(tmp_path: Path) -> None:
 
 def test_a_caller_that_says_nothing_does_not_hold_up_the_end(tmp_path: Path) -> None:
     async def run() -> None:
-        server = CallServer(tmp_path, lambda _: "")
+        server = CallServer(tmp_path, done)
         await server.start()
         _, writer = await asyncio.open_unix_connection(server.path)
         assert await ask(server, LINE) == b"done\n"
@@ -95,7 +102,7 @@ def test_a_long_path_is_avoided(tmp_path: Path) -> None:
     directory.mkdir()
 
     async def run() -> tuple[Path, bytes]:
-        server = CallServer(directory, lambda _: "")
+        server = CallServer(directory, done)
         await server.start()
         try:
             return server.path, await ask(server, LINE)

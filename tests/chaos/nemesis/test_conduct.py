@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import textwrap
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -184,16 +185,89 @@ def test_a_full_disk_is_emptied_when_the_launcher_has_ended(tmp_path: Path) -> N
     assert (tmp_path / "run-1" / "work" / "done").read_text().split() == ["20"]
 
 
-def test_a_slow_network_is_as_before_when_its_time_is_over(tmp_path: Path) -> None:
+TC_THAT_TELLS = """\
+#!/bin/sh
+{tc} "$@"
+code=$?
+[ "$2" != change ] || : > {at}/fifo
+exit $code
+"""
+WAITING_SCRIPT = """
+    import os, sys, undaunted
+    for step in range(20):
+        undaunted.step(step)
+        if step == 8:
+            os.close(os.open(sys.argv[1], os.O_RDONLY))  # until tc has made it fast again
+"""
+
+
+def test_a_slow_network_is_as_before_when_its_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if reason := slow_network.not_possible():
         pytest.skip(reason)
+    instead_of_tc(TC_THAT_TELLS, tmp_path, monkeypatch)
     fault = Planned("slow-network-1", "slow-network", 0, 7, 1, seconds=0.01)
+    one = trial(tmp_path, fault)
+    (tmp_path / "train.py").write_text(textwrap.dedent(WAITING_SCRIPT))
 
-    outcome = conduct(replace(trial(tmp_path, fault), slow_network=True))
+    outcome = conduct(
+        replace(one, program=[one.program[0], str(tmp_path / "fifo")], slow_network=True)
+    )
 
     assert outcome.exit_codes == [0]
     assert made(outcome) == ["slowed", "lifted"]
     assert outcome.notes[0].text.startswith("for 0.01 s: ")
+
+
+def instead_of_tc(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have this script called in place of tc, with a named pipe beside it."""
+    tc = shutil.which("tc", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+    fake = tmp_path / "bin" / "tc"
+    fake.parent.mkdir()
+    fake.write_text(script.format(at=tmp_path, tc=tc))
+    fake.chmod(0o755)
+    os.mkfifo(tmp_path / "fifo")
+    monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
+
+
+TC_THAT_WAITS = """\
+#!/bin/sh
+[ -e {at}/begun ] || {{ : > {at}/begun; read -r word < {at}/fifo; }}
+exec {tc} "$@"
+"""
+ASKING_SCRIPT = """
+    import os, sys, undaunted
+    first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    for step in range(20):
+        if first and step == 7 and os.environ["RANK"] == "1":
+            fifo = os.open(sys.argv[1], os.O_WRONLY)  # when tc waits, which it does until our end
+        undaunted.step(step)
+"""
+
+
+def test_other_ranks_are_answered_while_tc_takes_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if reason := slow_network.not_possible():
+        pytest.skip(reason)
+    instead_of_tc(TC_THAT_WAITS, tmp_path, monkeypatch)
+    slow = Planned("slow-network-1", "slow-network", 0, 7, 1)
+    damage = Planned("corrupt-checkpoint-1", "corrupt-checkpoint", 1, 7, 1)
+    one = trial(tmp_path, slow, damage, deadline_s=300.0)
+    (tmp_path / "train.py").write_text(textwrap.dedent(ASKING_SCRIPT))
+
+    outcome = conduct(
+        replace(
+            one,
+            options=[*one.options, "--nproc-per-node", "2"],
+            program=[one.program[0], str(tmp_path / "fifo")],
+            slow_network=True,
+        )
+    )
+
+    assert outcome.exit_codes == [0]
+    assert outcome.notes[0].fault == damage.id
 
 
 def test_a_run_with_nothing_that_can_be_slow(tmp_path: Path) -> None:

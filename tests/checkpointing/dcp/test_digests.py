@@ -90,6 +90,8 @@ def test_numpy() -> None:
     assert of_value(numpy.arange(3)) == of_value(numpy.arange(3))
     assert of_value(numpy.arange(3)) != of_value(numpy.arange(3)[::-1])
     assert of_value(numpy.arange(3)) != of_value(numpy.arange(3, dtype="int32"))
+    words, others = (numpy.array([end, [1]], dtype=object) for end in ("a", "b"))
+    assert of_value(words) == of_value(words.copy()) != of_value(others)
 
 
 def test_digests_are_the_same_in_another_process() -> None:
@@ -135,5 +137,4 @@ def test_order_matters_in_long_tensors() -> None:
 
 
 def test_what_is_not_read_has_none() -> None:
-    sparse = torch.ones(2, 2).to_sparse()
-    assert of_tensors([torch.empty(2, device="meta"), sparse]) == [b"", b""]
+    assert of_tensors([torch.empty(2, device="meta")]) == [b""]

@@ -93,6 +93,14 @@ def test_older_checkpoints_tell_no_types_of_keys(
     assert "keys of loss" in caplog.text
 
 
+def test_older_checkpoints_have_holes_where_an_item_was_empty(tmp_path: Path) -> None:
+    save(tmp_path, {"x": [{"a": torch.ones(1)}, {}, {"b": torch.ones(1)}]})
+    without_types(tmp_path)
+    mine: Any = {"x": []}
+    read(mine, tmp_path)
+    assert mine == {"x": [{"a": torch.ones(1)}, None, {"b": torch.ones(1)}]}
+
+
 def test_older_checkpoints_have_no_empty_dictionaries(tmp_path: Path) -> None:
     optimizer = torch.optim.Adam([torch.nn.Parameter(torch.ones(2))])
     save(tmp_path, {"sampler": Sampler({}), "optimizer": optimizer})

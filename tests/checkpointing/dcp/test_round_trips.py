@@ -20,7 +20,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.checkpointing.dcp.saved import save
@@ -137,6 +137,7 @@ def as_torch_does(value: Any) -> Any:
 
 
 @settings(max_examples=150)
+@example({"0": None}, collections.OrderedDict())
 @given(states, states)
 def test_an_object_gets_all_that_was_saved_of_it(saved: Any, fresh: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:

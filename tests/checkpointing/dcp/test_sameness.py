@@ -30,7 +30,7 @@ def plan_of(state: dict[str, Any]) -> Any:
     [
         (
             (torch.ones(3), torch.ones(3), 5),
-            r"m\.x is a tensor float32 \(3,\) on ranks 0, 1, no tensor on rank 2",
+            r"m\.x is a tensor float32 \(3,\) on ranks 0-1, no tensor on rank 2",
         ),
         (
             (5, torch.ones(3)),

@@ -11,6 +11,7 @@ pytest.importorskip("torch")
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import TensorProperties
 
 from tests.checkpointing.dcp.saved import alone, save, write
 from undaunted.checkpointing.agreement.agreement import Agreement
@@ -268,6 +269,32 @@ def test_modules_and_optimizers_are_asked_for_their_state(tmp_path: Path) -> Non
     assert_same(dict(model.state_dict()), dict(other.state_dict()))
 
 
+def test_each_version_of_torch_reads_what_another_has_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch 2.15 has six properties of a tensor, and 2.14 reads five."""
+    value = {"a": torch.arange(6.0).view(2, 3)}
+    of_this_version = TensorProperties.__getstate__
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            TensorProperties,
+            "__getstate__",
+            lambda self: (*of_this_version(self)[:5], (3, 1)),
+        )
+        save(tmp_path, value)
+    read = []
+    of_older = TensorProperties.__setstate__
+    monkeypatch.setattr(
+        TensorProperties,
+        "__setstate__",
+        lambda self, state: (read.append(len(state)), of_older(self, state))[1],
+    )
+    loaded = {"a": torch.zeros(2, 3)}
+    dcp.load(loaded, checkpoint_id=tmp_path)
+    assert_same(value, loaded)
+    assert set(read) == {5}
+
+
 def test_what_cannot_be_planned_or_copied_is_named(arena: Arena) -> None:
     with pytest.raises(SaveError, match=r"duplicated flatten key a\.b"):
         Saver(alone()).plan({"a": {"b": torch.ones(1)}, "a.b": torch.ones(1)}, 10)
@@ -431,9 +458,12 @@ def test_a_change_on_one_rank_makes_all_plan_anew() -> None:
 def test_a_rank_that_cannot_plan_is_named_on_all() -> None:
     store = torch.distributed.HashStore()
     savers = [Saver(Agreement(store, rank, 2, "s")) for rank in range(2)]
-    states = [{"a": torch.ones(2)}, {"a": {"b": 1}, "a.b": torch.ones(1)}]
-    for error in together(lambda rank: savers[rank].plan(states[rank], 30)):
-        assert isinstance(error, SaveError)
-        assert error.ranks == (1,)
+    states: list[dict[str, Any]] = [{"a": torch.ones(2)}, {}]
+    for state in ({"a": {"b": 1}, "a.b": torch.ones(1)}, {"lock": threading.Lock()}):
+        states[1] = state
+        for error in together(lambda rank: savers[rank].plan(states[rank], 30, "save of step 4")):
+            assert isinstance(error, SaveError)
+            assert error.ranks == (1,)
+            assert str(error).startswith("save of step 4: rank 1: ")
     states[1] = {"a": torch.ones(2)}
     assert all(isinstance(p, Planned) for p in together(lambda r: savers[r].plan(states[r], 30)))

@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.metadata import TensorProperties
 
 from tests.checkpointing.dcp.saved import alone
 from tests.checkpointing.dcp.test_saving import assert_same, like, state
@@ -35,6 +36,25 @@ def test_what_dcp_has_saved_is_read(tmp_path: Path) -> None:
     loaded = like(expected)
     read(loaded, tmp_path)
     assert_same(expected, loaded)
+
+
+def test_what_dcp_of_another_version_has_saved_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch 2.15 writes a sixth property of each tensor, which 2.14 cannot read."""
+    expected = {"a": torch.arange(6.0).view(2, 3)}
+    of_this_version = TensorProperties.__getstate__
+    for number, more in enumerate([(), ((3, 1),)]):
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                TensorProperties,
+                "__getstate__",
+                lambda self, more=more: (*of_this_version(self)[:5], *more),
+            )
+            dcp.save(expected, checkpoint_id=tmp_path / str(number))
+        loaded = like(expected)
+        read(loaded, tmp_path / str(number))
+        assert_same(expected, loaded)
 
 
 def test_a_file_that_is_cut_short_or_gone_is_found(tmp_path: Path) -> None:

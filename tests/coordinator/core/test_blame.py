@@ -39,6 +39,18 @@ def test_of_victims_the_first() -> None:
     assert blame.verdict(0) == Blamed(0, "b", "node b: connection reset", ("a",))
 
 
+def test_ranks_that_left_are_named_where_all_that_failed_are_victims() -> None:
+    blame = Blame(left={"b": (2,), "c": (4, 5)})
+    blame.failed("b", "connection reset; rank 2 had ended with 0", victim=True)
+    told = blame.verdict(0)
+    assert told is not None
+    assert told.line.endswith("rank 2 had ended with 0; ranks 4-5 of node c had ended with 0")
+    assert blame.left_alone() == (2, 4, 5)
+    blame.failed("a", "signal 11")
+    assert blame.verdict(0) == Blamed(0, "a", "node a: signal 11", ("b",))
+    assert blame.left_alone() == ()
+
+
 def test_what_a_node_finds_out_later_counts() -> None:
     blame = Blame()
     blame.failed("a", "exit code 1")

@@ -58,7 +58,7 @@ class TestFirstRound:
         job.fire("join")
         reason = "nothing else came within 1 min 00 s: 1 of 2 nodes are here (a)"
         assert job.ends["a"].reason == reason
-        assert job.outcomes == {"a": "failed"}
+        assert job.outcomes == {"a": "too_few_nodes"}
 
     def test_begins_although_the_last_call_is_not_over_when_time_is_up(self) -> None:
         job = Driver(min_nodes=1, max_nodes=2)
@@ -191,7 +191,7 @@ class TestLoss:
             "stopped because of this: node b is lost: silence"
         )
         assert decided == m.Decided(0, "end", reason, restarts_left=1)
-        assert end == m.End("a", m.Outcome.FAILED, reason)
+        assert end == m.End("a", m.Outcome.TOO_FEW_NODES, reason)
 
     def test_two_failures_in_a_row_use_two_restarts(self) -> None:
         job = running("a", "b", "c", "d", min_nodes=2, max_nodes=4, max_restarts=2)

@@ -201,7 +201,7 @@ async def test_results_and_errors_come_through() -> None:
 @on_loop
 async def test_what_is_late_is_cancelled() -> None:
     ended: list[str] = []
-    with pytest.raises(asyncio.TimeoutError):
+    with pytest.raises(TimeoutError):
         await bounded(never(ended), 0.001)
     assert ended == ["cancelled"]
 

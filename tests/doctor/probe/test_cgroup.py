@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.doctor.probe.tree import write_tree
+from undaunted.base.cgroups import memory_left
 from undaunted.doctor.facts import Cgroup
 from undaunted.doctor.probe.cgroup import of_cgroup
 
@@ -33,6 +34,22 @@ def test_version_2_the_tightest_limit_counts(tmp_path: Path) -> None:
     assert of_cgroup(root) == Cgroup(
         memory_max=1000, memory_now=500, oom_kills=4, pids_max=100, pids_now=7
     )
+
+
+def test_the_limit_that_leaves_least_counts_and_file_caches_are_left(tmp_path: Path) -> None:
+    root = write_tree(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/job/step\n",
+            f"{GROUP}/step/memory.max": "1000\n",
+            f"{GROUP}/step/memory.current": "100\n",
+            f"{GROUP}/memory.max": "2000\n",
+            f"{GROUP}/memory.current": "1990\n",
+            f"{GROUP}/memory.stat": "inactive_file 100\nactive_file 200\n",
+        },
+    )
+    assert of_cgroup(root) == Cgroup(memory_max=2000, memory_now=1690)
+    assert memory_left(root) == 310
 
 
 def test_version_1(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from tests.coordinator.wire.talk import on_loop
-from undaunted.base.signals import PROGRAMS_SIGNALS
 from undaunted.fault_tolerance.agent import agent as module
 from undaunted.fault_tolerance.agent.agent import Agent, Outside
 from undaunted.fault_tolerance.run_config import STOP_SIGNALS
@@ -130,12 +129,7 @@ def listen(*, said: bytes, own: int = 0) -> list[str]:
             outside.close()
         return heard.words
 
-    before = {number: signal.getsignal(number) for number in (*STOP_SIGNALS, *PROGRAMS_SIGNALS)}
-    try:
-        return asyncio.run(main())
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return asyncio.run(main())
 
 
 def test_a_second_interrupt_means_kill() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import zlib
 from types import SimpleNamespace
@@ -224,6 +225,19 @@ def test_only_values_of_what_was_told_are_set(tmp_path: Any) -> None:
     again.tell(TOLD, TOLD)
     again.run()
     assert (again.asked[0].checked, again.asked[0].rank_values) == (True, [])
+
+
+@pytest.mark.parametrize(("used_s", "times"), [(9.0, 0), (0.0, 1)])
+def test_imports_are_left_to_the_ranks_where_no_cpu_time_is_left(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, used_s: float, times: int
+) -> None:
+    """Ranks of a pod with a limit have the same CPU time as we: a priority does not help them."""
+    seconds = itertools.count(step=used_s)
+    monkeypatch.setattr(module, "cpu_use", lambda: [(4, next(seconds))])
+    job = Job(tmp_path, [ready(learned=1)])
+    job.tell(TOLD, TOLD)
+    job.run()
+    assert len(job.asked) == times
 
 
 def test_it_is_turned_off(tmp_path: Any) -> None:

@@ -279,6 +279,32 @@ def test_a_rank_that_announced_its_exception_may_end_by_itself_for_a_while() -> 
     assert machine.handle(m.TimerFired("linger", 0)) == [m.SignalRanks((0,), 15)]
 
 
+SPARED = m.StopRound(0, grace_s=2.0, signal=15, failed=True, spared=(0, 1), spared_s=1.5)
+
+
+def test_ranks_that_are_spared_may_end_by_themselves_for_a_while() -> None:
+    machine = running(4)
+    machine.handle(m.RankExited(3, -9))
+    commands = machine.handle(SPARED)
+    assert m.SignalRanks((2,), 15) in commands
+    assert m.SetTimer("spared", 1.5) in commands
+    assert m.SetTimer("grace", 3.5) in commands
+    assert m.EndOrphans() in commands
+    assert machine.handle(m.RankExited(2, -15)) == [m.EndOrphans()]
+    assert machine.handle(m.RankErrored(0, "connection closed by peer")) == []
+    assert machine.handle(m.TimerFired("spared", 0)) == [m.SignalRanks((1,), 15)]
+    assert machine.handle(m.TimerFired("spared", 0)) == []
+    assert m.SignalTree(9) in machine.handle(m.TimerFired("grace", 0))
+
+
+def test_a_rank_that_has_raised_and_is_spared_is_not_signalled() -> None:
+    machine = running()
+    machine.handle(m.RankErrored(0, "x"))
+    machine.handle(SPARED)
+    assert machine.handle(m.TimerFired("linger", 0)) == [m.SignalRanks((), 15)]
+    assert machine.handle(m.TimerFired("spared", 0)) == [m.SignalRanks((1,), 15)]
+
+
 def test_an_exit_seen_while_the_others_are_being_started_counts() -> None:
     machine = n.Node()
     machine.handle(m.StartRound(0, 2))
@@ -669,6 +695,7 @@ EVENTS = st.one_of(
         restart=st.booleans(),
         agree=st.booleans(),
         failed=st.booleans(),
+        spared=st.sampled_from([(), (0,), (0, 1)]),
     ),
     st.builds(m.Agreed, st.integers(0, 2), st.booleans()),
     st.builds(m.GoOn, st.integers(0, 2)),
@@ -679,7 +706,18 @@ EVENTS = st.one_of(
     st.just(m.TreeEmpty()),
     st.builds(
         m.TimerFired,
-        st.sampled_from(["settle", "linger", "grace", "agree", "unkillable", "clearing"]),
+        st.sampled_from(
+            [
+                "settle",
+                "linger",
+                "spared",
+                "grace",
+                "agree",
+                "left",
+                "unkillable",
+                "clearing",
+            ]
+        ),
         st.integers(0, 4),
     ),
     st.just(m.KillNow()),
@@ -834,12 +872,13 @@ def test_nobody_is_signalled_before_it_is_known_who_asks() -> None:
     assert machine.handle(m.TimerFired("agree", 0)) == []
 
 
-def test_ranks_that_never_ask_are_signalled_when_another_one_has_stopped() -> None:
+def test_ranks_that_never_ask_are_signalled_some_time_after_another_one_has_stopped() -> None:
     machine = running(slots=3)
     machine.handle(AGREE)
     assert machine.handle(m.Agreed(0, ask=True)) == []
     assert machine.handle(m.TimerFired("agree", 0)) == []
-    assert machine.handle(m.RankExited(1, 0)) == [m.SignalRanks((0, 2), 15, agree=True)]
+    assert machine.handle(m.RankExited(1, 0)) == [m.SetTimer("left", n.AGREE_S)]
+    assert machine.handle(m.TimerFired("left", 0)) == [m.SignalRanks((0, 2), 15, agree=True)]
 
 
 def test_where_nothing_is_heard_ranks_that_never_ask_get_their_signal() -> None:
@@ -880,7 +919,7 @@ def test_a_code_of_a_rank_that_has_stopped_is_no_failure() -> None:
     machine = running()
     machine.handle(AGREE)
     machine.handle(m.Agreed(0, ask=True))
-    assert machine.handle(m.RankExited(0, 75)) == [m.SignalRanks((1,), 15, agree=True)]
+    assert machine.handle(m.RankExited(0, 75)) == [m.SetTimer("left", n.AGREE_S)]
 
 
 def test_ranks_that_were_to_save_and_have_not_ended_in_time_are_reported() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import socket
 import time
 from types import SimpleNamespace
@@ -138,6 +139,28 @@ def test_a_launcher_waits_for_the_name_of_the_endpoint(
                 await it.order(job.Start)
         finally:
             await it.orders.close()
+
+    asyncio.run(run())
+
+
+def test_a_launcher_waits_for_a_route_to_the_endpoint(tmp_path: Path, names, monkeypatch) -> None:
+    real, routes = shared_orders.own_address, set()
+
+    def own_address(host: str, port: int) -> str:
+        if host in routes:
+            return real(host, port)
+        raise OSError(errno.ENETUNREACH, "Network is unreachable")
+
+    monkeypatch.setattr(shared_orders, "own_address", own_address)
+    names.add("n0.train")
+
+    async def run() -> None:
+        it = Launcher(tmp_path, f"n0.train:{free_ports(1)}", address="", is_host=True)
+        joining = asyncio.ensure_future(it.orders.join())
+        assert "no route to n0.train" in await it.says("looking for the coordinator")
+        routes.add("n0.train")
+        await asyncio.wait_for(joining, DEADLINE_S)
+        await it.orders.close()
 
     asyncio.run(run())
 

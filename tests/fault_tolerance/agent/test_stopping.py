@@ -183,6 +183,9 @@ def test_who_has_stopped_alone(node: Node) -> None:
     node.ranks[0].stops_alone()
     assert node.stopping.early
     assert node.area.asked() == [STOPPED_ALONE, -1]
+    node.ranks[1].asks_no_more()
+    assert node.stopping.who_asks((0, 1)) == (0,), "it saves: no signal disturbs it"
+    node.ranks[1].will_ask()
     node.stopping.freeze(STOP)
     assert node.posted == [job.RanksAsked("a", 4, -1)]
 

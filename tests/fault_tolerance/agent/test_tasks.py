@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
+from undaunted.fault_tolerance.agent import tasks as module
 from undaunted.fault_tolerance.agent.tasks import Tasks, Turns
 
 
@@ -38,6 +40,30 @@ def test_a_task_that_loses_the_request_to_end_is_asked_again() -> None:
         await asyncio.wait_for(tasks.cancel(), 30)
 
     asyncio.run(main())
+
+
+def test_a_task_that_does_not_end_is_left_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CANCEL_S", 0.3)
+    failures: list[BaseException] = []
+    over = False
+
+    async def deaf() -> None:
+        while not over:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+    async def main() -> None:
+        nonlocal over
+        tasks = Tasks(failures.append)
+        tasks.start(deaf())
+        await asyncio.sleep(0)
+        await asyncio.wait_for(tasks.cancel(), 30)
+        over = True
+        await tasks.cancel()
+
+    asyncio.run(main())
+    assert len(failures) == 1
+    assert "deaf" in str(failures[0])
 
 
 def test_cancelled_tasks_have_ended_and_are_no_failure() -> None:

@@ -41,21 +41,11 @@ class Told:
         return [args for heard, args in self.heard if heard == kind]
 
     async def wait(self, kind):
-        async with asyncio.timeout(DEADLINE_S) if hasattr(asyncio, "timeout") else _Forever():
+        async with asyncio.timeout(DEADLINE_S):
             while not self.of(kind):
                 self._changed.clear()
                 await self._changed.wait()
         return self.of(kind)[0]
-
-
-class _Forever:
-    """Python 3.10 has no `asyncio.timeout`; the deadline of the test holds."""
-
-    async def __aenter__(self):
-        return self
-
-    async def __aexit__(self, *_):
-        return None
 
 
 @pytest.fixture

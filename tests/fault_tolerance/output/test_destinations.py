@@ -1,6 +1,7 @@
 """Where streams go, and their last lines."""
 
 import os
+import socket
 
 import msgspec
 import pytest
@@ -96,6 +97,13 @@ def test_last_lines_of_what_is_no_file(tmp_path):
     assert last_lines(str(tmp_path / "missing"), 5) == []
     assert last_lines(str(tmp_path), 5) == []
     assert last_lines(str(tmp_path / "fifo"), 5) == []
+
+
+def test_a_prefix_names_rank_and_host():
+    template = "${hostname}:${role_name}:${local_rank}:${rank} "
+    settings = msgspec.structs.replace(config(TO_BOTH, TO_FILE), log_line_prefix_template=template)
+    (entry,) = tee_entries(settings, 0, 3, own_layout(settings, 0, 0))
+    assert entry.prefix == f"{socket.gethostname()}:default:0:3 "
 
 
 def test_a_prefix_has_nothing_that_a_terminal_would_act_on():

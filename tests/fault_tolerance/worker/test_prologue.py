@@ -7,6 +7,7 @@ template what they find in a new process, or be left to the ranks.
 from __future__ import annotations
 
 import os
+import py_compile
 import subprocess
 import sys
 from itertools import product
@@ -52,9 +53,22 @@ WAYS = {
     "handed on": '(lambda e: e.update(TORCH_X="v"))(os.environ)',
     "computed value": 'os.environ["TORCH_X"] = "V".lower()',
     "number": 'os.environ["TORCH_X"] = str(1)',
+    "longer value": 'os.environ["TORCH_Y"] += "v"',
     "computed name": 'os.environ["TORCH_" + "X"] = "v"',
     "loop": 'for k, v in {"TORCH_X": "v"}.items(): os.environ[k] = v',
     "putenv": 'os.putenv("TORCH_X", "v")',
+    "imported by a call": '__import__("os").environ["TORCH_X"] = "v"',
+    "imported by name": 'import importlib; importlib.import_module("os").environ["TORCH_X"] = "v"',
+    "in the table of modules": 'sys.modules["os"].environ["TORCH_X"] = "v"',
+    "through another module": 'os.path.os.environ["TORCH_X"] = "v"',
+    "getattr": 'getattr(os, "environ")["TORCH_X"] = "v"',
+    "vars": 'vars(os)["environ"]["TORCH_X"] = "v"',
+    "from C": 'import ctypes; ctypes.CDLL(None).setenv(b"TORCH_X", b"v", 1)',
+    "bound method": 'put = os.environ.__setitem__; put("TORCH_X", "v")',
+    "walrus": '(e := os.environ)["TORCH_X"] = "v"',
+    "default argument": '(lambda e=os.environ: e.update(TORCH_X="v"))()',
+    "star import": "from every import *",
+    "path imported by a call": '__import__("sys").path.insert(0, "alt")',
     "bytes": 'os.environb[b"TORCH_X"] = b"v"',
     "patch": 'import unittest.mock as m; m.patch.dict(os.environ, {"TORCH_X": "v"}).start()',
     "run": """exec('os.environ["TORCH_X"] = "v"')""",
@@ -120,6 +134,7 @@ def written(folder: Path, program: Program) -> None:
     files = {
         "alt/numpy.py": "ORIGIN = 'alt'\n",
         "hooks.py": dedent(HOOKS),
+        "every.py": 'import os\nos.environ["TORCH_X"] = "v"\n',
         "mine.py": body,
         "function.py": f"{head}def f():\n    {way}\n",
         "package/__init__.py": body + "name = 1\n" if program.place == "package" else "name = 1\n",
@@ -260,6 +275,42 @@ def test_a_module_is_read_with_its_packages(tmp_path):
     assert found == ({"TORCH_X": "v"}, "", False)
     (tmp_path / "a/__init__.py").write_text("import sys\nsys.path.insert(0, 'x')\n")
     assert "sys.path" in read_prologue("module", "a.b", str(tmp_path), {}).obstacle
+
+
+SETS = "import os\nos.environ['TORCH_X'] = 'v'\n"
+
+
+@pytest.mark.parametrize("name", ["a.b", "b"])
+def test_the_main_part_of_a_module_that_is_run(tmp_path, name):
+    path = tmp_path / f"{name.replace('.', '/')}.py"
+    path.parent.mkdir(exist_ok=True)
+    body = indent(f"{SETS}import torch\n", "    ")
+    path.write_text(f"if __name__ == '__main__':\n{body}")
+    assert read_prologue("module", name, str(tmp_path), {}).variables == {"TORCH_X": "v"}
+    assert read(tmp_path, f"import {name}\nimport torch\n").variables == {}
+
+
+@pytest.mark.parametrize("name", ["mine.pyc", "mine.cpython-311-x86_64-linux-gnu.so", "a/mine.pyc"])
+def test_a_module_without_a_source_may_do_anything(tmp_path, name):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    (path.parent / "source.py").write_text(SETS)
+    py_compile.compile(str(path.parent / "source.py"), cfile=str(path))
+    source = "import mine" if path.parent == tmp_path else "from a import mine"
+    assert path.name in read(tmp_path, f"{source}\nimport torch\n").obstacle
+
+
+def test_what_an_installed_package_sets_counts_and_nothing_else_of_it(tmp_path, monkeypatch):
+    site = tmp_path / "site-packages"
+    (site / "bought").mkdir(parents=True)
+    monkeypatch.syspath_prepend(str(site))
+    (site / "bought/__init__.py").write_text("import sys\nsys.modules['x'] = 1\n" + SETS)
+    (site / "bought/cli.py").write_text("import os\nos.environ['BOUGHT'] = str(os.getpid())\n")
+    entry = "import sys\nfrom bought.cli import main\nsys.exit(main())\n"
+    assert read(tmp_path, entry) == ({"TORCH_X": "v"}, "", False)
+    (site / "bought/cli.py").write_text(f"def main():\n{indent(SETS, '    ')}    import torch\n")
+    (site / "bought/__init__.py").write_text("")
+    assert "cli.py:3 sets TORCH_X" in read(tmp_path, entry).obstacle
 
 
 def test_the_environment_of_the_test_is_not_changed():

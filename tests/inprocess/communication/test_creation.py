@@ -84,6 +84,20 @@ def test_a_group_by_the_environment_has_keys_of_this_run_only() -> None:
         assert [key for key in keys if not key.startswith((f"{run}/", "init/"))] == []
 
 
+def test_a_store_at_another_address_than_the_agents_is_served_by_rank_0(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torchrun's agent serves at MASTER_ADDR and MASTER_PORT only."""
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "1")
+    with creation.watch("call/0"):
+        address = f"tcp://127.0.0.1:{port}"
+        dist.init_process_group("gloo", address, TIMEOUT, world_size=1, rank=0)
+        assert stores.is_served("127.0.0.1", port)
+        dist.destroy_process_group()
+
+
 @needs_names_of_keys
 def test_groups_in_a_store_of_the_user_have_keys_of_this_run_only() -> None:
     store = dist.TCPStore("127.0.0.1", 0, None, True, TIMEOUT)

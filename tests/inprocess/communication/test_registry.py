@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -29,6 +31,23 @@ def test_each_function_is_called_once() -> None:
     assert calls == ["gloo", "both"]
     registry.abort({"fake"})
     assert len(calls) == 2
+
+
+def test_nccl_is_aborted_under_each_of_its_names(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """torch 2.15 has nccl, which is nccl2 there, nccl-lazy and nccl-legacy."""
+    caplog.set_level(logging.WARNING, "undaunted")
+    calls: list[str] = []
+    torch = SimpleNamespace(
+        is_initialized=lambda: True, _abort_process_group=lambda: calls.append("all")
+    )
+    monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", torch)  # type: ignore[arg-type]
+    for name in ("nccl", "nccl2", "nccl-lazy", "nccl-legacy"):
+        registry.abort({name})
+    registry.abort({"nccl2", "nccl-lazy"})
+    assert len(calls) == 5
+    assert not caplog.records
 
 
 def test_an_unknown_backend_is_said_once(caplog: pytest.LogCaptureFixture) -> None:

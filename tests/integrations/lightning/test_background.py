@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,20 @@ def test_a_checkpoint_exists_when_it_is_whole(tmp_path: Path, held: Held) -> Non
     found = background.load_checkpoint(tmp_path / "a.ckpt")
     assert found["weights"][0].tolist() == [0, 0, 0]
     assert [path.name for path in tmp_path.iterdir()] == ["a.ckpt"]
+
+
+def test_all_of_a_checkpoint_is_fixed_and_tied_weights_are_written_once(tmp_path: Path) -> None:
+    tied, seen = torch.zeros(100_000), collections.deque([1])
+    held = Held()
+    background = BackgroundCheckpointIO(held)
+    background.save_checkpoint({"a": tied, "b": {"c": tied}, "seen": seen}, tmp_path / "a.ckpt")
+    seen.append(2)  # training goes on
+    held.go.set()
+    background.teardown()
+    assert (tmp_path / "a.ckpt").stat().st_size < 1.5 * tied.nbytes
+    found = torch.load(tmp_path / "a.ckpt", weights_only=False)
+    assert found["a"].data_ptr() == found["b"]["c"].data_ptr()
+    assert list(found["seen"]) == [1]
 
 
 def test_an_old_one_goes_when_the_new_one_is_whole(tmp_path: Path, held: Held) -> None:

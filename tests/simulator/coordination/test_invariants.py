@@ -384,6 +384,16 @@ def test_a_launcher_without_its_disk_that_comes_after_the_end_leads_another_job(
         made.ended(("c", "1"), "failed", "nobody came", "b")
 
 
+def test_a_verdict_apart_is_that_of_a_launcher_that_began_anew() -> None:
+    made = checker()
+    made._simulation.run(60 * S)
+    made.began_anew.add("b")
+    assert not made.ended(("c", "1"), "failed", "nobody came", "b", unbegun=True)
+    assert made.ended(("a", "1"), "finished", "", "a", unbegun=True)
+    with pytest.raises(InvariantError, match="ended as failed for d"):
+        made.ended(("d", "1"), "failed", "nobody came", "a", unbegun=True)
+
+
 def test_what_may_keep_the_end_from_a_node_does_not_excuse_that_it_is_evicted() -> None:
     made = checker()
     made._simulation.run(60 * S)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 import random
 import threading
+import weakref
 
 import pytest
 
@@ -278,6 +280,29 @@ def test_a_plain_iterator_is_wrapped():
     assert seen == [0, 0]
     while one.should_run_forward_backward(source):
         assert next(one.batches(source)) == 1
+
+
+def test_iterators_of_former_epochs_are_given_back():
+    class Batches:
+        """As the iterator of a data loader, which has processes."""
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            return 0
+
+    one = machine()
+    first(one)
+    seen = []
+    for _ in range(3):
+        source = Batches()
+        seen.append(weakref.ref(source))
+        for _ in range(2):
+            step(one, lambda source=source: next(one.batches(source)), batches=[source, None])
+    del source
+    gc.collect()
+    assert [ref() is None for ref in seen] == [True, True, False]
 
 
 def test_batches_that_nobody_keeps(caplog):

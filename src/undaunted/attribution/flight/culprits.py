@@ -557,7 +557,7 @@ def _failed(job: _Job, waits: Sequence[_Operation]) -> list[_Operation]:
     for rank, (view, group) in last.items():
         number = group.enqueued
         call = job.call(rank, group, number)
-        if group.backend == "nccl" or call is None or _is_one_sided(call):
+        if group.backend.startswith("nccl") or call is None or _is_one_sided(call):
             continue
         operation = found.get((view, number))
         if operation is None:

@@ -14,7 +14,7 @@ import msgspec
 from undaunted.base.deadline import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
 VARIABLE = "UNDAUNTED_NEMESIS"
 _NAME = "nemesis.sock"
@@ -43,12 +43,12 @@ class Call(msgspec.Struct, frozen=True):
 class CallServer:
     """Answers calls of ranks while it is open. The owner awaits `close`."""
 
-    def __init__(self, directory: Path, act: Callable[[Call], str]) -> None:
+    def __init__(self, directory: Path, act: Callable[[Call], Awaitable[str]]) -> None:
         """Prepare to answer calls.
 
         Args:
             directory: where the socket is to be, if its path is not too long there.
-            act: makes the fault, in the event loop; returns what to answer, "" = done.
+            act: makes the fault; returns what to answer, "" = done.
         """
         self._act = act
         self._own: Path | None = None
@@ -86,9 +86,9 @@ class CallServer:
         self._tasks.add(task)
         try:
             line = await wait_for(reader.readline(), _LINE_S)
-            writer.write(f"{self._answer(line)}\n".encode())
+            writer.write(f"{await self._answer(line)}\n".encode())
             await wait_for(writer.drain(), _LINE_S)
-        except (TimeoutError, OSError, ValueError):
+        except (OSError, ValueError):
             pass  # the rank goes on whatever comes, and the fault is seen not to have happened
         finally:
             self._tasks.discard(task)
@@ -96,12 +96,12 @@ class CallServer:
             with contextlib.suppress(OSError, asyncio.CancelledError):
                 await writer.wait_closed()
 
-    def _answer(self, line: bytes) -> str:
+    async def _answer(self, line: bytes) -> str:
         try:
             call = msgspec.json.decode(line, type=Call)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return "this is no call"
-        return self._act(call) or _DONE
+        return await self._act(call) or _DONE
 
 
 def _short_directory() -> Path:

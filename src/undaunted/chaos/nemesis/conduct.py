@@ -121,8 +121,9 @@ class _Conductor:
         self._calls = calls.CallServer(trial.directory, self._act)
         self._launcher: Launcher | None = None
         self._timer: asyncio.TimerHandle | None = None
-        # What is slow now, by kind: the fault that made it so, and when that is over.
-        self._slowed: dict[str, tuple[str, asyncio.TimerHandle]] = {}
+        # What is slow now, by kind: the fault that made it so, and what ends that in time.
+        self._slowed: dict[str, tuple[str, asyncio.Task[None]]] = {}
+        self._slowing = asyncio.Lock()
 
     async def run(self) -> Outcome:
         started_wall, started = time.time(), time.monotonic()
@@ -140,8 +141,8 @@ class _Conductor:
                 loop.remove_signal_handler(number)
             if self._timer is not None:
                 self._timer.cancel()
-            for _, timer in self._slowed.values():
-                timer.cancel()
+            for _, ending in self._slowed.values():
+                ending.cancel()
             await self._calls.close()
         return Outcome(
             exit_codes=self._state.exit_codes,
@@ -252,26 +253,26 @@ class _Conductor:
 
     # --- faults ---------------------------------------------------------------------------------
 
-    def _act(self, call: calls.Call) -> str:
+    async def _act(self, call: calls.Call) -> str:
         fault = self._faults.get(call.fault)
         if fault is None or not KINDS[fault.kind].outside:
             return "no such fault"
         try:
-            return self._make(fault, call)
+            return await self._make(fault, call)
         except OSError as error:
             self._note(fault.id, "failed", os.strerror(error.errno or 0), call)
         except NotPossibleError as error:
             self._note(fault.id, "failed", str(error), call)
         return "failed"
 
-    def _make(self, fault: Planned, call: calls.Call) -> str:
+    async def _make(self, fault: Planned, call: calls.Call) -> str:
         if fault.kind == "sigterm":
             return self._terminate(fault, call)
         if fault.kind == "corrupt-checkpoint":
             return self._damage(fault, call)
         if fault.kind == "disk-full":
             return self._fill(fault, call)
-        return self._slow(fault, call)
+        return await self._slow(fault, call)
 
     def _terminate(self, fault: Planned, call: calls.Call) -> str:
         if self._launcher is None or not self._launcher.send(signal.SIGTERM):
@@ -303,25 +304,32 @@ class _Conductor:
             self._note(self._state.full_since, "emptied")
             self._state.full_since = ""
 
-    def _slow(self, fault: Planned, call: calls.Call) -> str:
+    async def _slow(self, fault: Planned, call: calls.Call) -> str:
         if fault.kind not in self._around.slow:
             raise NotPossibleError(f"this run has nothing for {fault.kind}")
-        self._lift(fault.kind)  # an earlier one that still lasts is over with this one
-        how = self._around.slow[fault.kind].slow()
-        seconds = fault.seconds or self._trial.slow_s
-        timer = asyncio.get_running_loop().call_later(seconds, self._lift, fault.kind)
-        self._slowed[fault.kind] = fault.id, timer
-        self._note(fault.id, "slowed", f"for {seconds:g} s: {how}", call)
+        async with self._slowing:
+            await self._lift(fault.kind)  # an earlier one that still lasts is over with this one
+            how = await asyncio.to_thread(self._around.slow[fault.kind].slow)
+            seconds = fault.seconds or self._trial.slow_s
+            ending = asyncio.create_task(self._lift_after(seconds, fault.kind))
+            self._slowed[fault.kind] = fault.id, ending
+            self._note(fault.id, "slowed", f"for {seconds:g} s: {how}", call)
         return ""
 
-    def _lift(self, kind: str) -> None:
+    async def _lift_after(self, seconds: float, kind: str) -> None:
+        await asyncio.sleep(seconds)
+        async with self._slowing:
+            await self._lift(kind)
+
+    async def _lift(self, kind: str) -> None:
         if kind not in self._slowed:
             return
-        fault, timer = self._slowed.pop(kind)
-        timer.cancel()
+        fault, ending = self._slowed.pop(kind)
+        if ending is not asyncio.current_task():
+            ending.cancel()
         try:
-            self._around.slow[kind].lift()
-        except NotPossibleError as error:
+            await asyncio.to_thread(self._around.slow[kind].lift)
+        except (NotPossibleError, OSError) as error:
             self._note(fault, "failed", f"it stays slow: {error}")
         else:
             self._note(fault, "lifted")

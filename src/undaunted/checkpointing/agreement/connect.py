@@ -150,7 +150,7 @@ def check_alone(otherwise: str = "") -> None:
     """Raise a SaveError if there are other ranks; to be asked where there is no process group.
 
     Args:
-        otherwise: what else than making one can be done about it.
+        otherwise: another remedy than to make one.
     """
     size = os.environ.get("WORLD_SIZE", "")
     if size.isdecimal() and int(size) > 1:

@@ -10,11 +10,12 @@ from undaunted.checkpointing.errors import (
     NoCheckpointError,
     SaveError,
     StaleEpochError,
+    StateError,
     StructureError,
     WriterError,
 )
 
-_OF_SAVES = {kind.__name__: kind for kind in (SaveError, WriterError, StaleEpochError)}
+_OF_SAVES = {kind.__name__: kind for kind in (SaveError, StateError, WriterError, StaleEpochError)}
 _OTHERS = {kind.__name__: kind for kind in (CheckpointError, NoCheckpointError, StructureError)}
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import pickle
 import re
 import time
 import uuid
@@ -90,7 +89,7 @@ class Destination:
         Raises:
             OSError: with the path.
         """
-        content = pickle.dumps(metadata)
+        content = metadata_format.dumps(metadata)
         former = self._data_files() if self.is_occupied() else set()
         if self.is_folder:
             with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""Types of containers and of their keys, which the names of a checkpoint do not tell.
+"""Types of containers, of their keys and of tensors, which names in a checkpoint do not tell.
 
 Names are the texts of all keys on the way to a value, so empty dictionaries, tuples and numbers as
 keys get lost. ``planner_data`` in the metadata, the paths by name, has entries for these besides.
@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from undaunted.checkpointing.errors import SaveError
+from undaunted.checkpointing.errors import StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from torch.distributed.checkpoint.metadata import Metadata
 
@@ -34,6 +34,7 @@ _FIRST = {"version": 1}
 _TEXT = "str"
 OTHER = "other"
 TUPLE = "tuple"
+PARAMETER = "parameter"  # of a tensor
 
 _TYPES: dict[str, Callable[[], Any]] = {
     "dict": dict,
@@ -64,7 +65,7 @@ class Noted:
         self.add((), "dict", _TEXT)
 
     def add(self, path: Path, kind: str, keys: str) -> None:
-        """Note a container, or of the dictionary around it one key."""
+        """Note a container, a parameter, or of the dictionary around it one key."""
         name = _MARK.join(("", kind, keys, ".".join(map(str, path))))
         self.entries[name] = (kind, keys, *path)
 
@@ -81,7 +82,7 @@ class Noted:
         """Note a dictionary, if it is one that its names do not tell of.
 
         Raises:
-            SaveError: a key cannot be told by a text and a type.
+            StateError: a key cannot be told by a text and a type.
         """
         kinds = {key: _TEXT if type(key) is str else _key_type(key, path) for key in value}
         types = set(kinds.values())
@@ -114,7 +115,7 @@ def _key_type(key: Any, path: Path) -> str:
     if type(key).__module__ == "numpy" and _is_told(key, int, text):
         return "int"
     place = ".".join(map(str, path)) or "the state"
-    raise SaveError(
+    raise StateError(
         f"{place} has the key {key!r}, of type {type(key).__name__}, which cannot be saved: use "
         "text, a number, None, bytes, a tuple of these, a dtype or a device"
     )
@@ -135,7 +136,7 @@ class Node:
     Attributes:
         name: of the value that was saved there, None for a container.
         parts: of a container, by key as text, or by place in a list.
-        kind: of a container; empty where that is not known.
+        kind: of a container, or PARAMETER; empty where that is not known.
         keys: their type, of a container.
         key_type: of the key that leads here, if keys of the container around have several.
         versions: of the modules whose state it is, as JSON.
@@ -205,6 +206,12 @@ class Node:
             made.clear()
             return made
         return {}
+
+
+def paths(planner_data: Mapping[str, Path] | None) -> Iterator[Path]:
+    """Return the paths of all values, and of the containers that are noted beside them."""
+    for name, path in (planner_data or {}).items():
+        yield path[2:] if name.startswith(_MARK) else path
 
 
 def tree(metadata: Metadata) -> Node:

@@ -26,6 +26,7 @@ from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from undaunted.checkpointing.dcp.packed import is_packed
 
@@ -37,7 +38,7 @@ _NUMBERS = {bool, int, float, type(None)}
 _PLAIN = {*_NUMBERS, str}
 # Values that their ``repr`` tells.
 _BY_REPR = (
-    bool, int, float, complex, type(None), range, dt.date, dt.timedelta,
+    bool, int, float, complex, type(None), range, slice, dt.date, dt.timedelta,
     decimal.Decimal,
     fractions.Fraction, uuid.UUID, pathlib.PurePath, torch.dtype,
 )  # fmt: skip
@@ -70,24 +71,55 @@ def of_tensors(tensors: Sequence[torch.Tensor]) -> list[bytes]:
     by_device: dict[torch.device, list[tuple[int, torch.Tensor]]] = {}
     with torch.no_grad():
         for at, tensor in enumerate(tensors):
+            if (parts := _parts(tensor)) is not None:
+                inner = of_tensors(parts)
+                digests[at] = _hash(_kind(tensor), *inner) if all(inner) else b""
+                continue
             bits = _bits(tensor)  # may be a copy, which is not kept
             if bits is not None:
                 by_device.setdefault(bits.device, []).append((at, _summary(bits)))
-    for parts in by_device.values():
-        of_device = torch.cat([part for _, part in parts]).cpu()
+    for summaries in by_device.values():
+        of_device = torch.cat([part for _, part in summaries]).cpu()
         # Without numpy, which some installations of torch lack.
         joined = memoryview(ctypes.string_at(of_device.data_ptr(), of_device.numel()))
         end = 0
-        for at, part in parts:
+        for at, part in summaries:
             start, end = end, end + part.numel()
-            kind = f"{tensors[at].dtype} {tuple(tensors[at].shape)}".encode()
-            digests[at] = _hash(kind, joined[start:end])
+            digests[at] = _hash(_kind(tensors[at]), joined[start:end])
     return digests
+
+
+def _kind(tensor: torch.Tensor) -> bytes:
+    return f"{tensor.dtype} {tuple(tensor.shape)}".encode()
+
+
+def _parts(tensor: torch.Tensor) -> list[torch.Tensor] | None:
+    """The tensors that a packed, sparse or quantized one is made of; None for an ordinary one."""
+    if is_packed(tensor):
+        if not is_traceable_wrapper_subclass(tensor):
+            return None
+        return [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
+    if tensor.layout == torch.sparse_coo:
+        whole = tensor.coalesce()
+        return [whole.indices(), whole.values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    if tensor.is_quantized:
+        return [tensor.int_repr(), *_scales(tensor)]
+    return None
+
+
+def _scales(tensor: torch.Tensor) -> list[torch.Tensor]:
+    if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+        return [torch.tensor([tensor.q_scale(), tensor.q_zero_point()], dtype=torch.float64)]
+    return [tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points()]
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor | None:
     """The content as a vector of bytes, without a copy where the tensor is contiguous."""
-    if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized or tensor.is_nested:
+    if tensor.layout != torch.strided or tensor.is_meta or tensor.is_nested or is_packed(tensor):
         return None
     try:
         plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
@@ -166,7 +198,17 @@ class _Walk:
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             fields = [getattr(value, field.name, None) for field in dataclasses.fields(value)]
             return _hash(kind, *map(self.digest, fields))
-        return _of_array(value)
+        return self._of_array(value)
+
+    def _of_array(self, value: Any) -> bytes:
+        numpy = sys.modules.get("numpy")
+        if numpy is None or not isinstance(value, (numpy.ndarray, numpy.generic)):
+            return _UNKNOWN
+        array = numpy.asarray(value)
+        kind = f"{array.dtype.str} {array.shape}".encode()
+        if array.dtype.hasobject:
+            return _hash(kind, *map(self.digest, array.ravel().tolist()))
+        return _hash(kind, array.tobytes())
 
 
 def _of_python(value: Any) -> Any:
@@ -181,16 +223,4 @@ def _of_python(value: Any) -> Any:
 
 
 def _of_tensor(value: torch.Tensor) -> bytes:
-    if is_packed(value):
-        return _UNKNOWN
     return of_tensors([value])[0] or _UNKNOWN
-
-
-def _of_array(value: Any) -> bytes:
-    numpy = sys.modules.get("numpy")
-    if numpy is None or not isinstance(value, (numpy.ndarray, numpy.generic)):
-        return _UNKNOWN
-    array = numpy.asarray(value)
-    if array.dtype.hasobject:
-        return _UNKNOWN
-    return _hash(f"{array.dtype.str} {array.shape}".encode(), array.tobytes())

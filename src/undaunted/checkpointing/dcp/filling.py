@@ -8,6 +8,7 @@ place.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Mapping, MutableMapping
 from dataclasses import replace
@@ -20,10 +21,15 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parameter import is_lazy
 
 from undaunted.checkpointing.dcp import containers, states
-from undaunted.checkpointing.dcp.containers import TUPLE, Node
+from undaunted.checkpointing.dcp.containers import PARAMETER, TUPLE, Node
 from undaunted.checkpointing.dcp.reads import listed
 from undaunted.checkpointing.dcp.stateful import is_stateful
-from undaunted.checkpointing.dcp.torch_private import flattened
+from undaunted.checkpointing.dcp.torch_private import (
+    empty_like,
+    flattened,
+    says_parts,
+    whole_shape,
+)
 from undaunted.checkpointing.errors import CheckpointError, SaveError, StructureError
 from undaunted.checkpointing.per_rank import PerRank
 
@@ -192,22 +198,26 @@ class Filling:
             inner = self._fill_list(mine, node, path)
             self._finish.append(lambda: box.__setitem__(key, tuple(inner)))
         elif not node.is_there or any(path == owner[: len(path)] for owner in self._owners):
-            self._lacks(path)
+            self._lacks(path, mine)
         else:
             if isinstance(mine, list):
                 self._finish.append(lambda: _keep_list(box, key, mine))
             self._make(box, key, node, path, mine)
 
-    def _lacks(self, path: Path) -> None:
+    def _lacks(self, path: Path, mine: Any) -> None:
         """Note that the checkpoint does not have what the state has at a place."""
         name = ".".join(map(str, path))
         inner = [one for one in self._now if one == name or one.startswith(f"{name}.")]
+        if not inner and _is_protected(mine, stateful=False):  # in a tuple, which has one name
+            inner = [name]
         self._missing += inner
 
     def _fill_tensor(self, box: Any, key: Any, mine: torch.Tensor, node: Node, path: Path) -> None:
         if node.name is None:
-            self._lacks(path)
+            self._lacks(path, mine)
         elif isinstance(self._stored[node.name], TensorStorageMetadata):
+            if _repeats(mine):  # it cannot be filled in place
+                box[key] = mine = _new_like(mine)
             self.wanted[node.name] = mine
             self._places[node.name] = box, key  # where it comes back as one of another class
         else:
@@ -225,24 +235,24 @@ class Filling:
                 self._make(content, self._key(part, node, path, mine, keys), inner, place, None)
         for part, key in keys.items():
             if part not in node.parts and _is_protected(mine[key]):
-                self._lacks((*path, part))
+                self._lacks((*path, part), mine[key])
                 content[key] = mine[key]  # an object without a state
         return content
 
     def _fill_list(self, mine: Sequence[Any], node: Node, path: Path) -> list[Any]:
         content: list[Any] = [None] * node.length
         for at in range(max(len(content), len(mine))):
-            place = (*path, at)
+            place, current = (*path, at), _item(mine, at)
             if at in node.parts and at < len(mine):
-                self._fill(content, at, mine[at], node.parts[at], place)
+                self._fill(content, at, current, node.parts[at], place)
             elif at in node.parts:
                 self._make(content, at, node.parts[at], place, None)
             elif at < len(content):  # older checkpoints do not have what is empty
-                content[at] = mine[at]
-            elif _is_protected(mine[at]):
-                content.append(mine[at])
-            if at not in node.parts and _is_protected(mine[at]):
-                self._lacks(place)
+                content[at] = current
+            elif _is_protected(current):
+                content.append(current)
+            if at not in node.parts and _is_protected(current):
+                self._lacks(place, current)
         return content
 
     def _fill_owner(self, owner: _Owner, node: Node) -> None:
@@ -254,7 +264,7 @@ class Filling:
             node = replace(node, parts={part: node.parts[part] for part in saved})
         box: list[Any] = [{}]
         if not node.is_there:
-            self._lacks(owner.path)
+            self._lacks(owner.path, owner.value)
         self._make(box, 0, node, owner.path, owner.now, owner)
 
         def give() -> None:
@@ -292,6 +302,10 @@ class Filling:
             if node.name not in self._theirs:
                 self.wanted[node.name] = box[key] = self._memory_for(node.name, path, owner)
                 self._places[node.name] = box, key
+                properties = getattr(self._stored[node.name], "properties", None)
+                if node.kind == PARAMETER or (properties and properties.requires_grad):
+                    learns = properties is None or properties.requires_grad
+                    self._finish.append(lambda: _refine(box, key, node.kind, learns=learns))
             return
         content: Any
         if node.is_list:
@@ -302,7 +316,8 @@ class Filling:
                 self._make(content, at, inner, (*path, at), _item(now, at), owner)
         else:
             mapping = now if isinstance(now, Mapping) else {}
-            content = node.empty(now)
+            # A kind is noted for all but plain dictionaries, in checkpoints that note kinds.
+            content = node.empty(None if self._exact and not node.kind else now)
             keys = {str(key): key for key in mapping}
             for part, inner in node.parts.items():
                 its = self._key(part, node, path, mapping, keys, owner)
@@ -344,15 +359,16 @@ class Filling:
         if owner is None or not isinstance(stored, TensorStorageMetadata):
             return None
         now, dtype = self._now.get(name), stored.properties.dtype
-        if isinstance(now, torch.Tensor) and not is_lazy(now) and now.shape == stored.size:
+        if isinstance(now, torch.Tensor) and not is_lazy(now) and whole_shape(now) == stored.size:
             alike = now.dtype == dtype and now.layout == stored.properties.layout
             if alike and not _repeats(now) and self._memory.claim(now, owner):
                 return now
-            return torch.empty_like(now, dtype=dtype) if isinstance(now, DTensor) else None
+            parted = isinstance(now, DTensor) or says_parts(now)
+            return empty_like(now, dtype) if parted else None
         parameter = self._parameter(path, owner)
-        if parameter is not None and parameter.shape == stored.size and len(stored.size):
+        if parameter is not None and whole_shape(parameter) == stored.size and len(stored.size):
             # the moments of an optimizer are distributed as the parameter is
-            return torch.empty_like(parameter.detach(), dtype=dtype)
+            return empty_like(parameter, dtype)
         return None
 
     def _parameter(self, path: Path, owner: _Owner) -> torch.Tensor | None:
@@ -391,43 +407,107 @@ class _Memory:
     """Which memory is filled: none for two values, and that of a module for no other object."""
 
     def __init__(self, owners: Iterable[_Owner]) -> None:
-        self._used: set[tuple[Any, ...]] = set()
-        self._of_modules = {
-            _address(value)
-            for owner in owners
-            if isinstance(owner.value, torch.nn.Module) and isinstance(owner.now, Mapping)
-            for value in owner.now.values()
-            if isinstance(value, torch.Tensor) and not is_lazy(value)
-        } - {None}
+        self._used = _Areas()
+        self._of_modules = _Areas()
+        for owner in owners:
+            if isinstance(owner.value, torch.nn.Module) and isinstance(owner.now, Mapping):
+                for value in owner.now.values():
+                    if isinstance(value, torch.Tensor) and not is_lazy(value):
+                        self._of_modules.add(_area(value))
 
     def claim(self, tensor: torch.Tensor, owner: _Owner) -> bool:
         """Whether an object's own tensor may be filled for it."""
-        address = _address(tensor)
-        if address is None:
-            return True
-        if address in self._used:
+        area = _area(tensor)
+        if not isinstance(owner.value, torch.nn.Module) and self._of_modules.meets(area):
             return False
-        if address in self._of_modules and not isinstance(owner.value, torch.nn.Module):
+        if self._used.meets(area):
             return False
-        self._used.add(address)
+        self._used.add(area)
         return True
 
 
-def _repeats(tensor: torch.Tensor) -> bool:
-    """Whether several values of a tensor lie in one place, as after ``expand``."""
-    if type(tensor) is not torch.Tensor or tensor.layout != torch.strided:
-        return False
-    return any(
-        step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)
-    )
+class _Area(NamedTuple):
+    """Memory of a device: addresses, the end excluded."""
+
+    device: torch.device
+    start: int
+    end: int
 
 
-def _address(tensor: torch.Tensor) -> tuple[Any, ...] | None:
-    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+class _Areas:
+    """Areas of memory, joined where they overlap."""
+
+    def __init__(self) -> None:
+        self._known: dict[torch.device, list[tuple[int, int]]] = {}  # ascending
+
+    def meets(self, area: _Area | None) -> bool:
+        """Whether an area overlaps one of these."""
+        if area is None:
+            return False
+        met = self._met(area)
+        return bool(met.start < met.stop)
+
+    def add(self, area: _Area | None) -> None:
+        """Add an area, None = of a tensor without memory of its own."""
+        if area is not None:
+            known, met = self._known.setdefault(area.device, []), self._met(area)
+            joined = [(area.start, area.end), *known[met]]
+            known[met] = [(min(start for start, _ in joined), max(end for _, end in joined))]
+
+    def _met(self, area: _Area) -> slice:
+        known = self._known.get(area.device, [])
+        first = bisect_right(known, area.start, key=lambda one: one[1])
+        return slice(first, bisect_left(known, area.end, lo=first, key=lambda one: one[0]))
+
+
+def _area(tensor: torch.Tensor) -> _Area | None:
+    local = _local(tensor)
     try:
-        return (local.device, local.data_ptr()) if local.numel() else None
+        if not local.numel():
+            return None
+        steps = zip(local.shape, local.stride(), strict=True)
+        length = 1 + sum((size - 1) * step for size, step in steps)
+        start = local.data_ptr()
     except (RuntimeError, NotImplementedError):  # of a class that has no memory of its own
         return None
+    return _Area(local.device, start, start + length * local.element_size())
+
+
+def _repeats(tensor: torch.Tensor) -> bool:
+    """Whether several values of a tensor may lie in one place, as after ``expand``."""
+    local = _local(tensor)
+    if type(local) not in (torch.Tensor, torch.nn.Parameter) or local.layout != torch.strided:
+        return False
+    if is_lazy(local) or not local.numel():
+        return False
+    reached = 0  # places from the first value to the last one, of the dimensions so far
+    for step, size in sorted(zip(local.stride(), local.shape, strict=True)):
+        if size > 1:
+            if step <= reached:
+                return True
+            reached += (size - 1) * step
+    return False
+
+
+def _new_like(tensor: torch.Tensor) -> torch.Tensor:
+    made = torch.empty_like(tensor)
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(made, tensor.requires_grad)
+    return made.requires_grad_(tensor.requires_grad)
+
+
+def _refine(box: Any, key: Any, kind: str, *, learns: bool) -> None:
+    """Make a tensor a parameter, or have it require a gradient, as it was saved."""
+    value = box[key]
+    if isinstance(value, torch.Tensor):
+        if kind == PARAMETER and not isinstance(value, torch.nn.Parameter):
+            box[key] = torch.nn.Parameter(value.detach(), requires_grad=learns)
+        elif value.is_leaf:
+            value.requires_grad_(learns)
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _check_memory(flat: Mapping[str, Any]) -> None:
@@ -439,13 +519,16 @@ def _check_memory(flat: Mapping[str, Any]) -> None:
             )
 
 
-def _is_protected(value: Any) -> bool:
-    """Whether there are tensors or objects, which have to be in the checkpoint."""
-    if isinstance(value, Mapping) and not is_stateful(value):
-        return any(map(_is_protected, value.values()))
-    if isinstance(value, (list, tuple)):
-        return any(map(_is_protected, value))
-    return isinstance(value, torch.Tensor) or is_stateful(value)
+def _is_protected(value: Any, *, stateful: bool = True) -> bool:
+    """Whether there are tensors, or objects, which have to be in the checkpoint."""
+    if isinstance(value, torch.Tensor):
+        return True
+    if is_stateful(value):
+        return stateful
+    inner = value.values() if isinstance(value, Mapping) else value
+    if isinstance(value, (Mapping, list, tuple)):
+        return any(_is_protected(one, stateful=stateful) for one in inner)
+    return False
 
 
 def _item(value: Any, at: Any) -> Any:

@@ -10,6 +10,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from undaunted.checkpointing.dcp.packed import is_packed
+from undaunted.checkpointing.dcp.torch_private import says_parts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,7 +51,8 @@ def fingerprint(state_dict: Mapping[str, Any]) -> bytes | None:
         elif isinstance(value, torch.Tensor):
             if hasattr(value, "__create_write_items__") or value.layout != torch.strided:
                 return None
-            tensors.append((fqn, tuple(value.shape), *_kind(value), *_class(value)))
+            kind = (*_kind(value), *_class(value), *_parts(value))
+            tensors.append((fqn, tuple(value.shape), *kind))
         elif _is_sharded(value):
             return None
         else:
@@ -63,8 +65,15 @@ def _kind(tensor: torch.Tensor) -> tuple[str, bool]:
 
 
 def _class(tensor: torch.Tensor) -> tuple[str, ...]:
-    """What is saved of a packed tensor depends on its class."""
+    """The items of a packed tensor depend on its class."""
     return (type(tensor).__qualname__,) if is_packed(tensor) else ()
+
+
+def _parts(tensor: Any) -> tuple[Any, ...]:
+    """Where the parts lie of a tensor that says it itself."""
+    if not says_parts(tensor):
+        return ()
+    return tensor.global_shape, tensor.global_offsets, tensor.local_offsets, tensor.local_sizes
 
 
 class _Names(dict[torch.dtype, str]):

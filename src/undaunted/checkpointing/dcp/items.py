@@ -99,7 +99,7 @@ def arena_bytes(laid: Sequence[Laid], others_bytes: int, beside: int = 0) -> int
     Args:
         laid: the files.
         others_bytes: how much the items without a frame have together.
-        beside: what the description of the snapshot has besides, as the metadata.
+        beside: bytes of the snapshot's description besides, such as the metadata.
     """
     count = sum(len(one.others) for one in laid)
     others = max(count * _OTHER_BYTES, others_bytes * 5 // 4 + count * _PADDING_BYTES)

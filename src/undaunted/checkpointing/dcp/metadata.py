@@ -6,6 +6,7 @@ before that is imported or called.
 
 from __future__ import annotations
 
+import copyreg
 import dataclasses
 import importlib
 import io
@@ -13,7 +14,7 @@ import pickle
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorProperties
 
 from undaunted.checkpointing.dcp.garbage import collection_paused
 from undaunted.checkpointing.dcp.torch_private import METADATA_VERSION, storage_info
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 NAME = names.METADATA
 
+_PROPERTIES = 5  # that all versions of torch have
 _METADATA = "torch.distributed.checkpoint.metadata"
 _ALLOWED = frozenset(
     {
@@ -70,7 +72,35 @@ def encode(metadata: Metadata, files: Iterable[tuple[Laid, Sequence[tuple[int, i
             places[item.index] = storage_info(laid.name, offset, length)
     whole = dataclasses.replace(metadata, storage_data=places, storage_meta=StorageMeta())
     whole.version = METADATA_VERSION  # older versions of torch do not have it, and do not mind
-    return pickle.dumps(whole)
+    return dumps(whole)
+
+
+def dumps(metadata: Any) -> bytes:
+    """Return the pickle of metadata in a form that older versions of torch read, too.
+
+    torch 2.15 adds the strides of a tensor, of which nothing depends, and 2.14 does not read them.
+    """
+    content = io.BytesIO()
+    pickler = pickle.Pickler(content)
+    pickler.dispatch_table = copyreg.dispatch_table | {TensorProperties: _reduced}
+    pickler.dump(metadata)
+    return content.getvalue()
+
+
+def _reduced(properties: TensorProperties) -> tuple[Any, ...]:
+    return (
+        copyreg.__newobj__,  # type: ignore[attr-defined]
+        (TensorProperties,),
+        properties.__getstate__()[:_PROPERTIES],
+    )
+
+
+class _Properties(TensorProperties):  # type: ignore[misc]
+    """Properties as any version of torch writes them."""
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.__class__ = TensorProperties
+        self.__setstate__(state[:_PROPERTIES])
 
 
 def decode(
@@ -113,6 +143,8 @@ class _Reader(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """Return a class or function by its name, if it is on the list."""
+        if (module, name) == (_METADATA, "TensorProperties"):
+            return _Properties
         if (module, name) in self._allowed:
             return getattr(importlib.import_module(module), name)
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):

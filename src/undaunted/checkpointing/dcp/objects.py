@@ -1,4 +1,4 @@
-"""What is not a tensor: read with ``weights_only``, so that a file cannot run code."""
+"""Values other than tensors: read with ``weights_only``, so that a file cannot run code."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Tensors whose class keeps their values in a way of its own.
+"""Tensors whose class packs their values: quantized weights, the states of 8-bit optimizers.
 
-Such are quantized weights and the states of 8-bit optimizers: their shape and dtype say nothing of
-what they are made of. They are saved as ``torch.save`` writes them, and come back as they were.
+Their shape and dtype say nothing of the parts inside. They are saved as ``torch.save`` writes them,
+and come back as they were.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from undaunted.checkpointing.dcp.objects import load_object, refused_types
 from undaunted.checkpointing.dcp.torch_private import is_on_its_way
-from undaunted.checkpointing.errors import SaveError
+from undaunted.checkpointing.errors import StateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -67,7 +67,7 @@ def content_of(tensor: torch.Tensor) -> memoryview:
 
 
 def check_loadable(tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-    """Raise a SaveError for the first class of packed tensors that could not be loaded again."""
+    """Raise a StateError for the first class of packed tensors that could not be loaded again."""
     known: set[type] = set()
     for name, tensor in tensors:
         if type(tensor) not in known:
@@ -82,21 +82,21 @@ def _check_loadable(name: str, tensor: torch.Tensor) -> None:
         types = refused_types(content)
         loaded = None if types else load_object(bytes(content), name, "memory")
     except Exception as error:
-        raise SaveError(
+        raise StateError(
             f"{name} is a {kind}, which cannot be saved: {type(error).__name__}: {error}"
         ) from error
     if types:
-        raise SaveError(
+        raise StateError(
             f"{name} is a {kind}, which loading the checkpoint would refuse.\nCall "
             f"torch.serialization.add_safe_globals([...]) with {', '.join(types)} in this program "
             "and in those that load"
         )
     if type(loaded) is not type(tensor):
-        raise SaveError(f"{name} is a {kind}, which would come back as {type(loaded).__name__}")
+        raise StateError(f"{name} is a {kind}, which would come back as {type(loaded).__name__}")
 
 
 def copied(tensor: torch.Tensor, copy: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """Return a packed tensor made of copies of what it is made of."""
+    """Return a packed tensor whose parts are copies."""
     if not is_traceable_wrapper_subclass(tensor):
         return copy(tensor)
     names, context = tensor.__tensor_flatten__()

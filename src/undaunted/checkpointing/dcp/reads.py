@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 from undaunted.checkpointing.dcp.objects import load_object
 from undaunted.checkpointing.dcp.packed import is_packed, refill
 from undaunted.checkpointing.dcp.repeated import Loaded
+from undaunted.checkpointing.dcp.torch_private import says_parts, whole_shape
 from undaunted.checkpointing.errors import (
     CheckpointError,
     DamagedCheckpointError,
@@ -120,10 +121,10 @@ class Reads:
                 reads.append(replace(self._object(name), whole=True))
             elif value is None:
                 reads += self._new(name, stored)
-            elif value.shape != stored.size:
+            elif (shape := whole_shape(value)) != stored.size:
                 raise StructureError(
                     f"{self._path}: {name} was saved as {tuple(stored.size)}, the state has "
-                    f"{tuple(value.shape)} there"
+                    f"{tuple(shape)} there"
                 )
             elif _is_whole(value, stored):
                 chunk = stored.chunks[0]
@@ -309,6 +310,7 @@ def _is_whole(value: torch.Tensor, stored: TensorStorageMetadata) -> bool:
         and stored.chunks[0].sizes == stored.size
         and not hasattr(value, "__create_chunk_list__")
         and not hasattr(value, "local_shards")
+        and not says_parts(value)
     )
 
 
@@ -320,6 +322,8 @@ def _size_here(value: Any) -> int:
         return sum(math.prod(chunk.sizes) for chunk in value.__create_chunk_list__())
     if hasattr(value, "local_shards"):
         return sum(shard.tensor.numel() for shard in value.local_shards())
+    if says_parts(value):
+        return sum(map(math.prod, value.local_sizes))
     return int(value.numel())
 
 

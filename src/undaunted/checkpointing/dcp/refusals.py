@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from undaunted.checkpointing.dcp.objects import load_object, refused_types
-from undaunted.checkpointing.errors import CheckpointError, SaveError
+from undaunted.checkpointing.errors import CheckpointError, StateError
 
 # Names of classes and functions, as protocol 2 of pickle has them; other bytes may look like it.
 _NAMES = re.compile(rb"c([\w.]+\n[\w.]+)\n")
@@ -33,7 +33,7 @@ class Refusals:
             anyway: look although it names no types that were not there before.
 
         Raises:
-            SaveError: it could not be loaded; names the types.
+            StateError: it could not be loaded; names the types.
         """
         long = len(content) > _SHORT_BYTES
         if long:
@@ -45,7 +45,7 @@ class Refusals:
             return
         if types := refused_types(content):
             self._long.discard(name)
-            raise SaveError(
+            raise StateError(
                 f"{name} has objects of types that loading would refuse: {', '.join(types)}. Save "
                 "plain data in their place, or call torch.serialization.add_safe_globals([...]) "
                 "with these types before saving and before loading"
@@ -54,7 +54,7 @@ class Refusals:
             try:
                 load_object(content, name, "the copy in memory")
             except CheckpointError as error:
-                raise SaveError(f"{name} cannot be loaded once it is saved: {error}") from error
+                raise StateError(f"{name} cannot be loaded once it is saved: {error}") from error
         if len(self._seen) + len(new) > _REMEMBERED:
             self._seen.clear()
         self._seen |= new

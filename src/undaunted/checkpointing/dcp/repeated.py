@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.planner import WriteItemType
 from undaunted.checkpointing.dcp import objects
 from undaunted.checkpointing.dcp.objects import load_object
 from undaunted.checkpointing.dcp.refusals import Refusals
-from undaunted.checkpointing.errors import SaveError
+from undaunted.checkpointing.errors import StateError
 
 if TYPE_CHECKING:
     import torch
@@ -54,7 +54,7 @@ class Written:
         self._refusals = Refusals()
 
     def check(self, planner: SavePlanner, plan: SavePlan) -> None:
-        """Raise a SaveError for an object in a plan that could not be loaded."""
+        """Raise a StateError for an object in a plan that could not be loaded."""
         for item in plan.items:
             if item.type == WriteItemType.BYTE_IO and _saves_by_default(planner):
                 value = planner.lookup_object(item.index)
@@ -65,7 +65,7 @@ class Written:
         """Return what the planner gives for an item.
 
         Raises:
-            SaveError: it could not be loaded.
+            StateError: it could not be loaded.
         """
         if item.type != WriteItemType.BYTE_IO or not _saves_by_default(planner):
             return planner.resolve_data(item)
@@ -86,7 +86,7 @@ class Written:
         try:
             serialised = objects.dump(value)
         except Exception as error:
-            raise SaveError(
+            raise StateError(
                 f"{item.index.fqn} cannot be saved: {type(error).__name__}: {error}"
             ) from error
         self._refusals.look(serialised.getbuffer(), item.index.fqn, anyway=anyway)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,14 @@ from torch.distributed.checkpoint import DefaultSavePlanner
 from torch.distributed.checkpoint.planner import WriteItemType
 from torch.distributed.tensor import DTensor
 
-from undaunted.checkpointing.dcp import digests
-from undaunted.checkpointing.dcp.packed import is_packed
-from undaunted.checkpointing.errors import SaveError
+from undaunted.base.text import name_ranks
+from undaunted.checkpointing.dcp import containers, digests
+from undaunted.checkpointing.dcp.stateful import is_stateful
+from undaunted.checkpointing.errors import StateError
+from undaunted.checkpointing.per_rank import PerRank
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
 
@@ -37,10 +40,12 @@ class Content:
     Attributes:
         digests: one for each item; empty for what is not compared, such as shards.
         buffers: names of modules' buffers and of other state they keep beside their parameters.
+        own: names of all that is in a `PerRank`.
     """
 
     digests: list[bytes] = field(default_factory=list)
     buffers: list[str] = field(default_factory=list)
+    own: list[str] = field(default_factory=list)
 
 
 def content_of(plan: SavePlan, planner: SavePlanner, given: Mapping[str, Any]) -> Content:
@@ -59,14 +64,13 @@ def content_of(plan: SavePlan, planner: SavePlanner, given: Mapping[str, Any]) -
         if item.type == WriteItemType.BYTE_IO:
             found[at] = digests.of_value(planner.lookup_object(item.index))
         elif item.type == WriteItemType.TENSOR or _is_of_some_ranks(planner, item):
-            value = planner.lookup_object(item.index)
-            if not is_packed(value):
-                tensors[at] = value
+            tensors[at] = planner.lookup_object(item.index)
     for at, digest in zip(tensors, digests.of_tensors(list(tensors.values())), strict=True):
         found[at] = digest
     buffers = _buffers_of(given)
     names = (item.index.fqn for item in plan.items if item.type != WriteItemType.SHARD)
-    return Content(found, [name for name in names if name in buffers or _is_running(name)])
+    running = [name for name in names if name in buffers or _is_running(name)]
+    return Content(found, running, _own_of(given))
 
 
 def _is_of_some_ranks(planner: DefaultSavePlanner, item: WriteItem) -> bool:
@@ -75,15 +79,23 @@ def _is_of_some_ranks(planner: DefaultSavePlanner, item: WriteItem) -> bool:
     return isinstance(value, DTensor) and value.device_mesh.size() < dist.get_world_size()
 
 
-def _buffers_of(given: Any, prefix: str = "") -> set[str]:
-    """Names of the buffers of all modules in a state, or in a container in it."""
-    if isinstance(given, torch.nn.Module):
-        return {f"{prefix}{name}" for name, _ in given.named_buffers()}
-    pairs: Iterable[tuple[Any, Any]] = ()
-    if isinstance(given, (dict, list)):
-        pairs = given.items() if isinstance(given, dict) else enumerate(given)
-    inner = ((key, one) for key, one in pairs if isinstance(one, (dict, list, torch.nn.Module)))
-    return set().union(*(_buffers_of(one, f"{prefix}{key}.") for key, one in inner))
+def _buffers_of(given: Any) -> set[str]:
+    """Names of the buffers of all modules in a state."""
+    modules = ((name, one) for name, one in _inside(given) if isinstance(one, torch.nn.Module))
+    return {f"{name}.{buffer}" for name, module in modules for buffer, _ in module.named_buffers()}
+
+
+def _own_of(given: Any) -> list[str]:
+    return [name for name, one in _inside(given) if isinstance(one, PerRank)]
+
+
+def _inside(given: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """All objects in a state or a container, with their names."""
+    for key, one in given.items() if isinstance(given, Mapping) else enumerate(given):
+        if is_stateful(one):
+            yield f"{prefix}{key}", one
+        elif isinstance(one, (Mapping, list, tuple)):
+            yield from _inside(one, f"{prefix}{key}.")
 
 
 def _is_running(name: str) -> bool:
@@ -102,7 +114,7 @@ def check_content(
         refuse: raise an error; else, and always for buffers of modules, warn.
 
     Raises:
-        SaveError: names what differs, and the ranks.
+        StateError: names what differs, and the ranks.
     """
     ranks: dict[tuple[str, Any], dict[bytes, list[int]]] = {}
     for rank, (plan, content) in enumerate(zip(plans, contents, strict=True)):
@@ -110,14 +122,14 @@ def check_content(
             if digest:
                 part = (item.index.fqn, item.index.offset)
                 ranks.setdefault(part, {}).setdefault(digest, []).append(rank)
-    differ: dict[str, dict[bytes, list[int]]] = {}
+    differ: dict[str, dict[Any, list[int]]] = _lists_that_differ(plans, known)
     for (name, _), on in ranks.items():
         if len(on) > 1 and name not in known:
             differ.setdefault(name, on)
     buffers = {name for content in contents for name in content.buffers}
     wrong = [name for name in differ if name not in buffers]
     if wrong and refuse:
-        raise SaveError(
+        raise StateError(
             f"{_differs(wrong[0], differ)}, and a checkpoint has one copy of it for all ranks."
             f"{_further(wrong, differ)}\nWrap what each rank has for itself in PerRank(...), or "
             'give it a name for each rank. Checkpointer(..., differing="warn") saves the copy of '
@@ -138,14 +150,42 @@ def check_content(
             )
 
 
-def _differs(name: str, differ: Mapping[str, Mapping[bytes, list[int]]]) -> str:
+def _lists_that_differ(
+    plans: Sequence[SavePlan], known: set[str]
+) -> dict[str, dict[Any, list[int]]]:
+    """Lists that have another length on some rank: the ranks by length, by name."""
+    lengths: dict[str, dict[int, list[int]]] = {}
+    for rank, plan in enumerate(plans):
+        for name, length in _lengths(plan).items():
+            lengths.setdefault(name, {}).setdefault(length, []).append(rank)
+    return {n: dict(of) for n, of in lengths.items() if len(of) > 1 and n not in known}
+
+
+def _lengths(plan: SavePlan) -> dict[str, int]:
+    """How many entries a rank has in each list of which the entries are saved one by one."""
+    lengths: dict[str, int] = {}
+    for path in containers.paths(plan.planner_data):
+        for at, part in enumerate(path):
+            if isinstance(part, int):
+                name = ".".join(map(str, path[:at]))
+                lengths[name] = max(lengths.get(name, 0), part + 1)
+    return lengths
+
+
+def _differs(name: str, differ: Mapping[str, Mapping[Any, list[int]]]) -> str:
+    if all(type(length) is int for length in differ[name]):
+        lengths = sorted(differ[name].items())
+        return f"{name} has " + ", ".join(
+            f"{length} entr{'y' if length == 1 else 'ies'} on {_listed(on)}"
+            for length, on in lengths[:_NAMED]
+        )
     kinds = list(differ[name].values())
     if len(kinds) == 2:
         return f"{name} differs between {_listed(kinds[0])} and {_listed(kinds[1])}"
     return f"{name} differs between {_listed(sorted(rank for on in kinds for rank in on))}"
 
 
-def _further(names: Sequence[str], differ: Mapping[str, Mapping[bytes, list[int]]]) -> str:
+def _further(names: Sequence[str], differ: Mapping[str, Mapping[Any, list[int]]]) -> str:
     lines = [f"\n  {_differs(name, differ)}." for name in names[1:_NAMED]]
     more = len(names) - _NAMED
     return "".join(lines) + (f"\n  and {more} more." if more > 0 else "")
@@ -223,7 +263,7 @@ def check_plans(plans: Sequence[SavePlan]) -> None:
         plans: of all ranks, in their order, before they are decided on.
 
     Raises:
-        SaveError: names what differs, and the ranks.
+        StateError: names what differs, and the ranks.
     """
     first: dict[str, str | tuple[str, object, object]] = {}
     different: dict[str, None] = {}
@@ -237,11 +277,38 @@ def check_plans(plans: Sequence[SavePlan]) -> None:
         names = list(different)
         more = f", and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         told = "; ".join(_told(plans, name) for name in names[:_NAMED])
-        raise SaveError(
+        raise StateError(
             f"ranks have different things under one name: {told}{more}. What all ranks have under "
             "one name is saved once: give what differs from rank to rank a name for each rank",
             _ranks_of(plans, names[0]),
         )
+
+
+def check_own(plans: Sequence[SavePlan], contents: Sequence[Content]) -> None:
+    """Look for a `PerRank` where another rank has something else.
+
+    Args:
+        plans: of all ranks, as in :func:`check_plans`.
+        contents: of all ranks.
+
+    Raises:
+        StateError: names one, and the ranks.
+    """
+    for name in sorted({name for content in contents for name in content.own}):
+        has = [name in content.own for content in contents]
+        others = [rank for rank, p in enumerate(plans) if not has[rank] and _has(p, name)]
+        if others:
+            own = [rank for rank, is_own in enumerate(has) if is_own]
+            raise StateError(
+                f"{name} is a PerRank on {_listed(own)}, and something else on {_listed(others)}. "
+                "Wrap it in PerRank(...) on all ranks that have it",
+                others,
+            )
+
+
+def _has(plan: SavePlan, name: str) -> bool:
+    names = (".".join(map(str, path)) for path in containers.paths(plan.planner_data))
+    return any(one == name or one.startswith(f"{name}.") for one in names)
 
 
 def _check_containers(plans: Sequence[SavePlan]) -> None:
@@ -255,7 +322,7 @@ def _check_containers(plans: Sequence[SavePlan]) -> None:
     for path, name in paths.items():
         for length in range(1, len(path)):
             if outer := paths.get(path[:length]):
-                raise SaveError(
+                raise StateError(
                     f"{outer} is a value on {_listed(_ranks_of(plans, outer))}, and has {name} in "
                     f"it on {_listed(_ranks_of(plans, name))}. What all ranks have under one name "
                     "is saved once: give it the same structure on all ranks, or wrap it in "
@@ -271,7 +338,7 @@ def check_whole(plans: Sequence[SavePlan]) -> None:
         plans: of all ranks, as in :func:`check_plans`.
 
     Raises:
-        SaveError: names one.
+        StateError: names one.
     """
     parts: dict[str, dict[Any, int]] = {}
     sizes: dict[str, int] = {}
@@ -283,7 +350,7 @@ def check_whole(plans: Sequence[SavePlan]) -> None:
                 sizes[name] = math.prod(data.size)
     for name, of_name in parts.items():
         if sum(of_name.values()) < sizes[name]:
-            raise SaveError(
+            raise StateError(
                 f"{name} is not whole: the ranks that save have {sum(of_name.values())} of "
                 f"{sizes[name]} values of it.\nAll ranks that have a part of it save together"
             )
@@ -314,9 +381,8 @@ def _text(kind: str | tuple[str, object, object]) -> str:
     return f"{form} {str(dtype).removeprefix('torch.')} {tuple(size)}"  # type: ignore[arg-type]
 
 
-def _listed(ranks: list[int]) -> str:
-    more = f" and {len(ranks) - _NAMED} more" if len(ranks) > _NAMED else ""
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks[:_NAMED]))}{more}"
+def _listed(ranks: Sequence[int]) -> str:
+    return name_ranks(ranks, _NAMED)
 
 
 def _ranks_of(plans: Sequence[SavePlan], name: str) -> list[int]:

@@ -244,9 +244,7 @@ class Saver:
         self._written = Written()
         self._looks: list[_Look] = []
 
-    def plan(
-        self, state_dict: dict[str, Any], timeout_s: float, what: str = "structure"
-    ) -> Planned:
+    def plan(self, state_dict: dict[str, Any], timeout_s: float, what: str = "save") -> Planned:
         """Decide with all ranks what each one writes; all call this for the same save.
 
         Args:
@@ -274,7 +272,7 @@ class Saver:
         if verdict == _REUSE and self._plan is not None:
             planner.finish_plan(self._plan.final)
         else:
-            self._plan_anew(planner, local, state_dict, timeout_s)
+            self._plan_anew(planner, local, state_dict, timeout_s, what)
         assert self._plan is not None
         return Planned(self._plan, planner, self._written)
 
@@ -322,6 +320,7 @@ class Saver:
         local: SavePlan | None,
         state_dict: dict[str, Any],
         timeout_s: float,
+        what: str,
     ) -> None:
         self._plan = None
         mine: bytes | Failure
@@ -346,7 +345,7 @@ class Saver:
             return msgspec.msgpack.encode(decision)
 
         try:
-            verdict = self._agreement.round("plan", mine, decide, timeout_s)
+            verdict = self._agreement.round(what, mine, decide, timeout_s)
         except CheckpointError as told:
             raise told from cause
         assert local is not None
@@ -367,9 +366,10 @@ class Saver:
         self._number += 1
         proposals = [msgspec.msgpack.decode(one, type=_Proposal) for one in encoded]
         local = [plan_codec.decode_plan(one.plan) for one in proposals]
+        contents = [one.content for one in proposals]
+        sameness.check_own(local, contents)
         sameness.check_plans(local)
         sameness.check_whole(local)
-        contents = [one.content for one in proposals]
         sameness.check_content(local, contents, self._differing, refuse=self._refuse_differing)
         # a list of its own: a planner may change it, as that of torch 2.6 did
         final, overall = planner.create_global_plan(list(local))

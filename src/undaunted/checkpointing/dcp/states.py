@@ -12,9 +12,9 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.nn.parameter import is_lazy
 
-from undaunted.checkpointing.dcp.containers import TUPLE, Noted
+from undaunted.checkpointing.dcp.containers import PARAMETER, TUPLE, Noted
 from undaunted.checkpointing.dcp.stateful import is_stateful
-from undaunted.checkpointing.errors import CheckpointError, SaveError, StructureError
+from undaunted.checkpointing.errors import CheckpointError, SaveError, StateError, StructureError
 from undaunted.checkpointing.format.frame import DTYPES
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ def plain(state: Any) -> Plain:
     """Return a state with the ``state_dict`` of each object that has one, at any depth.
 
     Raises:
-        SaveError: it is no dictionary, or an entry does not give its state.
+        StateError: it is no dictionary, or an entry does not give its state.
     """
-    check_mapping(state, SaveError)
+    check_mapping(state, StateError)
     made = Plain({}, Noted(), {})
     made.content = {key: _of_root(key, value, made) for key, value in state.items()}
     return made
@@ -69,7 +69,7 @@ def _of_root(key: Any, value: Any, made: Plain) -> Any:
     try:
         return _plain((str(key),), value, made)
     except RecursionError as error:
-        raise SaveError(f"{key} is nested too deeply, or contains itself") from error
+        raise StateError(f"{key} is nested too deeply, or contains itself") from error
 
 
 def _plain(path: Path, value: Any, made: Plain, *, owned: bool = False) -> Any:
@@ -93,6 +93,8 @@ def _plain(path: Path, value: Any, made: Plain, *, owned: bool = False) -> Any:
             made.noted.add(path, TUPLE, "")
             return inner
         return value if all(map(operator.is_, inner, value)) else inner
+    if isinstance(value, torch.nn.Parameter):
+        made.noted.add(path, PARAMETER, "")
     return value
 
 
@@ -108,7 +110,7 @@ def _is_taken_apart(value: Any, owned: bool) -> bool:
 def _state_of(path: Path, value: Any) -> Any:
     name = ".".join(map(str, path))
     if isinstance(value, type):
-        raise SaveError(f"{name} is the class {value.__name__}, not an object of it")
+        raise StateError(f"{name} is the class {value.__name__}, not an object of it")
     try:
         state = value.state_dict()
     except CheckpointError:
@@ -119,7 +121,7 @@ def _state_of(path: Path, value: Any) -> Any:
             f"{type(error).__name__}: {error}"
         ) from error
     if isinstance(path[-1], int) and not isinstance(state, Mapping):
-        raise SaveError(
+        raise StateError(
             f"{name}: state_dict() of {type(value).__name__} gives {type(state).__name__}: an "
             "object in a list needs a dictionary as its state"
         )
@@ -134,7 +136,7 @@ def collisions_named() -> Iterator[None]:
     except ValueError as error:
         if "duplicated flatten key" not in str(error):
             raise
-        raise SaveError(
+        raise StateError(
             f"{error}: entries are named by the keys on the way to them, joined with dots, so that "
             "{'a': {'b': 1}} and {'a.b': 2}, or the keys 1 and '1', have the same name: rename one"
         ) from error
@@ -153,7 +155,7 @@ def named(
         alone: the same for a state of one entry, by default ``work``.
 
     Raises:
-        SaveError: the work has failed because of one entry.
+        StateError: the work has failed because of one entry.
     """
     try:
         return work(flat)
@@ -173,21 +175,21 @@ def _try_alone(work: Callable[[Any], object], name: str, value: Any) -> None:
             why = "has no values yet, as its module is lazy: run the model once before the save"
         else:
             why = f"cannot be saved: {type(value).__name__}: {type(error).__name__}: {error}"
-        raise SaveError(f"{ascii(name)[1:-1]} {why}") from error
+        raise StateError(f"{ascii(name)[1:-1]} {why}") from error
 
 
 def check_tensors(flat: Mapping[str, Any]) -> None:
-    """Raise a SaveError if there is a tensor that cannot be saved, or not be loaded again."""
+    """Raise a StateError if there is a tensor that cannot be saved, or not be loaded again."""
     for name, value in flat.items():
         if type(value) is not torch.Tensor:
             continue
         if value.layout not in _LAYOUTS:
-            raise SaveError(
+            raise StateError(
                 f"{name} is a tensor of layout {str(value.layout).removeprefix('torch.')}, which "
                 "cannot be saved: save its parts, such as values() and indices, or to_dense()"
             )
         dtype = str(value.dtype).removeprefix("torch.")
         if dtype not in DTYPES and not (value.is_quantized or value.dtype.is_floating_point):
-            raise SaveError(
+            raise StateError(
                 f"{name} is a tensor of {dtype}, which cannot be saved: save its view(torch.uint8)"
             )

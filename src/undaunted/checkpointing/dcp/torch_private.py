@@ -49,6 +49,35 @@ def is_on_its_way(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, AsyncCollectiveTensor)
 
 
+def says_parts(value: Any) -> bool:
+    """Whether a value is a tensor with a part of a larger one, and says itself where that lies.
+
+    It is an ordinary tensor with attributes: a ``CheckpointableTensor`` of torch 2.14.
+    """
+    if not hasattr(value, "global_offsets"):
+        return False
+    try:
+        from torch.distributed.checkpoint.protocol import _is_checkpointable_tensor
+    except ImportError:
+        return False
+    return bool(_is_checkpointable_tensor(value))
+
+
+def whole_shape(tensor: Any) -> torch.Size:
+    """Return the shape of a tensor, and not that of the part which is here."""
+    return torch.Size(tensor.global_shape) if says_parts(tensor) else tensor.shape
+
+
+def empty_like(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return memory for the same part of a tensor."""
+    made = torch.empty_like(tensor.detach(), dtype=dtype)
+    if says_parts(tensor):
+        from torch.distributed.checkpoint.protocol import _copy_checkpointable_tensor_metadata
+
+        _copy_checkpointable_tensor_metadata(tensor, made)
+    return made
+
+
 def flattened(state_dict: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the values of a nested state by name, and their paths, as torch's planners do."""
     from torch.distributed.checkpoint._nested_dict import flatten_state_dict

@@ -1,6 +1,6 @@
 """Files and folders that are there after a loss of power. Errors name the path."""
 # pathlib would double the start of the writer:
-# ruff: noqa: PTH102, PTH105, PTH112, PTH120
+# ruff: noqa: PTH102, PTH105, PTH108, PTH112, PTH120
 
 from __future__ import annotations
 
@@ -72,8 +72,13 @@ def replace_file(path: str, content: bytes, temporary: str) -> None:
         content: the new one.
         temporary: a path in the same folder that nobody else uses.
     """
-    write_file(temporary, content)
-    os.replace(temporary, path)
+    try:
+        write_file(temporary, content)
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
     sync_folder(os.path.dirname(path))
 
 

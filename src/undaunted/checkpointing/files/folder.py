@@ -104,8 +104,9 @@ class FolderStorage:
         alive = self._living.others(self._run) if epoch < before.runs.get(self._run, 0) else False
         after = fence.begun(before, self._run, epoch, self.place, alive=alive)
         if after != before:
-            path = self._path(names.EPOCH)
-            durable.replace_file(path, fence.encode(after), f"{path}.{os.urandom(4).hex()}")
+            path, content = self._path(names.EPOCH), fence.encode(after)
+            unused = f"{path}.{os.urandom(4).hex()}"
+            self._if_full(lambda: durable.replace_file(path, content, unused))
 
     def steps(self) -> list[int]:
         """See `Storage`."""
@@ -175,8 +176,22 @@ class FolderStorage:
     def sweep(self, session: str) -> list[str]:
         """See `Storage`; from now on others see that this session is alive."""
         durable.make_folder(self.place)
-        self._living.begin(session, self._run)
+        self._if_full(lambda: self._living.begin(session, self._run))
         self._try_rename()
+        swept = self._sweep(session)
+        self._warn_of(self._living.runs_elsewhere())
+        return swept
+
+    def _if_full(self, work: Callable[[], None]) -> None:
+        """Write something small; a full disk may be so of what sessions that are over have left."""
+        try:
+            work()
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._sweep():
+                raise
+            work()
+
+    def _sweep(self, session: str = "") -> list[str]:
         ended: dict[str, bool] = {session: False}
         swept = []
         for name in self._names():
@@ -189,7 +204,6 @@ class FolderStorage:
                     swept.append(name)
                 except OSError as error:  # as on NFS, where somebody has a file open
                     warn("%s cannot be removed, nor all that is in it: %s", self._path(name), error)
-        self._warn_of(self._living.runs_elsewhere())
         return swept
 
     def close(self) -> None:

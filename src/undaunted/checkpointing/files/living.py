@@ -1,7 +1,8 @@
 """Which sessions are alive: each holds a lock on a file of its own, which ends with its process.
 
-It is a POSIX lock: child processes do not inherit it, and NFS has it too. Where a file system has
-no locks, every session counts as alive.
+The lock is that of an open file (OFD): a POSIX lock would end when the process reads the file by
+another descriptor, as a copy of the folder does. Forks close theirs. NFS has such locks too. Where
+a file system has none, every session counts as alive.
 """
 # pathlib would double the start of the writer:
 # ruff: noqa: PTH104, PTH108, PTH118
@@ -12,6 +13,8 @@ import contextlib
 import errno
 import fcntl
 import os
+import struct
+import weakref
 from typing import TYPE_CHECKING
 
 from undaunted.checkpointing.format import names
@@ -20,8 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MAX_RUN_BYTES = 256
-# Locks of a process do not hold itself back.
+_F_OFD_SETLK = 37  # not every build of Python has the name
+_WHOLE_FILE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+# Paths of the sessions of this process, and of the one that it is a fork of.
 _held_here: set[str] = set()
+_begun: weakref.WeakSet[Living] = weakref.WeakSet()
 
 
 class Living:
@@ -47,24 +53,30 @@ class Living:
         self.end()
         # Locked first and named then: nobody sees it without a lock.
         unnamed = f"{path}.new"
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._open(unnamed, flags, run)
-        _held_here.add(path)
-        self._path = path
+        self._open(unnamed, run)
         try:
             os.rename(unnamed, path)
         except OSError:  # mounted buckets do not rename a file that is open, and have no locks
             os.close(self._fd)
             os.unlink(unnamed)
-            self._open(path, flags, run)
+            self._open(path, run)
+        _held_here.add(path)
+        _begun.add(self)
+        self._path = path
 
-    def _open(self, path: str, flags: int, run: str) -> None:
-        self._fd = os.open(path, flags, 0o600)
-        with contextlib.suppress(OSError):  # there are no locks: see above
-            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._locked = True
-        os.truncate(self._fd, 0)
-        os.write(self._fd, _shortened(run))
+    def _open(self, path: str, run: str) -> None:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            with contextlib.suppress(OSError):  # there are no locks: see above
+                _lock(fd)
+                self._locked = True
+            os.truncate(fd, 0)
+            os.write(fd, _shortened(run))
+        except OSError as error:
+            os.close(fd)
+            os.unlink(path)
+            raise OSError(error.errno, error.strerror, path) from error
+        self._fd = fd
 
     def others(self, run: str) -> bool:
         """Whether another process has a session of this run that is alive."""
@@ -106,7 +118,7 @@ class Living:
         except OSError as error:
             return error.errno == errno.ENOENT
         try:
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(fd)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
         except OSError:
@@ -125,12 +137,40 @@ class Living:
         os.close(self._fd)
         _held_here.discard(path)
 
+    def leave(self) -> None:
+        """Close the file in a fork: the session is its parent's."""
+        if self._path is not None:
+            self._path = None
+            os.close(self._fd)
+
     def __del__(self) -> None:
         """End what was left."""
         try:  # noqa: SIM105 - the module that has it may be gone
             self.end()
         except Exception:  # noqa: BLE001, S110 - at the end of the interpreter modules are gone
             pass
+
+
+def _lock(fd: int) -> None:
+    """Lock an open file.
+
+    Raises:
+        OSError: another one of the same path is locked, or there are no locks.
+    """
+    try:
+        fcntl.fcntl(fd, _F_OFD_SETLK, _WHOLE_FILE)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # no locks of this kind here
+
+
+def _leave_all() -> None:
+    for living in list(_begun):
+        living.leave()
+
+
+os.register_at_fork(after_in_child=_leave_all)
 
 
 def _shortened(run: str) -> bytes:

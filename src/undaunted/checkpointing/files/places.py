@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from undaunted.base.text import is_utf8
 from undaunted.checkpointing.files import blocks
 from undaunted.checkpointing.files.folder import FolderStorage
 
@@ -32,7 +33,7 @@ def open_storage(
             is not installed.
     """
     place = os.fspath(where)
-    if not _is_utf8(place):
+    if not is_utf8(place):
         raise ValueError(f"{place!a}: the name of the place is no valid UTF-8: give another")
     run = os.environ.get("TORCHELASTIC_RUN_ID", "")
     if place.startswith(_FILE):
@@ -49,14 +50,6 @@ def open_storage(
     return FolderStorage(place, run, options)
 
 
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _check_url(url: str) -> None:
     protocol, _, path = url.partition("://")
     if not protocol or not path.strip("/"):
@@ -67,8 +60,8 @@ def _check_url(url: str) -> None:
     if protocol in _OF_BUCKETS and "//" in path.rstrip("/"):
         corrected = "/".join(part for part in path.split("/") if part)
         raise ValueError(
-            f"{url}: has a name without a letter, between two slashes, which clients of the store "
-            f"lose: give {protocol}://{corrected}"
+            f"{url}: has an empty name between two slashes, which clients of the store lose: give "
+            f"{protocol}://{corrected}"
         )
     if protocol in _OF_ONE_PROCESS:
         raise ValueError(

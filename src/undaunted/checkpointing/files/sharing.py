@@ -75,7 +75,7 @@ class _Other(threading.Thread):
 
 
 def _wait(others: list[_Other], errors: list[BaseException]) -> None:
-    """Wait for the other threads; what interrupts this becomes an error, which stops them."""
+    """Wait for the other threads; an interruption becomes an error, which stops them."""
     deadline = None
     while others:
         try:

@@ -10,7 +10,7 @@ from undaunted.checkpointing.errors import DamagedCheckpointError
 
 FORMAT_VERSION = 1
 BLOCK_BYTES = 8 << 20
-# Attempts of one save have numbers of their own, from ten times that of the save on.
+# The attempts of save n have the numbers from n * MAX_ATTEMPTS on.
 MAX_ATTEMPTS = 10
 NAME = "undaunted.json"
 # A manifest is 1 byte per MiB of checkpoint; this is one of a petabyte.

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from undaunted.base.text import is_utf8
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
@@ -84,7 +86,7 @@ def _pack(value: object, other: Callable[[object], tuple[str, object]], depth: i
     if value is None or kind in (bool, float, bytes):
         return value
     if isinstance(value, str) and kind is str:
-        return value if _is_utf8(value) else [_STR, value.encode("utf-8", "surrogatepass")]
+        return value if is_utf8(value) else [_STR, value.encode("utf-8", "surrogatepass")]
     if isinstance(value, int) and kind is int:
         return value if value in _INT64 else [_INT, hex(value)]
     if isinstance(value, complex) and kind is complex:
@@ -135,14 +137,6 @@ def _pack_at(
     except PlainError as error:
         error.at.insert(0, at)
         raise
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _unpack(packed: Any, makers: Mapping[str, Callable[[Any], object]]) -> Any:

@@ -13,7 +13,6 @@ import msgspec
 
 import undaunted
 from undaunted.base import process
-from undaunted.base.signals import PROGRAMS_SIGNALS
 
 _PROGRAM = "undaunted.checkpointing.writer.program"
 
@@ -39,7 +38,7 @@ def start(fd: int) -> Child:
     if threading.current_thread() is threading.main_thread():
         words.append("--thread-stays")
     argv = process.module_command(_PROGRAM, *words, flags=["-S"])
-    pid = process.spawn(argv, _environment(), [fd], PROGRAMS_SIGNALS)
+    pid = process.spawn(argv, _environment(), [fd])
     try:
         pidfd = process.open_pidfd(pid)
     except OSError:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from undaunted.coordinator.core.messages import Advised, Blamed
 
+# Causes of which the advice to end the job is always followed: no restart makes a checkpoint.
+ALWAYS_ENDS = frozenset({"state_not_saved"})
 # A longer one is not kept.
 MOST_HISTORY = 16 * 1024
 
@@ -29,6 +31,7 @@ class Attempt:
         blamed: what ended it, None = it did not fail.
         lost: the node that is blamed cannot be reached any more.
         findings: what nodes have found out about their own failures.
+        left: ranks that had ended with 0, if all that failed have only lost a peer.
     """
 
     round: int
@@ -38,6 +41,7 @@ class Attempt:
     blamed: Blamed | None
     lost: bool
     findings: Mapping[str, bytes]
+    left: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

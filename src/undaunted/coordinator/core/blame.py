@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from undaunted.base.text import name_ranks
 from undaunted.coordinator.core.formation import name_some
 from undaunted.coordinator.core.messages import Blamed
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from undaunted.coordinator.core.examination import Ruling
+
+_MOST_LEFT = 4  # nodes that are named
+_MOST_RANKS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +51,12 @@ class Blame:
     Attributes:
         findings: what nodes have found out about their failures, as in `NodeStopped`.
         reports: what nodes have said of their own failures, the first one first.
+        left: ranks of each node that have ended with 0.
     """
 
     findings: dict[str, bytes] = field(default_factory=dict)
     reports: dict[str, Cause] = field(default_factory=dict)
+    left: dict[str, tuple[int, ...]] = field(default_factory=dict)
     _lost: list[Cause] = field(default_factory=list)
     _ruling: Ruling | None = None
     _gone_on: bool = False  # after the ruling
@@ -121,7 +127,21 @@ class Blame:
             return Blamed(round_number, cause.node, cause.text, *about)
         victims = [each.node for each in self.reports.values() if each.victim]
         others = tuple(node for node in victims if node != cause.node)
-        return Blamed(round_number, cause.node, cause.text, others)
+        text = cause.text
+        if cause.victim:  # its own node has said so of its own ranks
+            elsewhere = {node: ranks for node, ranks in self.left.items() if node != cause.node}
+            text += "".join(
+                f"; {name_ranks(ranks)} of node {node} had ended with 0"
+                for node, ranks in sorted(elsewhere.items())[:_MOST_LEFT]
+            )
+        return Blamed(round_number, cause.node, text, others)
+
+    def left_alone(self) -> tuple[int, ...]:
+        """The ranks that have ended with 0 where all that failed have only lost a peer."""
+        cause = self.first_cause
+        if cause is None or not cause.victim or self._ruling is not None:
+            return ()
+        return tuple(sorted(rank for ranks in self.left.values() for rank in ranks))[:_MOST_RANKS]
 
     def news(self, round_number: int) -> list[Blamed]:
         """The verdict, unless it is what was said before."""

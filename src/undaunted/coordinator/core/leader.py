@@ -318,8 +318,8 @@ class Leader:
     def _turn_away(self, link: int, hello: p.Hello, now: int) -> list[c.Command]:
         """Refuse a launcher of another start.
 
-        For good if it is of an earlier attempt, or once a round of this one has begun, if that
-        launcher has had the time to find a leader of its own.
+        For good if it is of an earlier attempt. Also once a round of this start has begun, and that
+        launcher has had the time to find a leader of the other one.
         """
         who = (hello.node, hello.incarnation)
         first_ns, _ = self._turned_away.get(who, (now, now))
@@ -709,8 +709,8 @@ class Leader:
     def _asked_by_others_s(self, now: int) -> float:
         """How long it takes until a leader that goes on with this job has asked at the endpoint.
 
-        It is what a launcher there waits for that knows of no job, and may have lost its disk. Who
-        comes from another start may be one of those that elect such a leader.
+        A launcher there that knows of no job, and may have lost its disk, waits for that. One that
+        comes from another start may be among those that elect such a leader.
         """
         if not self.config.takeover or not self.config.node or self.ledger.round >= 0:
             return 0.0

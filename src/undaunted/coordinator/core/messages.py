@@ -29,6 +29,7 @@ class Outcome(enum.Enum):
     SUSPECT = "suspect"
     INVALID = "invalid"
     STRAGGLER = "straggler"
+    TOO_FEW_NODES = "too_few_nodes"
 
     @property
     def exit_code(self) -> int:
@@ -45,6 +46,7 @@ _EXIT_CODES = {
     Outcome.SUSPECT: 16,
     Outcome.INVALID: 17,
     Outcome.STRAGGLER: 18,
+    Outcome.TOO_FEW_NODES: 19,
 }
 
 
@@ -190,7 +192,7 @@ class NodeStopped(_Message, frozen=True):
     far the round came. ``verdict``: what the node found out about its own failure in the meantime,
     "" = it has none or nothing new; ``finding``: the same for `Advise`, opaque to the policy.
     ``misuse``: its ranks ended as do programs that are called with wrong arguments; None = no rank
-    ended by itself.
+    ended by itself. ``left``: ranks that have ended with 0, not stopped before.
     """
 
     node: str
@@ -202,6 +204,7 @@ class NodeStopped(_Message, frozen=True):
     victim: bool = False
     misuse: bool | None = None
     finding: bytes = b""
+    left: tuple[int, ...] = ()
 
 
 class NodeUnhealthy(_Message, frozen=True):

@@ -30,7 +30,7 @@ from msgspec.structs import replace
 from undaunted.base.text import format_duration
 from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core import placement
-from undaunted.coordinator.core.advice import MOST_HISTORY, Attempt
+from undaunted.coordinator.core.advice import ALWAYS_ENDS, MOST_HISTORY, Attempt
 from undaunted.coordinator.core.blame import Blame, Cause
 from undaunted.coordinator.core.examination import EVIDENCE_S, Case, Examination
 from undaunted.coordinator.core.formation import Formation, name_some
@@ -549,6 +549,8 @@ class JobPolicy:
     def _stopped(self, event: m.NodeStopped) -> list[m.Command]:
         node = event.node
         self.blame.judged(node, event.verdict, victim=event.victim, finding=event.finding)
+        if event.left:
+            self.blame.left[node] = event.left
         if node not in self.members.unstopped:
             return []
         worked = node in self.members.working and not event.all_ok
@@ -865,7 +867,7 @@ class JobPolicy:
             cause = self.blame.first_cause
             why = self._why if cause is None else cause.text
             reason += f"; round {self.round} had been stopped because of this: {why}"
-        return self._end(self.after or Ending(m.Outcome.FAILED, reason))
+        return self._end(self.after or Ending(m.Outcome.TOO_FEW_NODES, reason))
 
     def _prepare_timed_out(self, silent: Collection[str]) -> list[m.Command]:
         """The table has been waited for long enough: go on without nodes that do not confirm it."""
@@ -1039,6 +1041,7 @@ class JobPolicy:
             blamed=blamed,
             lost=blamed is not None and blamed.node in self.blame.losses,
             findings=self.blame.findings,
+            left=self.blame.left_alone(),
         )
         advice = self.config.advise(self.history, attempt)
         self.history = advice.history if len(advice.history) <= MOST_HISTORY else b""
@@ -1046,7 +1049,8 @@ class JobPolicy:
         commands: list[m.Command] = [m.Say(problem)] if advice.problem else []
         if (advised := advice.advised) is None:
             return commands
-        done = self.config.act and self.after is None
+        acts = self.config.act or advised.cause in ALWAYS_ENDS
+        done = acts and self.after is None
         if done and advised.action == "stop":
             self.after = Ending(m.Outcome.NO_RESTART, advised.reason)
         elif done:

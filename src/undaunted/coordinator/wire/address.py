@@ -71,9 +71,8 @@ def is_loopback(host: str) -> bool:
     """Whether a numeric address, or that of a Unix socket, never leaves this machine."""
     if host.startswith(_UNIX):
         return True
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
+    address = _number(host)
+    if address is None:
         return False
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped.is_loopback
@@ -82,6 +81,7 @@ def is_loopback(host: str) -> bool:
 
 _LABEL = re.compile(r"[\w-]{1,63}", re.ASCII)
 _ANY_PORT = 9
+_NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL)
 # How long a name service is waited for; the resolver itself would for half a minute.
 LOOK_UP_S = 10.0
 
@@ -103,10 +103,11 @@ def own_address(other: str, port: int = _ANY_PORT) -> str:
 def first_own_address(endpoints: Sequence[str]) -> str:
     """Return the address from which this machine would speak to the first of these with a name.
 
-    "" = no name of them is known yet.
+    "" = no name of them is known yet, or there is no route yet: a name service may still have the
+    address of an earlier machine, and a network may come up after the launcher.
 
     Raises:
-        OSError: there is no route.
+        OSError: no address can be used for another reason.
     """
     for endpoint in endpoints:
         host, port = parse_address(endpoint)
@@ -114,6 +115,9 @@ def first_own_address(endpoints: Sequence[str]) -> str:
             return own_address(host, port)
         except (socket.gaierror, TimeoutError):
             continue
+        except OSError as error:
+            if error.errno not in _NO_ROUTE:
+                raise
     return ""
 
 
@@ -132,7 +136,7 @@ def is_here(host: str) -> bool | None:
         found, unknown = [], True
     if any(_is_own(family, address[0]) for family, _, _, _, address in found):
         return True
-    if not _is_number(host):
+    if _number(host) is None:
         own = within(LOOK_UP_S, socket.getfqdn, "")
         if own == host or own.startswith(f"{host}."):
             return True
@@ -141,7 +145,7 @@ def is_here(host: str) -> bool | None:
 
 def may_be_host(host: str) -> bool:
     """Whether this is a number, or could be the name of a machine, known or not."""
-    if _is_number(host):
+    if _number(host) is not None:
         return True
     try:
         labels = host.encode("idna").decode().removesuffix(".").split(".")
@@ -150,12 +154,12 @@ def may_be_host(host: str) -> bool:
     return all(map(_LABEL.fullmatch, labels)) and not labels[-1].isdigit()
 
 
-def _is_number(host: str) -> bool:
+def _number(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return a numeric address without the interface behind it, None if it is a name."""
     try:
-        ipaddress.ip_address(host.partition("%")[0])
+        return ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def _is_own(family: int, address: Any) -> bool:

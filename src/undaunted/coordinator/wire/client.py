@@ -175,7 +175,7 @@ async def _first_that_answers(
             if sock.getsockname() != sock.getpeername():
                 return sock, address
             problem = ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
-        except (TimeoutError, OSError) as error:
+        except OSError as error:
             problem = error
         except BaseException:
             sock.close()

@@ -378,7 +378,7 @@ def describe(error: BaseException) -> str:
         return "TLS: the other side does not use it, and this one does"
     if isinstance(error, ssl.SSLError):
         return one_line(f"TLS: {(error.reason or str(error)).lower().replace('_', ' ')}")
-    if isinstance(error, asyncio.TimeoutError):
+    if isinstance(error, TimeoutError):
         return "no answer in time"
     if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno).lower()

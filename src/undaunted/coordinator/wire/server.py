@@ -150,7 +150,7 @@ class Server:
         self._listeners = []
         for connection in list(self._connections):
             connection.close(reason)
-        with contextlib.suppress(asyncio.TimeoutError):
+        with contextlib.suppress(TimeoutError):
             while self._connections:
                 self._gone.clear()
                 await wait_for(self._gone.wait(), _CLOSE_S)
@@ -220,7 +220,7 @@ class Server:
                     lambda: connection, sock, ssl=self._tls, ssl_handshake_timeout=limit
                 )
             )
-        except (TimeoutError, OSError) as error:
+        except OSError as error:
             connection.failed(error, tls=self._tls is not None)
 
     def _half_open_limit(self) -> int:

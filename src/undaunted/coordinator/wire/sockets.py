@@ -229,7 +229,7 @@ async def bounded(call: Coroutine[Any, Any, T], timeout_s: float) -> T:
         timeout_s: longest wait, seconds.
 
     Raises:
-        asyncio.TimeoutError: it has not returned in time.
+        TimeoutError: it has not returned in time.
     """
     task = asyncio.ensure_future(call)
     try:

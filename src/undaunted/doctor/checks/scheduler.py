@@ -14,24 +14,30 @@ if TYPE_CHECKING:
 SUBJECT = "scheduler"
 MARKS = frozenset({"SLURM_JOB_ID", "KUBERNETES_SERVICE_HOST"})  # set in jobs of these
 _SHORT_S = 60
+_EARLY_ENDS = (
+    ("SLURM_KILL_BAD_EXIT", "KillOnBadExit", "--kill-on-bad-exit=0"),
+    ("SLURM_WAIT", "WaitTime", "--wait=0"),
+)
 
 
 def check(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:  # noqa: ARG001
     """What ends a job, and how much time it has then."""
-    return [*_bad_exit(facts, issues), *_grace(facts, issues), *_kubernetes(facts, issues)]
+    return [*_early_end(facts, issues), *_grace(facts, issues), *_kubernetes(facts, issues)]
 
 
-def _bad_exit(facts: Facts, issues: KnownIssues) -> list[Finding]:
+def _early_end(facts: Facts, issues: KnownIssues) -> list[Finding]:
+    """What makes srun end the launchers of all nodes because one of them has ended."""
     issue = issues.setting("L18")
-    asked = facts.environ.get("SLURM_KILL_BAD_EXIT")
-    if asked is not None:
-        bad = asked.strip() not in {"", "0"}
-        found = f"SLURM_KILL_BAD_EXIT={asked}"
-        return [issue.finding(SUBJECT, found, wanted="0")] if bad else []
-    if facts.slurm.get("KillOnBadExit", "0").startswith("1"):
-        found = "KillOnBadExit is 1 in the cluster's configuration"
-        return [issue.finding(SUBJECT, found, "warn", wanted="srun --kill-on-bad-exit=0")]
-    return []
+    findings = []
+    for variable, setting, option in _EARLY_ENDS:
+        asked = facts.environ.get(variable)
+        if asked is not None:
+            if asked.strip() not in {"", "0"}:
+                findings.append(issue.finding(SUBJECT, f"{variable}={asked}", wanted="0"))
+        elif _seconds(facts, setting):
+            found = f"{setting} is {facts.slurm[setting]} in the cluster's configuration"
+            findings.append(issue.finding(SUBJECT, found, "warn", wanted=f"srun {option}"))
+    return findings
 
 
 def _grace(facts: Facts, issues: KnownIssues) -> list[Finding]:

@@ -15,6 +15,7 @@ from undaunted.base.text import format_duration, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import Self
 
 _KILL_S = 2.0  # a process inside of a driver may not even die
 _MOST_BYTES = 1024 * 1024
@@ -43,7 +44,7 @@ class Children:
         self._running: set[subprocess.Popen[bytes]] = set()
         self._closed = False
 
-    def __enter__(self) -> Children:  # noqa: PYI034 - Self is of Python 3.11
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

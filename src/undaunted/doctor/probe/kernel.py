@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from undaunted.base import system_calls
-from undaunted.base.cgroups import usable_cpus
+from undaunted.base.cgroups import keyed, usable_cpus
 from undaunted.doctor.facts import Limit
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ _VARIABLES = (
     "SLURM_JOB_ID",
     "SLURM_KILL_BAD_EXIT",
     "SLURM_RLIMIT_NOFILE",
+    "SLURM_WAIT",
     "TORCHINDUCTOR_CACHE_DIR",
     "TRITON_CACHE_DIR",
 )
@@ -62,7 +63,7 @@ def of_kernel(root: Path = ROOT) -> dict[str, Any]:
         "arch": platform.machine(),
         "versions": {"linux": platform.release(), "python": platform.python_version()},
         "cpus": usable_cpus(root),
-        "memory": _memory(read_text(root / "proc/meminfo") or ""),
+        "memory": keyed(root / "proc/meminfo", "MemTotal:", 1024),
         "limits": limits(),
         "settings": settings(root, os.getuid()),
         "capabilities": capabilities(read_text(root / "proc/self/status") or ""),
@@ -130,14 +131,6 @@ def in_container(root: Path, environ: Mapping[str, str]) -> bool:
     """Whether this looks like a container."""
     marks = (".dockerenv", "run/.containerenv")
     return "KUBERNETES_SERVICE_HOST" in environ or any((root / mark).exists() for mark in marks)
-
-
-def _memory(meminfo: str) -> int | None:
-    for line in meminfo.splitlines():
-        words = line.split()
-        if len(words) == 3 and words[0] == "MemTotal:" and words[1].isdecimal():
-            return int(words[1]) * 1024
-    return None
 
 
 def _number(text: str | None) -> int | None:

@@ -12,7 +12,14 @@ if TYPE_CHECKING:
 
 _DEADLINE_S = 10.0
 _WANTED = frozenset(
-    {"KillOnBadExit", "KillWait", "UnkillableStepTimeout", "MessageTimeout", "JobRequeue"}
+    {
+        "KillOnBadExit",
+        "WaitTime",
+        "KillWait",
+        "UnkillableStepTimeout",
+        "MessageTimeout",
+        "JobRequeue",
+    }
 )
 
 

@@ -8,7 +8,7 @@ and `_obey` map each command to one call below. What ranks do becomes events in 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import math
 import signal
 import time
 from functools import partial
@@ -27,7 +27,7 @@ from undaunted.coordinator.core import messages as job
 from undaunted.fault_tolerance.agent import node as m
 from undaunted.fault_tolerance.agent.clearing import Clearing
 from undaunted.fault_tolerance.agent.control import Control
-from undaunted.fault_tolerance.agent.helpers import TERM_S, Helpers
+from undaunted.fault_tolerance.agent.helpers import TERM_S, Helpers, with_helpers
 from undaunted.fault_tolerance.agent.import_learner import ImportLearner
 from undaunted.fault_tolerance.agent.inprocess import InProcess
 from undaunted.fault_tolerance.agent.judge import serve_error_file
@@ -39,12 +39,13 @@ from undaunted.fault_tolerance.agent.processes import Tree, Worker, Workers, lef
 from undaunted.fault_tolerance.agent.progress import ProgressFile, ProgressNotes
 from undaunted.fault_tolerance.agent.ranks import Ranks
 from undaunted.fault_tolerance.agent.round import Round, RoundFactory
-from undaunted.fault_tolerance.agent.scribe import Scribe
+from undaunted.fault_tolerance.agent.scribe import UNREAD, Scribe
 from undaunted.fault_tolerance.agent.status import limits_in_words
 from undaunted.fault_tolerance.agent.step_times import StepTimes
 from undaunted.fault_tolerance.agent.stopping import Stopping
 from undaunted.fault_tolerance.agent.tasks import Tasks, Turns, end_on_failed_callbacks
 from undaunted.fault_tolerance.agent.throttling import Throttling
+from undaunted.fault_tolerance.output.destinations import in_words
 from undaunted.fault_tolerance.output.job_logs import JobLogs
 from undaunted.fault_tolerance.output.messages import Messages
 from undaunted.fault_tolerance.simulated_faults import injected
@@ -62,14 +63,18 @@ if TYPE_CHECKING:
 _CLOSE_JOURNAL_S = 2.0
 # For processes that a killed one left behind in the last moment; longer only for the unkillable.
 _LAST_SWEEP_S = 2.0
-_STREAMS = {"stdout": "standard output", "stderr": "standard error"}
 # How long a signal to all processes of a job takes from one of them to another. Less than `SAME_S`.
 _EVERYWHERE_S = 0.5
+# A rank that ends so soon after a signal of the program's has saved, perhaps, and others still do.
+_SAVES_FOR_S = 600.0
 
 
 def serve(config: RunConfig, front: socket.socket, begun: Begun) -> int:
-    """Run the job; return the launcher's exit code."""
-    return asyncio.run(_run(config, front, begun))
+    """Run the job; return the launcher's exit code. The process ends then."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    # It is not closed: that waits, without a deadline, for tasks and threads that do not end.
+    return loop.run_until_complete(_run(config, front, begun))
 
 
 async def _run(config: RunConfig, front: socket.socket, begun: Begun) -> int:
@@ -175,6 +180,7 @@ class Agent:
         )
         self._round: Round | None = None
         self._restart_decided = False
+        self._programs_signal_s = -math.inf  # when ranks got one last
         self._abandoned = False  # the front is gone
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
@@ -304,7 +310,7 @@ class Agent:
                 self._scribe.stop_requested(order)
                 about = (order.round, order.grace_s, order.signal)
                 how = (self._restart_decided, bool(order.agree), order.failed)
-                self._post(m.StopRound(*about, *how))
+                self._post(m.StopRound(*about, *how, *self._spared(order)))
                 if order.agree:
                     self._stopping.freeze(order)
             case job.StopAfter(round=number) if number == self._node.round:
@@ -345,7 +351,7 @@ class Agent:
                 for device in await self._throttling.devices(worker.pid):
                     self._scribe.gpu_throttled(rank, device.index, device.throttled)
 
-    def _carry_out(self, command: m.Command) -> None:  # noqa: C901, PLR0912 - one case each
+    def _carry_out(self, command: m.Command) -> None:  # noqa: C901, PLR0912, PLR0915 - one case each
         """Carry out a command of the node."""
         match command:
             case m.Spawn():
@@ -375,6 +381,8 @@ class Agent:
                 self._scribe.not_ended_in_time(late, grace_s)
             case m.SignalTree(signal=number):
                 self._tree.signal(number)
+            case m.EndOrphans():
+                self._tree.end_orphans()
             case m.PrepareClearing():
                 self._clearing.prepare()
             case m.ClearNode(round=number):
@@ -457,7 +465,7 @@ class Agent:
             detail = f"rank {self._this_round().rank(report.local_rank)}: {detail}"
             self._ranks.crash_detected(report.local_rank, report.detail)
             if streams := self._unread(report.local_rank):
-                by = f"the launcher of node {self._config.node}, whose {streams} nobody reads,"
+                by = f"the launcher of node {self._config.node}, whose {streams} {UNREAD},"
                 self._orders.post(job.RestartOrdered(self._config.node, self._node.round, by))
                 return
         _, victim = self._scribe.verdict_of(self._node.round)
@@ -474,7 +482,7 @@ class Agent:
             return ""
         streams = self._rounds.leave_unread(local_rank)
         if streams:
-            names = " and ".join(_STREAMS[stream] for stream in streams)
+            names = in_words(streams)
             where = Path(self._config.log_dir, f"attempt_{self._node.round + 1}")
             self._say(f"nobody reads {names} of the launcher any more: ranks write to {where}")
             return names
@@ -535,6 +543,15 @@ class Agent:
         if ranks := self._workers.ranks:  # else it is unknown which processes are ranks
             self._helpers.adopt(left, ranks, restart=self._node.restarts)
 
+    def _spared(self, stop: job.Stop) -> tuple[tuple[int, ...], float]:
+        """Local ranks that may end by themselves after a failure, and how long."""
+        ranks = [worker for worker in self._workers.all if worker.code is None and stop.failed]
+        saves = time.monotonic() - self._programs_signal_s < _SAVES_FOR_S
+        if saves and self._ranks.end_by_their_own_word():
+            return tuple(worker.local_rank for worker in ranks), m.SAVE_S
+        found = with_helpers(worker.pid for worker in ranks)
+        return tuple(worker.local_rank for worker in ranks if worker.pid in found), m.RAISE_S
+
     def _servers(self) -> set[tuple[int, int]]:
         """Processes that end after all ranks: pid and start time."""
         own = set() if self._attribution is None else self._attribution.processes()
@@ -566,7 +583,8 @@ class Agent:
         all_ok = report.all_ok and not self._stopping.early
         about = (self._config.node, self._node.round, all_ok, unkillable)
         misuse = self._ranks.misuse()
-        stopped = job.NodeStopped(*about, iterations=seen, misuse=misuse)
+        left = self._ranks.left()
+        stopped = job.NodeStopped(*about, iterations=seen, misuse=misuse, left=left)
         self._tasks.start(self._report_stopped(stopped))
 
     async def _report_stopped(self, stopped: job.NodeStopped) -> None:
@@ -584,7 +602,7 @@ class Agent:
         current.close()
         self._step_times.close()
         self._inprocess.close()
-        self._ranks.limits.end_round()
+        self._ranks.end_round()
         self._last_steps.start(self._finish_output(current))
 
     async def _finish_output(self, current: Round) -> None:
@@ -619,6 +637,8 @@ class Agent:
     def _programs_signal(self, number: int, everywhere: bool) -> None:
         """Pass a signal on that means something to the program, if ranks have a handler for it."""
         passed = [] if everywhere else self._workers.pass_on(number)
+        if everywhere or passed:
+            self._programs_signal_s = time.monotonic()
         ranks = [self._this_round().rank(local_rank) for local_rank in passed]
         self._scribe.programs_signal(signal.Signals(number).name, ranks, everywhere=everywhere)
 
@@ -693,15 +713,8 @@ class Outside:
     def open(self) -> None:
         """Begin to listen."""
         loop = asyncio.get_running_loop()
-
-        def take(number: int, _: object) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(self._own_signal, number)
-
-        # Handlers of the loop's would be gone with it, and a late signal would end this process.
         for number in {*self._signals, *PROGRAMS_SIGNALS}:
-            signal.signal(number, take)
-            signal.siginterrupt(number, False)
+            loop.add_signal_handler(number, self._own_signal, number)
         self._front.setblocking(False)
         loop.add_reader(self._front.fileno(), self._front_says)
 

@@ -8,7 +8,6 @@ import socket
 from typing import TYPE_CHECKING
 
 from undaunted.base import process
-from undaunted.base.signals import PROGRAMS_SIGNALS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,8 +35,7 @@ class ChildProgram:
         with theirs:
             command = process.script_command(path, str(theirs.fileno()))
             try:
-                fds = (theirs.fileno(),)
-                self.pid = process.spawn(command, environ, fds, PROGRAMS_SIGNALS)
+                self.pid = process.spawn(command, environ, (theirs.fileno(),))
             except OSError:
                 self.sock.close()
                 raise

@@ -308,7 +308,7 @@ async def _receive(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> byte
 
 
 def _is_alive(pid: int) -> bool:
-    return process.state(pid) not in ("", "Z", "X")
+    return process.state(pid) not in process.ENDED
 
 
 def _name_of(pid: int) -> str:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 ANSWER_DEADLINE_S = 1.5
 _MOST_THREADS = 100
 _MOST_CHILDREN = 32
-_ENDED = ("", "X", "Z")
 # faulthandler marks no end. It writes one dump in one go, so silence for this long is the end.
 QUIET_S = 0.03
 
@@ -81,7 +80,7 @@ async def gather(
 def _ask(worker: Worker, page: PageSnapshot, state: str, pipes: StackPipes) -> str:
     """Ask a rank, or return why it is not asked."""
     armed = page.evidence_signal if page.pid == worker.pid and not page.problem else 0
-    if worker.code is not None or state in _ENDED:
+    if worker.code is not None or state in process.ENDED:
         return "it had ended"
     # One that is stopped stays so: it would catch up, its peers with it, and all would look well.
     if state in STOPPED:
@@ -126,7 +125,7 @@ def _ask_witness(pid: int, armed: int) -> bool:
 async def _answers(
     worker: Worker, armed: int, pipes: StackPipes
 ) -> tuple[str, tuple[tuple[int, str], ...]]:
-    """What a rank writes, and the workers of the DataLoader that it waits for.
+    """Return the stacks of a rank, and those of the DataLoader workers that it waits for.
 
     These are forks of it, which have its handler and its pipe.
     """
@@ -134,7 +133,7 @@ async def _answers(
     own, children = await _answer(worker.local_rank, pipes, deadline), []
     forks = process.descendants(worker.pid)[:_MOST_CHILDREN] if waits_for_loader(own) else []
     for pid in forks:
-        if time.monotonic() >= deadline or process.state(pid) in (*STOPPED, *_ENDED):
+        if time.monotonic() >= deadline or process.state(pid) in (*STOPPED, *process.ENDED):
             continue
         if _harms(worker.local_rank, pid, armed, pipes):
             continue
@@ -156,7 +155,7 @@ async def _answer(local_rank: int, pipes: StackPipes, deadline: float) -> str:
             await wait_for(readable.wait(), min(left, QUIET_S) if text else left)
             text += pipes.drain(local_rank)
             readable.clear()
-    except TimeoutError:  # two classes until Python 3.11
+    except TimeoutError:
         pass
     finally:
         loop.remove_reader(fd)
@@ -166,7 +165,7 @@ async def _answer(local_rank: int, pipes: StackPipes, deadline: float) -> str:
 def _waits_to_print(pid: int) -> str:
     """Return which pipe of ours this process waits to write to, as it is full; "" = to none."""
     try:
-        waits_in = Path(f"/proc/{pid}/wchan").read_text()
+        waits_in = Path(f"/proc/{pid}/wchan").read_text("utf-8")
         if waits_in not in ("", "0") and "pipe_write" not in waits_in:
             return ""
         for fd, name in ((1, "standard output"), (2, "standard error")):

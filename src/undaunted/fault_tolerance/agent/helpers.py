@@ -5,7 +5,8 @@ have died, some seconds after them. Loggers write and upload what they still hav
 in a session of its own, or is a resource tracker; all others end with their round.
 
 A helper gets no signal for a while, then SIGTERM, then SIGKILL, while the next round runs already.
-The end of the job waits for it.
+The end of the job waits for it. Some write what they have only if their rank tells them so, as it
+ends by an exception: a rank with a helper gets the time for that, see `node.StopRound`.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class Helpers:
         """Wait until all have ended, as long as they have at most."""
         self.look()
         if self._helpers:
-            with contextlib.suppress(TimeoutError, asyncio.TimeoutError):
+            with contextlib.suppress(TimeoutError):
                 await wait_for(self._gone.wait(), UNDISTURBED_S + self._term_s + _GONE_S)
 
     def close(self) -> None:
@@ -128,6 +129,23 @@ class Helpers:
             send(pid, number)
 
 
+def with_helpers(ranks: Iterable[int]) -> set[int]:
+    """Return those of these processes that have started a helper in a session of its own.
+
+    Left out are those that compute on a device: there they wait for a peer that is gone, and hear
+    nothing of its end.
+    """
+    return {rank for rank in ranks if _has_helper(rank) and not _computes_on_device(rank)}
+
+
+def _has_helper(rank: int) -> bool:
+    others = {_session(rank), os.getsid(0)}
+    return any(
+        _session(child) not in {*others, None} and _is_helper(child, others)
+        for child in process.children(rank)
+    )
+
+
 def _members(sessions: AbstractSet[int | None]) -> dict[int, int]:
     """Return processes below this one of these sessions, with the time of their start."""
     found = {}
@@ -138,7 +156,7 @@ def _members(sessions: AbstractSet[int | None]) -> dict[int, int]:
     return found
 
 
-def _is_helper(pid: int, others: AbstractSet[int]) -> bool:
+def _is_helper(pid: int, others: AbstractSet[int | None]) -> bool:
     """Whether a process is no part of these sessions, or is a resource tracker."""
     with contextlib.suppress(OSError):
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -160,25 +178,33 @@ def _holds(pid: int) -> bool:
     The next round may need it. Ports that the kernel chose are left out: torch_shm_manager inherits
     those of gloo.
     """
-    sockets: set[str] = set()
+    files = _open_files(pid)
+    sockets = {file[len("socket:[") : -1] for file in files if file.startswith("socket:[")}
+    return _computes_on_device(pid) or (bool(sockets) and not sockets.isdisjoint(_listening(pid)))
+
+
+def _computes_on_device(pid: int) -> bool:
+    return any(file.startswith(_DEVICES) for file in _open_files(pid))
+
+
+def _open_files(pid: int) -> list[str]:
+    found = []
     with contextlib.suppress(OSError):
         for fd in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):  # closed meanwhile
-                target = os.readlink(f"/proc/{pid}/fd/{fd}")
-                if target.startswith(_DEVICES):
-                    return True
-                if target.startswith("socket:["):
-                    sockets.add(target[len("socket:[") : -1])
-    return bool(sockets & _listening(pid)) if sockets else False
+                found.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    return found
 
 
 def _listening(pid: int) -> set[str]:
     """Return the inodes of the sockets that listen at a chosen port where this process is."""
     found: set[str] = set()
     with contextlib.suppress(OSError):
-        first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+        first, last = map(
+            int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text("utf-8").split()
+        )
         for name in ("tcp", "tcp6"):
-            for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]:
+            for line in Path(f"/proc/{pid}/net/{name}").read_text("utf-8").splitlines()[1:]:
                 words = line.split()
                 port = int(words[1].rpartition(":")[2], 16)
                 if words[3] == _LISTENS and not first <= port <= last:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from undaunted import __version__
+from undaunted.base.cgroups import cpu_use
 from undaunted.base.deadline import within
 from undaunted.fault_tolerance.worker import import_notes
 from undaunted.fault_tolerance.worker.messages import Learned, RankValue, Ready
@@ -40,6 +42,9 @@ if TYPE_CHECKING:
 _LOOKS_S = (3.0, 6.0, 12.0, 24.0, 48.0)
 # Each starts with all imports; a package is left out with those that import it.
 _MOST_TEMPLATES = 8
+# Where control groups limit the CPU time a low priority leaves nothing to the ranks: so many CPUs
+# have to be idle.
+_IDLE_CPUS = 2
 _READ_S = 1.0
 _MOST_BYTES = 1 << 20
 _PRIMES = (3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83)
@@ -112,14 +117,17 @@ class ImportLearner:
     async def _ask(self, current: Round) -> tuple[RankImports, dict[str, str]] | None:
         """Return what a rank has imported, and what another one has otherwise; None = nobody says.
 
-        As soon as one is in its second step; in the end in any case.
+        As soon as one is in its second step and CPUs are idle; in the end also without a step.
         """
         for delay in _LOOKS_S:
+            before, began = cpu_use(), time.monotonic()
             await asyncio.sleep(delay)
             workers = self._workers.all
             if current.stopping or not workers:
                 return None
             if not self._step() and delay != _LOOKS_S[-1]:
+                continue
+            if _idle_cpus(before, cpu_use(), time.monotonic() - began) < _IDLE_CPUS:
                 continue
             ranks = (workers[0].pid, workers[-1].pid)
             answers = await self._recordings.ask_idly(ranks, IMPORTS)
@@ -176,6 +184,17 @@ class ImportLearner:
                 problem=problem,
             )
         )
+
+
+def _idle_cpus(
+    before: Sequence[tuple[int, float]], after: Sequence[tuple[int, float]], seconds: float
+) -> float:
+    """Return how many CPUs of our control groups' limits nobody has used for a while."""
+    if len(before) != len(after):
+        return 0.0  # we were moved
+    pairs = zip(before, after, strict=True)
+    idle = (quota - (then - now) / max(seconds, 0.001) for (_, now), (quota, then) in pairs)
+    return min(idle, default=math.inf)
 
 
 def rank_variables(

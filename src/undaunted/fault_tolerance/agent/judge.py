@@ -8,15 +8,16 @@ from __future__ import annotations
 import errno
 import os
 import re
+import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from undaunted.attribution import core_file, crash, error_file, hang, oom
-from undaunted.attribution.findings import UNEQUAL
+from undaunted.attribution.findings import UNEQUAL, UNREAD
 from undaunted.base.deadline import within
-from undaunted.fault_tolerance.output.destinations import last_lines
+from undaunted.fault_tolerance.output.destinations import in_words, last_lines, without_reader
 from undaunted.journal.events import HARD_TIMEOUT, Verdict
 from undaunted.progress import learning
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from undaunted.attribution.hang import Seen
     from undaunted.fault_tolerance.agent.processes import Worker
     from undaunted.fault_tolerance.agent.round import Round
+    from undaunted.fault_tolerance.output.destinations import Stream
     from undaunted.fault_tolerance.run_config import RunConfig
     from undaunted.progress.snapshot import PageSnapshot
 
@@ -46,6 +48,7 @@ _NO_ROOM = re.compile(
     rf"\[Errno (?:{errno.ENOSPC}|{errno.EDQUOT})\]|No space left on device|Disk quota exceeded"
     r"|enforce fail at inline_container\.cc:\d+\] \. unexpected pos|iostream error"
 )
+_CANNOT_FLUSH = 120  # exit code of a Python whose last output could not be written
 _OCTAL = re.compile(r"\\([0-7]{3})")
 _MOUNTS = "/proc/self/mounts"
 
@@ -87,6 +90,8 @@ def judge_crash(
         whole_job=len(workers) == current.start.world_size,
     )
     root, line = verdict.root, verdict.line + full_disk(config, verdict.root)
+    unread = _unread(current, workers[root.local_rank], pages[root.local_rank])
+    line += unread and f"; nobody reads {unread} of the launcher"
     event = Verdict(
         t=time.monotonic_ns(),
         round=current.number,
@@ -105,7 +110,7 @@ def judge_crash(
         watch=HARD_TIMEOUT if root.killed else "",
         peak_memory_bytes=root.peak_bytes or None,
         core=root.core,
-        cause=verdict.cause,
+        cause=UNREAD if unread else verdict.cause,
     )
     return Judgement(event, (root.local_rank,), verdict.certain, _report(root, line))
 
@@ -140,11 +145,28 @@ def judge_hang(current: Round, evidence: Sequence[RankEvidence], seen: Sequence[
         waiting=list(verdict.waiting),
         stacks=current.stacks_path,
         distribution=_distribution(foremost),
-        cause=verdict.cause if verdict.cause == UNEQUAL else "",
+        cause=verdict.cause if verdict.cause in (UNEQUAL, UNREAD) else "",
     )
     report = error_file.ErrorReport(verdict.line, "", int(time.time()))
     culprits = tuple(of_rank[rank].local_rank for rank in verdict.culprits)
     return Judgement(event, culprits, verdict.certain, report)
+
+
+def could_not_write(worker: Worker, page: PageSnapshot) -> bool:
+    """Whether a rank failed as programs do that write where nobody reads any more."""
+    if (error := page.error) is not None:
+        broken = error.message.startswith((f"[Errno {errno.EPIPE}]", f"[Errno {errno.EIO}]"))
+        return error.type.endswith(("BrokenPipeError", "OSError")) and broken
+    return worker.code in (_CANNOT_FLUSH, -signal.SIGPIPE)
+
+
+def _unread(current: Round, worker: Worker, page: PageSnapshot) -> str:
+    """Name the streams of the launcher that a rank could not write to, as nobody reads them."""
+    if not could_not_write(worker, page):
+        return ""
+    spec = current.specs[worker.local_rank]
+    ours: dict[Stream, bool] = {"stdout": not spec.stdout, "stderr": not spec.stderr}
+    return in_words([stream for stream in without_reader() if ours[stream]])
 
 
 def is_misuse(

@@ -13,7 +13,6 @@ import msgspec
 from undaunted.attribution.exits import death_in_words, exit_in_words
 from undaunted.base import process
 from undaunted.base.deadline import wait_for
-from undaunted.base.signals import NOT_FOR_OURS
 from undaunted.base.text import format_duration, one_line
 from undaunted.checkpointing.keeping.messages import LastBegun, LastEnded
 from undaunted.journal.events import LastCopy
@@ -127,10 +126,7 @@ class _Program:
             argv = process.module_command(PROGRAM, self._place, str(writer), *words)
             try:
                 self._pid = process.spawn(
-                    argv,
-                    self._env,
-                    [writer, *(fd for _, fd in self._arenas)],
-                    NOT_FOR_OURS,
+                    argv, self._env, [writer, *(fd for _, fd in self._arenas)]
                 )
             except OSError:
                 os.close(reader)

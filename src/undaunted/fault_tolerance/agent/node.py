@@ -45,7 +45,14 @@ SETTLE_S = 0.1
 # How long a rank that has announced its exception may take to end by itself, printing its traceback
 # and running its atexit handlers, before it gets the signal that its siblings get at once.
 LINGER_S = 0.5
-# How long it may take to know after which iteration ranks stop, before others get their signal.
+# How long a rank with a helper may take, after another rank has failed, to notice that by itself:
+# it does in its next collective.
+RAISE_S = 1.5
+# How long ranks may save and end by themselves that got a signal of the program's, such as SIGUSR1,
+# once one of them has ended with an exit code of its own.
+SAVE_S = 60.0
+# How long it may take to know after which iteration ranks stop, before others get their signal; and
+# how long a rank has, once another one has stopped and ended, to come to its session.
 AGREE_S = 3.0
 # How long a killed process may take to vanish before it is reported as unkillable (D state).
 UNKILLABLE_AFTER_S = 10.0
@@ -166,6 +173,8 @@ class StopRound:
 
     ``restart``: another round is to follow. ``agree``: nobody is signalled before `Agreed`.
     ``failed``: something has failed, perhaps a rank of this node before another one.
+    ``spared``: local ranks that are not signalled for ``spared_s``, nor at all if they raise by
+    then: they may end by themselves. See `RAISE_S` and `SAVE_S`.
     """
 
     round: int
@@ -174,6 +183,8 @@ class StopRound:
     restart: bool = False
     agree: bool = False
     failed: bool = False
+    spared: tuple[int, ...] = ()
+    spared_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,6 +367,14 @@ class SignalTree:
 
 
 @dataclass(frozen=True, slots=True)
+class EndOrphans:
+    """Kill what ranks that have ended have left behind, but for helpers.
+
+    Loader workers of a dead rank hold its connections: its peers do not notice that it is gone.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class PrepareClearing:
     """`ClearNode` may follow: start what takes a while to start."""
 
@@ -416,6 +435,7 @@ Command = (
     | SignalRanks
     | SayLate
     | SignalTree
+    | EndOrphans
     | PrepareClearing
     | ClearNode
     | SetTimer
@@ -607,6 +627,8 @@ class Node:
         if self.state is State.RUNNING:
             return self._judge_exit(event)
         self._unjudged.append(event)
+        if self.alive and self.state is State.STOPPING and self._spared:
+            return [EndOrphans()]
         if self.alive:
             return self._ended_while_others_stop(event) if self._agrees else []
         judge: list[Command] = self._judge_crash() if self._crash_to_judge else []
@@ -618,11 +640,14 @@ class Node:
     def _errored_rank(self, event: RankErrored) -> list[Command]:
         if self._agrees:
             return self._failed_while_it_stopped(event.local_rank, event.detail)
-        if self.state in {State.IDLE, State.STOPPING, State.KILLING, State.CLEARING}:
-            return []  # it has been signalled, and has the grace to end
+        signalled = self.state is State.STOPPING and event.local_rank not in self._spared
+        if signalled or self.state in {State.IDLE, State.KILLING, State.CLEARING}:
+            return []  # it has the grace to end
         if event.local_rank in self._errored or event.local_rank in self._exited:
             return []
         self._errored[event.local_rank] = event.detail
+        if self.state is State.STOPPING:
+            return []
         if self.state is State.RUNNING:
             return self._judge_error(event)
         self._unjudged.append(event)
@@ -794,11 +819,16 @@ class Node:
             case "told":
                 return self._not_told()
             case "linger" if self.state in _SIGNALS_THE_LINGERING:
-                return [SignalRanks(tuple(r for r in self.alive if r in self._errored), _SIGTERM)]
+                ranks = self._errored.keys() - set(self._spared)
+                return [SignalRanks(tuple(r for r in self.alive if r in ranks), _SIGTERM)]
+            case "spared" if self.state is State.STOPPING and self._spared:
+                return self._spare_no_more()
             case "grace" if self.state is State.STOPPING:
                 return [*self._late(), *self._kill()]
             case "agree":
                 return [] if self._asks else self._signal_who_never_asks()
+            case "left":
+                return self._signal_who_never_asks()
             case "unkillable" if self.state is State.KILLING:
                 return self._tree_gone(unkillable=True)
             case "clearing" if self.state is State.CLEARING:
@@ -820,12 +850,14 @@ class Node:
         return tuple(rank for rank in self.alive if rank not in self._errored)
 
     def _ended_while_others_stop(self, event: RankExited) -> list[Command]:
-        signals = self._signal_who_never_asks() if self._asks else []
-        if event.code >= 0:  # its own word for a stop
-            return signals
-        kind = "signal" if event.awaits_s > 0 else "crash"
-        detail = describe_exit(event.code)
-        return [*self._failed_while_it_stopped(event.local_rank, detail, kind), *signals]
+        failed: list[Command] = []
+        if event.code < 0:  # others are its own word for a stop
+            kind = "signal" if event.awaits_s > 0 else "crash"
+            failed = self._failed_while_it_stopped(
+                event.local_rank, describe_exit(event.code), kind
+            )
+        # Who does not ask yet may be importing.
+        return [*failed, SetTimer("left", AGREE_S)] if self._asks else failed
 
     def _failed_while_it_stopped(
         self, local_rank: int, detail: str, kind: str = "crash"
@@ -843,11 +875,18 @@ class Node:
         return [SayLate(tuple(self.alive), self._grace_s)]
 
     def _signal_who_never_asks(self) -> list[Command]:
-        """Where ranks were to agree: the others have stopped, or nothing was heard."""
+        """Where ranks were to agree: another one has left, or nothing was heard."""
         ranks = self._not_leaving()
         if not self._agrees or self._stop is None or not ranks:
             return []
         return [SignalRanks(ranks, self._stop.signal, agree=True)]
+
+    def _spare_no_more(self) -> list[Command]:
+        """Signal ranks that have not ended by themselves, and not raised."""
+        assert self._stop is not None, "what is being stopped was to be stopped"
+        ranks = tuple(rank for rank in self._not_leaving() if rank in self._spared)
+        self._stop = replace(self._stop, spared=())
+        return [SignalRanks(ranks, self._stop.signal)]
 
     def _shorten(self, grace_s: float) -> list[Command]:
         """A later order to stop may leave less time than the first, never more."""
@@ -865,14 +904,18 @@ class Node:
         self._stop, self._grace_s = stop, stop.grace_s
         if self._kills:
             return [Watch(on=False), *self._kill()]
-        commands: list[Command] = [Watch(on=False), SetTimer("grace", stop.grace_s)]
+        spared_s = stop.spared_s if self._spared else 0.0
+        commands: list[Command] = [Watch(on=False), SetTimer("grace", spared_s + stop.grace_s)]
         if hung := tuple(rank for rank in self._culprits if rank not in self._exited):
             commands.append(SignalRanks(hung, self.rank_termination_signal))
         if self.alive and stop.agree:
             commands.append(SetTimer("agree", AGREE_S))
         elif self.alive:
             # Only the ranks: a DataLoader worker that gets SIGTERM would ruin the rank's last save.
-            commands.append(SignalRanks(self._not_leaving(), stop.signal))
+            ranks = [rank for rank in self._not_leaving() if rank not in self._spared]
+            commands.append(SignalRanks(tuple(ranks), stop.signal))
+            if self._spared:
+                commands += [EndOrphans(), SetTimer("spared", spared_s)]
         else:
             commands.append(SignalTree(_SIGTERM))
         return [*commands, PrepareClearing()] if self._clearing_follows else commands
@@ -892,6 +935,11 @@ class Node:
             return commands + self._round_over()
         self.state = State.CLEARING
         return [*commands, SetTimer("clearing", self.clearing_s), ClearNode(self.round)]
+
+    @property
+    def _spared(self) -> tuple[int, ...]:
+        """See `StopRound`."""
+        return () if self._stop is None else self._stop.spared
 
     @property
     def _agrees(self) -> bool:

@@ -56,7 +56,7 @@ class Checked:
 
 
 def _import_path(cwd: str) -> tuple[str, ...]:
-    """Where installed packages are: not what lies in the directory that a job is started in."""
+    """Return where installed packages are, without the directory that a job is started in."""
     theirs = {os.path.realpath(path) for path in (cwd, ".")}
     return tuple(
         path

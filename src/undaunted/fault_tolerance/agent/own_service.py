@@ -18,7 +18,6 @@ from undaunted.base import process
 from undaunted.base.deadline import in_time, wait_for
 from undaunted.base.directories import make_private
 from undaunted.base.ids import file_name
-from undaunted.base.signals import PROGRAMS_SIGNALS
 from undaunted.coordinator.wire.credentials import TokenError, find_token
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ class OwnService:
         if self._pidfd < 0:
             return
         process.signal_pidfd(self._pidfd, signal.SIGKILL)  # its programs die with it
-        with contextlib.suppress(asyncio.TimeoutError):
+        with contextlib.suppress(TimeoutError):
             await wait_for(self._ended.wait(), _KILL_S)
         if self._pidfd >= 0:
             self._forget()
@@ -94,7 +93,7 @@ class OwnService:
                 f"--state-dir={directory}",
                 *([f"--export-url={export_url}"] if export_url else []),
             )
-            self._pid = process.spawn(argv, os.environ, [fd], PROGRAMS_SIGNALS)
+            self._pid = process.spawn(argv, os.environ, [fd])
         pidfd = process.open_pidfd(self._pid)
         assert pidfd is not None, "an own child exists until it has been waited for"
         self._pidfd = pidfd

@@ -290,6 +290,12 @@ class Tree:
         elif self._awaited == signal.SIGKILL:
             self._workers.signal_tree(signal.SIGKILL, spare=self._kept())
 
+    def end_orphans(self) -> None:
+        """Kill all that is not below a rank that lives."""
+        ranks = {worker.pid for worker in self._workers.all if worker.code is None}
+        self._spare(tuple(below_us(self._kept() | ranks)))
+        self._workers.signal_tree(signal.SIGKILL, spare=self._kept() | ranks)
+
     def left(self) -> tuple[int, ...]:
         """Pids of all that is left of the round."""
         return tuple(sorted(below_us(self._kept())))

@@ -7,23 +7,28 @@ policy, which ranks may ask for something.
 from __future__ import annotations
 
 import asyncio
-import errno
-import signal
 import time
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from undaunted.attribution.communication import COMPILING
-from undaunted.attribution.hang import look, with_recording
+from undaunted.attribution.findings import UNEQUAL
+from undaunted.attribution.hang import judge, look, with_recording
 from undaunted.base import process
 from undaunted.base.signals import SPREAD_S
 from undaunted.base.text import one_line
+from undaunted.base.timers import Timers
 from undaunted.coordinator.core import messages as job
 from undaunted.fault_tolerance import advice
 from undaunted.fault_tolerance.agent import evidence
 from undaunted.fault_tolerance.agent import node as m
-from undaunted.fault_tolerance.agent.judge import is_misuse, judge_crash, judge_hang
+from undaunted.fault_tolerance.agent.judge import (
+    could_not_write,
+    is_misuse,
+    judge_crash,
+    judge_hang,
+)
 from undaunted.fault_tolerance.agent.limit_keeper import LimitKeeper
 from undaunted.fault_tolerance.agent.recordings import Recordings
 from undaunted.fault_tolerance.agent.status import RankNow
@@ -52,12 +57,15 @@ if TYPE_CHECKING:
 
 _NS = 1_000_000_000
 _MESSAGE = 200  # characters of an error
-_CANNOT_FLUSH = 120  # exit code of a Python whose last output could not be written
 # A rank compiles if the processes below it have used so much CPU time in so many seconds, and so
 # many times its limit at most.
 _COMPILER_CPU_S = 0.05
 _COMPILER_S = 1.0
 _COMPILER_LIMITS = 5
+# Ranks that do nothing since one ended with 0 are looked at after so many times the longest time
+# that they took for a step, and so long at least.
+_LEFT_STEPS = 5
+_LEFT_LEAST_S = 5.0
 _CHECKPOINT = "checkpoint"  # as `checkpointing.announce` names its events; it imports logging
 
 
@@ -108,6 +116,8 @@ class Ranks:
         self._seen: list[Seen] = []  # what that says
         self._look: asyncio.Future[tuple[list[RankEvidence], list[Seen]]] | None = None
         self._silent: tuple[int, Expired] | None = None  # for whom all are being looked at
+        self._left = False  # all are being looked at since some have ended with 0
+        self._timers = Timers()
         self._compilers: set[int] = set()  # local ranks seen last whose compilers work
         callbacks = Callbacks(
             limit_passed=self._limit_passed,
@@ -125,6 +135,7 @@ class Ranks:
     def begin_round(self, current: Round) -> None:
         """The pages are of these ranks from now on."""
         self._round, self._evidence, self._seen, self._silent = current, [], [], None
+        self._left = False
         self.limits.begin_round(current.number, current.start.world_size)
         self._stopping.begin_round(current.number)
         for local_rank in range(self._area.ranks):
@@ -159,6 +170,11 @@ class Ranks:
         now = time.monotonic()
         told_at = now if -code in self._config.signals else self._told_at.get(local_rank)
         return 0.0 if told_at is None else max(0.0, told_at + SPREAD_S - now)
+
+    def end_round(self) -> None:
+        """No rank of the round is left."""
+        self._timers.cancel()
+        self.limits.end_round()
 
     # --- what the node commands ------------------------------------------------------------------
 
@@ -234,8 +250,11 @@ class Ranks:
         if by_hand:
             return
         self._evidence, self._seen = evidence, looked
+        left, self._left = self._left, False
+        if left and (verdict := judge(looked)).cause == UNEQUAL:
+            self._scribe.ranks_left(evidence, verdict, current.early_stacks_path)
         # Who only compiles does not hang: nothing has failed.
-        if silent is None and not self._compiling(current):
+        if silent is None and not left and not self._compiling(current):
             self._scribe.evidence_collected(evidence, current.stacks_path, began_ns)
 
     def next_look(self) -> asyncio.Future[tuple[list[RankEvidence], list[Seen]]]:
@@ -324,11 +343,19 @@ class Ranks:
 
     def could_not_write(self, local_rank: int) -> bool:
         """Whether a rank failed as programs do that write where nobody reads any more."""
-        error, code = self._area.snapshot(local_rank).error, self._workers.all[local_rank].code
-        if error is not None:
-            broken = error.message.startswith((f"[Errno {errno.EPIPE}]", f"[Errno {errno.EIO}]"))
-            return error.type.endswith(("BrokenPipeError", "OSError")) and broken
-        return code in (_CANNOT_FLUSH, -signal.SIGPIPE)
+        return could_not_write(self._workers.all[local_rank], self._area.snapshot(local_rank))
+
+    def left(self) -> tuple[int, ...]:
+        """Ranks of the round that have ended with 0 before anybody has told them to."""
+        ended = (each for each in self._workers.all if each.code == 0 and not each.lost)
+        mine = (each.local_rank for each in ended if not each.signalled_by_us)
+        return tuple(self._this_round().rank(local_rank) for local_rank in mine)
+
+    def end_by_their_own_word(self) -> bool:
+        """Whether the ranks that end, or have ended, do so by `sys.exit`, as far as is known."""
+        codes = [worker.code for worker in self._workers.all if worker.code is not None]
+        errors = {page.error.type for page in self._pages() if page.error is not None}
+        return min(codes, default=0) >= 0 and errors <= {"SystemExit"}
 
     def misuse(self) -> bool | None:
         """Whether the ranks of the round ended as programs do whose arguments are wrong."""
@@ -351,12 +378,37 @@ class Ranks:
         absent = self._inprocess.absent()
         awaits_s = self._awaits_s(rank, worker.code)
         self._post(m.RankExited(rank, worker.code, others_go_on, may_return, absent, awaits_s))
+        if worker.code == 0:
+            self._expect_others_to_go_on()
+
+    def _expect_others_to_go_on(self) -> None:
+        """Have all looked at, should those that still run do nothing any more."""
+        ended_ns = max(worker.exited_ns for worker in self._workers.all if worker.code == 0)
+        pages = [
+            page
+            for worker, page in zip(self._workers.all, self._pages(), strict=True)
+            if worker.code is None and page.phase is Phase.STEPPING
+        ]
+        if not pages or self._this_round().stopping:
+            return
+        longest_s = max(page.heartbeat_max_ns for page in pages) / _NS
+        wait_ns = int(max(_LEFT_LEAST_S, _LEFT_STEPS * longest_s) * _NS)
+        last_ns = max(page.heartbeat_ns or 0 for page in pages)
+        if last_ns > ended_ns + wait_ns:
+            return  # they do not need the one that has ended
+        left_s = (max(last_ns, ended_ns) + wait_ns - time.monotonic_ns()) / _NS
+        if left_s > 0:
+            self._timers.set("left", left_s, self._expect_others_to_go_on)
+        else:
+            self._left = True
+            self._post(m.Gather(self._this_round().number))
 
     def _limit_passed(self, local_rank: int, expired: Expired) -> None:
         self._workers.reap()  # on a busy machine, word of its end may come after its limit
         if self._workers.has_ended(local_rank):
             return
-        self._silent = None
+        self._silent, self._left = None, False
+        self._timers.cancel()
         self._scribe.hang_detected(self._this_round().rank(local_rank), expired)
         self.limits.limit_ended_rank(expired)
         self._post(m.LimitPassed(local_rank, expired.watch))

@@ -128,7 +128,7 @@ class _Link:
         try:
             self._sock.send(bytes([self._number]) + what)
             return await wait_for(self._answer(), limit_s)
-        except (OSError, TimeoutError):  # two classes until Python 3.11
+        except OSError:  # TimeoutError is one
             return None
 
     async def _answer(self) -> bytes:

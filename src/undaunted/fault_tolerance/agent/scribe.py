@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from undaunted.journal import events as e
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from undaunted.attribution.hang import Seen
+    from undaunted.attribution.hang import HangVerdict, Seen
     from undaunted.coordinator.core import messages as job
     from undaunted.coordinator.core.progress import Iterations
     from undaunted.fault_tolerance.agent.judge import Judgement
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from undaunted.progress.timeouts import Expired
 
 _NS = 1_000_000_000
+UNREAD = "nobody reads"  # part of who wants a restart, where ranks could not print
 _CLOSE_S = 2.0
 
 
@@ -52,7 +54,7 @@ class Scribe:
         self._detected_ns: int | None = None
         self._restarting_since_ns: int | None = None  # the failure that this round comes after
         self._restarts = 0
-        self._ordered: set[int] = set()  # rounds after which somebody wants another one
+        self._ordered: dict[int, str] = {}  # rounds after which somebody wants another one: why
         self._fresh = False  # the ranks of this round have everything to import
         self._progress: tuple[Iterations, int] | None = None  # recorded last
         self._last_traceback = ""
@@ -125,25 +127,27 @@ class Scribe:
         if outcome.exit_code and self._last_traceback:
             self.say("the first cause in full:", level=ERROR)
             self.say(self._last_traceback.rstrip("\n"), level=ERROR, prefix=False)
-        asked = self._restarts_ordered()
-        used = self._restarts - asked
+        ordered = self._restarts_ordered()
+        used = self._restarts - len(ordered)
         again = f", {count(used, 'restart')}" if used else ""
-        again += f", {count(asked, 'restart')} on request" if asked else ""
+        for why, number in Counter(ordered).items():
+            again += f", {count(number, 'restart')} {why}"
         label = outcome.value.replace("_", " ")
         if self._stopped_by == "SIGINT" and label == "preempted":  # a person has pressed Ctrl-C
             label = "interrupted"
         text = f"{label}{again}: {self._without_said(end.reason)}"
         self.say(text, level=ERROR if outcome.exit_code else INFO)
 
-    def _restarts_ordered(self) -> int:
-        """How many rounds that others have followed were stopped since somebody wanted it."""
-        return sum(number < self._restarts for number in self._ordered)
+    def _restarts_ordered(self) -> list[str]:
+        """Why rounds that others have followed were stopped, where somebody wanted it."""
+        return [why for number, why in self._ordered.items() if number < self._restarts]
 
     def decided(self, decided: job.Decided) -> None:
         """The job policy decided to restart or to end."""
-        self._ordered.discard(decided.round)
+        self._ordered.pop(decided.round, None)
         if decided.by and decided.action == "restart":
-            self._ordered.add(decided.round)
+            unread = UNREAD in decided.by
+            self._ordered[decided.round] = "to write to files" if unread else "on request"
             self._why = ""  # it is said now
             now = time.strftime("%H:%M:%S")
             follows = f"round {decided.round} is stopped, another one follows"
@@ -338,11 +342,13 @@ class Scribe:
         self._restarting_since_ns = None
         imports = " as new interpreters: their imports come after that" if self._fresh else ""
         here = "" if self._config.nodes is None else " of this node"
-        number = self._restarts - self._restarts_ordered()
+        number = self._restarts - len(self._restarts_ordered())
+        label = self._ordered.get(
+            current.start.round - 1, f"{number} of {current.start.max_restarts}"
+        )
         self.say(
-            f"restart {number} of {current.start.max_restarts}: "
-            f"{count(running, 'rank')}{here} running again {took} after the failure was noticed, "
-            f"at the first line of the script{imports}",
+            f"restart {label}: {count(running, 'rank')}{here} running again {took} after the "
+            f"failure was noticed, at the first line of the script{imports}",
             level=INFO,
         )
 
@@ -480,16 +486,23 @@ class Scribe:
         self, evidence: list[RankEvidence], seen: Seen, expired: Expired, path: str
     ) -> None:
         """All ranks were looked at, since one has done nothing for a part of its limit."""
-        self.journal.write_text(path, format_full(evidence))
         at = f" at {seen.frame}" if seen.frame else ""
-        line = (
-            f"rank {seen.rank} (node {seen.node}): {expired_in_words(expired)}{at}; nothing is "
-            f"stopped yet; stacks of all ranks here: {path}"
-        )
+        what = f"rank {seen.rank} (node {seen.node}): {expired_in_words(expired)}{at}"
+        self._nothing_stopped_yet(evidence, seen.rank, what, path)
+
+    def ranks_left(self, evidence: list[RankEvidence], verdict: HangVerdict, path: str) -> None:
+        """All ranks were looked at: those that run wait for some that have ended with 0."""
+        self._nothing_stopped_yet(evidence, verdict.waiting[0], verdict.line, path)
+
+    def _nothing_stopped_yet(
+        self, evidence: list[RankEvidence], rank: int, what: str, path: str
+    ) -> None:
+        self.journal.write_text(path, format_full(evidence))
+        line = f"{what}; nothing is stopped yet; stacks of all ranks here: {path}"
         self.journal.record(
-            e.RankSilent(t=_now_ns(), round=self._round, rank=seen.rank, line=line, path=path)
+            e.RankSilent(t=_now_ns(), round=self._round, rank=rank, line=line, path=path)
         )
-        self.say(line, rank=seen.rank)
+        self.say(line, rank=rank)
 
     def verdict(self, judgement: Judgement) -> None:
         """Record and show a verdict, with the round it is about.

@@ -48,6 +48,7 @@ from undaunted.coordinator.wire.address import (
     Address,
     first_own_address,
     is_here,
+    own_address,
     parse_address,
 )
 from undaunted.coordinator.wire.connection import WireError
@@ -210,7 +211,8 @@ class SharedOrders:
         limit_s, pause_s, said = nodes.first_round_timeout_s, REDIAL_FIRST_S, ""
         began = loop.time()
         while not nodes.address or (nodes.is_host is None and not nodes.store):
-            problem, *others = await asyncio.gather(*map(_unknown, endpoints))
+            asked = (_unknown(endpoint, not nodes.address) for endpoint in endpoints)
+            problem, *others = await asyncio.gather(*asked)
             if problem and all(others):
                 waited_s = loop.time() - began
                 if waited_s >= limit_s:
@@ -247,7 +249,7 @@ class SharedOrders:
             await self._listener.following.close()
         leading = self._listener.leading
         if leading is not None and leading.is_needed:
-            with contextlib.suppress(asyncio.TimeoutError):
+            with contextlib.suppress(TimeoutError):
                 await wait_for(self._led.wait(), leading.leader.linger_s + 1)
         if self._listener.leading is not None:
             await self._listener.leading.close()
@@ -652,12 +654,18 @@ class Candidacy:
         self._say(text)
 
 
-async def _unknown(endpoint: str) -> str:
-    """Why the name of an endpoint cannot be looked up, "" = it can."""
+async def _unknown(endpoint: str, route: bool) -> str:
+    """Why the name of an endpoint cannot be looked up, "" = it can; ``route``: and reached."""
+    address = parse_address(endpoint)
     try:
-        await resolve(parse_address(endpoint), LOOK_UP_S)
+        await resolve(address, LOOK_UP_S)
     except OSError as error:
         return str(error)
+    try:
+        if route:
+            await asyncio.to_thread(own_address, *address)
+    except OSError as error:
+        return f"there is no route to {endpoint}: {error.strerror or error}"
     return ""
 
 
@@ -665,7 +673,7 @@ def _placed(nodes: Nodes, endpoints: Sequence[str]) -> Nodes:
     """Return what the launcher knows of the other nodes, once a name of these endpoints is known.
 
     Raises:
-        WireError: there is no route to them.
+        WireError: they cannot be reached from here, and will not be.
     """
     here = is_here(parse_address(nodes.endpoints[0]).host) if nodes.endpoints else False
     is_host = here if nodes.is_host is None else nodes.is_host

@@ -83,8 +83,10 @@ class Stopping:
         self._area.stop_after(max(0, iteration), self._why)
 
     def who_asks(self, local_ranks: Iterable[int]) -> tuple[int, ...]:
-        """Those of these ranks that ask whether to stop."""
-        return tuple(rank for rank in local_ranks if self._area.asks(rank))
+        """Those of these ranks that ask whether to stop, or have stopped and asked nobody."""
+        return tuple(
+            rank for rank in local_ranks if self._area.asks(rank) or self.has_stopped(rank)
+        )
 
     @property
     def early(self) -> bool:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 # Before Python 3.12 `asyncio.wait_for` loses a request to end that comes together with the result.
 _CANCEL_AGAIN_S = 0.1
+_CANCEL_S = 5.0  # for all of them together
 
 
 class Tasks:
@@ -34,11 +35,15 @@ class Tasks:
         task.add_done_callback(self._done)
 
     async def cancel(self) -> None:
-        """End all of them."""
-        while self._running:
+        """End all of them; one that does not end in time is a bug of ours, and is left."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _CANCEL_S
+        while self._running and loop.time() < until:
             for task in self._running:
                 task.cancel()
             await asyncio.wait(self._running, timeout=_CANCEL_AGAIN_S)
+        for task in self._running:
+            self._failed(TimeoutError(f"{task!r} has not ended within {_CANCEL_S:g} s"))
 
     async def wait(self) -> None:
         """Wait until all have ended; only for tasks that are bounded by themselves."""

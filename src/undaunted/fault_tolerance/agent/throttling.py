@@ -55,7 +55,7 @@ class Throttling:
         self._providers.append(provider)
         try:
             answer = await wait_for(provider.ask(), _ANSWER_S)
-        except (OSError, ValueError, TimeoutError):
+        except (OSError, ValueError):
             return []
         finally:
             provider.kill()

@@ -12,7 +12,6 @@ import msgspec
 
 from undaunted.base import process
 from undaunted.base.deadline import wait_for
-from undaunted.base.signals import NOT_FOR_OURS
 from undaunted.base.timers import Timers
 from undaunted.fault_tolerance.funnel.program import Task
 
@@ -53,7 +52,7 @@ class LogServer:
         task = msgspec.structs.replace(self._task, told_fd=told)
         argv = process.module_command(_PROGRAM, msgspec.json.encode(task).decode())
         try:
-            pid = process.spawn(argv, os.environ, [told], NOT_FOR_OURS)
+            pid = process.spawn(argv, os.environ, [told])
         except OSError as error:
             self._tell()
             self._say(f"the log server cannot be started: {error.strerror or error}")
@@ -113,5 +112,5 @@ class LogServer:
 
     async def _wait(self, timeout_s: float) -> None:
         if self._running is not None:
-            with contextlib.suppress(asyncio.TimeoutError):
+            with contextlib.suppress(TimeoutError):
                 await wait_for(self._ended.wait(), timeout_s)

@@ -112,7 +112,7 @@ async def _listen(server: Server, told: asyncio.Event) -> bool:
                 raise
         else:
             return True
-        with contextlib.suppress(asyncio.TimeoutError):
+        with contextlib.suppress(TimeoutError):
             await wait_for(told.wait(), _AGAIN_S)
     return False
 
@@ -129,7 +129,7 @@ class _Lines:
             if self._path is None:
                 print(_PREFIX + text, file=sys.stderr, flush=True)
             else:
-                with self._path.open("a") as file:
+                with self._path.open("a", encoding="utf-8") as file:
                     file.write(f"{_PREFIX}{text}\n")
 
 

@@ -201,6 +201,6 @@ class Attendance:
             if left_s <= 0:
                 return False
             self._changed.clear()
-            with contextlib.suppress(asyncio.TimeoutError):
+            with contextlib.suppress(TimeoutError):
                 await wait_for(self._changed.wait(), left_s)
         return True

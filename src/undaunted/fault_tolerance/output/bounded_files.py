@@ -116,7 +116,6 @@ class BoundedFiles:
         self._growth: Growth | None = None
         self._closing = False
         self._closed = False
-        self._release_once = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -162,10 +161,8 @@ class BoundedFiles:
         if self._thread.is_alive():
             self.problems.append("files of the ranks could not be shortened in time")
             return False
-        with self._release_once:
-            growth, self._growth = self._growth, None
-        if growth is not None:
-            growth.close()
+        if self._growth is not None:
+            self._growth.close()
         return True
 
     def _open(self, path: str, growth: Growth) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import select
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -92,6 +93,7 @@ class RankOutput(NamedTuple):
 
 STREAMS: dict[int, Stream] = {1: "stdout", 2: "stderr"}
 """By number of the launcher's own descriptor."""
+_WORDS: dict[Stream, str] = {"stdout": "standard output", "stderr": "standard error"}
 
 
 def without_reader() -> set[Stream]:
@@ -101,6 +103,11 @@ def without_reader() -> set[Stream]:
         poll.register(fd, 0)  # errors are told anyway
     gone = select.POLLERR | select.POLLHUP
     return {STREAMS[fd] for fd, events in poll.poll(0) if events & gone}
+
+
+def in_words(streams: Collection[Stream]) -> str:
+    """Name streams of the launcher for people."""
+    return " and ".join(_WORDS[stream] for stream in _WORDS if stream in streams)
 
 
 def own_layout(
@@ -143,11 +150,12 @@ def tee_entries(
     config: RunConfig, local_rank: int, rank: int, output: RankOutput
 ) -> list[TeeEntry]:
     """Files of a rank whose lines are copied to the console."""
-    prefix = config.local_prefix
+    prefix = config.log_line_prefix_template
     for name, value in (
         ("role_name", one_line(config.role)),
         ("local_rank", str(local_rank)),
         ("rank", str(rank)),
+        ("hostname", socket.gethostname()),
     ):
         prefix = prefix.replace("${" + name + "}", value)
     return [

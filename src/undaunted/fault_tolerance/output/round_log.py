@@ -292,7 +292,6 @@ class RoundLog:
         self._thread: threading.Thread | None = None
         self._closing = False
         self._closed = False
-        self._release_once = threading.Lock()
         self._complete = False
         self._steps = 0  # of copying: whether the thread gets on
 
@@ -314,7 +313,8 @@ class RoundLog:
         except OSError as error:
             self._say_unwritten(error.strerror or str(error))
             self._release_files(log)
-            self._release_growth()
+            if self._growth is not None:
+                self._growth.close()
             return
         thread = threading.Thread(
             target=self._run, args=(log, growth), name="undaunted-round-log", daemon=True
@@ -352,17 +352,9 @@ class RoundLog:
         if self._thread.is_alive():
             self._say_unwritten("not all could be written in time")
             return False
-        if self._release_growth() and self._complete:
+        if self._growth is not None and self._growth.close() and self._complete:
             self._remove_temporary()
         return True
-
-    def _release_growth(self) -> bool:
-        """Return whether that was not done yet."""
-        with self._release_once:
-            growth, self._growth = self._growth, None
-        if growth is not None:
-            growth.close()
-        return growth is not None
 
     def _join(self, thread: threading.Thread, deadline: float) -> None:
         steps = -1

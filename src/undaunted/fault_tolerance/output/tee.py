@@ -142,9 +142,9 @@ class OutputTee:
     """Shows the growth of files on the console until closed. Files begin at their present end.
 
     ``problems`` says which files could not be followed and why, and, once closed, how much the
-    reader of the console did not get. ``dropped_lines`` counts lines, ``unread_bytes`` what was not
-    even read from the files because the time for closing was over, ``skipped_bytes`` what was freed
-    before it was read.
+    reader of the console did not get. ``dropped_lines`` counts lines. ``unread_bytes`` were not
+    even read from the files, as the time for closing was over. ``skipped_bytes`` were freed before
+    they were read.
     """
 
     def __init__(self, entries: Sequence[TeeEntry]) -> None:
@@ -157,7 +157,6 @@ class OutputTee:
         self._growth: Growth | None = None
         self._closing = False
         self._closed = False
-        self._release_once = threading.Lock()
         self._deadline = 0.0  # time.monotonic(); valid when closing
         self._thread: threading.Thread | None = None
 
@@ -211,11 +210,8 @@ class OutputTee:
         self._thread.join(max(0.0, self._deadline - time.monotonic()) + _JOIN_GRACE_S)
         if self._thread.is_alive():
             return False
-        with self._release_once:
-            growth, self._growth = self._growth, None
-        if growth is None:
+        if self._growth is None or not self._growth.close():
             return True
-        growth.close()
         if self.dropped_lines or self.unread_bytes:
             self.problems.append(
                 f"{self.dropped_lines} lines and {self.unread_bytes} bytes of the ranks' output "

@@ -149,6 +149,8 @@ class Page:
         value = os.environ.get("UNDAUNTED_PAGE", "")
         if value:
             try:
+                # When it is needed, no file may be open any more, or sys.path be another one.
+                import undaunted.progress.error_text  # noqa: F401
                 from undaunted.progress.writer import PageWriter
 
                 page._writer = PageWriter.attach(value)

@@ -75,6 +75,6 @@ def _gloo_runs() -> bool:
 
 def _name(task: Path) -> str:
     try:
-        return (task / "comm").read_text().rstrip()
+        return (task / "comm").read_text("utf-8", errors="replace").rstrip()
     except OSError:  # it has just ended
         return ""

@@ -80,6 +80,6 @@ def _set_blas_threads(count: int) -> None:
 
 def _loaded_openblas() -> set[str]:
     """Return the OpenBLAS libraries in this process; every package may bring one of its own."""
-    lines = Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines()
+    lines = Path("/proc/self/maps").read_text("utf-8", errors="surrogateescape").splitlines()
     paths = (line.split(maxsplit=5)[5] for line in lines if "openblas" in line)
     return {path for path in paths if path.startswith("/")}

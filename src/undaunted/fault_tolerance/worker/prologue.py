@@ -4,7 +4,8 @@ The template imports torch before the program begins. A worker must not differ f
 that, so the template sets the variables of the environment that the program sets to constants. It
 leaves torch to the ranks if the program changes something else that an import may depend on: other
 values of variables, ``sys.path``, hooks, modules. Modules that lie beside the program are read as
-well. When in doubt, torch is left to the ranks: that is slower, and never wrong.
+well, and those that it names of installed packages, for variables. When in doubt, torch is left to
+the ranks: that is slower, and never wrong.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
+from undaunted.fault_tolerance.function_call import caller_path
 from undaunted.fault_tolerance.worker.preload import parsed, program_file
 
 if TYPE_CHECKING:
@@ -73,6 +75,8 @@ _READ_LATER = (
 )
 # Their threads are those of the workers' environments, see `numerics`.
 _NUMERICS = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_")
+# Those that count where an installed package sets them.
+_SET_BY_PACKAGES = ("TORCH", "PYTORCH", "OMP_NUM_", "MKL_NUM_", "OPENBLAS_NUM_")
 _ENVIRON = ("os.environ", "os.environb", "posix.environ")
 _TABLES = (*_ENVIRON, "sys.path", "sys.modules")
 _READING = frozenset(
@@ -98,7 +102,13 @@ _PASSIVE = frozenset(
 )
 _HOOKS = ("sys.meta_path", "sys.path_hooks", "sys.path_importer_cache")
 _RUN_CODE = ("exec", "execfile", "runpy.run_path", "runpy.run_module", "site.addsitedir")
+# What they change is found by libraries in C when these are loaded.
+_CHANGE_LOADING = (
+    *("ctypes.CDLL", "ctypes.PyDLL", "ctypes.cdll.LoadLibrary", "ctypes.pydll.LoadLibrary"),
+    *("sys.setdlopenflags", "os.sched_setaffinity"),
+)
 _CHANGE_MUCH = ("load_dotenv", "patch_all", "setLoggerClass")
+_IMPORT = ("importlib.import_module", "__import__")
 _OWN_BUSINESS = ("stdout", "argv", "excepthook", "displayhook", "dont_write_bytecode")
 # Packages whose calls change nothing for torch.
 _HARMLESS = frozenset(
@@ -172,6 +182,10 @@ class _Obstacle(Exception):  # noqa: N818 - no error
         self.lasting = lasting
 
 
+class _Setting(_Obstacle):
+    """It is a variable."""
+
+
 class _Reader:
     """Goes through files in the order in which they run."""
 
@@ -183,12 +197,19 @@ class _Reader:
         self._places: list[str] = []  # sys.path[0], and what is found without it
         self._read: set[str] = set()
         self._added = False  # directories to sys.path
+        self._foreign = False  # an installed package is read, for the variables that it sets
 
     def program(self, kind: str, target: str, cwd: str) -> None:
         if kind == "module":
             self._places = [cwd, *sys.path]
             self._shadows(cwd)
             self._import(f"{target}.__main__", _ALWAYS)
+            return
+        if (places := caller_path(target)) is not None:
+            # The function's process has made its imports, and its variables are inherited.
+            for place in places:
+                if place not in sys.path:
+                    self._shadows(place or cwd)
             return
         path = program_file(kind, target, cwd)
         if path is None:
@@ -207,16 +228,14 @@ class _Reader:
             raise _Obstacle(f"{_short(path)} cannot be read as Python")
         if len(self._read) > _MOST_FILES:
             raise _Obstacle(f"{_short(path)} is one of more than {_MOST_FILES} modules")
-        _File(self, path, tree, main=main).block(tree.body, where)
+        _File(self, path, tree, main=main, foreign=self._foreign).block(tree.body, where)
 
     def set(self, name: str, value: str | None, statement: str, where: int) -> None:
         """Note that a statement sets a variable."""
-        if self.variables.get(name, self._environ.get(name)) == value:
-            return
-        if name.startswith(_READ_LATER):
+        if self.variables.get(name, self._environ.get(name)) == value or self._spares(name):
             return
         if where != _ALWAYS or name.startswith(_NUMERICS):
-            raise _Obstacle(f"{statement} sets {name}", lasting=name.startswith(_NUMERICS))
+            raise _Setting(f"{statement} sets {name}", lasting=name.startswith(_NUMERICS))
         self.variables[name] = value
 
     def default(self, name: str, value: str, statement: str, where: int) -> None:
@@ -225,8 +244,14 @@ class _Reader:
 
     def changes(self, name: str, statement: str) -> None:
         """Note that a statement sets a variable to what cannot be known."""
-        if not name.startswith(_READ_LATER):
-            raise _Obstacle(f"{statement} sets {name}", lasting=name.startswith(_NUMERICS))
+        if not self._spares(name):
+            raise _Setting(f"{statement} sets {name}", lasting=name.startswith(_NUMERICS))
+
+    def _spares(self, name: str) -> bool:
+        """Whether torch does not read this variable as it is imported."""
+        if self._foreign and not name.startswith(_SET_BY_PACKAGES):
+            return True
+        return name.startswith(_READ_LATER)
 
     def add_directory(self) -> None:
         self._added = True
@@ -238,7 +263,7 @@ class _Reader:
             if where != _IN_FUNCTION:
                 raise _TorchImported
             return
-        if root in sys.stdlib_module_names or root == "undaunted":
+        if root in sys.stdlib_module_names or root == "undaunted" or self._foreign:
             return
         if not self._import(name, where) and self._added:
             raise _Obstacle(
@@ -260,13 +285,23 @@ class _Reader:
         spec = PathFinder.find_spec(root, self._places)
         if spec is None:
             return False
-        if name.endswith(".__main__") or not _is_installed(spec.origin or ""):
+        installed = _is_installed(spec.origin or "")
+        if name.endswith(".__main__") or not installed:
             self._module(spec.origin, list(spec.submodule_search_locations or ()), rest, where)
+        elif root not in _HARMLESS and not self._foreign:
+            self._foreign = True
+            try:
+                self._module(spec.origin, list(spec.submodule_search_locations or ()), rest, where)
+            finally:
+                self._foreign = False
         return True
 
     def _module(self, origin: str | None, folders: list[str], rest: list[str], where: int) -> None:
         if origin is not None and origin.endswith(".py"):
-            self.file(origin, where)
+            program = rest == ["__main__"] and not origin.endswith("/__init__.py")
+            self.file(origin, where, main=program or origin.endswith("/__main__.py"))
+        elif origin is not None:
+            self._cannot_read(origin)
         if not rest:
             return
         for folder in folders:
@@ -276,16 +311,18 @@ class _Reader:
                 there = file if os.path.isfile(file) else None  # noqa: PTH113
                 self._module(there, [base], rest[1:], where)
                 return
-        if rest == ["__main__"] and origin is not None and not folders:
-            return  # a module that is no package
+            for name in _listed(folder):
+                if name.startswith(f"{rest[0]}.") and name.endswith((".so", ".pyc")):
+                    self._cannot_read(os.path.join(folder, name))  # noqa: PTH118
+
+    def _cannot_read(self, path: str) -> None:
+        """A module without a source: nobody knows what it does."""
+        if not self._foreign:
+            raise _Obstacle(f"{_short(path)} cannot be read", lasting=False)
 
     def _shadows(self, folder: str) -> None:
         """Look for modules beside the program that hide others, which torch imports."""
-        try:
-            names = sorted(os.listdir(folder))
-        except OSError:
-            return
-        for name in names:
+        for name in _listed(folder):
             stem, dot, _ = name.partition(".")
             package = not dot and os.path.exists(os.path.join(folder, name, "__init__.py"))  # noqa: PTH110, PTH118
             if stem in _IMPORTED_BY_TORCH and (package or name.endswith((".py", ".so"))):
@@ -295,17 +332,24 @@ class _Reader:
 class _File:
     """Goes through one file."""
 
-    def __init__(self, reader: _Reader, path: str, tree: ast.Module, *, main: bool) -> None:
+    def __init__(
+        self, reader: _Reader, path: str, tree: ast.Module, *, main: bool, foreign: bool
+    ) -> None:
         self._reader = reader
         self._path = path
         self._main = main
+        self._foreign = foreign  # installed: only the variables that it sets matter
         self._aliases = dict(_aliases(tree))
         self._line = 0
 
     def block(self, body: Iterable[ast.stmt], where: int) -> None:
         for statement in body:
             self._line = statement.lineno
-            self._statement(statement, where)
+            try:
+                self._statement(statement, where)
+            except _Obstacle as obstacle:
+                if not self._foreign or isinstance(obstacle, _Setting):
+                    raise
 
     def _statement(self, node: ast.stmt, where: int) -> None:
         perhaps = min(where, _PERHAPS)
@@ -398,7 +442,7 @@ class _File:
                 self._reader.add_directory()
             case ast.AugAssign(target=target, value=value):
                 self._scan(value, where)
-                self._store(target, "", where)
+                self._store(target, None, where)
             case ast.Delete(targets=targets):
                 for target in targets:
                     self._store(target, None, where, known=True)
@@ -420,6 +464,9 @@ class _File:
                 self._set(key, value, where, known=known or value is not None)
             case ast.Subscript(value=of) if self._is(of, _TABLES):
                 self._object_to(f"changes {self._name(of)}", lasting=self._name(of) != "sys.path")
+            case ast.Subscript(value=of, slice=key):
+                self._scan(of, where, target)
+                self._scan(key, where, target)
             case ast.Attribute(value=of, attr=attribute):
                 name = self._name(target)
                 if name in _TABLES:
@@ -428,6 +475,7 @@ class _File:
                     return
                 if name.partition(".")[0] and self._is_module(of):
                     self._object_to(f"changes {name}")
+                self._scan(of, where, target)
             case ast.Starred(value=of):
                 self._store(of, None, where)
 
@@ -475,6 +523,7 @@ class _File:
             case ast.BinOp(op=ast.BitOr() | ast.Add()) | ast.Dict() | ast.Starred():
                 self._scan_all(ast.iter_child_nodes(node), where, spare=True, parent=node)
             case ast.Lambda():
+                self._scan(node.args, where)
                 self._scan(node.body, _IN_FUNCTION)
             case ast.IfExp() | ast.BoolOp():
                 self._scan_all(ast.iter_child_nodes(node), min(where, _PERHAPS), parent=node)
@@ -521,17 +570,17 @@ class _File:
         first = call.args[0] if call.args else None
         if name in ("os.putenv", "os.unsetenv"):
             self._reader.changes(_text(first) or "a variable", self._here())
-        elif name in _RUN_CODE or name.rpartition(".")[2] in _CHANGE_MUCH:
+        elif name in (*_RUN_CODE, *_CHANGE_LOADING) or name.rpartition(".")[2] in _CHANGE_MUCH:
             self._object_to(f"calls {name}")
         elif name in ("setattr", "delattr") and first is not None and self._is_module(first):
             self._object_to(f"changes {self._name(first)}")
         elif name.startswith("warnings.") and _text(first) == "error":
             self._object_to("turns warnings into errors")
-        elif where != _IN_FUNCTION and name in ("importlib.import_module", "__import__"):
+        elif where != _IN_FUNCTION and name in _IMPORT:
             if (module := _text(first)) is None or module.startswith("."):
                 self._object_to(f"calls {name}")
             self._reader.imported(module, where, self._here())
-        elif where != _IN_FUNCTION and self._is_foreign(call.func):
+        elif where != _IN_FUNCTION and not self._foreign and self._is_foreign(call.func):
             self._reader.call = self._reader.call or f"{self._here()} calls {name}"
 
     def _call_of_environ(self, call: ast.Call, method: str, where: int) -> None:
@@ -569,8 +618,19 @@ class _File:
         match node:
             case ast.Name(id=name):
                 return self._aliases.get(name, name)
+            case ast.Attribute(attr=name) if f"os.{name}" in _ENVIRON:
+                return f"os.{name}"  # also as an attribute of a module that has imported os
             case ast.Attribute(value=of, attr=name):
                 return f"{base}.{name}" if (base := self._name(of)) else ""
+            case ast.Subscript(slice=ast.Constant(value="environ" | "environb" as name)):
+                return f"os.{name}"  # of the dict of a module
+            case ast.Subscript(value=of, slice=key) if self._is(of, ("sys.modules",)):
+                return _text(key) or ""
+            case ast.Call(func=of, args=[key]) if self._is(of, _IMPORT):
+                return _text(key) or ""
+            case ast.Call(func=ast.Name(id="getattr"), args=[of, key, *_]):
+                base, text = self._name(of), _text(key)
+                return f"{base}.{text}" if base and text else ""
             case _:
                 return ""
 
@@ -579,6 +639,13 @@ class _File:
 
     def _object_to(self, what: str, *, lasting: bool = True) -> NoReturn:
         raise _Obstacle(f"{self._here()} {what}", lasting=lasting)
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
 
 
 def _aliases(tree: ast.Module) -> Iterable[tuple[str, str]]:

@@ -20,7 +20,6 @@ import msgspec
 
 from undaunted.base import process
 from undaunted.base.memory import open_memfd
-from undaunted.base.signals import NOT_FOR_OURS
 from undaunted.fault_tolerance.worker import messages
 from undaunted.fault_tolerance.worker.numerics import TEMPLATE_ENVIRONMENT
 
@@ -298,7 +297,7 @@ class FreshSpawner:
             file.write(messages.encode(orders)[messages.HEADER.size :])
             file.seek(0)
             command = boot_command(self._python, "fresh", fd, (spec.target, *spec.args))
-            return process.spawn(command, spec.env, (*self._pass_fds, fd))
+            return process.spawn(command, spec.env, (*self._pass_fds, fd), blocked=())
 
 
 def fresh_reason(specs: Sequence[WorkerSpec], template_env: Mapping[str, str]) -> str:
@@ -382,8 +381,7 @@ class WarmSpawner:
                 asked = msgspec.structs.replace(prepare, note=note, learned_fd=learned_fd)
                 ours.send(messages.encode(asked))
                 fds = [*pass_fds, theirs.fileno(), *([learned_fd] if learned_fd >= 0 else [])]
-                environ = {**env, **TEMPLATE_ENVIRONMENT}
-                self.pid = process.spawn(command, environ, fds, NOT_FOR_OURS)
+                self.pid = process.spawn(command, {**env, **TEMPLATE_ENVIRONMENT}, fds)
                 self._pidfd = process.open_pidfd(self.pid)
             except (OSError, messages.ProtocolError) as error:
                 self._lose(f"the template could not be started: {error}", hopeless=True)

@@ -40,6 +40,7 @@ _OURS = (
     "undaunted.fault_tolerance.worker.bootstrap",
     "undaunted.fault_tolerance.worker.run_program",
     "undaunted.fault_tolerance.worker.witness",
+    "undaunted.progress.error_text",
     "undaunted.progress.writer",
 )
 # The agent waits longer than this before it gives up on the template.

@@ -22,7 +22,6 @@ import msgspec
 
 from undaunted.base import process
 from undaunted.base.memory import open_memfd
-from undaunted.base.signals import NOT_FOR_OURS
 from undaunted.fault_tolerance.worker import likeness
 from undaunted.fault_tolerance.worker.import_notes import changes, installed_file, stamp
 from undaunted.fault_tolerance.worker.imports import Imports, set_variables, silence
@@ -275,7 +274,7 @@ class _Check:
         own = {k: v for k, v in os.environ.items() if k not in TEMPLATE_ENVIRONMENT}
         fd = write(learned)
         command = [*boot, "compare", str(fd), str(os.getpid())]
-        return cls(process.spawn(command, {**own, **environment}, (fd,), NOT_FOR_OURS), fd)
+        return cls(process.spawn(command, {**own, **environment}, (fd,)), fd)
 
     @classmethod
     def forked(cls, learned: Learned, imports: WarmImports) -> _Check:

@@ -117,6 +117,7 @@ def forget_unfinished() -> None:
         "pg_to_tag",
         "tags_to_pg",
         "pg_coalesce_state",
+        "pg_flight_recorder_hooks",
     ):
         getattr(world, name, {}).clear()
     world.group_count = 0

@@ -246,7 +246,7 @@ def _create_store(
     """Make a store as torch does, but with abortable waits for the server and the other ranks."""
     from torch.distributed import PrefixStore, TCPStore
 
-    served_by_launcher = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
+    served_by_launcher = _is_of_the_agent(host, port)
     serve = rank == 0 and not served_by_launcher
     if not serve:
         _await_server(creations, host, port, timeout.total_seconds())
@@ -267,6 +267,12 @@ def _create_store(
     with creations.underway(0, store):
         _await_ranks(store, world_size or 0, timeout)
     return store
+
+
+def _is_of_the_agent(host: str, port: int) -> bool:
+    """Whether torchrun's agent serves a store there: at its own address only."""
+    its = {"TORCHELASTIC_USE_AGENT_STORE": "True", "MASTER_ADDR": host, "MASTER_PORT": str(port)}
+    return its.items() <= os.environ.items()
 
 
 def _await_server(creations: Creations, host: str, port: int, timeout_s: float) -> None:

@@ -231,7 +231,8 @@ def parse_watched(text: str) -> list[Descriptor]:
 
 def _read(path: str) -> str:
     try:
-        with open(path, errors="replace") as file:  # noqa: PTH123 - pathlib would intern the name
+        # pathlib would intern the name
+        with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
             return file.read()
     except OSError:  # the thread has ended, or the kernel does not allow it
         return ""

@@ -23,7 +23,7 @@ def _nothing() -> None:
 # Backends that share a function are aborted by one call of it.
 _aborts: dict[str, Callable[[], None]] = {
     "gloo": gloo.abort,
-    "nccl": c10d.abort_groups,
+    **dict.fromkeys(("nccl", "nccl2", "nccl-lazy", "nccl-legacy"), c10d.abort_groups),
     "rccl": c10d.abort_groups,
     "xccl": c10d.abort_groups,
     "fake": _nothing,

@@ -26,6 +26,7 @@ _NS = 1_000_000_000
 # When thousands of ranks fail because one has failed, the first reasons are enough.
 MAX_REASONS = 64
 MAX_TEXT = 1000  # characters
+_LONGEST_PAUSE_S = 5.0  # before a function that fails at once is called again
 
 
 class CallState(enum.Enum):
@@ -34,10 +35,6 @@ class CallState(enum.Enum):
     GATHERING = enum.auto()
     RUNNING = enum.auto()
     OVER = enum.auto()
-
-
-# Before a function that fails at once is called again.
-_LONGEST_PAUSE_S = 5.0
 
 
 @dataclass(slots=True)

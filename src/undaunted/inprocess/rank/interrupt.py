@@ -362,7 +362,7 @@ class Interrupter:
         """Return the exception that the user's thread is handling."""
         found: Any = sys._current_exceptions().get(self._ident)  # noqa: SLF001
         handled: BaseException | None = found[1] if isinstance(found, tuple) else found
-        return handled  # a tuple of three before Python 3.11
+        return handled  # a tuple of three before Python 3.12
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         del number

@@ -112,6 +112,7 @@ class Iterations:
         """Join the epoch, and take up its record."""
         session = self._session
         session.page.set_phase(Phase.WAITING)
+        session.page.set_unguarded(0)  # an interruption may have left such a section half
         session.inbox.begin_epoch()
         session.gate.reset()
         session.link.send(self._ready())

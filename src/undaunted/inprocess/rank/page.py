@@ -90,6 +90,11 @@ class Page:
             words[reading.ATOMIC_SINCE_NS] = time.monotonic_ns()
         words[reading.ATOMIC] = depth
 
+    @property
+    def unguarded(self) -> int:
+        """In how many sections without hang protection the code is."""
+        return self.words[reading.UNGUARDED]
+
     def set_unguarded(self, depth: int) -> None:
         """Show in how many sections without hang protection the code is; limits run anew."""
         words = self.words

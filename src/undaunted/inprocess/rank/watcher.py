@@ -44,20 +44,27 @@ class Wake:
 
     def __init__(self) -> None:
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._lock = threading.RLock()  # a signal handler may come into its own thread's call
         forget_in_children(self)
 
     def __call__(self) -> None:
         """Wake it."""
-        with contextlib.suppress(OSError):  # an abort has hung until after the end of the call
-            os.eventfd_write(self.fd, 1)
+        # An abort may hang until after the end of the call; the number is another file's then.
+        with self._lock:
+            if self.fd >= 0:
+                with contextlib.suppress(OSError):  # it is full of wakes
+                    os.eventfd_write(self.fd, 1)
 
     def close(self) -> None:
         """Give the descriptor back."""
+        with self._lock:
+            self.after_fork()
+
+    def after_fork(self) -> None:
+        """In a child, where nobody gives a lock back that another thread had."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
-
-    after_fork = close
 
 
 class Watcher:
@@ -101,6 +108,7 @@ class Watcher:
         self._look = look
         self._epoch = -1
         self._closing = False
+        self._asked_to_turn = False
         self._thread = threading.Thread(target=self._run, name="undaunted-inprocess")
 
     # --- for the owner ----------------------------------------------------------------------------
@@ -151,7 +159,9 @@ class Watcher:
     def _stamp(self) -> None:
         if _has_turned():
             self._page.turned()
-        _ask_to_turn()
+            self._asked_to_turn = False
+        if not self._asked_to_turn:  # the queue of calls is short, and not ours alone
+            self._asked_to_turn = _ask_to_turn()
 
     def _listen(self) -> bool:
         """Take the guard's messages. False = the guard is gone."""
@@ -201,9 +211,10 @@ def _poll_also(poll: select.poll, before: int, fd: int) -> int:
     return fd
 
 
-def _ask_to_turn() -> None:
-    """Ask the main thread's interpreter to raise the semaphore when it turns."""
-    ctypes.pythonapi.Py_AddPendingCall(_sem_post, ctypes.byref(_semaphore))
+def _ask_to_turn() -> bool:
+    """Ask the main thread's interpreter to raise the semaphore when it turns; False = no room."""
+    added: int = ctypes.pythonapi.Py_AddPendingCall(_sem_post, ctypes.byref(_semaphore))
+    return added == 0
 
 
 def _has_turned() -> bool:

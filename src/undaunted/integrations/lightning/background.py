@@ -47,7 +47,9 @@ class BackgroundCheckpointIO(of_lightning("plugins.io", "CheckpointIO")):  # typ
             TimeoutError: the one before is still being written.
         """
         self._settle()
-        copy = _copied(checkpoint)
+        from undaunted.checkpointing.utils import snapshot  # imports torch
+
+        copy = snapshot(checkpoint, deep=True)
         self._then(f"writes {path}", lambda: self._save(copy, os.fspath(path), storage_options))
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
@@ -102,15 +104,3 @@ class BackgroundCheckpointIO(of_lightning("plugins.io", "CheckpointIO")):  # typ
         self._last, error, self._error = None, self._error, None
         if error is not None:
             raise error
-
-
-def _copied(value: Any) -> Any:
-    """Return this with copies of its tensors in memory, which training does not change."""
-    import torch
-    from lightning_utilities.core.apply_func import apply_to_collection
-
-    def copy(tensor: torch.Tensor) -> torch.Tensor:
-        kept = tensor.detach().to("cpu")
-        return kept.clone() if kept.data_ptr() == tensor.data_ptr() else kept
-
-    return apply_to_collection(value, torch.Tensor, copy)

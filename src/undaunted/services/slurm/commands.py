@@ -52,7 +52,7 @@ async def list_jobs(users: str, partitions: str) -> list[Listed]:
     words = [f"--Format={','.join(f'{field}:{mark}' for field in _FIELDS)}"]
     words += [f"--user={users}"] if users else []
     words += [f"--partition={partitions}"] if partitions else []
-    return list(read_jobs(await _run("squeue", "--noheader", "--states=all", *words), mark))
+    return list(read_jobs(await ask("squeue", "--noheader", "--states=all", *words), mark))
 
 
 def read_jobs(text: str, mark: str) -> Iterator[Listed]:
@@ -104,7 +104,7 @@ async def look_up(ids: Iterable[str]) -> dict[str, str]:
     """
     words = ("--noheader", "--parsable2", "--allocations", "--format=JobID,State")
     try:
-        text = await _run("sacct", *words, f"--jobs={','.join(ids)}")
+        text = await ask("sacct", *words, f"--jobs={','.join(ids)}")
     except SlurmError as error:
         if _NO_ACCOUNTING in str(error):
             return {}
@@ -131,7 +131,7 @@ def _beginning(text: str, longest: int = 80) -> str:
     return one_line(text[: 4 * longest], longest=longest)
 
 
-async def _run(program: str, *words: str) -> str:
+async def ask(program: str, *words: str) -> str:
     """Return what a command prints.
 
     Raises:
@@ -164,7 +164,7 @@ async def _run(program: str, *words: str) -> str:
         raise
     complaint = _beginning(complaints.decode(errors="replace"), longest=200)
     # squeue exits with 0 when a user does not exist, and shows nothing.
-    if process.returncode or (complaint and not output):
+    if process.returncode or (complaint and not output and program == "squeue"):
         raise SlurmError(f"{program}: {complaint or f'exit code {process.returncode}'}")
     return output.decode(errors="replace")
 
@@ -197,5 +197,5 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     """Kill what has not ended, with all that it has started."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    with contextlib.suppress(asyncio.TimeoutError):  # its pipes close when all of them are read
+    with contextlib.suppress(TimeoutError):  # its pipes close when all of them are read
         await wait_for(process.communicate(), _END_S)

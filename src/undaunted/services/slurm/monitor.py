@@ -252,7 +252,7 @@ class Shell:
                 monitor.replied(job, reply, self._now())
             case core.Wait(until):
                 self._wake.clear()
-                with contextlib.suppress(asyncio.TimeoutError):
+                with contextlib.suppress(TimeoutError):
                     await wait_for(self._wake.wait(), max(0.0, until - self._now()))
 
     def _now(self) -> float:

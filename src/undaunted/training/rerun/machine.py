@@ -251,13 +251,15 @@ class RerunStateMachine:
             self.odd = None
             self._kept.clear()
 
-    def _begin(self, batches: Iterable[RerunDataIterator]) -> None:
+    def _begin(self, batches: Collection[RerunDataIterator]) -> None:
         self.current_iteration += 1
         self.odd = self.verdict = None
         self._counts.clear()
         if self._wishes:
             self._wishes.clear()
         again = self._mode is not _DISABLED
+        if len(self._wrapped) > len(batches):  # iterators of former epochs have processes, perhaps
+            self._wrapped = {k: one for k, one in self._wrapped.items() if one[1] in batches}
         for one in batches:
             one.keeps = again
             one.advance()

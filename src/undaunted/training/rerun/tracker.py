@@ -113,4 +113,4 @@ def get_skipped_iterations_from_tracker_file(tracker_file_name: str) -> list[int
 
 
 def _lines(path: Path) -> list[str]:
-    return path.read_text(errors="replace").splitlines()
+    return path.read_text("utf-8", errors="replace").splitlines()
