@@ -7,15 +7,17 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.e2e.launcher import DEADLINE_S, launched
+from tests.e2e.launcher import DEADLINE_S, launched, nodes_of_a_job, wait_until_gone
 
 pytestmark = pytest.mark.e2e
 
@@ -167,6 +169,24 @@ def _below(pid: int) -> list[int]:
     return found
 
 
+# Two ranks, each on a node, that wait for each other; the end of one is an exception in the other.
+PEERS = """
+    import os, socket, time
+    with socket.socket(socket.AF_UNIX) as sock:
+        if os.environ["RANK"] == "0":
+            sock.bind("meet" + os.environ["TORCHELASTIC_RESTART_COUNT"])
+            sock.listen()
+            peer = sock.accept()[0]
+        else:
+            peer = sock
+            while peer.connect_ex("meet" + os.environ["TORCHELASTIC_RESTART_COUNT"]):
+                time.sleep(0.01)
+        os.write(1, f"begun {os.getpid()}\\n".encode())
+        peer.recv(1)
+        raise RuntimeError("Connection closed by peer")
+"""
+
+
 # Among them each program, with workers and without, and each order.
 @pytest.mark.parametrize(
     "seed", range(FIRST, FIRST + SAMPLES) if SAMPLES else [0, 5, 8, 10, 12, 46, 58]
@@ -190,3 +210,50 @@ def test_all_ranks_save_and_nothing_has_crashed(tmp_path: Path, seed: int) -> No
     assert len(saves) == (0 if case.program == "none" else 2), about
     assert len(set(saves)) < 2, about
     assert not saves or "need have saved" not in launcher.text, about
+
+
+@pytest.mark.parametrize("order", ["launcher first", "rank first"])
+def test_a_rank_that_loses_its_peer_on_another_node_has_not_crashed(
+    tmp_path: Path, order: str
+) -> None:
+    with nodes_of_a_job(tmp_path, PEERS, "--nnodes", "2", "--max-restarts", "3") as start:
+        one, two = start("one", "is_host=1"), start("two", "is_host=0")
+        ranks = [int(each.wait_for(r"begun (\d+)")[1]) for each in (one, two)]
+        if order == "launcher first":
+            one.process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(ranks[0], signal.SIGTERM)
+        assert wait_until_gone(ranks, DEADLINE_S) == []
+        for each in (one, two):
+            each.process.send_signal(signal.SIGTERM)
+        assert (one.finish(), two.finish()) == (75, 75), one.text + two.text
+        _has_not_crashed(tmp_path, one.text + two.text)
+
+
+def test_a_crash_on_another_node_is_told_of_at_once(tmp_path: Path) -> None:
+    """Though a rank here has lost its peer, which might have got a signal."""
+    with nodes_of_a_job(tmp_path, PEERS, "--nnodes", "2", "--max-restarts", "3") as start:
+        one, two = start("one", "is_host=1"), start("two", "is_host=0")
+        ranks = [int(each.wait_for(r"begun (\d+)")[1]) for each in (one, two)]
+        os.kill(ranks[0], signal.SIGKILL)
+        for each in (one, two):
+            each.wait_for_next("begun")
+            each.process.send_signal(signal.SIGTERM)
+        assert (one.finish(), two.finish()) == (75, 75), one.text + two.text
+        events = _events(tmp_path)
+    (verdict,) = [each for each in events if each["event"] == "verdict" and each["rank"] == 0]
+    assert verdict["signal"] == "SIGKILL"
+    (blamed, *_) = [each for each in events if each["event"] == "round_blamed"]
+    assert (blamed["node"], blamed["victims"]) == ("one", ["two"])
+
+
+def _events(tmp_path: Path) -> list[dict[str, Any]]:
+    journals = (tmp_path / "run").glob("journal-*.jsonl")
+    return [json.loads(line) for path in journals for line in path.read_text().splitlines()]
+
+
+def _has_not_crashed(tmp_path: Path, text: str) -> None:
+    kinds = [event["event"] for event in _events(tmp_path)]
+    assert not {"failure_detected", "verdict", "round_blamed"}.intersection(kinds), text
+    assert kinds.count("round_started") == 2, text
+    assert "while all ranks were to stop" not in text

@@ -73,11 +73,37 @@ def test_it_is_a_failure_if_the_launcher_is_not_told() -> None:
     assert machine.state is n.State.FAILED
 
 
+def test_it_is_a_failure_if_something_else_has_failed() -> None:
+    machine = running(slots=3)
+    machine.handle(m.RankErrored(1, "lost its peer", awaits_s=2.5))
+    commands = machine.handle(m.StopRound(0, 2.0, 15, restart=True, failed=True))
+    assert m.ReportFailed("crash", 1, "lost its peer") in commands
+    assert m.SignalRanks((0, 2), 15) in commands
+    assert m.JudgeCrash(final=False) in machine.handle(m.TimerFired("settle", 0))
+
+
 def test_a_rank_that_a_signal_ends_while_all_stop_has_not_crashed() -> None:
-    machine = running()
+    machine = running(slots=3)
     machine.handle(m.StopRound(0, 60.0, 15, agree=True))
     commands = machine.handle(m.RankExited(1, -15, awaits_s=2.5))
     assert m.ReportFailed("signal", 1, "killed by SIGTERM") in commands
+    commands = machine.handle(m.RankErrored(2, "lost its peer"))
+    assert commands == [m.ReportFailed("signal", 2, "lost its peer")]
+
+
+def test_a_held_rank_that_does_not_end_is_signalled_when_all_stop() -> None:
+    machine = running()
+    machine.handle(m.RankErrored(1, "lost its peer", awaits_s=2.5))
+    commands = machine.handle(m.StopRound(0, 60.0, 15, agree=True))
+    assert m.SetTimer("linger", n.LINGER_S) in commands
+    assert machine.handle(m.TimerFired("linger", 0)) == [m.SignalRanks((1,), 15)]
+
+
+def test_a_rank_that_fails_of_its_own_while_all_stop_has_crashed() -> None:
+    machine = running()
+    machine.handle(m.StopRound(0, 60.0, 15, agree=True))
+    commands = machine.handle(m.RankErrored(1, "no room to save"))
+    assert commands == [m.ReportFailed("crash", 1, "no room to save")]
 
 
 def test_a_rank_that_others_go_on_without_is_no_failure() -> None:

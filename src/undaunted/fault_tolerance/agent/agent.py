@@ -457,12 +457,11 @@ class Agent:
 
     def _report_failed(self, report: m.ReportFailed) -> None:
         detail = report.detail
-        if report.kind == "signal":
+        if report.kind in {"crash", "signal"}:
             detail = f"rank {self._this_round().rank(report.local_rank)}: {detail}"
-        elif report.kind == "spawn":
+        if report.kind == "spawn":
             self._scribe.spawn_failed(detail)
         elif report.kind == "crash":
-            detail = f"rank {self._this_round().rank(report.local_rank)}: {detail}"
             self._ranks.crash_detected(report.local_rank, report.detail)
             if streams := self._unread(report.local_rank):
                 by = f"the launcher of node {self._config.node}, whose {streams} {UNREAD},"
@@ -470,7 +469,8 @@ class Agent:
                 return
         _, victim = self._scribe.verdict_of(self._node.round)
         about = (self._config.node, self._node.round, detail)
-        self._orders.post(job.NodeFailed(*about, victim=victim, hang=report.kind == "hang"))
+        hang, by_signal = report.kind == "hang", report.kind == "signal"
+        self._orders.post(job.NodeFailed(*about, victim=victim, hang=hang, by_signal=by_signal))
 
     def _unread(self, local_rank: int) -> str:
         """Which of our streams a rank could not write to, as nobody reads them; "" = none.

@@ -19,9 +19,9 @@ A rank that fails while others go on with the function that they have called tog
 that is no failure of the round as long as another rank lives, or has exited with 0. So is one that
 is being started again and has not joined the others when all of them have exited with 0.
 
-A rank that a signal has ended, or that has failed right after it got one, is *held*: whoever has
-signalled it may be about to signal the launcher. The round stays RUNNING for as long as that may
-take; if the launcher gets its signal, nothing has failed.
+A rank that a signal has ended, or that has failed right after it got one or because such a rank is
+gone, is *held*: whoever has signalled it may be about to signal the launcher. The round stays
+RUNNING for as long as that may take; if the launcher gets its signal, nothing has failed.
 
 When ranks of another node are to blame for a hang, the coordinator may have this node go on: limits
 count anew, EXAMINING or FAILED becomes RUNNING again, and what happened meanwhile is judged then.
@@ -88,8 +88,8 @@ class RankExited:
     ``others_go_on``: with the function that they have called together, so that a failure of this
     rank is none of the round. ``may_return``: a process in its place could join them. ``absent``:
     local ranks that have been started again and have not joined the others, as far as they live.
-    ``awaits_s``: whoever has signalled this rank may signal the launcher too within this time, and
-    mean a stop.
+    ``awaits_s``: whoever has signalled this rank, or the peer that it has lost, may signal the
+    launcher too within this time, and mean a stop.
     """
 
     local_rank: int
@@ -639,7 +639,7 @@ class Node:
 
     def _errored_rank(self, event: RankErrored) -> list[Command]:
         if self._agrees:
-            return self._failed_while_it_stopped(event.local_rank, event.detail)
+            return self._failed_while_it_stopped(event, event.detail)
         signalled = self.state is State.STOPPING and event.local_rank not in self._spared
         if signalled or self.state in {State.IDLE, State.KILLING, State.CLEARING}:
             return []  # it has the grace to end
@@ -852,21 +852,19 @@ class Node:
     def _ended_while_others_stop(self, event: RankExited) -> list[Command]:
         failed: list[Command] = []
         if event.code < 0:  # others are its own word for a stop
-            kind = "signal" if event.awaits_s > 0 else "crash"
-            failed = self._failed_while_it_stopped(
-                event.local_rank, describe_exit(event.code), kind
-            )
+            failed = self._failed_while_it_stopped(event, describe_exit(event.code))
         # Who does not ask yet may be importing.
         return [*failed, SetTimer("left", AGREE_S)] if self._asks else failed
 
     def _failed_while_it_stopped(
-        self, local_rank: int, detail: str, kind: str = "crash"
+        self, event: RankExited | RankErrored, detail: str
     ) -> list[Command]:
         """Nobody has signalled this rank: others may wait for it in vain, before they can save."""
-        if local_rank in self._errored:
+        if event.local_rank in self._errored:
             return []
-        self._errored[local_rank] = detail
-        return [ReportFailed(kind, local_rank, detail)]
+        self._errored[event.local_rank] = detail
+        signalled = any(each.awaits_s > 0 for each in (event, *self._unjudged))
+        return [ReportFailed("signal" if signalled else "crash", event.local_rank, detail)]
 
     def _late(self) -> list[Command]:
         """Ranks that were to save have not ended in time. After failures that is expected."""
@@ -896,6 +894,7 @@ class Node:
         return [SetTimer("grace", grace_s)]
 
     def _begin_stop(self, stop: StopRound) -> list[Command]:
+        failed = self._not_told() if stop.failed else []  # so nobody stops the job
         unjudged = self.state in {State.RUNNING, State.EXAMINING} and self._stop is None
         self._may_be_first = unjudged and stop.failed
         self._unjudged += self._held
@@ -903,9 +902,12 @@ class Node:
         self.state = State.STOPPING
         self._stop, self._grace_s = stop, stop.grace_s
         if self._kills:
-            return [Watch(on=False), *self._kill()]
+            return [*failed, Watch(on=False), *self._kill()]
         spared_s = stop.spared_s if self._spared else 0.0
-        commands: list[Command] = [Watch(on=False), SetTimer("grace", spared_s + stop.grace_s)]
+        grace = SetTimer("grace", spared_s + stop.grace_s)
+        commands: list[Command] = [*failed, Watch(on=False), grace]
+        if self._errored and stop.agree:
+            commands.append(SetTimer("linger", LINGER_S))  # nobody has signalled those yet
         if hung := tuple(rank for rank in self._culprits if rank not in self._exited):
             commands.append(SignalRanks(hung, self.rank_termination_signal))
         if self.alive and stop.agree:

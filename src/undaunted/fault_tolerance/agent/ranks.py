@@ -15,6 +15,7 @@ import msgspec
 from undaunted.attribution.communication import COMPILING
 from undaunted.attribution.findings import UNEQUAL
 from undaunted.attribution.hang import judge, look, with_recording
+from undaunted.attribution.peer_lost import is_peer_lost
 from undaunted.base import process
 from undaunted.base.signals import SPREAD_S
 from undaunted.base.text import one_line
@@ -170,6 +171,13 @@ class Ranks:
         now = time.monotonic()
         told_at = now if -code in self._config.signals else self._told_at.get(local_rank)
         return 0.0 if told_at is None else max(0.0, told_at + SPREAD_S - now)
+
+    def _lost_told_peer(self, error: ErrorRecord) -> bool:
+        """Whether a rank has lost a peer that may have got a signal to stop: here, or elsewhere."""
+        elsewhere = self._this_round().start.group_world_size > 1
+        if not elsewhere and not any(map(self.told, range(self._area.ranks))):
+            return False
+        return is_peer_lost(error.type.rpartition(".")[2], error.message, error.traceback)
 
     def end_round(self) -> None:
         """No rank of the round is left."""
@@ -425,6 +433,8 @@ class Ranks:
         self._stopping.wanted(local_rank, self._round.rank(local_rank), page.wish)
         if page.phase is Phase.FAILED and page.error is not None:
             awaits_s = self._awaits_s(local_rank)
+            if not awaits_s and self._lost_told_peer(page.error):
+                awaits_s = SPREAD_S
             stopped = awaits_s > 0 or self._stopping.has_stopped(local_rank)
             if page.error.type == "SystemExit" and stopped:
                 return  # that is how it says that it has stopped
