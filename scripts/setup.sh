@@ -30,12 +30,9 @@ if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
     fi
 fi
 
-constraints=constraints.txt
-if [ -n "${TORCH:-}" ]; then
-    constraints=$venv/constraints.txt
-    # Each torch from PyPI names the one triton that it works with.
-    sed -e "s/^torch==.*/torch==$TORCH/" -e "/^triton==/d" constraints.txt >"$constraints"
-fi
+# Each torch from PyPI names the one triton that it works with; those without CUDA have none.
+constraints=$venv/constraints.txt
+sed -e "/^triton==/d" ${TORCH:+-e "s/^torch==.*/torch==$TORCH/"} constraints.txt >"$constraints"
 
 # -qq: errors only
 install=("$venv/bin/python" -m pip install -qq --disable-pip-version-check)

@@ -14,12 +14,21 @@ pytestmark = pytest.mark.skipif(
 
 # `send` has another process send a signal, and waits until it has been delivered.
 BEGIN = """
-import multiprocessing, os, signal, subprocess, sys
+import multiprocessing, os, re, signal, subprocess, sys, time
+from pathlib import Path
 from undaunted.base import shield
 
 def send(pid, *names):
     for name in names or ("TERM",):
         subprocess.run(["kill", "-s", name, str(pid)], check=True)
+
+def wait_until_none_is_pending(pid):
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        status = Path(f"/proc/{pid}/status").read_text()
+        if not re.search("^S..Pnd:.*[1-9a-f]", status, re.MULTILINE):
+            return
+        os.sched_yield()
 
 def answer(connection, method=""):
     signal.signal(signal.SIGUSR2, lambda *_: connection.send("USR2"))
@@ -234,6 +243,7 @@ if pid == 0:
     os._exit(10 + len(heard))
 os.read(read, 5)
 send(pid)
+wait_until_none_is_pending(pid)  # or the next one is one with it
 assert os.waitpid(pid, os.WNOHANG) == (0, 0)
 os.kill(pid, signal.SIGTERM)
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))

@@ -708,7 +708,7 @@ def test_what_cannot_be_removed_keeps_nobody_from_starting(tmp_path: Path) -> No
     finally:
         (left / "upload").chmod(0o700)
     assert "loaded 1" in said
-    assert f"'{left}/upload/state'" in said
+    assert f"'{left}/upload" in said  # or what is in it, by the version of Python
 
 
 @pytest.mark.parametrize("refused", ["folders", "open files"])

@@ -91,6 +91,8 @@ def test_schedulers_of_torch(name: str) -> None:
         parts = with_optimizer(partial(torch.optim.SGD, momentum=0.9))
         return {**parts, "schedulers": [SCHEDULERS[name](parts["optimizer"])]}
 
+    if any(map(callable, make()["schedulers"][0].state_dict().values())):
+        pytest.skip(f"{name} of this torch has a method in its state, which no safe load takes")
     assert equal(resumed(make, by_checkpointer), undisturbed(make))
 
 

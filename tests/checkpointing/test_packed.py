@@ -49,6 +49,16 @@ class Stubborn(torch.Tensor):
         raise NotImplementedError(f"{func} of {cls.__name__}")
 
 
+class Sparing(TwoTensor):  # type: ignore[misc]
+    """Does not know what planning asks of a tensor."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.is_pinned.default:
+            raise NotImplementedError(f"{func} of {cls.__name__}")
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
 class WithMoments(torch.optim.Optimizer):
     """Has two moments in one tensor."""
 
@@ -97,6 +107,15 @@ def test_they_are_filled_in_place_and_read_by_torch(tmp_path: Path) -> None:
     fresh = {"w": two(0, 0)}
     dcp.load(fresh, checkpoint_id=step)
     assert both(fresh["w"]) == [[1, 1], [5, 5]]
+
+
+def test_of_a_class_that_knows_few_operations(tmp_path: Path) -> None:
+    with torch.serialization.safe_globals([Sparing]):
+        saved(tmp_path, {"w": Sparing(torch.ones(2), torch.zeros(2)), "x": two(1, 5)})
+        state = {"w": Sparing(torch.zeros(2), torch.ones(2)), "x": two(0, 0)}
+        loaded(tmp_path, state)
+    assert [state["w"].a.tolist(), state["w"].b.tolist()] == [[1, 1], [0, 0]]
+    assert both(state["x"]) == [[1, 1], [5, 5]]
 
 
 def test_of_modules_and_optimizers(tmp_path: Path) -> None:

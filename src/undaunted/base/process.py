@@ -53,6 +53,8 @@ _FIRST = (
     "import sys; sys.path[:] = [sys.argv.pop(1), *filter(None, sys.path)]; "
     "import undaunted; sys.path.append(sys.path.pop(0)); "
 )
+# From 3.13 on Python itself imports modules before the first line of `-c`.
+_SAFE = ["-P"] if sys.version_info >= (3, 13) else []
 _MODULE = "import runpy; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 _DEFAULTS = (
     signal.SIGHUP,
@@ -413,7 +415,7 @@ def module_command(module: str, *words: str, flags: Sequence[str] = ()) -> list[
 
 def code_command(code: str, *words: str, flags: Sequence[str] = ()) -> list[str]:
     """Like `module_command`, for a line of code that finds its arguments in ``sys.argv[1:]``."""
-    return [_python(), *flags, "-c", _FIRST + code, str(Path(__file__).parents[2]), *words]
+    return [_python(), *flags, *_SAFE, "-c", _FIRST + code, str(Path(__file__).parents[2]), *words]
 
 
 def script_command(path: str | Path, *words: str) -> list[str]:

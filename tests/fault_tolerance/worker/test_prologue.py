@@ -10,6 +10,7 @@ import os
 import py_compile
 import subprocess
 import sys
+import sysconfig
 from itertools import product
 from textwrap import dedent, indent
 from typing import TYPE_CHECKING, NamedTuple
@@ -290,7 +291,9 @@ def test_the_main_part_of_a_module_that_is_run(tmp_path, name):
     assert read(tmp_path, f"import {name}\nimport torch\n").variables == {}
 
 
-@pytest.mark.parametrize("name", ["mine.pyc", "mine.cpython-311-x86_64-linux-gnu.so", "a/mine.pyc"])
+@pytest.mark.parametrize(
+    "name", ["mine.pyc", f"mine{sysconfig.get_config_var('EXT_SUFFIX')}", "a/mine.pyc"]
+)
 def test_a_module_without_a_source_may_do_anything(tmp_path, name):
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)

@@ -175,7 +175,7 @@ class _Walk:
         if isinstance(value, (bytes, bytearray)):
             return _hash(kind, value)
         if isinstance(value, io.BytesIO):
-            return _hash(kind, value.getbuffer())
+            return _hash(kind, value.getvalue())
         if isinstance(value, torch.Tensor):
             return _of_tensor(value)
         if id(value) not in self._met:

@@ -202,7 +202,9 @@ def _resolved(item: WriteItem, resolve: Resolve) -> memoryview:
 
 
 def _serialised(value: torch.Tensor | io.BytesIO) -> memoryview:
-    return content_of(value) if isinstance(value, torch.Tensor) else value.getbuffer()
+    if isinstance(value, torch.Tensor):
+        return content_of(value)
+    return memoryview(value.getvalue())
 
 
 def _images(

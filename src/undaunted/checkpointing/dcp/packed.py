@@ -7,6 +7,7 @@ and come back as they were.
 from __future__ import annotations
 
 import io
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,8 +19,9 @@ from undaunted.checkpointing.dcp.torch_private import is_on_its_way
 from undaunted.checkpointing.errors import StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
+    from torch.distributed.checkpoint import DefaultSavePlanner
     from torch.distributed.checkpoint.planner import SavePlanner, WriteItem
 
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)
@@ -34,6 +36,22 @@ def is_packed(value: Any) -> bool:
     if type(value).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         return True
     return bool(is_traceable_wrapper_subclass(value))
+
+
+@contextmanager
+def planned_as_plain(planner: DefaultSavePlanner) -> Iterator[None]:
+    """Have a planner see ordinary tensors: a class need not know what planning asks of a tensor."""
+    whole = planner.state_dict
+    plain = {name: _plain(value) for name, value in whole.items() if is_packed(value)}
+    planner.state_dict = {**whole, **plain}
+    try:
+        yield
+    finally:
+        planner.state_dict = whole
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
 
 def mark(items: Iterable[WriteItem], planner: SavePlanner) -> list[tuple[str, torch.Tensor]]:
@@ -63,7 +81,7 @@ def content_of(tensor: torch.Tensor) -> memoryview:
     """Return what ``torch.save`` writes of a tensor."""
     buffer = io.BytesIO()
     torch.save(tensor.detach().cpu(), buffer)
-    return buffer.getbuffer()
+    return memoryview(buffer.getvalue())  # a view of the buffer itself could outlive it in a cycle
 
 
 def check_loadable(tensors: Iterable[tuple[str, torch.Tensor]]) -> None:

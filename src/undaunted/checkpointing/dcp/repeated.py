@@ -89,7 +89,7 @@ class Written:
             raise StateError(
                 f"{item.index.fqn} cannot be saved: {type(error).__name__}: {error}"
             ) from error
-        self._refusals.look(serialised.getbuffer(), item.index.fqn, anyway=anyway)
+        self._refusals.look(memoryview(serialised.getvalue()), item.index.fqn, anyway=anyway)
         return serialised
 
 

@@ -6,6 +6,7 @@ have decided is used again: then a save costs one small agreement and the copy.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -392,7 +393,8 @@ def _local_plan(planner: SavePlanner) -> tuple[SavePlan, bytes]:
     """Return the plan of this rank, also encoded; what cannot be planned is named."""
 
     def planned(_: object) -> tuple[SavePlan, bytes]:
-        plan = planner.create_local_plan()
+        with packed.planned_as_plain(planner) if _flattens(planner) else nullcontext():
+            plan = planner.create_local_plan()
         packed.check_loadable(packed.mark(plan.items, planner))
         return plan, plan_codec.encode_plan(plan)
 

@@ -110,7 +110,7 @@ def remove_tree(path: str) -> None:
 
     def fail(_: object, failed: str, why: Any) -> None:
         error = why if isinstance(why, OSError) else why[1]
-        number, words = error.errno or errno.EPERM, error.strerror or str(error)
+        number, words = error.errno or errno.EPERM, error.strerror or "".join(map(str, error.args))
         raise OSError(number, words, failed) from error
 
     # The words of the two differ by the version of Python.
