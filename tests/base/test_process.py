@@ -222,8 +222,10 @@ def test_spawn_resets_signals_that_are_ignored_here(tmp_path):
 
 
 @pytest.mark.usefixtures("spawn_of_python")
-@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU])
-def test_a_spawned_program_survives_a_signal_for_the_users_program(number):
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU]
+)
+def test_a_spawned_program_survives_a_signal_to_all_processes(number):
     code = f"import os; os.kill(os.getpid(), {int(number)})"
     pid = process.spawn([sys.executable, "-S", "-c", code], {}, ())
     assert os.waitpid(pid, 0)[1] == 0

@@ -49,6 +49,10 @@ def answer(connection, method=""):
     while True:
         connection.send(connection.recv())
 
+def tell_blocked(connection):
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    connection.send(sorted(number.name for number in blocked))
+
 def begin(method, *arguments):
     ours, theirs = multiprocessing.Pipe()
     context = multiprocessing.get_context(method)
@@ -246,3 +250,89 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """,
     )
     assert out == "11\n"
+
+
+def test_a_handler_from_before_interrupts_what_a_child_waits_for(tmp_path):
+    out = run(
+        tmp_path,
+        """
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+ours, theirs = multiprocessing.Pipe()
+context = multiprocessing.get_context("fork")
+child = context.Process(target=theirs.recv)
+child.start()
+while open(f"/proc/{child.pid}/stat").read().rsplit(")", 1)[1].split()[0] != "S":
+    os.sched_yield()
+child.terminate()
+child.join(60)
+print(child.exitcode)
+child.kill()
+""",
+    )
+    assert out == "7\n"
+
+
+def test_a_child_that_blocks_the_signal_is_not_killed_when_it_is_ended_twice(tmp_path):
+    out = run(
+        tmp_path,
+        """
+def save(connection):
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    connection.send("saves")
+    connection.recv()
+    connection.send("saved")
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+ours, theirs = multiprocessing.Pipe()
+child = multiprocessing.get_context("fork").Process(target=save, args=(theirs,))
+child.start()
+print(ours.recv())
+child.terminate()
+child.terminate()
+ours.send("go on")
+print(ours.recv())
+child.join()
+print(child.exitcode)
+""",
+    )
+    assert out.split() == ["saves", "saved", "-15"]
+
+
+@METHODS
+def test_a_child_blocks_what_its_parent_has_blocked(tmp_path, method):
+    out = run(
+        tmp_path,
+        """
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGUSR2})
+ours, theirs = multiprocessing.Pipe()
+child = multiprocessing.get_context(sys.argv[1]).Process(target=tell_blocked, args=(theirs,))
+child.start()
+print(*ours.recv())
+child.join()
+""",
+        method,
+    )
+    assert out == "SIGUSR1 SIGUSR2\n"
+
+
+def test_a_signal_after_the_end_of_python(tmp_path):
+    """Libraries have functions that run then, and some take their time."""
+    out = run(
+        tmp_path,
+        """
+import ctypes
+read, write = os.pipe()
+pid = os.fork()
+if pid == 0:
+    libc = ctypes.CDLL(None)
+    at_exit = libc.__cxa_atexit
+    at_exit.argtypes = [ctypes.c_void_p] * 3
+    at_exit(ctypes.cast(libc.pause, ctypes.c_void_p), None, None)
+    at_exit(ctypes.cast(libc.close, ctypes.c_void_p), write, None)  # before
+    sys.exit()
+os.close(write)
+os.read(read, 1)  # nobody has the other end any more
+os.kill(pid, signal.SIGTERM)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+""",
+    )
+    assert out == "-15\n"

@@ -69,6 +69,16 @@ def page(monkeypatch):
     return mine
 
 
+@pytest.fixture(autouse=True)
+def _handlers():
+    """Those of a session that has stopped stay for moments."""
+    numbers = (signal.SIGTERM, signal.SIGUSR1)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
 def session_with(peers: Peers | None = None, **settings) -> Session:
     session = Session(**{"stop_signals": (), **settings})
     if peers is not None:
@@ -224,14 +234,27 @@ def test_there_is_nothing_to_save_with():
 
 
 def test_a_signal_stops_the_loop():
-    before = signal.getsignal(signal.SIGUSR1)
     peers = Peers(after=4)
     with session_with(peers, stop_signals=["SIGUSR1"]) as session:
         assert not session.should_stop(3)
         os.kill(os.getpid(), signal.SIGUSR1)
         assert peers.wanted == [PREEMPTED]
         assert session.should_stop(4)
-    assert signal.getsignal(signal.SIGUSR1) is before
+
+
+def test_a_late_signal_does_not_end_a_rank_that_has_stopped(monkeypatch):
+    heard = []
+    monkeypatch.setattr("undaunted.training.signals.time.monotonic", lambda: now)
+    signal.signal(signal.SIGUSR1, lambda *_: heard.append(1))
+    now = 100.0
+    with session_with(stop_signals=["SIGUSR1"]) as session:
+        session.request_stop()
+        assert session.should_stop(0)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert heard == []
+    now = 103.0  # it means something else
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert heard == [1]
 
 
 def test_a_second_signal_is_in_a_hurry(monkeypatch):

@@ -19,7 +19,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from undaunted.base.signals import PROGRAMS_SIGNALS
+from undaunted.base.signals import NOT_FOR_OURS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -443,13 +443,13 @@ def spawn(
     argv: Sequence[str],
     env: Mapping[str, str],
     pass_fds: Sequence[int],
-    blocked: Sequence[int] = PROGRAMS_SIGNALS,
+    blocked: Sequence[int] = NOT_FOR_OURS,
 ) -> int:
     """Start a program in a session of its own and return its pid; the caller waits for it.
 
     The signal mask is ``blocked``. By default it spares a program of ours the signals that
-    schedulers send to all processes for the user's. The dispositions that Python changes, and those
-    of signals that a launcher may handle, are the defaults again.
+    schedulers send to all processes of a job. The dispositions that Python changes, and those of
+    signals that a launcher may handle, are the defaults again.
     Standard streams are inherited, and of all other descriptors those in ``pass_fds`` and those
     that are inheritable anyway.
 

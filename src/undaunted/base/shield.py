@@ -100,6 +100,8 @@ class _Shield:
     def __init__(self, code: bytes) -> None:
         page = mmap.PAGESIZE
         self._memory = mmap.mmap(-1, 2 * page, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        # For ever: a signal may come when Python has ended, and functions of `atexit(3)` run.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._memory))
         begin = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self._data = begin + page
         self._memory[: len(code)] = self._data.to_bytes(8, "little") + code[8:]
@@ -128,7 +130,9 @@ class _Shield:
             return
         at = mmap.PAGESIZE + _BEFORE + 8 * number
         self._memory[at : at + 8] = struct.pack("=Q", handler)
-        after.handler, after.flags = self._handler, _SA_SIGINFO | _SA_RESTART | _SA_ONSTACK
+        # Python's handlers do their work once the system call has returned that they interrupt.
+        restart = before.flags & _SA_RESTART if handler else _SA_RESTART
+        after.handler, after.flags = self._handler, _SA_SIGINFO | restart | _SA_ONSTACK
         self._libc.sigaction(number, ctypes.byref(after), None)
 
 
@@ -195,7 +199,10 @@ class _Process:
 
     def _surely(self, send: Callable[[Any, int], None]) -> Callable[[Any, int], None]:
         def send_surely(child: Any, number: int) -> None:
-            taken = number not in self.outlived or _is_taken(child.pid, number)
+            ours = vars(child).setdefault("undaunted_sent", set())
+            # What waits after the first one is ours, and the child may have reasons to block it.
+            taken = number not in {*self.outlived} - ours or _is_taken(child.pid, number)
+            ours.add(number)
             send(child, number if taken else signal.SIGKILL)
 
         send_surely.undaunted = True  # type: ignore[attr-defined]
@@ -275,19 +282,18 @@ def _shield_executed(here: _Process) -> None:
     execute: Callable[..., int] = _posixsubprocess.fork_exec
 
     def fork_exec(words: Sequence[object], *rest: object) -> int:
-        numbers = sorted(here.outlived)
-        first = _FIRST.format(
-            root=str(Path(__file__).parents[2]),
-            stops=sorted(here.numbers),
-            above=(*here.above, os.getpid()),
-            blocked=numbers,
-        )
-        new = [first + word if _is_of_multiprocessing(word) else word for word in words]
-        if new == [*words]:
+        if not any(map(_is_of_multiprocessing, words)):
             return execute(words, *rest)
         here.cover_terminate()
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, here.outlived)
         try:
+            first = _FIRST.format(
+                root=str(Path(__file__).parents[2]),
+                stops=sorted(here.numbers),
+                above=(*here.above, os.getpid()),
+                blocked=sorted(here.outlived.difference(map(int, mask))),
+            )
+            new = [first + word if _is_of_multiprocessing(word) else word for word in words]
             return execute(new, *rest)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)

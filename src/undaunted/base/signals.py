@@ -8,6 +8,16 @@ import signal
 # end nothing of ours: no stop of the job unless that is asked for.
 PROGRAMS_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 
+# Processes of ours that ranks need have these blocked: whoever signals all processes of a job does
+# not mean them, and the launcher ends them in another way.
+NOT_FOR_OURS = (
+    *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
+    *PROGRAMS_SIGNALS,
+)
+
+# So long it may take from the first to the last process of a job that all get a signal.
+SPREAD_S = 2.5
+
 # A scheduler, a wrapper and a terminal may each send a signal on, and mean the same one.
 SAME_S = 1.0
 

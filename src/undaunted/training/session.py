@@ -157,16 +157,20 @@ class Session:
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        by_result = isinstance(value, ResultError)
+        by_result, stopped = isinstance(value, ResultError), False
         try:
             if isinstance(value, ResultError):
                 self._end_by_result(value.end)
             # Programs end with the session's exit code, some of them inside of it.
             if kind is None or by_result or (kind is SystemExit and self.stop is not None):
                 self._end()
+                stopped = self.stop is not None
         finally:
             self._leave()
-            self._signals.restore()
+            if stopped:
+                self._signals.stopped()
+            else:
+                self._signals.restore()
             self._page.shut_down()
             if self._watchdog is not None:
                 self._watchdog.close()

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from undaunted.base import process, shield
-from undaunted.base.signals import SAME_S
+from undaunted.base.signals import SAME_S, SPREAD_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,6 +39,7 @@ class Signals:
         self._before: dict[int, Any] = {}
         self._owner = os.getpid()
         self._last = 0.0
+        self._stopped_at: float | None = None
 
     def install(self) -> bool:
         """Begin; return False if that is not possible, since this is not the main thread."""
@@ -58,8 +59,18 @@ class Signals:
             if signal.getsignal(number) == self._handle:
                 signal.signal(number, before)
 
+    def stopped(self) -> None:
+        """Put them back later: what comes within moments of the stop means the same stop.
+
+        A scheduler signals all ranks, and this one perhaps when it has saved.
+        """
+        self._stopped_at = time.monotonic()
+
     def _handle(self, number: int, _frame: object) -> None:
-        if os.getpid() != self._owner:  # a forked child: as it would be without a session
+        at, child = self._stopped_at, os.getpid() != self._owner
+        if at is not None and not child and time.monotonic() - at < SPREAD_S:
+            return
+        if at is not None or child:  # as it would be without a session
             signal.signal(number, self._before[number])
             os.kill(os.getpid(), number)
             return

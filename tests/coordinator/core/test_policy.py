@@ -350,3 +350,13 @@ def test_who_joins_after_the_end_is_told_the_outcome() -> None:
     assert job.lose("a") == []
     (end,) = job.join("late")
     assert end == m.End("late", m.Outcome.FAILED, "x; --max-restarts is 0")
+
+
+def test_a_rank_that_the_signal_to_stop_has_ended_is_no_cause() -> None:
+    job = running("a", "b", min_nodes=2)
+    job.signal("a")
+    hurried = job.fail("b", "rank 1: killed by SIGTERM", by_signal=True)
+    assert {stop.node for stop in of(m.Stop, hurried)} == {"a", "b"}
+    job.stop("a", "b")
+    assert not of(m.Blamed, job.said)
+    assert job.ends["a"].reason == "the launcher on node a received SIGTERM"

@@ -50,6 +50,62 @@ def test_a_crash_is_reported_at_once_and_judged_when_the_others_have_ended() -> 
     assert machine.handle(m.TreeEmpty()) == [m.ReportStopped(all_ok=False, unkillable=False)]
 
 
+def test_the_end_of_a_rank_that_was_told_to_stop_is_no_failure_if_the_launcher_is_told_too() -> (
+    None
+):
+    machine = running(slots=3)
+    assert machine.handle(m.RankExited(1, -15, awaits_s=2.5)) == [m.SetTimer("told", 2.5)]
+    assert machine.handle(m.RankErrored(2, "lost its peer")) == []
+    assert machine.state is n.State.RUNNING
+    told = machine.handle(m.StopRound(0, 60.0, 15))
+    assert m.SignalRanks((0,), 15) in told
+    assert machine.handle(m.TimerFired("told", 0)) == []
+    commands = machine.handle(m.RankExited(2, 1)) + machine.handle(m.RankExited(0, -15))
+    assert m.JudgeCrash not in kinds([*told, *commands])
+
+
+def test_it_is_a_failure_if_the_launcher_is_not_told() -> None:
+    machine = running(slots=3)
+    machine.handle(m.RankExited(1, 1, awaits_s=2.0))
+    machine.handle(m.RankExited(2, -9))
+    commands = machine.handle(m.TimerFired("told", 0))
+    assert m.ReportFailed("crash", 1, "exit code 1") in commands
+    assert machine.state is n.State.FAILED
+
+
+def test_it_is_a_failure_if_something_else_has_failed() -> None:
+    machine = running(slots=3)
+    machine.handle(m.RankErrored(1, "lost its peer", awaits_s=2.5))
+    commands = machine.handle(m.StopRound(0, 2.0, 15, restart=True, failed=True))
+    assert m.ReportFailed("crash", 1, "lost its peer") in commands
+    assert m.SignalRanks((0, 2), 15) in commands
+    assert m.JudgeCrash(final=False) in machine.handle(m.TimerFired("settle", 0))
+
+
+def test_a_rank_that_a_signal_ends_while_all_stop_has_not_crashed() -> None:
+    machine = running(slots=3)
+    machine.handle(m.StopRound(0, 60.0, 15, agree=True))
+    commands = machine.handle(m.RankExited(1, -15, awaits_s=2.5))
+    assert m.ReportFailed("signal", 1, "killed by SIGTERM") in commands
+    commands = machine.handle(m.RankErrored(2, "lost its peer"))
+    assert commands == [m.ReportFailed("signal", 2, "lost its peer")]
+
+
+def test_a_held_rank_that_does_not_end_is_signalled_when_all_stop() -> None:
+    machine = running()
+    machine.handle(m.RankErrored(1, "lost its peer", awaits_s=2.5))
+    commands = machine.handle(m.StopRound(0, 60.0, 15, agree=True))
+    assert m.SetTimer("linger", n.LINGER_S) in commands
+    assert machine.handle(m.TimerFired("linger", 0)) == [m.SignalRanks((1,), 15)]
+
+
+def test_a_rank_that_fails_of_its_own_while_all_stop_has_crashed() -> None:
+    machine = running()
+    machine.handle(m.StopRound(0, 60.0, 15, agree=True))
+    commands = machine.handle(m.RankErrored(1, "no room to save"))
+    assert commands == [m.ReportFailed("crash", 1, "no room to save")]
+
+
 def test_a_rank_that_others_go_on_without_is_no_failure() -> None:
     machine = running(slots=3)
     assert machine.handle(m.RankExited(1, -9, others_go_on=True)) == [

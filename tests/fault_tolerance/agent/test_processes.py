@@ -51,7 +51,7 @@ class Seen:
 
 
 def child(code: str) -> int:
-    return process.spawn([sys.executable, "-c", code], os.environ, ())
+    return process.spawn([sys.executable, "-c", code], os.environ, (), blocked=())
 
 
 PAUSE = "import signal; signal.pause()"

@@ -52,7 +52,7 @@ class Current:
 
     def __init__(self) -> None:
         self.number = 2
-        self.start = SimpleNamespace(world_size=8)
+        self.start = SimpleNamespace(world_size=8, group_world_size=1)
         self.specs = [SPEC, SPEC]
         self.stacks_path = "/stacks"
         self.early_stacks_path = "/stacks-early"
@@ -75,16 +75,22 @@ class Node:
         self.all = [Worker(0, 10, spawned_ns=1), Worker(1, 11, spawned_ns=2)]
         self.spare = False
         self.spawn_fails = False
+        self.got: dict[int, bytes] = {}  # signals, by local rank
         self.another_round_begins = False
         self.current: Any = Current()
         self.journal: Any = SimpleNamespace(
             record=self.heard.append, write_text=lambda path, text: None
         )
         config: Any = SimpleNamespace(
-            limits=Limits(), ft=FaultToleranceConfig(), run_dir=str(run_dir), node="here"
+            limits=Limits(),
+            ft=FaultToleranceConfig(),
+            run_dir=str(run_dir),
+            node="here",
+            signals=(signal.SIGTERM,),
         )
         this: Any = self
-        begun: Any = SimpleNamespace(area=area, pipes=None, spawner=this)
+        signals: Any = SimpleNamespace(drain=lambda local_rank: self.got.pop(local_rank, b""))
+        begun: Any = SimpleNamespace(area=area, pipes=None, signals=signals, spawner=this)
         stopping = Stopping("a", area, this, this)
         self.ranks = Ranks(config, begun, this, this, this, this, stopping, self.heard.append)
 
@@ -116,7 +122,7 @@ class Node:
         if self.spawn_fails:
             raise OSError("no more processes")
         self.heard.append(("spawn", specs[0].env))
-        pid = process.spawn([sys.executable, "-c", LOOP], dict(os.environ), ())
+        pid = process.spawn([sys.executable, "-c", LOOP], dict(os.environ), (), blocked=())
         return Spawned([pid], "fresh")
 
     def end(self, pid: int) -> None:
@@ -227,6 +233,21 @@ def test_an_exception(node: Node, kind: str, message: str, said: str) -> None:
 
     run()
     assert m.RankErrored(0, said, False) in node.heard
+
+
+@pytest.mark.parametrize("told", ["itself", "its peer", "another node", "nobody"])
+@on_loop
+async def test_a_failure_may_be_of_a_signal_to_stop(node: Node, told: str) -> None:
+    node.current.start.group_world_size += told == "another node"
+    node.begin_round()
+    node.got = {"itself": {0: b"\x0f"}, "its peer": {1: b"\x11\x0f"}}.get(told, {})
+    page_changed = node.ranks.watch.callbacks.page_changed
+    page_changed(0, error("RuntimeError", "Connection closed by peer"))
+    page_changed(0, error("RuntimeError", "out of range"))
+    node.ranks.limits.end_round()
+    lost, other = (each for each in node.heard if isinstance(each, m.RankErrored))
+    assert (lost.awaits_s > 0) == (told != "nobody")
+    assert (other.awaits_s > 0) == (told == "itself")
 
 
 @on_loop

@@ -131,6 +131,7 @@ class NodeFailed(_Message, frozen=True):
 
     ``victim``: as far as the node can tell, only because ranks of another node are gone.
     ``hang``: a limit was passed, and nothing has ended; ``gone_on`` as in `HangSuspected`.
+    ``by_signal``: while all are to stop, the signal for that has ended the rank, or its peer.
     """
 
     node: str
@@ -139,6 +140,7 @@ class NodeFailed(_Message, frozen=True):
     victim: bool = False
     hang: bool = False
     gone_on: int = 0
+    by_signal: bool = False
 
 
 class HangSuspected(_Message, frozen=True):

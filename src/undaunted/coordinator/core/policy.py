@@ -403,7 +403,8 @@ class JobPolicy:
         node = event.node
         if event.hang and event.gone_on < self.members.all[node].gone_on:
             return []  # it had not heard yet that it goes on
-        self.blame.failed(node, event.detail, victim=event.victim)
+        if not event.by_signal:
+            self.blame.failed(node, event.detail, victim=event.victim)
         if self.state is PolicyState.STOPPING:
             return self._cut_short(self._named(node, event.detail))
         if not self.running or node not in self.members.working:

@@ -20,7 +20,7 @@ import msgspec
 from undaunted import __version__
 from undaunted.base import process
 from undaunted.base.recent import Recent
-from undaunted.base.signals import PROGRAMS_SIGNALS, SAME_S
+from undaunted.base.signals import PROGRAMS_SIGNALS, SAME_S, SPREAD_S
 from undaunted.base.timers import Timers
 from undaunted.checkpointing.keeping.shelf import Shelf
 from undaunted.coordinator.core import messages as job
@@ -102,6 +102,7 @@ class Agent:
         # --- what is made once, and serves every round ---
         self._area = begun.area
         self._pipes = begun.pipes
+        self._signals = begun.signals
         self._spawner = begun.spawner
         self._environment = begun.environment
         self._spawner.report_to(self._scribe.workers_start_fresh, self._scribe.template_ready, say)
@@ -207,6 +208,7 @@ class Agent:
         self._outside.open()
         self._shelf.open()
         self._ranks.watch.open()
+        self._ranks.listen()
         self._logs.begin()
         if self._metrics is not None:
             self._metrics.open()
@@ -241,6 +243,7 @@ class Agent:
         self._step_times.close()
         self._imports.close()
         self._ranks.recordings.close()
+        self._ranks.close()
         self._ranks.watch.close()
         self._progress.close()
         self._timers.cancel()
@@ -267,6 +270,7 @@ class Agent:
         await self._liveness.close()
         self._area.close()
         self._pipes.close()
+        self._signals.close()
         self._messages.close_log()
         await self._logs.close()
         self._journal.close(_CLOSE_JOURNAL_S)
@@ -453,10 +457,11 @@ class Agent:
 
     def _report_failed(self, report: m.ReportFailed) -> None:
         detail = report.detail
+        if report.kind in {"crash", "signal"}:
+            detail = f"rank {self._this_round().rank(report.local_rank)}: {detail}"
         if report.kind == "spawn":
             self._scribe.spawn_failed(detail)
         elif report.kind == "crash":
-            detail = f"rank {self._this_round().rank(report.local_rank)}: {detail}"
             self._ranks.crash_detected(report.local_rank, report.detail)
             if streams := self._unread(report.local_rank):
                 by = f"the launcher of node {self._config.node}, whose {streams} {UNREAD},"
@@ -464,7 +469,8 @@ class Agent:
                 return
         _, victim = self._scribe.verdict_of(self._node.round)
         about = (self._config.node, self._node.round, detail)
-        self._orders.post(job.NodeFailed(*about, victim=victim, hang=report.kind == "hang"))
+        hang, by_signal = report.kind == "hang", report.kind == "signal"
+        self._orders.post(job.NodeFailed(*about, victim=victim, hang=hang, by_signal=by_signal))
 
     def _unread(self, local_rank: int) -> str:
         """Which of our streams a rank could not write to, as nobody reads them; "" = none.
@@ -488,11 +494,28 @@ class Agent:
         Not so those that have stopped: they save, and have their time for that.
         """
         ask = self._stopping.who_asks(ranks)
-        self._workers.signal_ranks(tuple(rank for rank in ranks if rank not in ask), number)
+        self._tell(tuple(rank for rank in ranks if rank not in ask), number)
         if not agree:
             self._stopping.over = True
             work = tuple(rank for rank in ask if not self._stopping.has_stopped(rank))
             self._workers.signal_ranks(work, signal.SIGKILL)
+
+    def _tell(self, ranks: tuple[int, ...], number: int) -> None:
+        """Signal ranks, but none for the second time that got the launcher's signal as well.
+
+        A handler that saves would begin anew while it saves. So those with a handler are given the
+        time in which whoever has signalled the launcher may signal them.
+        """
+        wait_s = min(self._outside.goes_on_s(number), self._config.term_timeout_s / 4)
+        now: list[int] = []
+        later: list[int] = []
+        for rank in ranks:
+            if number not in self._config.signals or not self._ranks.told(rank):
+                waits = wait_s > 0 and self._workers.catches(rank, number)
+                (later if waits else now).append(rank)
+        self._workers.signal_ranks(tuple(now), number)
+        if later:
+            self._timers.set("tell", wait_s, partial(self._tell, tuple(later), number))
 
     def _rank_exited(self, worker: Worker) -> None:
         self._ranks.exited(worker)
@@ -695,6 +718,14 @@ class Outside:
         self._front.setblocking(False)
         loop.add_reader(self._front.fileno(), self._front_says)
 
+    def goes_on_s(self, number: int) -> float:
+        """For how long other processes may get this signal, too; 0 = it has not just come."""
+        moments = [each[number] for each in (self._own_at, self._fronts_at) if number in each]
+        if not moments:
+            return 0.0
+        span_s = SPREAD_S if len(moments) > 1 else _EVERYWHERE_S
+        return max(0.0, min(moments) + span_s - time.monotonic())
+
     def close(self) -> None:
         """Listen to the front no more; a signal still does not end this process."""
         self._timers.cancel()
@@ -726,7 +757,7 @@ class Outside:
         self._interrupts += number == signal.SIGINT
         if self._interrupts > 1 and number == signal.SIGINT:
             self._on_kill()
-        elif not _just_now(self._own_at, number):
+        elif not _just_now(self._own_at, number, SPREAD_S):
             self._stop(number)
 
     def _programs_signal_in(self, delay_s: float, number: int) -> None:
@@ -737,7 +768,7 @@ class Outside:
 
     def _own_signal(self, number: int) -> None:
         """Take a signal that came to this process, as if it had come to the front, but once."""
-        same = _just_now(self._own_at, number) or _just_now(self._fronts_at, number)
+        same = _just_now(self._own_at, number) or _just_now(self._fronts_at, number, SPREAD_S)
         self._own_at[number] = time.monotonic()
         if number in self._signals and not same:
             self._stop(number)
@@ -750,5 +781,5 @@ class Outside:
         self._on_stop(number, again)
 
 
-def _just_now(moments: Mapping[int, float], number: int) -> bool:
-    return number in moments and time.monotonic() - moments[number] < SAME_S
+def _just_now(moments: Mapping[int, float], number: int, within_s: float = SAME_S) -> bool:
+    return number in moments and time.monotonic() - moments[number] < within_s

@@ -27,6 +27,7 @@ class Begun:
 
     area: PageArea
     pipes: StackPipes
+    signals: StackPipes  # that ranks have got
     spawner: Spawner
     environment: dict[str, str]  # what the environments of all ranks have in common
     plug_in: LogsSpecsPlugIn | None = None  # chooses the files of the ranks
@@ -36,10 +37,12 @@ class Begun:
 class StackPipes:
     """One pipe per local rank, for the life of the agent; faulthandler writes to it.
 
+    Into others Python writes the numbers of signals that a rank gets and has a handler for.
+
     The writing end does not block: a rank is never held up by a reader, it loses its dump.
     """
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, ranks: int, pipe_bytes: int = _PIPE_BYTES) -> None:
         self._read: list[int] = []
         self.write: list[int] = []
         for _ in range(ranks):
@@ -48,7 +51,7 @@ class StackPipes:
             self._read.append(read)
             self.write.append(write)
             with contextlib.suppress(OSError):  # the user's quota: a long dump is cut at 64 KiB
-                fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+                fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, pipe_bytes)
 
     def read_fd(self, local_rank: int) -> int:
         """The reading end."""

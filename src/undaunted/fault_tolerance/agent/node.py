@@ -19,6 +19,10 @@ A rank that fails while others go on with the function that they have called tog
 that is no failure of the round as long as another rank lives, or has exited with 0. So is one that
 is being started again and has not joined the others when all of them have exited with 0.
 
+A rank that a signal has ended, or that has failed right after it got one or because such a rank is
+gone, is *held*: whoever has signalled it may be about to signal the launcher. The round stays
+RUNNING for as long as that may take; if the launcher gets its signal, nothing has failed.
+
 When ranks of another node are to blame for a hang, the coordinator may have this node go on: limits
 count anew, EXAMINING or FAILED becomes RUNNING again, and what happened meanwhile is judged then.
 
@@ -84,6 +88,8 @@ class RankExited:
     ``others_go_on``: with the function that they have called together, so that a failure of this
     rank is none of the round. ``may_return``: a process in its place could join them. ``absent``:
     local ranks that have been started again and have not joined the others, as far as they live.
+    ``awaits_s``: whoever has signalled this rank, or the peer that it has lost, may signal the
+    launcher too within this time, and mean a stop.
     """
 
     local_rank: int
@@ -91,18 +97,20 @@ class RankExited:
     others_go_on: bool = False
     may_return: bool = False
     absent: frozenset[int] = frozenset()
+    awaits_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class RankErrored:
     """A rank recorded an unhandled exception; it is about to die.
 
-    ``others_go_on``: see `RankExited`.
+    ``others_go_on``, ``awaits_s``: see `RankExited`.
     """
 
     local_rank: int
     detail: str
     others_go_on: bool = False
+    awaits_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,7 +396,7 @@ class SetTimer:
 
 @dataclass(frozen=True, slots=True)
 class ReportFailed:
-    """Tell the coordinator. ``kind`` is crash, hang or spawn."""
+    """Tell the coordinator. ``kind`` is crash, hang, spawn, or signal: a stop, and no failure."""
 
     kind: str
     local_rank: int
@@ -496,6 +504,7 @@ class Node:
     _culprits: tuple[int, ...] = ()  # ranks that hang
     _errored: dict[int, str] = field(default_factory=dict)  # announced before a stop
     _unjudged: list[RankExited | RankErrored] = field(default_factory=list)  # seen meanwhile
+    _held: list[RankExited | RankErrored] = field(default_factory=list)  # perhaps no failures
     _stop: StopRound | None = None  # the first; it may have to wait until the processes are known
     _asks: bool = False  # ranks stop after the same iteration
     _grace_s: float = 0.0  # of the stop that is under way
@@ -567,6 +576,7 @@ class Node:
         self._lost.clear()
         self._errored.clear()
         self._unjudged.clear()
+        self._held.clear()
         self._crash_to_judge = self._may_be_first = self._gathering = self._hung = False
         self._by_hand = self._gather_again = False
         self._culprits = ()
@@ -629,7 +639,7 @@ class Node:
 
     def _errored_rank(self, event: RankErrored) -> list[Command]:
         if self._agrees:
-            return self._failed_while_it_stopped(event.local_rank, event.detail)
+            return self._failed_while_it_stopped(event, event.detail)
         signalled = self.state is State.STOPPING and event.local_rank not in self._spared
         if signalled or self.state in {State.IDLE, State.KILLING, State.CLEARING}:
             return []  # it has the grace to end
@@ -647,12 +657,16 @@ class Node:
         linger = SetTimer("linger", LINGER_S)
         if event.others_go_on:
             return [linger]  # what becomes of the round is decided when it has ended
+        if self._held or event.awaits_s > 0:
+            return self._hold(event)
         return [linger, *self._crashed(event.local_rank, event.detail)]
 
     def _judge_exit(self, event: RankExited) -> list[Command]:
         local_rank, code = event.local_rank, event.code
         lost, detail = local_rank in self._lost, describe_exit(code)
         if code != 0 and not (lost and (self.alive or self._has_worked)):
+            if self._held or event.awaits_s > 0:
+                return self._hold(event)
             more = "; it was the last one that was left of its node" if lost else ""
             return self._crashed(local_rank, detail + more)
         detail = self._errored.get(local_rank, detail)
@@ -661,6 +675,17 @@ class Node:
             self.state = State.FINISHED
             return [*commands, Watch(on=False), ReportFinished(len(self._lost))]
         return commands + self._replace(local_rank) if lost and event.may_return else commands
+
+    def _hold(self, event: RankExited | RankErrored) -> list[Command]:
+        """Wait for the launcher's signal before this is a failure, and what fails after it, too."""
+        self._held.append(event)
+        return [SetTimer("told", event.awaits_s)] if len(self._held) == 1 else []
+
+    def _not_told(self) -> list[Command]:
+        """The launcher has got no signal: what ranks have done is judged now."""
+        self._unjudged[:0] = [replace(event, awaits_s=0.0) for event in self._held]
+        self._held.clear()
+        return self._judge_what_was_seen()
 
     def _replace(self, local_rank: int) -> list[Command]:
         """Have a lost rank come back: there are others that it could join."""
@@ -791,6 +816,8 @@ class Node:
         match event.name:
             case "settle":
                 return self._judge_crash(final=False) if self._crash_to_judge else []
+            case "told":
+                return self._not_told()
             case "linger" if self.state in _SIGNALS_THE_LINGERING:
                 ranks = self._errored.keys() - set(self._spared)
                 return [SignalRanks(tuple(r for r in self.alive if r in ranks), _SIGTERM)]
@@ -825,16 +852,19 @@ class Node:
     def _ended_while_others_stop(self, event: RankExited) -> list[Command]:
         failed: list[Command] = []
         if event.code < 0:  # others are its own word for a stop
-            failed = self._failed_while_it_stopped(event.local_rank, describe_exit(event.code))
+            failed = self._failed_while_it_stopped(event, describe_exit(event.code))
         # Who does not ask yet may be importing.
         return [*failed, SetTimer("left", AGREE_S)] if self._asks else failed
 
-    def _failed_while_it_stopped(self, local_rank: int, detail: str) -> list[Command]:
+    def _failed_while_it_stopped(
+        self, event: RankExited | RankErrored, detail: str
+    ) -> list[Command]:
         """Nobody has signalled this rank: others may wait for it in vain, before they can save."""
-        if local_rank in self._errored:
+        if event.local_rank in self._errored:
             return []
-        self._errored[local_rank] = detail
-        return [ReportFailed("crash", local_rank, detail)]
+        self._errored[event.local_rank] = detail
+        signalled = any(each.awaits_s > 0 for each in (event, *self._unjudged))
+        return [ReportFailed("signal" if signalled else "crash", event.local_rank, detail)]
 
     def _late(self) -> list[Command]:
         """Ranks that were to save have not ended in time. After failures that is expected."""
@@ -864,14 +894,20 @@ class Node:
         return [SetTimer("grace", grace_s)]
 
     def _begin_stop(self, stop: StopRound) -> list[Command]:
+        failed = self._not_told() if stop.failed else []  # so nobody stops the job
         unjudged = self.state in {State.RUNNING, State.EXAMINING} and self._stop is None
         self._may_be_first = unjudged and stop.failed
+        self._unjudged += self._held
+        self._held.clear()
         self.state = State.STOPPING
         self._stop, self._grace_s = stop, stop.grace_s
         if self._kills:
-            return [Watch(on=False), *self._kill()]
+            return [*failed, Watch(on=False), *self._kill()]
         spared_s = stop.spared_s if self._spared else 0.0
-        commands: list[Command] = [Watch(on=False), SetTimer("grace", spared_s + stop.grace_s)]
+        grace = SetTimer("grace", spared_s + stop.grace_s)
+        commands: list[Command] = [*failed, Watch(on=False), grace]
+        if self._errored and stop.agree:
+            commands.append(SetTimer("linger", LINGER_S))  # nobody has signalled those yet
         if hung := tuple(rank for rank in self._culprits if rank not in self._exited):
             commands.append(SignalRanks(hung, self.rank_termination_signal))
         if self.alive and stop.agree:

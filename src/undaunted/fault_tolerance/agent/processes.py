@@ -165,6 +165,10 @@ class Workers:
         """Whether the process of a rank has ended, as far as `reap` has seen."""
         return local_rank < len(self.all) and self.all[local_rank].code is not None
 
+    def catches(self, local_rank: int, number: int) -> bool:
+        """Whether a rank has a handler for a signal, as far as is known."""
+        return local_rank < len(self.all) and process.catches(self.all[local_rank].pid, number)
+
     def signal_ranks(self, local_ranks: tuple[int, ...], number: int) -> None:
         """Send ``number`` to these ranks; a stopped process is continued first."""
         for local_rank in local_ranks:

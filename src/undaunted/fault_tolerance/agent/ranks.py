@@ -15,7 +15,9 @@ import msgspec
 from undaunted.attribution.communication import COMPILING
 from undaunted.attribution.findings import UNEQUAL
 from undaunted.attribution.hang import judge, look, with_recording
+from undaunted.attribution.peer_lost import is_peer_lost
 from undaunted.base import process
+from undaunted.base.signals import SPREAD_S
 from undaunted.base.text import one_line
 from undaunted.base.timers import Timers
 from undaunted.coordinator.core import messages as job
@@ -109,6 +111,8 @@ class Ranks:
         self._stopping = stopping
         self._post = post
         self._round: Round | None = None
+        self._signals = begun.signals
+        self._told_at: dict[int, float] = {}  # when local ranks have got a signal to stop
         self._evidence: list[RankEvidence] = []  # what was gathered last in this round
         self._seen: list[Seen] = []  # what that says
         self._look: asyncio.Future[tuple[list[RankEvidence], list[Seen]]] | None = None
@@ -135,6 +139,45 @@ class Ranks:
         self._left = False
         self.limits.begin_round(current.number, current.start.world_size)
         self._stopping.begin_round(current.number)
+        for local_rank in range(self._area.ranks):
+            self._signals.drain(local_rank)
+        self._told_at.clear()
+
+    def listen(self) -> None:
+        """Hear from now on which signals ranks get."""
+        loop = asyncio.get_running_loop()
+        for local_rank in range(self._area.ranks):
+            loop.add_reader(self._signals.read_fd(local_rank), self._hear, local_rank)
+
+    def close(self) -> None:
+        """Hear nothing more."""
+        for local_rank in range(self._area.ranks):
+            asyncio.get_running_loop().remove_reader(self._signals.read_fd(local_rank))
+
+    def told(self, local_rank: int) -> bool:
+        """Whether somebody else has just sent a rank a signal to stop."""
+        return self._awaits_s(local_rank) > 0
+
+    def _hear(self, local_rank: int) -> None:
+        if not {*self._config.signals}.isdisjoint(self._signals.drain(local_rank)):
+            self._told_at[local_rank] = time.monotonic()
+
+    def _awaits_s(self, local_rank: int, code: int = 0) -> float:
+        """For how long an end of a rank need be none of its own; see `m.RankExited`."""
+        self._hear(local_rank)
+        known = self._workers.all  # none yet, where a rank is quicker than this process
+        if local_rank < len(known) and known[local_rank].signalled_by_us:
+            return 0.0
+        now = time.monotonic()
+        told_at = now if -code in self._config.signals else self._told_at.get(local_rank)
+        return 0.0 if told_at is None else max(0.0, told_at + SPREAD_S - now)
+
+    def _lost_told_peer(self, error: ErrorRecord) -> bool:
+        """Whether a rank has lost a peer that may have got a signal to stop: here, or elsewhere."""
+        elsewhere = self._this_round().start.group_world_size > 1
+        if not elsewhere and not any(map(self.told, range(self._area.ranks))):
+            return False
+        return is_peer_lost(error.type.rpartition(".")[2], error.message, error.traceback)
 
     def end_round(self) -> None:
         """No rank of the round is left."""
@@ -341,7 +384,8 @@ class Ranks:
         others_go_on = self._inprocess.goes_on_without(rank)
         may_return = self._inprocess.may_return(rank)
         absent = self._inprocess.absent()
-        self._post(m.RankExited(rank, worker.code, others_go_on, may_return, absent))
+        awaits_s = self._awaits_s(rank, worker.code)
+        self._post(m.RankExited(rank, worker.code, others_go_on, may_return, absent, awaits_s))
         if worker.code == 0:
             self._expect_others_to_go_on()
 
@@ -388,10 +432,15 @@ class Ranks:
         self._scribe.milestones(self._round, local_rank, page)
         self._stopping.wanted(local_rank, self._round.rank(local_rank), page.wish)
         if page.phase is Phase.FAILED and page.error is not None:
-            if page.error.type == "SystemExit" and self._stopping.has_stopped(local_rank):
+            awaits_s = self._awaits_s(local_rank)
+            if not awaits_s and self._lost_told_peer(page.error):
+                awaits_s = SPREAD_S
+            stopped = awaits_s > 0 or self._stopping.has_stopped(local_rank)
+            if page.error.type == "SystemExit" and stopped:
                 return  # that is how it says that it has stopped
             others_go_on = self._inprocess.goes_on_without(local_rank)
-            self._post(m.RankErrored(local_rank, _in_words(page.error), others_go_on))
+            detail = _in_words(page.error)
+            self._post(m.RankErrored(local_rank, detail, others_go_on, awaits_s))
 
     def _ring_events(self, local_rank: int, events: list[RingEvent], lost: int) -> None:
         """A rank has noted events; ``lost`` more were overwritten."""

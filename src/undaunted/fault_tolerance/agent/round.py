@@ -105,6 +105,7 @@ class RoundFactory:
         self._open_log = open_log
         self._area = begun.area
         self._pipes = begun.pipes
+        self._signals = begun.signals
         self._shared = {**begun.environment, keeping.VARIABLE: arenas}
         self._plug_in = begun.plug_in
         self._faults = FaultPlan.parse(config.faults)
@@ -231,6 +232,7 @@ class RoundFactory:
             agent_pid=os.getpid(),
             evidence_signal=EVIDENCE_SIGNAL,
             evidence_fd=self._pipes.write[local_rank],
+            signal_fd=self._signals.write[local_rank],
             exception_hook=config.ft.install_exception_hook,
             stop_signals=[*map(int, config.signals)],
         )

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _CANNOT_START = 2
 # Of the agent: page, mailbox, stacks, output, guard of each rank; its own files and sockets.
-_FDS_PER_RANK = 9
+_FDS_PER_RANK = 11
 _FDS_BESIDES = 50
 _LONGEST = 90  # of a reason in a line
 
@@ -81,10 +81,11 @@ def _begin(config: RunConfig, metrics: socket.socket | None) -> Begun:
         plug_in = LogsSpecsPlugIn(config)
     area = PageArea.create(config.nproc_per_node)
     pipes = StackPipes(config.nproc_per_node)
+    signals = StackPipes(config.nproc_per_node, resource.getpagesize())
     spawner = Spawner(
         python=config.python,
         warm=config.worker_start == "warm" and config.kind != "program",
-        pass_fds=(*area.fds(), *pipes.write),
+        pass_fds=(*area.fds(), *pipes.write, *signals.write),
     )
     # A variable that is read when a process starts must be as in the workers' environments: workers
     # for which it differs cannot be forked from the template.
@@ -92,7 +93,7 @@ def _begin(config: RunConfig, metrics: socket.socket | None) -> Begun:
         os.environ, config.nproc_per_node, flight_recorder=config.flight_recorder == "on"
     )
     _prepare(config, spawner, environment)
-    return Begun(area, pipes, spawner, environment, plug_in, metrics)
+    return Begun(area, pipes, signals, spawner, environment, plug_in, metrics)
 
 
 def _prepare(config: RunConfig, spawner: Spawner, environment: Mapping[str, str]) -> None:

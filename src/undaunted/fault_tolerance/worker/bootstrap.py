@@ -55,6 +55,7 @@ def become(spec: WorkerSpec, *, forked: bool) -> Page:
     _arm_evidence(spec, page)
     witness.begin(spec.evidence_signal)
     shield.begin(spec.stop_signals)
+    _note_signals(spec.signal_fd)
     return page
 
 
@@ -118,6 +119,19 @@ def _arm_evidence(spec: WorkerSpec, page: Page) -> None:
         page.say("its stacks cannot be read if it hangs", error)
     else:
         page.arm_evidence(spec.evidence_signal)
+
+
+def _note_signals(fd: int) -> None:
+    """Have the agent know which signals this process has got, as long as the program lets it."""
+    if fd < 0:
+        return
+    signal.set_wakeup_fd(fd, warn_on_full_buffer=False)
+
+    def not_of_child() -> None:
+        if (users := signal.set_wakeup_fd(-1)) != fd:
+            signal.set_wakeup_fd(users)
+
+    os.register_at_fork(after_in_child=not_of_child)
 
 
 class Page:

@@ -223,6 +223,7 @@ class WorkerSpec(msgspec.Struct, kw_only=True, frozen=True):
         agent_pid: the worker ends itself at once if this is not its parent.
         evidence_signal: signal on which faulthandler writes all stacks, 0 = none.
         evidence_fd: descriptor it writes to, -1 = none.
+        signal_fd: descriptor that gets the numbers of signals that it handles, -1 = none.
         numa_node: NUMA node it is bound to, -1 = none.
         numa_strict: its memory comes from that node only.
         exception_hook: record unhandled exceptions in the page.
@@ -240,6 +241,7 @@ class WorkerSpec(msgspec.Struct, kw_only=True, frozen=True):
     agent_pid: int
     evidence_signal: int = 0
     evidence_fd: int = -1
+    signal_fd: int = -1
     numa_node: int = -1
     numa_strict: bool = True
     exception_hook: bool = True

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import TYPE_CHECKING
 
-from undaunted.base.signals import PROGRAMS_SIGNALS
+from undaunted.base.signals import NOT_FOR_OURS
 from undaunted.fault_tolerance.worker import leaving
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def run(spec: WorkerSpec, page: Page, interpreter: Sequence[str]) -> None:
     """
     try:
         # See `template.serve`.
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, *PROGRAMS_SIGNALS})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, NOT_FOR_OURS)
         _record_digests()
         _inject_faults()
         if spec.kind == "module":

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from undaunted.base import process
-from undaunted.base.signals import PROGRAMS_SIGNALS
+from undaunted.base.signals import NOT_FOR_OURS
 from undaunted.fault_tolerance.worker import import_notes, messages
 from undaunted.fault_tolerance.worker.imports import Imports, Later, set_variables
 
@@ -56,7 +56,7 @@ def serve(fd: int) -> WorkerSpec | None:
     process.die_with_parent(os.getppid())
     # Ctrl-C is for the launcher, and others for the program. Blocked, not ignored: a signal for a
     # worker that is only just starting waits until the worker can act on it (`run_program`).
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *PROGRAMS_SIGNALS})
+    signal.pthread_sigmask(signal.SIG_BLOCK, NOT_FOR_OURS)
     os.set_inheritable(fd, False)  # or what is compared would keep it open
     with socket.socket(fileno=fd) as sock, contextlib.suppress(ConnectionError):
         return _serve(sock)
