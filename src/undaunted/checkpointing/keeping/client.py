@@ -23,6 +23,7 @@ from undaunted.checkpointing.keeping.messages import (
 )
 
 _TIMEOUT_S = 5.0
+_AGAIN_S = 0.1  # of an agent that was silent before: each save asks it
 _decoder = msgspec.msgpack.Decoder(Answer)
 
 
@@ -49,6 +50,7 @@ class ShelfClient:
         self._address = sock.getpeername()
         self._rank = rank
         self._place = place
+        self._patience_s = _TIMEOUT_S
         self.unsaved = False
 
     @classmethod
@@ -58,7 +60,7 @@ class ShelfClient:
         if not name:
             return None
         try:
-            return cls(_connected(f"\0{name}"), rank, place)
+            return cls(_connected(f"\0{name}", _TIMEOUT_S), rank, place)
         except OSError:
             return None
 
@@ -93,28 +95,32 @@ class ShelfClient:
             self._sock.close()
 
     def _ask(self, request: Request, fd: int = -1) -> list[Left]:
-        sock = self._sock = self._sock or _connected(self._address)
+        sock = self._sock = self._sock or _connected(self._address, self._patience_s)
         left: list[Left] = []
         try:
+            sock.settimeout(self._patience_s)
             send(sock, msgspec.msgpack.encode(request), fd)
             while (answer := _answer(sock, left)) is None:
                 pass
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, TimeoutError):
+                self._patience_s = _AGAIN_S
             # An answer that comes late would be taken for that to the next request.
             self._sock = None
             sock.close()
             for one in left:
                 os.close(one.fd)
             raise
+        self._patience_s = _TIMEOUT_S
         if answer.problem:
             raise OSError(answer.problem)
         return left
 
 
-def _connected(address: str | bytes) -> socket.socket:
+def _connected(address: str | bytes, timeout_s: float) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        sock.settimeout(_TIMEOUT_S)
+        sock.settimeout(timeout_s)
         sock.connect(address)
     except BaseException:
         sock.close()
