@@ -51,3 +51,14 @@ def no_writer_of_another_test():
     from undaunted.progress import writer
 
     writer.current = writer._NotYet()
+
+
+@pytest.fixture(autouse=True)
+def no_handlers_of_another_test():
+    """A session that has stopped keeps its handlers, until the next signal comes."""
+    numbers = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)

@@ -69,16 +69,6 @@ def page(monkeypatch):
     return mine
 
 
-@pytest.fixture(autouse=True)
-def _handlers():
-    """Those of a session that has stopped stay for moments."""
-    numbers = (signal.SIGTERM, signal.SIGUSR1)
-    before = [signal.getsignal(number) for number in numbers]
-    yield
-    for number, handler in zip(numbers, before, strict=True):
-        signal.signal(number, handler)
-
-
 def session_with(peers: Peers | None = None, **settings) -> Session:
     session = Session(**{"stop_signals": (), **settings})
     if peers is not None:
