@@ -405,9 +405,13 @@ async def _requeue(here: Allocation, decided: Next) -> None:
                 return
         which = f" without node {decided.without}" if without else ""
         _say(f"Slurm is asked to queue the job again{which}")  # and ends this process then
-        await _insist("scontrol", "requeue", here.name)
-        if without:
-            await _insist("scontrol", "update", f"JobId={here.name}", f"ExcNodeList={without}")
+        if not without:
+            await _insist("scontrol", "requeue", here.name)
+            return
+        # Only a job in the queue can be changed, and then Slurm ends all that could: so one program
+        # does both.
+        change = f"update JobId={here.name} ExcNodeList={without}"
+        await _insist("scontrol", orders=[f"requeue {here.name}", change])
     except SlurmError as error:
         remedy = "a job that may be needs `#SBATCH --requeue`; " if "disabled" in str(error) else ""
         _say(f"the job could not be queued again: {error}; {remedy}submit it again")
@@ -425,7 +429,7 @@ async def _no_room(here: Allocation, script: str, without: str) -> str:
     return ""
 
 
-async def _insist(*words: str) -> str:
+async def _insist(*words: str, orders: Sequence[str] = ()) -> str:
     """Ask Slurm; where its controller is away, ask again until it is back.
 
     Raises:
@@ -435,7 +439,7 @@ async def _insist(*words: str) -> str:
     began = time.monotonic()
     while True:
         try:
-            return await ask(*words)
+            return await ask(*words, orders=orders)
         except SlurmError as error:
             if not is_away(str(error)) or time.monotonic() > began + _AWAY_S:
                 raise

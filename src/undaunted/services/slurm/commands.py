@@ -131,8 +131,13 @@ def _beginning(text: str, longest: int = 80) -> str:
     return one_line(text[: 4 * longest], longest=longest)
 
 
-async def ask(program: str, *words: str) -> str:
+async def ask(program: str, *words: str, orders: Sequence[str] = ()) -> str:
     """Return what a command prints.
+
+    Args:
+        program: its name.
+        words: its arguments.
+        orders: lines for it to read, one command each.
 
     Raises:
         SlurmError: it cannot be started, takes too long, prints too much, or complains.
@@ -146,12 +151,15 @@ async def ask(program: str, *words: str) -> str:
         process = await asyncio.create_subprocess_exec(
             program,
             *words,
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.PIPE if orders else asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env=environ,
             start_new_session=True,
         )
+        if process.stdin is not None:
+            process.stdin.write("".join(f"{order}\n" for order in orders).encode())
+            process.stdin.close()
     except OSError as error:
         raise SlurmError(f"{program} cannot be run: {error.strerror}; is Slurm on PATH?") from None
     try:
