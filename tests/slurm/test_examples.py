@@ -98,9 +98,22 @@ def launchers(node: str, directory: Path) -> list[int]:
             environment = (proc / "environ").read_bytes().split(b"\0")
         except OSError:
             continue
+        if command[0].endswith(b"srun"):  # which has the launcher's words as well
+            continue
         if here and b"run" in command and f"SLURMD_NODENAME={node}".encode() in environment:
             found.append(int(proc.name))
     return found
+
+
+def leads(pids: list[int], job: Job) -> bool:
+    """Whether one of these processes listens at the endpoint: on one machine, any node may."""
+    (port,) = re.findall(r"they meet at \S+?:(\d+);", job.text)
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    lines += [line.split() for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
+    own = f":{int(port):04X}"
+    sockets = {f"socket:[{at[9]}]" for at in lines if at[1].endswith(own) and at[3] == "0A"}
+    files = [file for pid in pids for file in Path(f"/proc/{pid}/fd").iterdir()]
+    return not sockets.isdisjoint(str(file.readlink()) for file in files if file.is_symlink())
 
 
 def outcomes(job: Job) -> dict[str, str]:
@@ -252,7 +265,9 @@ def test_a_job_without_enough_nodes_goes_back_to_the_queue(
 ) -> None:
     job = submit("train.sbatch", "--rdzv-conf", "join_timeout=3", "train.py")
     running(job, 4)
-    for pid in launchers("n2", script):
+    there = [launchers(node, script) for node in ("n1", "n2")]
+    (others,) = (pids for pids in there if not leads(pids, job))
+    for pid in others:
         os.kill(pid, signal.SIGKILL)
     running(job, 4, again=1)
     (script / "finish").touch()
