@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from torch.distributed.checkpoint import DefaultSavePlanner
     from torch.distributed.checkpoint.planner import SavePlanner, WriteItem
 
-_ORDINARY = (torch.Tensor, torch.nn.Parameter)
+ORDINARY = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 def is_packed(value: Any) -> bool:
     """Whether a value is such a tensor. Of a DTensor, ask for its local tensor."""
-    if type(value) in _ORDINARY or not isinstance(value, torch.Tensor):
+    if type(value) in ORDINARY or not isinstance(value, torch.Tensor):
         return False
     if isinstance(value, DTensor) or is_on_its_way(value):
         return False

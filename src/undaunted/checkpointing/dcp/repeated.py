@@ -17,13 +17,13 @@ from torch.distributed.tensor import DTensor
 
 from undaunted.checkpointing.dcp import objects
 from undaunted.checkpointing.dcp.objects import load_object
+from undaunted.checkpointing.dcp.packed import ORDINARY
 from undaunted.checkpointing.dcp.refusals import Refusals
 from undaunted.checkpointing.errors import StateError
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
 
-_ORDINARY = frozenset({torch.Tensor, torch.nn.Parameter})
 _PLAIN = frozenset({bool, int, float, str, bytes, type(None)})
 # What a step's number and the like leave behind must not pile up.
 _REMEMBERED = 10_000
@@ -101,7 +101,7 @@ class Written:
 def _tensor_here(planner: SavePlanner, item: WriteItem) -> torch.Tensor:
     """Return what ``resolve_data`` does; what is there as it is saved needs no search."""
     value = planner.state_dict.get(item.index.fqn)
-    if type(value) in _ORDINARY and item.type == WriteItemType.TENSOR:
+    if type(value) in ORDINARY and item.type == WriteItemType.TENSOR:
         return value
     if type(value) is DTensor:
         local = value.to_local()
