@@ -19,6 +19,7 @@ FINDS = r"""
     import sys, torch
     found = "torch._dynamo" in sys.modules
     sys.stdout.write(f"found {found}\n")
+    torch.optim.SGD([torch.zeros(1, requires_grad=True)]).step()
     sys.exit(not found)
 """
 OPTIONS = ("--max-restarts", "300", "--ft-max-no-progress-cycles", "0")
@@ -31,6 +32,22 @@ def test_restarted_ranks_find_what_an_optimizer_imports(tmp_path: Path) -> None:
         launcher.wait_for("found True")
         modes = {event["mode"] for event in launcher.events("workers_spawned")}
         assert modes == {"warm"}
+
+
+def test_what_a_module_sets_for_a_later_import_counts_in_each_round(tmp_path: Path) -> None:
+    """The second round begins after the imports of the template are over, as far as it has any."""
+    (tmp_path / "settings.py").write_text("import os; os.environ['TORCHDYNAMO_VERBOSE'] = '1'")
+    script = """
+        import os, sys, threading, torch, settings
+        torch.optim.SGD([torch.zeros(1, requires_grad=True)]).step()
+        print("verbose", sys.modules["torch._dynamo"].config.verbose, flush=True)
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            threading.Event().wait(5)
+            sys.exit(1)
+    """
+    with launched(tmp_path, script, "--max-restarts", "1") as launcher:
+        assert launcher.finish() == 0
+        assert launcher.text.count("verbose True") == 2
 
 
 def test_a_job_does_not_wait_for_imports_that_nobody_needs_any_more(tmp_path: Path) -> None:

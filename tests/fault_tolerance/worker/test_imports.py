@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import socket
@@ -130,21 +131,43 @@ class Template:
     """What the template does with `Later`, in this process."""
 
     def __init__(self, *modules: str) -> None:
+        self.modules = modules
         self.later = Later(modules)
         self.imports = Imports()
 
-    def try_once(self, *, kill: bool = False) -> bool:
+    def fork(self, *changes: dict[str, str]) -> None:
+        """Fork a worker for each, which changes its environment and imports the modules."""
+        self.later.before_fork(len(changes))
+        for change in changes:
+            if (pid := os.fork()) == 0:
+                try:
+                    self.later.begin_worker(asked=True)
+                    os.environ.update(change)
+                    for module in self.modules:
+                        importlib.util.find_spec(module)
+                finally:
+                    os._exit(0)
+            os.waitpid(pid, 0)
+        self.later.after_fork()
+
+    def go_on(self, *, kill: bool = False) -> bool:
         """Return whether there was a trial."""
         ours, theirs = socket.socketpair()
+        pid = 0
         with ours, theirs:
-            self.later.begin(ours)
-            if self.later.fd < 0:
-                return False
-            if kill:
-                process.signal_pidfd(self.later.fd, signal.SIGKILL)
-            assert process.wait_for_any([self.later.fd, -1]) == [self.later.fd]
-            self.later.end(self.imports)
-        return True
+            while self.later.fd >= 0:
+                assert process.wait_for_any([self.later.fd, -1]) == [self.later.fd]
+                before = process.children()
+                self.later.go_on(self.imports, ours)
+                for pid in process.children() - before:
+                    if kill:
+                        os.kill(pid, signal.SIGKILL)
+        return pid > 0
+
+    def try_once(self, *, kill: bool = False) -> bool:
+        """Fork two workers that import; return whether there was a trial."""
+        self.fork({}, {})
+        return self.go_on(kill=kill)
 
 
 def test_what_does_no_harm_is_imported(package: Path) -> None:
@@ -194,18 +217,55 @@ def test_only_what_belongs_to_an_imported_package(package: Path) -> None:
     assert not Template().try_once()
 
 
-def test_a_worker_forgets_the_trial(package: Path) -> None:
-    (package / "slow.py").write_text("import signal; signal.pause()")
-    later = Later(["latertest.slow"])
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        before = process.children()
-        later.begin(ours)
-        (pid,) = process.children() - before
-        later.forget()
-        assert later.fd == -1
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+@pytest.mark.parametrize("name", ["TORCHDYNAMO_VERBOSE", "TORCH_LOGS", "TORCHINDUCTOR_CACHE_DIR"])
+def test_what_a_worker_has_set_for_an_import_comes_too_late_for_the_template(
+    package: Path, name: str
+) -> None:
+    (package / "good.py").touch()
+    template = Template("latertest.good")
+    template.fork({}, {name: "1"})
+    assert not template.go_on()
+    assert not template.try_once(), "nor in later rounds"
+
+
+def test_other_variables_do_no_harm(package: Path) -> None:
+    (package / "good.py").touch()
+    template = Template("latertest.good")
+    template.fork({"OTHER": "1"}, {"TORCH": "1"})
+    assert template.go_on()
+    assert template.imports.done == ["latertest.good"]
+
+
+def test_workers_that_end_before_the_import_say_nothing(package: Path) -> None:
+    (package / "good.py").touch()
+    template = Template("latertest.good")
+    template.modules = ()
+    template.fork({})
+    assert not template.go_on()
+    template.modules = ("latertest.good",)
+    template.fork({})
+    assert template.go_on(), "those of the next round do"
+
+
+def test_a_worker_that_is_not_asked_and_one_that_has_closed_everything(package: Path) -> None:
+    (package / "good.py").touch()
+    before = list(sys.meta_path)
+    later = Later(["latertest.good"])
+    later.before_fork(1)
+    later.begin_worker(asked=False)
+    assert (sys.meta_path, later.fd) == (before, -1)
+    later.before_fork(1)
+    descriptors = {*os.listdir("/proc/self/fd")}
+    later.begin_worker(asked=True)
+    try:
+        (fd,) = {*os.listdir("/proc/self/fd")} - descriptors
+        with socket.socket() as other:
+            os.dup2(other.fileno(), int(fd))  # the program's by now
+            assert importlib.util.find_spec("latertest.good")
+            assert os.fstat(int(fd)).st_ino == os.fstat(other.fileno()).st_ino
+        os.close(int(fd))
+    finally:
+        sys.meta_path[:] = before
 
 
 def test_a_template_that_is_gone_takes_its_trial_along(

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from undaunted.fault_tolerance.worker.preload import (
-    later_modules,
     parsed,
     preload_names,
     program_file,
@@ -121,13 +120,21 @@ def test_where_the_program_is(tmp_path):
     assert program_file("program", "pkg/tool.py", cwd) is None
 
 
-def test_what_can_be_imported_later(tmp_path):
-    (tmp_path / "a.py").write_text("import torch")
-    (tmp_path / "b.py").write_text("import os\nos.environ['TORCHDYNAMO_DISABLE'] = '1'")
-    assert later_modules("script", "a.py", str(tmp_path)) == ["torch._dynamo"]
-    assert later_modules("module", "a", str(tmp_path)) == ["torch._dynamo"]
-    assert later_modules("module", "installed.elsewhere", str(tmp_path)) == ["torch._dynamo"]
-    assert later_modules("script", "b.py", str(tmp_path)) == [], "it would come too late"
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "os.environ['TORCHDYNAMO_DISABLE'] = '1'",
+        "os.environ.update(TORCH_LOGS='dynamo')",
+        "if os.getenv('X'):\n    os.environ.setdefault('TORCHINDUCTOR_CACHE_DIR', '/x')",
+    ],
+)
+def test_what_a_program_sets_between_imports_of_torch(tmp_path, statement):
+    (tmp_path / "a.py").write_text(
+        f"import os, numpy\nimport torch.nn\n{statement}\nimport torch._dynamo, torch.nn"
+    )
+    assert template_modules("script", "a.py", str(tmp_path), []) == ["torch", "numpy", "torch.nn"]
+    (tmp_path / "a.py").write_text(f"import os\n{statement}\nimport torch, torch._dynamo")
+    assert "torch._dynamo" in template_modules("script", "a.py", str(tmp_path), [])
 
 
 def test_template_modules(tmp_path):

@@ -15,7 +15,7 @@ from undaunted.base.text import count, one_line
 from undaunted.fault_tolerance.agent.begun import Begun, StackPipes
 from undaunted.fault_tolerance.agent.environment import numa_problem, shared_environment
 from undaunted.fault_tolerance.output.lines import ERROR
-from undaunted.fault_tolerance.worker.preload import later_modules, template_modules
+from undaunted.fault_tolerance.worker.preload import LATER, template_modules
 from undaunted.fault_tolerance.worker.prologue import Prologue, read_prologue
 from undaunted.fault_tolerance.worker.spawner import Spawner
 from undaunted.progress.area import PageArea
@@ -99,13 +99,12 @@ def _begin(config: RunConfig, metrics: socket.socket | None) -> Begun:
 def _prepare(config: RunConfig, spawner: Spawner, environment: Mapping[str, str]) -> None:
     """Start the template. It imports torch as the program would, or leaves torch to the ranks."""
     modules = template_modules(config.kind, config.target, config.cwd, config.preload)
-    later = later_modules(config.kind, config.target, config.cwd)
-    before, alone = Prologue({}), "torch" not in modules
+    later, before, alone = LATER, Prologue({}), "torch" not in modules
     if spawner.warm and modules != config.preload:
         place = (config.kind, config.target, config.cwd)
         before = read_prologue(*place, environment, without_torch=alone)
     if before.obstacle:
-        modules, later = list(config.preload), []
+        modules, later = list(config.preload), ()
         reason = one_line(before.obstacle, longest=_LONGEST)
         config.lines.show(f"{'numpy' if alone else 'torch'} is not imported in advance: {reason}")
     note = config.learn_imports == "on" and not before.lasting

@@ -1,8 +1,8 @@
 """The template's imports, and what each of them left behind that would make forking unsafe.
 
-Some can wait until the first workers run (`Later`): they make restarts faster, not the start. A
-process forked for the purpose tries them first: what would forbid the template to fork workers (a
-thread, an open device) then happens only there.
+Some can wait until workers have imported them (`Later`): they make restarts faster, not the start.
+A worker tells whether it has changed what they read. A process forked for the purpose tries them
+first: what would forbid the template to fork workers (a thread, an open device) happens only there.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from undaunted.base import process
+from undaunted.base.descriptors import identity, is_still, move_high
 from undaunted.base.process import thread_count
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Iterator, Mapping, Sequence
+    from types import ModuleType
 
 # Files below /dev that are no devices with state of their own, or are everybody's.
 _HARMLESS = (
@@ -39,6 +41,9 @@ _HARMLESS = (
 # A trial that is killed, because its round ends, is made again after the next fork.
 _TRIALS = 3
 LOWEST_PRIORITY = 19
+# Beginnings of variables that modules read which are imported later: a program may set them before.
+SETTINGS = ("TORCHDYNAMO", "TORCHINDUCTOR", "TORCH_COMPILE", "TORCH_LOGS", "TORCH_TRACE")
+_AS_HERE, _OTHERWISE = b"y", b"n"
 
 
 @dataclass
@@ -117,30 +122,70 @@ def open_devices() -> list[str]:
 
 
 class Later:
-    """Modules to import later. At most one trial runs at a time."""
+    """Modules to import when workers have done so. At most one trial runs at a time.
+
+    Args:
+        modules: their names.
+    """
 
     def __init__(self, modules: Sequence[str]) -> None:
         self._modules = list(modules)
         self._trials = _TRIALS
         self._pid = 0
         self._pidfd = -1
+        self._pipe = [-1, -1]
+        self._asked = 0  # workers that have not told yet
 
     @property
     def fd(self) -> int:
-        """Readable when a trial has ended; -1 while there is none."""
-        return self._pidfd
+        """Readable when workers have told something, or a trial has ended; -1 = nothing will be."""
+        return self._pidfd if self._pid else self._pipe[0]
 
-    def begin(self, sock: socket.socket) -> None:
-        """Start a trial, if there is something to try.
-
-        Args:
-            sock: of the template; the trial does without.
-        """
+    def before_fork(self, asked: int) -> None:
+        """Workers will be forked; if there is something to import, so many of them will tell."""
         if self._pid or not self._trials:
             return
         self._modules = [name for name in self._modules if _is_worth_it(name)]
-        if not self._modules:
+        self._close_pipe()
+        if self._modules:
+            self._pipe = [*os.pipe()]
+            self._asked = asked
+
+    def after_fork(self) -> None:
+        """In the template: only workers write."""
+        self._close_pipe(1)
+
+    def begin_worker(self, *, asked: bool) -> None:
+        """In a worker: tell of the imports, if asked. A trial is no child of this process."""
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+        self._pid, self._pidfd = 0, -1
+        self._close_pipe(0)
+        if asked and self._pipe[1] >= 0:
+            sys.meta_path.insert(0, _Teller(self._modules, self._pipe[1]))
+        else:
+            self._close_pipe(1)
+
+    def go_on(self, imports: Imports, sock: socket.socket) -> None:
+        """`fd` is readable: begin a trial, or import what went well in one.
+
+        Args:
+            imports: of the template.
+            sock: of the template; the trial does without.
+        """
+        if self._pid:
+            self._end(imports)
             return
+        told = os.read(self._pipe[0], self._asked)
+        self._asked -= len(told)
+        if _OTHERWISE in told:
+            self._modules = []
+        if not told or not self._asked or not self._modules:
+            self._close_pipe()
+        if self._modules and not self._asked:
+            self._begin(sock)
+
+    def _begin(self, sock: socket.socket) -> None:
         self._trials -= 1
         template = os.getpid()
         self._pid = os.fork()
@@ -148,10 +193,10 @@ class Later:
             _try(self._modules, sock, template)
         self._pidfd = process.open_pidfd(self._pid) or -1
 
-    def end(self, imports: Imports) -> None:
-        """Take the result of the trial that has ended; import if it went well."""
+    def _end(self, imports: Imports) -> None:
         status = os.waitpid(self._pid, 0)[1]
-        self.forget()
+        os.close(self._pidfd)
+        self._pid, self._pidfd = 0, -1
         if os.WIFSIGNALED(status):
             return
         modules, self._modules = self._modules, []
@@ -161,11 +206,46 @@ class Later:
             gc.collect()
             gc.freeze()
 
-    def forget(self) -> None:
-        """Forget the trial: in a worker, it is not a child of this process."""
-        if self._pidfd >= 0:
-            os.close(self._pidfd)
-        self._pid, self._pidfd = 0, -1
+    def _close_pipe(self, *ends: int) -> None:
+        for end in ends or (0, 1):
+            if self._pipe[end] >= 0:
+                os.close(self._pipe[end])
+            self._pipe[end] = -1
+
+
+class _Teller:
+    """In a worker: stands before Python's own finders, and finds nothing.
+
+    When the first of the modules is about to be imported, it tells the template whether what they
+    read is as it was when the worker began.
+    """
+
+    def __init__(self, modules: Sequence[str], fd: int) -> None:
+        self._modules = frozenset(modules)
+        self._before = _settings()
+        self._pid = os.getpid()
+        self._fd = move_high(fd)
+        self._known = identity(self._fd)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> None:
+        """See whether it is one of them."""
+        del path, target
+        if name in self._modules and os.getpid() == self._pid:
+            # Another list: an import that goes through this one must not miss the next finder.
+            sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
+            with contextlib.suppress(Exception):
+                self._tell()
+
+    def _tell(self) -> None:
+        if is_still(self._fd, self._known):  # programs may close it
+            os.write(self._fd, _AS_HERE if _settings() == self._before else _OTHERWISE)
+            os.close(self._fd)
+
+
+def _settings() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith(SETTINGS)}
 
 
 @contextlib.contextmanager

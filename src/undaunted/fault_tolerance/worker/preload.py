@@ -9,6 +9,8 @@ import sys
 import tokenize
 from typing import TYPE_CHECKING
 
+from undaunted.fault_tolerance.worker.imports import SETTINGS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -20,10 +22,9 @@ _OURS = "undaunted.checkpointing"
 # A program that imports nothing but these does without torch, unless it has others loaded.
 _WITHOUT_TORCH = frozenset((*sys.stdlib_module_names, "numpy"))
 _LOAD_OTHERS = ("importlib", "runpy")
-# The first step of an optimizer imports this, which takes as long as torch itself.
-_LATER = ("torch._dynamo",)
-# Beginnings of variables that are read when it is imported: a program may set them before.
-_SETTINGS = (b"TORCHDYNAMO", b"TORCHINDUCTOR", b"TORCH_COMPILE", b"TORCH_LOGS", b"TORCH_TRACE")
+# The first step of an optimizer imports this, which takes as long as torch itself; a template does
+# when workers have, see `imports`.
+LATER: tuple[str, ...] = ("torch._dynamo",)
 _MAX_SOURCE = 4 * 1024 * 1024
 
 
@@ -43,21 +44,6 @@ def template_modules(kind: str, target: str, cwd: str, preload: list[str]) -> li
     # Of a module, the packages that it is in run as well, and are not read here.
     torch = [] if kind != "module" and _does_without_torch(tree) else ["torch"]
     return list(dict.fromkeys([*torch, *preload_names(tree), *preload]))
-
-
-def later_modules(kind: str, target: str, cwd: str) -> list[str]:
-    """Return what a template for this program imports once the first workers run.
-
-    Nothing if the program names a setting of these modules, which it would make too late.
-    Arguments as for `template_modules`.
-    """
-    path = program_file(kind, target, cwd)
-    try:
-        with open(path or os.devnull, "rb") as file:  # noqa: PTH123
-            source = file.read(_MAX_SOURCE)
-    except OSError:
-        return []
-    return [] if any(word in source for word in _SETTINGS) else list(_LATER)
 
 
 def program_file(kind: str, target: str, cwd: str) -> str | None:
@@ -92,10 +78,23 @@ def parsed(script_path: str) -> ast.Module | None:
 def preload_names(tree: ast.Module) -> list[str]:
     """Return the modules of torch, numpy and ours that a script imports at its top level.
 
-    For ``from a import b`` both ``a`` and ``a.b`` are named, since ``b`` may be a module.
+    For ``from a import b`` both ``a`` and ``a.b`` are named, since ``b`` may be a module. What
+    comes after torch, and after a statement that names one of `SETTINGS`, is left out.
     """
-    names = (name for statement in _top_level(tree.body) for name in _imported(statement))
-    return list(dict.fromkeys(name for name in names if _is_harmless(name)))
+    names: dict[str, None] = {}
+    for statement in _top_level(tree.body):
+        if any(name.partition(".")[0] == "torch" for name in names) and _names_setting(statement):
+            break
+        names |= dict.fromkeys(filter(_is_harmless, _imported(statement)))
+    return list(names)
+
+
+def _names_setting(statement: ast.stmt) -> bool:
+    words = (
+        node.arg if isinstance(node, ast.keyword) else getattr(node, "value", None)
+        for node in ast.walk(statement)
+    )
+    return any(isinstance(word, str) and word.startswith(SETTINGS) for word in words)
 
 
 def _does_without_torch(tree: ast.Module) -> bool:

@@ -124,7 +124,7 @@ class Spawner:
             env: what the environments of all workers have in common.
             modules: see `preload.template_modules`.
             words: the user's program and arguments, for ps.
-            later: see `preload.later_modules`.
+            later: what it imports when workers have, see `imports.Later`.
             note: whether workers note what they import, for `learn`.
             variables: that the program sets before it imports anything, see `prologue`.
         """

@@ -70,7 +70,7 @@ def _serve(sock: socket.socket) -> WorkerSpec | None:
     note = False
     while True:
         if sock.fileno() not in process.wait_for_any([sock.fileno(), later.fd]):
-            later.end(imports)
+            later.go_on(imports, sock)
             continue
         message = messages.receive(sock, _TIMEOUT_S)
         if isinstance(message, messages.Prepare):
@@ -83,15 +83,19 @@ def _serve(sock: socket.socket) -> WorkerSpec | None:
             if reason:
                 refused = messages.Refused(number=message.number, reason=reason, lasting=True)
                 messages.send(sock, refused, _TIMEOUT_S)
-            elif (spec := fork_workers(message, sock)) is not None:
-                later.forget()
-                if warm is not None:
-                    warm.begin_worker(spec.env)
-                if note and spec.local_rank in import_notes.asked(message.specs):
-                    import_notes.begin(spec.env)
-                return spec
-            else:
-                later.begin(sock)
+                continue
+            asked = import_notes.asked(message.specs)
+            later.before_fork(len(asked))
+            spec = fork_workers(message, sock)
+            if spec is None:
+                later.after_fork()
+                continue
+            later.begin_worker(asked=spec.local_rank in asked)
+            if warm is not None:
+                warm.begin_worker(spec.env)
+            if note and spec.local_rank in asked:
+                import_notes.begin(spec.env)
+            return spec
         else:
             return None
 
