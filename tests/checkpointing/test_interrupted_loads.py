@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -52,6 +53,14 @@ class SlowFiles:
         self._interrupted.release()
         raise Interrupted
 
+    def _interrupt(self) -> None:
+        """Again where Python has seen the signal only when it had begun to wait."""
+        until = time.monotonic() + DEADLINE_S
+        os.kill(os.getpid(), signal.SIGUSR1)
+        while not self._interrupted.acquire(timeout=1):
+            assert time.monotonic() < until
+            os.kill(os.getpid(), signal.SIGUSR1)
+
     def read(self, *arguments: object) -> int:
         if threading.current_thread() is threading.main_thread():
             if any(thread.name == "undaunted-read" for thread in threading.enumerate()):
@@ -62,8 +71,7 @@ class SlowFiles:
         self._begun.set()
         for _ in range(2):
             with self._lock:
-                os.kill(os.getpid(), signal.SIGUSR1)
-                assert self._interrupted.acquire(timeout=DEADLINE_S)
+                self._interrupt()
         self.returned.wait(TOO_EARLY_S)
         try:
             return self._read(*arguments)

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 # How long a failed or interrupted call waits for parts that other threads have begun.
 STOP_S = 60.0
+# Interruptions that may come, one after the other, in the moment in which one is dealt with.
+_AT_ONCE = 4
 
 
 def share(count: int, threads: int, name: str, work: Callable[[Iterator[int]], None]) -> None:
@@ -45,17 +47,37 @@ def share(count: int, threads: int, name: str, work: Callable[[Iterator[int]], N
         except BaseException as error:  # noqa: BLE001 - raised below
             errors.append(error)
 
-    try:
-        for _ in range(min(threads, count) - 1):
-            others.append(_Other(run, name))
-            others[-1].start()
-    except BaseException as error:  # noqa: BLE001 - raised below
-        if str(error) != "can't start new thread":  # a limit of processes, or of memory
-            errors.append(error)
-    run()
-    _wait(others, errors)
+    def begin() -> None:
+        try:
+            for _ in range(min(threads, count) - 1):
+                others.append(_Other(run, name))
+                others[-1].start()
+        except RuntimeError as error:
+            if str(error) != "can't start new thread":  # a limit of processes, or of memory
+                raise
+        run()
+
+    _end(begin, others, errors)
     if errors:
         raise errors[0]
+
+
+def _end(
+    begin: Callable[[], None],
+    others: list[_Other],
+    errors: list[BaseException],
+    again: int = _AT_ONCE,
+) -> None:
+    """Begin, and wait for the others; what is interrupted outside of a wait, a caller does."""
+    try:
+        if again:
+            _end(begin, others, errors, again - 1)
+        else:
+            begin()
+    except BaseException as error:  # noqa: BLE001 - raised by the caller
+        errors.append(error)
+    finally:
+        _wait(others, errors)
 
 
 class _Other(threading.Thread):
