@@ -88,6 +88,24 @@ def test_all_ranks_stop_after_one_iteration(
     assert launcher.text.count(f"saves {agreed['iteration']}") == 3
 
 
+def test_a_stop_does_not_wait_for_an_evaluation(tmp_path: Path) -> None:
+    evaluation = """if iteration == 5:
+                for batch in session.evaluating(range(20000 * (rank + 1))):
+                    if batch == 3:
+                        say("evaluates")
+                    time.sleep(0.001 * (1 + rank))
+                say("leaves")
+            if session.should_stop("""
+    script = SCRIPT.replace("if session.should_stop(", evaluation)
+    with launched(tmp_path, script, "--nproc-per-node", "3") as launcher:
+        launcher.wait_for("rank 2 evaluates")
+        launcher.process.send_signal(signal.SIGTERM)
+        assert launcher.finish() == 75, launcher.text
+    assert launcher.text.count("leaves") == 3
+    assert stops(launcher.text) == ["after 5: preempted"] * 3
+    assert launcher.text.count("saves 5") == 3
+
+
 def test_on_two_nodes(tmp_path: Path) -> None:
     with nodes_of_a_job(tmp_path, SCRIPT, "--nnodes", "2", "--nproc-per-node", "2") as start:
         nodes = [start("a", "is_host=1"), start("b", "is_host=0")]

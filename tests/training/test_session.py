@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
+import random
 import signal
 import sys
 import time
@@ -19,7 +21,7 @@ from undaunted.training.session import Session
 from undaunted.training.stopping import WAIT, Answer, ByLauncher, Stop, StopReason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 PREEMPTED = StopReason.PREEMPTED
 
@@ -559,3 +561,95 @@ def test_signals_by_name_or_number(names) -> None:
 def test_no_signals(names) -> None:
     with pytest.raises(ValueError, match="SIGTERM"):
         Session(stop_signals=names)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_ranks_leave_an_evaluation_together(seed: int) -> None:
+    """Steps and evaluations, with as many batches as a rank happens to have; one moment to stop."""
+    draw = random.Random(seed)
+    first = draw.choice([0, 500])
+    plan = {i: draw.randrange(4) == 0 for i in range(first - 1, first + 12)}
+    places: dict[int, tuple[int, bool]] = {}
+
+    def train(rank: int, session: Session) -> Iterator[None]:
+        sizes = random.Random(1000 * seed + rank)
+        for i in range(first - 1, first + 12):
+            if i >= first:
+                session.steps.iteration = i
+                yield
+                if session.should_stop(i):
+                    places[rank] = i, False
+                    return
+            for _ in range(plan[i] + (plan[i] and seed % 2)):
+                for _ in session.evaluating(range(sizes.randrange(5))):
+                    yield
+                if session.stop is not None:
+                    places[rank] = i, True
+                    return
+        places[rank] = first + 12, False
+
+    peers = [Peers() for _ in range(4)]
+    ranks = [train(rank, session_with(each)) for rank, each in enumerate(peers)]
+    left, moment = list(ranks), draw.randrange(60)
+    while left:
+        one = draw.choice(left)
+        if next(one, left) is left:
+            left.remove(one)
+        moment -= 1
+        if moment == 0:
+            last = 1 + max((each.asked[-1] for each in peers if each.asked), default=-1)
+            for each in peers:
+                each.word, each.said = WAIT, last
+    assert len({*places.values()}) == 1
+
+
+def test_an_evaluation_is_left_and_what_was_done_before_it_is_saved(page: NullWriter) -> None:
+    saved: list[int] = []
+    with session_with(save=saved.append) as session:
+        with session.step(7):
+            pass
+        seen = []
+        for batch in session.evaluating("abcd"):
+            seen.append(batch)
+            if batch == "b":
+                session.request_stop()
+        assert (seen, session.should_stop(7)) == (["a", "b"], True)
+    assert (saved, session.exit_code) == ([7], 75)
+    assert session.stop is not None
+    assert session.stop.iteration == 7
+    assert sections(page)["evaluation"] == 1
+
+
+def test_nothing_is_saved_of_an_evaluation_before_the_first_iteration(caplog) -> None:
+    saved: list[int] = []
+    with caplog.at_level(logging.WARNING), session_with(save=saved.append) as session:
+        session.request_stop()
+        assert list(session.evaluating([1, 2])) == [1]
+        assert session.stop is not None
+    assert (saved, session.stop.iteration, session.exit_code) == ([], -1, 75)
+    assert "before the first iteration" in caplog.text
+
+
+def test_an_evaluation_that_the_program_leaves_counts_like_a_whole_one() -> None:
+    """By ``break``, or by an exception."""
+    one, other = Peers(), Peers()
+    for peers, batches in ((one, 2), (other, 9)):
+        session = session_with(peers)
+        session.should_stop(3)
+        for batch in session.evaluating(range(9)):
+            if batch == batches:
+                break
+        with contextlib.suppress(ZeroDivisionError):
+            for batch in session.evaluating(range(9)):
+                print(1 / (batch - batches + 1))
+        session.leaves_evaluation()  # of an adapter that never says it has ended
+        assert not session.should_stop(4)
+    assert one.asked[-1] == other.asked[-1]
+
+
+def test_a_loop_that_only_evaluates_never_asks(caplog) -> None:
+    with caplog.at_level(logging.WARNING), session_with(Peers()) as session:
+        for iteration in range(25):
+            with session.step(iteration):
+                list(session.evaluating([1]))
+    assert "should_stop was never asked" in caplog.text

@@ -8,15 +8,18 @@ trainer.train(resume_from_checkpoint=last_checkpoint(args.output_dir))
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import re
+import sys
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from undaunted.base.text import count, name_ranks
+from undaunted.integrations.replaced import replaced
 from undaunted.integrations.resuming import begin_alike, newest
 from undaunted.progress.api import heartbeat
 from undaunted.training import exchange
@@ -28,13 +31,17 @@ except ImportError:  # said when a callback is made
     TrainerCallback = object
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
+    from types import FrameType
 
     from undaunted.checkpointing.random_state import RandomState
 
 _STATE = "trainer_state.json"
 _NAME = "undaunted"  # of what is noted in it
+_EVALUATE = "evaluate"  # noted where an evaluation was left
+_LOG_SAVE_EVALUATE = "_maybe_log_save_evaluate"
+_TRAINERS = (_LOG_SAVE_EVALUATE, "_evaluate", "_determine_best_metric", "control", "state", "args")
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _URL = re.compile(r"\w+:/")  # of a `Path`, too
 _LOG = logging.getLogger("undaunted")
@@ -82,6 +89,8 @@ class UndauntedCallback(TrainerCallback):
         self._open: AbstractContextManager[None] | None = None
         self._evaluating = False
         self._generators: dict[str, Any] | None = None  # as they were before an evaluation
+        self._may_leave = False  # the evaluation that is made
+        self._patches: contextlib.ExitStack | None = None  # of the trainer
 
     # --- what the trainer calls -------------------------------------------------------------------
 
@@ -98,11 +107,20 @@ class UndauntedCallback(TrainerCallback):
                 "UndauntedCallback saves on all ranks: leave enable_jit_checkpoint out"
             )
         begin_alike(state.global_step, f"step {state.global_step} of {args.output_dir}")
+        noted = state.stateful_callbacks.get(_NAME) or {}
         state.stateful_callbacks[_NAME] = {"world_size": args.world_size}
         self._state = state
         self._session = Session(**self._options)
         self._session.__enter__()
         UndauntedCallback._training = self
+        if (trainer := _trainer_that_calls()) is not None:
+            self._patches = contextlib.ExitStack()
+            log_save_evaluate = self._leaving(trainer, getattr(trainer, _LOG_SAVE_EVALUATE))
+            self._patches.enter_context(replaced(trainer, _LOG_SAVE_EVALUATE, log_save_evaluate))
+            if noted.get(_EVALUATE):
+                self._make_up(
+                    trainer, str(Path(args.output_dir, f"checkpoint-{state.global_step}"))
+                )
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._open is not None:
@@ -124,8 +142,10 @@ class UndauntedCallback(TrainerCallback):
         self._open = None
         # After the last step the job is done sooner than another one starts.
         if not ends and steps.end(step) and session.should_stop(step):
+            if control.should_evaluate:  # the time that is left is for the save
+                state.stateful_callbacks[_NAME][_EVALUATE] = True
             control.should_save = control.should_training_stop = True
-            control.should_evaluate = False  # the time that is left is for the save
+            control.should_evaluate = False
         if control.should_save or control.should_evaluate:
             self._between_steps(args, state, control)
 
@@ -142,8 +162,16 @@ class UndauntedCallback(TrainerCallback):
         heartbeat()
         if not self._evaluating:  # at the start, or with the second one of several sets of data
             self._evaluate(self._session)
+        if self._may_leave and self._session.leaves_evaluation():
+            raise _EvaluationLeft
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if (
+            self._may_leave
+            and self._session is not None
+            and self._session.leaves_evaluation(ended=True)
+        ):
+            raise _EvaluationLeft
         if self._generators is not None:  # it comes once for each set of data
             _random_state().load_state_dict(self._generators)
         self._between_steps(args, state, control)
@@ -156,6 +184,53 @@ class UndauntedCallback(TrainerCallback):
         self._leave()
         if session is not None and session.stop is not None:
             raise SystemExit(session.exit_code)
+
+    # --- evaluations ------------------------------------------------------------------------------
+
+    def _leaving(self, trainer: Any, log_save_evaluate: Callable[..., None]) -> Callable[..., None]:
+        """Return what calls this, and saves when the ranks have left the evaluation."""
+
+        def log_save_evaluate_or_leave(*args: Any, **options: Any) -> None:
+            self._may_leave = True
+            try:
+                log_save_evaluate(*args, **options)
+            except _EvaluationLeft:
+                self._may_leave = False
+                self._save_before_evaluation(trainer)
+                log_save_evaluate(*args, **options)
+                # The trainer loads the best one at the end, and may delete the last one.
+                trainer.state.best_model_checkpoint = None
+            finally:
+                self._may_leave = False
+
+        return log_save_evaluate_or_leave
+
+    def _save_before_evaluation(self, trainer: Any) -> None:
+        """Have the state saved as it was before the evaluation, which the next start makes up."""
+        control, state = trainer.control, trainer.state
+        if self._generators is not None:
+            _random_state().load_state_dict(self._generators)
+        state.stateful_callbacks[_NAME][_EVALUATE] = True
+        control.should_save = control.should_training_stop = True
+        control.should_evaluate = False
+        self._between_steps(trainer.args, state, control)
+
+    def _make_up(self, trainer: Any, checkpoint: str) -> None:
+        """Make the evaluation that the start before this one has left."""
+        trainer.state.stateful_callbacks[_NAME][_EVALUATE] = True  # until it is made
+        self._may_leave = True
+        try:
+            metrics = trainer._evaluate(None, None)  # noqa: SLF001
+            if trainer._determine_best_metric(metrics=metrics, trial=None):  # noqa: SLF001
+                # A trainer notes that as it saves, which the start before this one has done.
+                trainer.state.best_model_checkpoint = checkpoint
+        except _EvaluationLeft:
+            session = self._session
+            self._leave()
+            raise SystemExit(75 if session is None else session.exit_code) from None
+        finally:
+            self._may_leave = False
+        del trainer.state.stateful_callbacks[_NAME][_EVALUATE]
 
     # --- sections ---------------------------------------------------------------------------------
 
@@ -188,9 +263,30 @@ class UndauntedCallback(TrainerCallback):
     def _leave(self, failed: type[Exception] | None = None) -> None:
         self._enter(None)
         session, self._session, self._state = self._session, None, None
+        patches, self._patches = self._patches, None
+        if patches is not None:
+            patches.close()
         UndauntedCallback._training = None
         if session is not None:
             session.__exit__(failed, None, None)
+
+
+class _EvaluationLeft(BaseException):
+    """All ranks have left the evaluation after as many batches."""
+
+
+def _trainer_that_calls() -> Any:
+    """Return the trainer that has called a callback, which gets everything but that.
+
+    None = it has none of the methods that are used.
+    """
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if all(hasattr(owner, name) for name in _TRAINERS):
+            return owner
+        frame = frame.f_back
+    return None
 
 
 def last_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:

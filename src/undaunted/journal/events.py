@@ -232,7 +232,10 @@ class StopRequested(Event, tag="stop_requested", frozen=True, kw_only=True):
 
 
 class StopAgreed(Event, tag="stop_agreed", frozen=True, kw_only=True):
-    """Ranks that ask whether to stop do so after this iteration, all the same one."""
+    """Ranks that ask whether to stop do so after this iteration, all the same one.
+
+    Batches of an evaluation in which they stop count as iterations here. -1: no rank asks.
+    """
 
     iteration: int
 

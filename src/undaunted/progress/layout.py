@@ -54,6 +54,7 @@ HEAD_BYTES = 30 * WORD_BYTES  # all single words, and IDENTITY
 WANTED = ("preempted", "requested", "deadline", "suspect", "invalid", "straggler")
 # In STOP_ASKED:
 LATEST = 2**48  # no iteration is later
+EVALUATION = 2**24  # an evaluation counts as so many of them: more than it has batches
 LEFT = 2**60  # added: it asks no more
 STOPPED_ALONE = 2**61  # it has stopped and asked nobody
 # Why ranks stop, in STOP.

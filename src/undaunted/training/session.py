@@ -20,10 +20,10 @@ import operator
 import os
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from undaunted.progress import api
-from undaunted.progress.layout import LATEST, STEP_SECTION
+from undaunted.progress.layout import EVALUATION, LATEST, STEP_SECTION
 from undaunted.progress.writer import StepSection, current_writer
 from undaunted.training import exchange
 from undaunted.training.attempts import Attempts, End, Rerun, ResultError, check
@@ -42,13 +42,14 @@ from undaunted.training.stopping import (
 from undaunted.training.watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import TracebackType
     from typing import Self
 
     from undaunted.progress.section import Section
     from undaunted.progress.writer import PageWriter
 
+T = TypeVar("T")
 SETUP, CHECKPOINTING = "setup", "checkpointing"
 _WAIT_S = 600.0  # for an answer: if the launcher ends, so does this rank
 _SAVED_S = 600.0  # for other ranks to have saved
@@ -127,6 +128,8 @@ class Session:
         self._begun = 0  # iterations, up to those after which the session says what is active
         self._offset = 0
         self._asked = -1
+        self._batches = 0  # of an evaluation that is under way
+        self._before = -1  # what was asked before it
         self._ask: Callable[[int], int] = self._first_ask
         self._calm = True  # nothing but an answer can stop the ranks: no end of time, no signal
         self._leave_at = math.inf
@@ -224,6 +227,57 @@ class Session:
             raise ValueError("there is no function to save with; give Session(save=...) one")
         with self.checkpointing(iteration):
             self._save(iteration)
+
+    def evaluating(self, batches: Iterable[T], name: str = "evaluation") -> Iterator[T]:
+        """Go over the batches of an evaluation: a section, and a heartbeat for each of them.
+
+        A stop does not wait for its end: all ranks leave it after as many batches, or at the end of
+        theirs. `stop` is set then: do not use what was computed, and leave the loop. `should_stop`
+        says so, too. What is saved is the state after the last iteration.
+
+        Every rank evaluates after the same iterations; one may have fewer batches than another.
+
+        Args:
+            batches: a loader, for example.
+            name: of the section.
+        """
+        with self._page.section(name):
+            try:
+                for batch in batches:
+                    yield batch
+                    api.heartbeat()
+                    if self.leaves_evaluation():
+                        return
+                if self.leaves_evaluation(ended=True):
+                    return
+            finally:
+                self._end_evaluation()
+
+    def leaves_evaluation(self, *, ended: bool = False) -> bool:
+        """Whether all ranks leave an evaluation, of which a batch is over; see `evaluating`.
+
+        For adapters of frameworks, whose loops do not go over ``session.evaluating(loader)``.
+
+        Args:
+            ended: instead: there are no more batches.
+        """
+        if not self._batches:
+            self._before = self._asked
+        self._batches += 1
+        batches = EVALUATION if ended else min(self._batches, EVALUATION - 1)
+        self._asked = key = self._before + batches
+        word, iteration = self._ask(key), max(self.steps.iteration, self._before - self._offset)
+        stops = bool(word or not self._calm) and self._decide(iteration, key, word)
+        if ended:
+            self._end_evaluation()
+        return stops
+
+    def _end_evaluation(self) -> None:
+        """It counts the same on all ranks, however many batches each has."""
+        if self._batches:
+            self._batches = 0
+            self._asked = self._before + EVALUATION
+            self._offset += EVALUATION
 
     def attempts(self) -> Iterator[int]:
         """Go around forward and backward pass, which are run again if a `check` finds a result odd.
@@ -352,7 +406,9 @@ class Session:
                 "saved as iteration %d need not be that; ask after the step",
                 *(_rank(), iteration, self.steps.iteration, iteration),
             )
-        if _rank() == 0:
+        if _rank() == 0 and iteration < 0:
+            _LOG.warning("stopping before the first iteration: %s", text)
+        elif _rank() == 0:
             _LOG.warning("stopping after iteration %d: %s", iteration, text)
         return True
 
@@ -367,6 +423,7 @@ class Session:
     def _new_count(self, iteration: int) -> int:
         """Iterations are counted anew, with each epoch perhaps; or it is asked twice about one."""
         number = _iteration(iteration, "should_stop")
+        self._end_evaluation()  # nobody may have said that there are no more batches
         if number + self._offset < self._asked:
             self._offset = self._asked + 1 - number
         return number
@@ -445,7 +502,8 @@ class Session:
 
     def _say_active(self) -> None:
         """Say once what the session does, and warn of what the loop seems to have forgotten."""
-        if self._asked < 0:  # nothing would come of a signal that it takes
+        never = self._asked < self._offset
+        if never:  # nothing would come of a signal that it takes
             self._signals.restore()
             self._page.asks_no_more()
         if _rank() != 0:
@@ -465,7 +523,7 @@ class Session:
         )
         end = "" if self._end_time is None else f", at the latest at {_clock(self._end_time)}"
         _LOG.info("session: %s; when a stop is asked for %s%s", watched, stops, end)
-        if self._asked < 0:
+        if never:
             _LOG.warning(
                 "session: %d iterations, and should_stop was never asked: a signal will not stop "
                 "the ranks together; call it after each iteration",
@@ -484,7 +542,7 @@ class Session:
         stop = self.stop
         if stop is not None:
             last = self.steps.iteration if self._goes_on else stop.iteration
-            if self._save is not None and self._saved != last:
+            if self._save is not None and self._saved != last and last >= 0:
                 self.save(last)
             heard = self._signals.heard
             self._answers.saved(_SAVED_S, lambda: self._signals.heard > heard)

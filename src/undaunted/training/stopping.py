@@ -75,7 +75,7 @@ class Stop:
 
     Attributes:
         reason: why.
-        iteration: the last one.
+        iteration: the last one; -1 = this start of the job has made none.
         text: all of it, for people.
     """
 

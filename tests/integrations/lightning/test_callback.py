@@ -11,8 +11,9 @@ import pytest
 
 pytest.importorskip("lightning")
 
+import torch
 from fsspec.core import url_to_fs
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins.io import AsyncCheckpointIO
 
@@ -252,3 +253,66 @@ def test_signals_are_the_sessions_while_it_trains(tmp_path: Path) -> None:
     look = At(1, lambda _: seen.append(signal.getsignal(signal.SIGTERM)))
     fit(tmp_path, look, max_epochs=1)
     assert "undaunted" in seen[0].__module__
+
+
+class Evaluation(Callback):
+    """Averages weights meanwhile, counts what is evaluated, and is told to stop in a batch."""
+
+    def __init__(self, at: tuple[int, int] | None = None) -> None:
+        self.at, self.batches, self.whole = at, [], []
+
+    def on_validation_start(self, trainer: Any, module: Any) -> None:
+        self.kept = {name: value.clone() for name, value in module.state_dict().items()}
+        for value in module.parameters():
+            value.data.zero_()
+
+    def on_validation_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
+        self.batches.append(trainer.global_step)
+        if (trainer.global_step, self.batches.count(trainer.global_step)) == self.at:
+            preempt()
+
+    def on_validation_end(self, trainer: Any, module: Any) -> None:
+        module.load_state_dict(self.kept)
+        if not trainer.sanity_checking:
+            self.whole.append(trainer.global_step)
+
+
+class Evaluated(Model):
+    def validation_step(self, batch: Any, index: int) -> None:
+        self.log("loss", float(index + self.global_step))
+
+    def val_dataloader(self) -> Any:
+        return torch.utils.data.DataLoader(torch.ones(18, 16), batch_size=2)
+
+
+def fit_evaluated(folder: Path, evaluation: Evaluation, *callbacks: Any) -> tuple[Any, ...]:
+    model = Evaluated()
+    early = EarlyStopping("loss", patience=100)
+    saving = ModelCheckpoint(dirpath=folder, monitor="loss", save_top_k=2)
+    trainer = trainer_of(
+        [evaluation, early, UndauntedCallback(), *callbacks, saving],
+        val_check_interval=4,
+        num_sanity_val_steps=2,
+    )
+    trainer.fit(model, ckpt_path=last_checkpoint(folder))
+    return parameters_of(model), early.state_dict(), saving.best_model_score
+
+
+@pytest.mark.parametrize("at", [(4, 1), (4, 9), (BATCHES, 3), (BATCHES + 4, 2), (STEPS, 5)])
+def test_a_stop_does_not_wait_for_an_evaluation(tmp_path: Path, at: tuple[int, int]) -> None:
+    whole = Evaluation()
+    undisturbed = fit_evaluated(tmp_path / "undisturbed", whole)
+    first, second = Evaluation(at), Evaluation()
+    with pytest.raises(SystemExit) as stop:
+        fit_evaluated(tmp_path / "stopped", first)
+    assert (stop.value.code, first.batches.count(at[0])) == (75, at[1])
+    assert fit_evaluated(tmp_path / "stopped", second) == undisturbed
+    assert first.whole + second.whole == whole.whole, "what was left is made up"
+
+
+def test_a_stop_does_not_wait_for_the_check_before_training(tmp_path: Path) -> None:
+    first = Evaluation((0, 1))
+    with pytest.raises(SystemExit) as stop:
+        fit_evaluated(tmp_path, first)
+    assert (stop.value.code, first.batches) == (75, [0])
+    assert not list(tmp_path.iterdir())

@@ -201,3 +201,84 @@ def test_what_was_passed_over_does_not_look_whole_while_it_is_written_again(
     first.train()
     assert seen == [None]
     assert last_checkpoint(tmp_path) is not None
+
+
+class StopsInEvaluation(transformers.TrainerCallback):
+    """Counts what is evaluated, and is told to stop in a batch of it."""
+
+    def __init__(self, step: int = -1, batch: int = 0) -> None:
+        self.at, self.batches, self.whole = (step, batch), [], []
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.batches.append(state.global_step)
+        torch.rand(1)  # as a loader that shuffles draws
+        if (state.global_step, self.batches.count(state.global_step)) == self.at:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.whole.append(state.global_step)
+
+
+def evaluated(folder: Path, stops: StopsInEvaluation, every: str) -> tuple[Any, ...]:
+    torch.manual_seed(3)
+    made = trainer(
+        *(folder, stops, UndauntedCallback()),
+        max_steps=4,
+        eval_strategy=every,
+        eval_steps=2,
+        save_strategy=every,
+        save_steps=2,
+        per_device_train_batch_size=4,
+        per_device_eval_batch_size=1,
+        load_best_model_at_end=True,
+        lr_scheduler_type="reduce_lr_on_plateau",
+        lr_scheduler_kwargs={"patience": 0, "factor": 0.5},
+    )
+    made.train(resume_from_checkpoint=last_checkpoint(folder))
+    parameters = torch.cat([each.detach().flatten() for each in made.model.parameters()]).tolist()
+    history = [line for line in made.state.log_history if "eval_loss" in line]
+    return parameters, [line["eval_loss"] for line in history], made.state.best_metric
+
+
+@pytest.mark.parametrize("at", [(2, 1), (2, 8), (4, 3)])
+@pytest.mark.parametrize("every", ["steps", "epoch"])
+def test_a_stop_does_not_wait_for_an_evaluation(
+    tmp_path: Path, at: tuple[int, int], every: str
+) -> None:
+    whole = StopsInEvaluation()
+    undisturbed = evaluated(tmp_path / "undisturbed", whole, every)
+    first, again, last = StopsInEvaluation(*at), StopsInEvaluation(at[0], 2), StopsInEvaluation()
+    for stops in (first, again):  # the second one is stopped in what it makes up
+        with pytest.raises(SystemExit) as end:
+            evaluated(tmp_path / "stopped", stops, every)
+        assert end.value.code == 75
+    assert first.batches.count(at[0]) == at[1]
+    assert again.batches == [at[0]] * 2
+    assert Path(last_checkpoint(tmp_path / "stopped") or "").name == f"checkpoint-{at[0]}"
+    assert evaluated(tmp_path / "stopped", last, every) == undisturbed
+    assert first.whole + last.whole == whole.whole, "what was left is made up"
+
+
+def test_an_evaluation_that_is_due_after_the_step_of_a_stop_is_made_up(tmp_path: Path) -> None:
+    stops, last = StopsInEvaluation(), StopsInEvaluation()
+    options = {"eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 1}
+    with pytest.raises(SystemExit):
+        trainer(tmp_path, Stops(), stops, UndauntedCallback(), **options).train()
+    assert stops.batches == []
+    trainer(tmp_path, last, UndauntedCallback(), **options).train(
+        resume_from_checkpoint=last_checkpoint(tmp_path)
+    )
+    assert last.whole == [1, 2]
+
+
+def test_an_evaluation_that_a_callback_makes_is_not_left(tmp_path: Path) -> None:
+    class Evaluates(transformers.TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            made.evaluate()
+
+    stops = StopsInEvaluation(1, 2)
+    made = trainer(tmp_path, Evaluates(), stops, UndauntedCallback(), per_device_eval_batch_size=1)
+    with pytest.raises(SystemExit) as end:
+        made.train()
+    assert (end.value.code, stops.batches) == (75, [1] * 8)
+    assert Path(last_checkpoint(tmp_path) or "").name == "checkpoint-1"

@@ -107,6 +107,18 @@ def test_a_stop(tmp_path: Path, undisturbed: list[str], signalled: str) -> None:
     assert results(tmp_path) == undisturbed
 
 
+def test_a_stop_in_an_evaluation(tmp_path: Path, undisturbed: list[str]) -> None:
+    with trained(tmp_path, "disturb=signal_evaluation:1:7", "pace=0.1") as launcher:
+        assert launcher.finish(LIMIT_S) == 75, launcher.text
+    assert launcher.text.count("rank 0 evaluates 7") < 40, "it was left"
+    assert "is done" not in launcher.text
+    with trained(tmp_path, run="again") as launcher:
+        assert launcher.finish(LIMIT_S) == 0, launcher.text
+    assert "checkpoint-7" in launcher.text
+    assert launcher.text.count("rank 0 evaluates 7") == 40, "it is made up"
+    assert results(tmp_path) == undisturbed
+
+
 def test_ranks_that_see_other_checkpoints_end_at_once_and_say_so(tmp_path: Path) -> None:
     with trained(tmp_path, "steps=6") as launcher:
         assert launcher.finish(LIMIT_S) == 0, launcher.text

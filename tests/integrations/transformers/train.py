@@ -1,8 +1,9 @@
 """A script of the `Trainer`: a tiny GPT-2 with dropout, shuffled data, evaluation and saves.
 
 `python train.py FOLDER [name=value ...]`: rank 0 writes a digest of the parameters at the end to
-FOLDER/result-0, rank 1 to result-1. What goes wrong, once: kill, hang, signal (in a step) or
-kill_save (rank 0 before it writes the state of the trainer, rank 1 before that of its generators).
+FOLDER/result-0, rank 1 to result-1. What goes wrong, once: kill, hang, signal (in a step),
+signal_evaluation (in its second batch) or kill_save (rank 0 before it writes the state of the
+trainer, rank 1 before that of its generators).
 after=FILE: a kill waits for this file.
 With seen=own rank 1 does not see what rank 0 has saved, as on nodes with disks of their own.
 """
@@ -48,6 +49,13 @@ class Disturbance(TrainerCallback):
     def on_step_begin(self, args, state, control, **kwargs):
         print(f"rank {RANK} step {state.global_step}", flush=True)
 
+    def on_prediction_step(self, args, state, control, **kwargs):
+        self.batches = getattr(self, "batches", 0) + 1
+        print(f"rank {RANK} evaluates {state.global_step}", flush=True)
+        if self.batches == 2 and self.now(state, "signal_evaluation"):
+            os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(float(GIVEN.get("pace", 0)))
+
     def on_pre_optimizer_step(self, args, state, control, **kwargs):
         if self.now(state, "kill"):
             wait_for(Path(GIVEN.get("after", FOLDER)))
@@ -85,6 +93,7 @@ def main():
         gradient_accumulation_steps=2,
         eval_strategy="steps",
         eval_steps=7,
+        per_device_eval_batch_size=1,
         save_steps=5,
         save_total_limit=3,
         logging_steps=50,
@@ -96,7 +105,7 @@ def main():
         GPT2LMHeadModel(config),
         args,
         train_dataset=data,
-        eval_dataset=data[:8],
+        eval_dataset=data[:80],
         callbacks=[Disturbance(), UndauntedCallback()],
     )
     own = RANK and GIVEN.get("seen") == "own"

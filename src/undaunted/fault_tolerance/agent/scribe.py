@@ -16,6 +16,7 @@ from undaunted.base.text import count, format_duration, format_ranks, name_ranks
 from undaunted.fault_tolerance.function_call import shown
 from undaunted.fault_tolerance.output.lines import ERROR, INFO
 from undaunted.journal import events as e
+from undaunted.progress.layout import EVALUATION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -380,7 +381,8 @@ class Scribe:
 
     def stop_agreed(self, order: job.StopAfter) -> None:
         """Ranks that ask stop after the same iteration."""
-        self.journal.record(e.StopAgreed(t=_now_ns(), round=self._round, iteration=order.iteration))
+        iteration = order.iteration % EVALUATION if order.iteration >= 0 else -1
+        self.journal.record(e.StopAgreed(t=_now_ns(), round=self._round, iteration=iteration))
 
     def rank_replaced(self, current: Round, local_rank: int, pid: int) -> None:
         """Another process was started in the place of a lost rank."""

@@ -55,6 +55,7 @@ class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[
         self._section: contextlib.AbstractContextManager[None] | None = None
         self._step = 0  # which comes next, or is under way
         self._idle = True  # no batch was seen
+        self._trains = True  # what is evaluated is to be saved
         self._ended: Any = None  # states of loaders, of an epoch that is complete
 
     # --- begin and end ----------------------------------------------------------------------------
@@ -134,8 +135,7 @@ class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[
             self._close()
         self._section = None
         if session.steps.end(step) and session.should_stop(step):
-            with session.checkpointing():
-                save_at_stop(trainer, self._folder or folder_of(trainer))
+            self._save_at_stop(trainer, session)
             raise SystemExit(session.exit_code)
 
     def on_validation_start(self, *_: Any) -> None:
@@ -143,14 +143,30 @@ class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[
         if self.session is not None:
             self._open(self.session.section("evaluation"))
 
-    def on_validation_batch_end(self, *_: Any) -> None:
-        """A part of it is over."""
-        if self.session is not None:
-            heartbeat()
+    def on_validation_batch_end(self, trainer: Any, *_: Any) -> None:
+        """A part of it is over. All ranks may leave it: `StopIteration` ends Lightning's loop.
 
-    def on_validation_end(self, *_: Any) -> None:
-        """It is over."""
+        What has the results then takes them for those of a sanity check, which do not count.
+        """
+        if self.session is None:
+            return
+        heartbeat()
+        if self.session.leaves_evaluation():
+            self._trains = not trainer.sanity_checking
+            trainer.sanity_checking = True
+            raise StopIteration
+
+    def on_validation_end(self, trainer: Any, *_: Any) -> None:
+        """It is over, or the ranks have left it: the next start makes it up."""
         self._close()
+        session = self.session
+        if session is None or not (session.stop or session.leaves_evaluation(ended=True)):
+            return
+        if self._trains:
+            trainer.validating = True
+            _begin_evaluation(trainer.fit_loop.epoch_loop.val_loop)
+            self._save_at_stop(trainer, session)
+        raise SystemExit(session.exit_code)
 
     def _open(self, section: contextlib.AbstractContextManager[None]) -> None:
         self._close()
@@ -163,6 +179,10 @@ class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[
             section.__exit__(None, None, None)
 
     # --- saving -----------------------------------------------------------------------------------
+
+    def _save_at_stop(self, trainer: Any, session: Session) -> None:
+        with session.checkpointing():
+            save_at_stop(trainer, self._folder or folder_of(trainer))
 
     def _saving(self) -> contextlib.AbstractContextManager[None]:
         assert self.session is not None
@@ -203,6 +223,13 @@ def _begin_epoch(loop: Any, states: Any) -> None:
     if left is not None and not all(isinstance(one, DataLoader) for one in loaders.flattened):
         loaders._load_state_dicts(states)  # noqa: SLF001 - as if nobody had asked
     iter(fetcher)
+
+
+def _begin_evaluation(loop: Any) -> None:
+    """Have what is saved look as if the first batch were under way: it is made from the begin."""
+    for count in (loop.batch_progress.total, loop.batch_progress.current):
+        count.ready = count.started = 1
+        count.processed = count.completed = 0
 
 
 def _say_no_step(trainer: Any) -> None:
