@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -346,8 +347,8 @@ def test_modules_compiled_in_place_and_compiled_functions(watch: Watch) -> None:
 def test_traced_models_have_nothing_of_ours_inside(watch: Watch) -> None:
     net = nn.Linear(2, 1)
     watch.observer.step(0, None)
-    # which of them, torch 2.15 has changed
-    with pytest.warns((DeprecationWarning, FutureWarning), match="jit"):
+    with warnings.catch_warnings():  # some versions of torch warn of it
+        warnings.simplefilter("ignore")
         traced = torch.jit.trace(net, torch.ones(1, 2))
     assert "bitwise" not in str(traced.graph)
     assert watch.records == []

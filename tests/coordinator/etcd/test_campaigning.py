@@ -107,7 +107,6 @@ def run(main: Callable[[], Coroutine[None, None, None]]) -> None:
 async def leading(*candidates: Candidate) -> Candidate:
     """Wait until one of them leads and all know it."""
     for each in candidates:
-        await each.until("leader at", "")
         while not (found := (await each.until("leader at", ""))[1]):
             pass
     return next(each for each in candidates if found == f"{each.name}:1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -90,9 +91,25 @@ def verify_global_md_reuse(
     same = (
         loaded_all_plans is not None
         and len(loaded_all_plans) == dist_wrapper.world_size
-        and _same(loaded_all_plans[rank], local_plan)
+        and _same(loaded_all_plans[rank], _as_written(local_plan))
     )
     return dist_wrapper.least([same])[0] == 1
+
+
+def _as_written(plan: SavePlan) -> SavePlan:
+    """Return a plan without what `dcp.metadata.dumps` leaves out: strides, of torch 2.15."""
+    try:
+        items = [
+            replace(
+                item, tensor_data=replace(data, properties=replace(data.properties, strides=None))
+            )
+            if getattr(getattr(data := item.tensor_data, "properties", None), "strides", None)
+            else item
+            for item in plan.items
+        ]
+        return replace(plan, items=items)
+    except Exception:  # noqa: BLE001 - as below
+        return plan
 
 
 def _same(one: SavePlan | None, other: SavePlan) -> bool:
