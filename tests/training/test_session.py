@@ -671,6 +671,7 @@ def test_nothing_is_saved_of_an_evaluation_before_the_first_iteration(caplog) ->
         assert session.stop is not None
     assert (saved, session.stop.iteration, session.exit_code) == ([], -1, 75)
     assert "before the first iteration" in caplog.text
+    assert "has seen no step" not in caplog.text
 
 
 def test_an_evaluation_that_the_program_leaves_counts_like_a_whole_one() -> None:

@@ -324,7 +324,7 @@ class Session:
         Raises:
             ValueError: it is none.
         """
-        if iteration.__class__ is not int or not self._asked < iteration + self._offset < LATEST:
+        if iteration.__class__ is not int or not self._asked - self._offset < iteration < LATEST:
             iteration = self._new_count(iteration)
         self._asked = key = iteration + self._offset
         word = self._ask(key)
@@ -556,13 +556,13 @@ class Session:
                 self.save(last)
             heard = self._signals.heard
             self._answers.saved(_SAVED_S, lambda: self._signals.heard > heard)
-        if not self._begun:
+        if not self._begun and stop is None:
             _LOG.warning(
                 "rank %d: the session has seen no step: either nothing was left to do, or the loop "
                 "does not use session.step",
                 _rank(),
             )
-        elif self._save is not None and self._saved is None and _rank() == 0:
+        elif self._begun and self._save is not None and self._saved is None and _rank() == 0:
             _LOG.warning(
                 "session: no checkpoint was saved until iteration %d", self.steps.iteration
             )
