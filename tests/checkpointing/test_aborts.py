@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("torch")
 
 from tests.checkpointing import aborts_program
+from tests.said import lines_of
 
 ROOT = Path(__file__).parents[2]
 COUNT = int(os.environ.get("UNDAUNTED_ABORTS", "10"))
@@ -51,7 +52,7 @@ def test_aborts(tmp_path: Path, world_size: int) -> None:
     assert not failed, "\n".join(f"rank {n}: {text}" for n, text in failed.items())
     least = COUNT // len(aborts_program.PHASES)
     for out, _ in outputs:
-        counts = json.loads(out)
+        counts = json.loads("".join(lines_of(out)))
         assert sum(counts.values()) == COUNT
         assert all(counts.get(phase, 0) >= least for phase in aborts_program.PHASES), counts
     print(f"{world_size} ranks, seed {SEED}: {counts}")  # shown with -s

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from tests.said import lines_of
+
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).parent / "ranks_program.py"
 DEADLINE_S = 90.0
@@ -53,10 +55,7 @@ def run(scenario: str, directory: Path) -> dict[str, list[dict[str, Any]]]:
             process.kill()
             process.wait()
     for out, _ in outputs:
-        for line in out.splitlines():
-            if not line.startswith("{"):
-                continue  # gloo's, of some versions of torch
-            one = json.loads(line)
+        for one in map(json.loads, lines_of(out)):
             said.setdefault(one["what"], []).append(one)
     assert said, outputs
     return said

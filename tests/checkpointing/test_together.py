@@ -16,6 +16,7 @@ pytest.importorskip("torch")
 
 from tests.checkpointing import together_program
 from tests.checkpointing.together_program import LAYOUTS, ranks_of
+from tests.said import lines_of
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 300.0
@@ -53,10 +54,8 @@ def run(folder: Path, world_size: int, *scenarios: str) -> Outcomes:
             rank.communicate()
     said: Outcomes = {}
     for out, _ in outputs:
-        for line in out.splitlines():
-            if line.startswith("["):  # not gloo's, of some versions of torch
-                name, outcome = json.loads(line)
-                said.setdefault(name, []).append(outcome)
+        for name, outcome in map(json.loads, lines_of(out)):
+            said.setdefault(name, []).append(outcome)
     assert [len(said.get(name, ())) for name in scenarios] == [world_size] * len(scenarios), outputs
     return said
 
@@ -200,8 +199,8 @@ def test_a_part_of_a_tensor_is_not_saved_or_loaded_for_the_whole(of_two: Outcome
     for save, load in of_two["parts_alone"]:
         assert save.startswith("StateError: model.weight is not whole")
         assert "8 of 16" in save
-        assert load.startswith("DamagedCheckpointError: ")
-        assert "model.weight is not whole" in load
+        if not load.startswith("torch saves no part"):
+            assert load.startswith("DamagedCheckpointError: model.weight is not whole")
 
 
 def test_shards_of_a_class_of_their_own_come_back_as_such(of_two: Outcomes, folder: Path) -> None:

@@ -7,6 +7,7 @@ Prints a line of JSON for each scenario: its name, and what it has returned.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -21,6 +22,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     MetadataIndex,
@@ -267,9 +269,12 @@ def parts_alone(rank: int, folder: Path) -> Any:
     model = fully_shard(nn.Linear(4, 4, bias=False))
     alone = saved(folder / str(rank), {"model": model}, process_group="alone")
     half = folder / f"half-{rank}"
-    dcp.save({"model": model.state_dict()}, checkpoint_id=half, no_dist=True)
+    refused = "torch saves no part"  # in version 2.8
+    with contextlib.suppress(CheckpointException):
+        dcp.save({"model": model.state_dict()}, checkpoint_id=half, no_dist=True)
+        refused = ""
     dist.barrier()
-    return [*alone, failure(lambda: load_dcp({"model": model}, folder / "half-0"))]
+    return [*alone, refused or failure(lambda: load_dcp({"model": model}, folder / "half-0"))]
 
 
 def packed_shards(rank: int, folder: Path) -> Any:

@@ -431,7 +431,9 @@ def test_two_hundred_clients_from_another_machine(tmp_path: Path) -> None:
     held: list[asyncio.StreamWriter] = []
     with two_nodes(tmp_path) as job:
         answers = asyncio.run(all_at_once(job.leader))
-        assert set(answers) == {"Answer", "Refused"}
+        # One whose handshake takes longer than those of the others may have to make room.
+        slow = {each for each in answers if "closed the connection" in each}
+        assert {*answers} - slow == {"Answer", "Refused"}
         assert answers.count("Answer") >= MOST_AT_ONCE
         before = iteration(job)
         assert iteration(job) > before, "training goes on"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.e2e.launcher import launched
+from tests.said import lines_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -139,7 +140,7 @@ def test_without_the_launcher_ranks_ask_each_other(tmp_path: Path) -> None:
         for rank in range(2)
     ]
     for rank in ranks:
-        said = rank.communicate(timeout=60)[0].splitlines()
+        said = lines_of(rank.communicate(timeout=60)[0])
         assert [line for line in said if line.startswith("[")] == [
             "[False, False]",
             "[False, True]",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.ports import free_ports
+from tests.said import lines_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,8 +102,7 @@ class Job:
 
     def _outcome(self, rank: int) -> Outcome:
         out = self._file(rank, "out").read_text()
-        # gloo of some versions of torch prints lines of its own
-        told = [json.loads(line) for line in out.splitlines() if not line.startswith("[Gloo]")]
+        told = [json.loads(line) for line in lines_of(out)]
         code = self.processes[rank].returncode
         return Outcome(code, told, self._file(rank, "err").read_text())
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.said import lines_of
 from undaunted.checkpointing.agreement import address
 from undaunted.checkpointing.agreement.alone import Alone
 from undaunted.checkpointing.agreement.connect import connect
@@ -54,7 +55,9 @@ class Ranks:
     def hear(self, rank: int) -> Any:
         pipe = self.processes[rank].stdout
         assert pipe is not None
-        return json.loads(pipe.readline())
+        while not (lines := lines_of(line := pipe.readline())) and line:
+            pass
+        return json.loads(lines[0])
 
     def all(self, what: str, lane: str = "main", limit_s: float = LONG_S, but: int = -1) -> Any:
         """What each says; one may be left out."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.ports import free_ports
+from tests.said import lines_of
 
 PROGRAM = Path(__file__).with_name("rank_program.py")
 DEADLINE_S = 100.0
@@ -52,7 +53,8 @@ def run(
             out, _ = process.communicate(timeout=DEADLINE_S)
             said = (tmp_path / f"{scenario}-{rank}.err").read_text()
             assert process.returncode == (codes or {}).get(rank, 0), f"rank {rank}: {said}"
-            told.append(json.loads(out.splitlines()[-1]) if out else None)
+            lines = lines_of(out.decode())
+            told.append(json.loads(lines[-1]) if lines else None)
     finally:
         for process in processes:
             process.kill()
