@@ -603,6 +603,49 @@ def test_ranks_leave_an_evaluation_together(seed: int) -> None:
     assert len({*places.values()}) == 1
 
 
+def train_as_an_adapter(
+    session: Session, evaluations: list[int], stops: list[tuple[int, bool]]
+) -> Iterator[None]:
+    """Evaluate as many batches as given after each iteration. ``stops``: where it has stopped."""
+    for iteration, batches in enumerate(evaluations):
+        session.steps.iteration = iteration
+        session.steps.begin(iteration)
+        yield
+        if session.steps.end(iteration) and session.should_stop(iteration):
+            stops.append((iteration, False))
+            return
+        for batch in range(batches):
+            yield
+            if session.leaves_evaluation(ended=batch == batches - 1):
+                stops.append((iteration, True))
+                return
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_ranks_of_an_adapter_leave_an_evaluation_together(seed: int, monkeypatch) -> None:
+    """Their steps tell the page, and nothing else, once the first ones are over."""
+    draw = random.Random(seed)
+    due = [draw.randrange(4) == 0 for _ in range(40)]
+    pages, stops, ranks = [NullWriter("test") for _ in range(3)], [], []
+    for page in pages:
+        monkeypatch.setattr(writer_module, "current", page)
+        session = session_with()
+        session._answers, session._connected, session._inside = ByLauncher(page), True, True
+        batches = [each and draw.randint(1, 5) for each in due]
+        ranks.append(train_as_an_adapter(session, batches, stops))
+    left, moment = list(ranks), draw.randrange(60, 160)
+    while left:
+        one = draw.choice(left)
+        if next(one, left) is left:
+            left.remove(one)
+        moment -= 1
+        if moment == 0:
+            after = 1 + max(page._words[layout.STOP_ASKED] - 2 for page in pages)
+            for page in pages:
+                page._words[layout.STOP] = layout.stop_word(after, "preempted")
+    assert stops == stops[:1] * (3 if stops else 0)
+
+
 def test_an_evaluation_is_left_and_what_was_done_before_it_is_saved(page: NullWriter) -> None:
     saved: list[int] = []
     with session_with(save=saved.append) as session:
@@ -628,6 +671,7 @@ def test_nothing_is_saved_of_an_evaluation_before_the_first_iteration(caplog) ->
         assert session.stop is not None
     assert (saved, session.stop.iteration, session.exit_code) == ([], -1, 75)
     assert "before the first iteration" in caplog.text
+    assert "has seen no step" not in caplog.text
 
 
 def test_an_evaluation_that_the_program_leaves_counts_like_a_whole_one() -> None:
@@ -645,6 +689,18 @@ def test_an_evaluation_that_the_program_leaves_counts_like_a_whole_one() -> None
         session.leaves_evaluation()  # of an adapter that never says it has ended
         assert not session.should_stop(4)
     assert one.asked[-1] == other.asked[-1]
+
+
+def test_the_next_step_ends_an_evaluation_of_which_nobody_says_that_it_has_ended(
+    steady: Session, page: NullWriter
+) -> None:
+    steady.leaves_evaluation()
+    for iteration in (90, 91):
+        steady.steps.iteration = iteration
+        steady.steps.begin(iteration)
+        assert not (steady.steps.end(iteration) and steady.should_stop(iteration))
+    assert page._words[layout.STOP_ASKED] == 91 + layout.EVALUATION + 2
+    assert steady.steps.end == page.section("step").end, "it has nothing more to do"
 
 
 def test_a_loop_that_only_evaluates_never_asks(caplog) -> None:

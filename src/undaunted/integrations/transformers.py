@@ -9,6 +9,7 @@ trainer.train(resume_from_checkpoint=last_checkpoint(args.output_dir))
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import logging
 import os
@@ -27,6 +28,7 @@ from undaunted.training.session import Session
 
 try:
     from transformers import TrainerCallback
+    from transformers.trainer_callback import ExportableState
 except ImportError:  # said when a callback is made
     TrainerCallback = object
 
@@ -41,7 +43,9 @@ _STATE = "trainer_state.json"
 _NAME = "undaunted"  # of what is noted in it
 _EVALUATE = "evaluate"  # noted where an evaluation was left
 _LOG_SAVE_EVALUATE = "_maybe_log_save_evaluate"
-_TRAINERS = (_LOG_SAVE_EVALUATE, "_evaluate", "_determine_best_metric", "control", "state", "args")
+_EVALUATES = "_evaluate"
+_OPTIONS = ("trial", "ignore_keys_for_eval")  # of it
+_TRAINERS = (_LOG_SAVE_EVALUATE, _EVALUATES, "_determine_best_metric", "control", "state", "args")
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _URL = re.compile(r"\w+:/")  # of a `Path`, too
 _LOG = logging.getLogger("undaunted")
@@ -90,6 +94,7 @@ class UndauntedCallback(TrainerCallback):
         self._evaluating = False
         self._generators: dict[str, Any] | None = None  # as they were before an evaluation
         self._may_leave = False  # the evaluation that is made
+        self._saves_when_left = False  # it is one that is due in training
         self._patches: contextlib.ExitStack | None = None  # of the trainer
 
     # --- what the trainer calls -------------------------------------------------------------------
@@ -107,20 +112,27 @@ class UndauntedCallback(TrainerCallback):
                 "UndauntedCallback saves on all ranks: leave enable_jit_checkpoint out"
             )
         begin_alike(state.global_step, f"step {state.global_step} of {args.output_dir}")
+        control.should_save = control.should_evaluate = False  # may be those of a checkpoint
         noted = state.stateful_callbacks.get(_NAME) or {}
         state.stateful_callbacks[_NAME] = {"world_size": args.world_size}
         self._state = state
         self._session = Session(**self._options)
         self._session.__enter__()
         UndauntedCallback._training = self
-        if (trainer := _trainer_that_calls()) is not None:
+        trainer, options = _trainer_that_calls()
+        if trainer is not None:
             self._patches = contextlib.ExitStack()
-            log_save_evaluate = self._leaving(trainer, getattr(trainer, _LOG_SAVE_EVALUATE))
-            self._patches.enter_context(replaced(trainer, _LOG_SAVE_EVALUATE, log_save_evaluate))
+            for name, method in (
+                (_EVALUATES, self._evaluating_or_leaving(trainer)),
+                (_LOG_SAVE_EVALUATE, self._saving_when_left(trainer)),
+            ):
+                self._patches.enter_context(replaced(trainer, name, method))
             if noted.get(_EVALUATE):
-                self._make_up(
-                    trainer, str(Path(args.output_dir, f"checkpoint-{state.global_step}"))
-                )
+                checkpoint = str(Path(args.output_dir, f"checkpoint-{state.global_step}"))
+                self._make_up(trainer, options, checkpoint)
+                if control.should_training_stop or state.global_step >= state.max_steps:
+                    control.should_training_stop = True  # the trainer looks after a step
+                    self._patches.enter_context(replaced(trainer, "_run_epoch", _no_epoch))
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._open is not None:
@@ -142,7 +154,8 @@ class UndauntedCallback(TrainerCallback):
         self._open = None
         # After the last step the job is done sooner than another one starts.
         if not ends and steps.end(step) and session.should_stop(step):
-            if control.should_evaluate:  # the time that is left is for the save
+            if control.should_evaluate or _evaluates_epoch(args, state):
+                # The time that is left is for the save.
                 state.stateful_callbacks[_NAME][_EVALUATE] = True
             control.should_save = control.should_training_stop = True
             control.should_evaluate = False
@@ -187,21 +200,47 @@ class UndauntedCallback(TrainerCallback):
 
     # --- evaluations ------------------------------------------------------------------------------
 
-    def _leaving(self, trainer: Any, log_save_evaluate: Callable[..., None]) -> Callable[..., None]:
-        """Return what calls this, and saves when the ranks have left the evaluation."""
+    def _evaluating_or_leaving(self, trainer: Any) -> Callable[..., Any]:
+        """Return what evaluates; if the ranks leave that, others have not seen any of it."""
+        evaluate = getattr(trainer, _EVALUATES)
+
+        def evaluate_or_leave(*args: Any, **options: Any) -> Any:
+            if self._generators is None:  # at the start
+                self._generators = _random_state().state_dict()
+            session, lines = self._session, len(trainer.state.log_history)
+            callbacks = [each for each in trainer.callback_handler.callbacks if _has_state(each)]
+            states = [copy.deepcopy(each.state()["attributes"]) for each in callbacks]
+            self._may_leave = True
+            try:
+                return evaluate(*args, **options)
+            except _EvaluationLeft:
+                del trainer.state.log_history[lines:]
+                for callback, state in zip(callbacks, states, strict=True):
+                    vars(callback).update(state)
+                if self._saves_when_left:
+                    raise
+                self._leave()
+                raise SystemExit(75 if session is None else session.exit_code) from None
+            finally:
+                self._may_leave = False
+
+        return evaluate_or_leave
+
+    def _saving_when_left(self, trainer: Any) -> Callable[..., None]:
+        """Return what logs, saves, evaluates, and saves when the ranks have left the evaluation."""
+        log_save_evaluate = getattr(trainer, _LOG_SAVE_EVALUATE)
 
         def log_save_evaluate_or_leave(*args: Any, **options: Any) -> None:
-            self._may_leave = True
+            self._saves_when_left = True
             try:
                 log_save_evaluate(*args, **options)
             except _EvaluationLeft:
-                self._may_leave = False
                 self._save_before_evaluation(trainer)
                 log_save_evaluate(*args, **options)
                 # The trainer loads the best one at the end, and may delete the last one.
                 trainer.state.best_model_checkpoint = None
             finally:
-                self._may_leave = False
+                self._saves_when_left = False
 
         return log_save_evaluate_or_leave
 
@@ -215,21 +254,13 @@ class UndauntedCallback(TrainerCallback):
         control.should_evaluate = False
         self._between_steps(trainer.args, state, control)
 
-    def _make_up(self, trainer: Any, checkpoint: str) -> None:
+    def _make_up(self, trainer: Any, options: dict[str, Any], checkpoint: str) -> None:
         """Make the evaluation that the start before this one has left."""
         trainer.state.stateful_callbacks[_NAME][_EVALUATE] = True  # until it is made
-        self._may_leave = True
-        try:
-            metrics = trainer._evaluate(None, None)  # noqa: SLF001
-            if trainer._determine_best_metric(metrics=metrics, trial=None):  # noqa: SLF001
-                # A trainer notes that as it saves, which the start before this one has done.
-                trainer.state.best_model_checkpoint = checkpoint
-        except _EvaluationLeft:
-            session = self._session
-            self._leave()
-            raise SystemExit(75 if session is None else session.exit_code) from None
-        finally:
-            self._may_leave = False
+        metrics = trainer._evaluate(**options)  # noqa: SLF001
+        if trainer._determine_best_metric(metrics=metrics, trial=None):  # noqa: SLF001
+            # A trainer notes that as it saves, which the start before this one has done.
+            trainer.state.best_model_checkpoint = checkpoint
         del trainer.state.stateful_callbacks[_NAME][_EVALUATE]
 
     # --- sections ---------------------------------------------------------------------------------
@@ -275,18 +306,32 @@ class _EvaluationLeft(BaseException):
     """All ranks have left the evaluation after as many batches."""
 
 
-def _trainer_that_calls() -> Any:
+def _trainer_that_calls() -> tuple[Any, dict[str, Any]]:
     """Return the trainer that has called a callback, which gets everything but that.
 
-    None = it has none of the methods that are used.
+    Also what it gives to its evaluations. None = it has none of the methods that are used.
     """
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
     while frame is not None:
         owner = frame.f_locals.get("self")
         if all(hasattr(owner, name) for name in _TRAINERS):
-            return owner
+            return owner, {name: frame.f_locals.get(name) for name in _OPTIONS}
         frame = frame.f_back
-    return None
+    return None, {}
+
+
+def _evaluates_epoch(args: Any, state: Any) -> bool:
+    """Whether an epoch has ended after which there is an evaluation; it is due a moment later."""
+    ended = float(state.epoch).is_integer()
+    return ended and args.eval_strategy == "epoch" and args.eval_delay <= state.epoch
+
+
+def _has_state(callback: Any) -> bool:
+    return isinstance(callback, ExportableState)
+
+
+def _no_epoch(*_: Any, **__: Any) -> None:
+    """In the place of one: nothing is left to do."""
 
 
 def last_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:

@@ -196,13 +196,13 @@ class PageArea:
             word = words[layout.STOP_ASKED]
             if word != layout.STOPPED_ALONE:
                 word = word % layout.LEFT - 2 if word < 2 * layout.LEFT else -2
-            known = -1 <= word < layout.LATEST or word == layout.STOPPED_ALONE
+            known = -1 <= word < layout.QUESTIONS or word == layout.STOPPED_ALONE
             asked.append(word if known else None)
         return asked
 
     def asks(self, index: int) -> bool:
         """Whether a rank asks whether to stop, now and in the future."""
-        return 0 < self._words[index][layout.STOP_ASKED] < layout.LATEST
+        return 0 < self._words[index][layout.STOP_ASKED] < layout.QUESTIONS
 
     def stop_after(self, iteration: int, why: str) -> None:
         """Have all ranks stop after an iteration; ``why``: one of `layout.STOP_REASONS`."""

@@ -54,7 +54,8 @@ HEAD_BYTES = 30 * WORD_BYTES  # all single words, and IDENTITY
 WANTED = ("preempted", "requested", "deadline", "suspect", "invalid", "straggler")
 # In STOP_ASKED:
 LATEST = 2**48  # no iteration is later
-EVALUATION = 2**24  # an evaluation counts as so many of them: more than it has batches
+EVALUATION = 2**40  # an evaluation counts as so many of them: more than there will be
+QUESTIONS = 2**59  # all that is asked about is less
 LEFT = 2**60  # added: it asks no more
 STOPPED_ALONE = 2**61  # it has stopped and asked nobody
 # Why ranks stop, in STOP.

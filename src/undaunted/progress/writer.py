@@ -266,6 +266,12 @@ class PageWriter:
         return word
 
     @property
+    def asked_last(self) -> int:
+        """The iteration that was asked about last; less than 0 = none."""
+        word: int = self._words[STOP_ASKED]
+        return word % layout.LEFT - 2
+
+    @property
     def stop_word(self) -> int:
         """The word `layout.STOP`."""
         word: int = self._words[layout.STOP]
@@ -401,7 +407,7 @@ class PageWriter:
             kind = StepSection if name == STEP_SECTION else Section
             new = kind(name, self._words, layout.section_slot(index), self._open_now)
             if isinstance(new, StepSection):
-                new.writer, new.steps = self, self.steps
+                new.writer, new.steps, new.offset = self, self.steps, 0
             section = self._sections.setdefault(name, new)
             if section is new:  # else another thread was faster, and a slot stays empty
                 self._name_slot(index, encoded)
@@ -433,9 +439,14 @@ class PageWriter:
 
 
 class StepSection(Section):
-    """The section ``step``, of a writer that has the same `PageWriter.steps`."""
+    """The section ``step``, of a writer that has the same `PageWriter.steps`.
 
-    __slots__ = ("steps", "writer")
+    Attributes:
+        offset: what `end` adds to an iteration when it asks about it.
+    """
+
+    __slots__ = ("offset", "steps", "writer")
+    offset: int
     steps: deque[tuple[int, int, int]]
     writer: PageWriter
 
@@ -471,7 +482,7 @@ class StepSection(Section):
         """What `__exit__` and then `PageWriter.asked` do."""
         self.__exit__(None, None, None)
         words = self._words
-        words[STOP_ASKED] = iteration + 2  # before the other word is looked at
+        words[STOP_ASKED] = iteration + self.offset + 2  # before the other word is looked at
         word: int = words[STOP]
         return word
 

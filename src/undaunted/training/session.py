@@ -262,10 +262,11 @@ class Session:
             ended: instead: there are no more batches.
         """
         if not self._batches:
-            self._before = self._asked
+            self._before = max(self._asked, self._page.asked_last)  # see `_hurry_on`
+            self._asked = self._before + EVALUATION
+            self._count_from(self._offset)  # the next step, or question, ends it
         self._batches += 1
-        batches = EVALUATION if ended else min(self._batches, EVALUATION - 1)
-        self._asked = key = self._before + batches
+        key = self._before + (EVALUATION if ended else min(self._batches, EVALUATION - 1))
         word, iteration = self._ask(key), max(self.steps.iteration, self._before - self._offset)
         stops = bool(word or not self._calm) and self._decide(iteration, key, word)
         if ended:
@@ -276,8 +277,12 @@ class Session:
         """It counts the same on all ranks, however many batches each has."""
         if self._batches:
             self._batches = 0
-            self._asked = self._before + EVALUATION
-            self._offset += EVALUATION
+            self._count_from(self._offset + EVALUATION)
+
+    def _count_from(self, offset: int) -> None:
+        """What is asked about is so much more than an iteration, from now on."""
+        self._offset = offset
+        self.steps.begin, self.steps.end = self.begun, self.ended
 
     def attempts(self) -> Iterator[int]:
         """Go around forward and backward pass, which are run again if a `check` finds a result odd.
@@ -319,7 +324,7 @@ class Session:
         Raises:
             ValueError: it is none.
         """
-        if iteration.__class__ is not int or not self._asked < iteration + self._offset < LATEST:
+        if iteration.__class__ is not int or not self._asked - self._offset < iteration < LATEST:
             iteration = self._new_count(iteration)
         self._asked = key = iteration + self._offset
         word = self._ask(key)
@@ -423,9 +428,9 @@ class Session:
     def _new_count(self, iteration: int) -> int:
         """Iterations are counted anew, with each epoch perhaps; or it is asked twice about one."""
         number = _iteration(iteration, "should_stop")
-        self._end_evaluation()  # nobody may have said that there are no more batches
+        self._end_evaluation()
         if number + self._offset < self._asked:
-            self._offset = self._asked + 1 - number
+            self._count_from(self._asked + 1 - number)
         return number
 
     def _preempted(self) -> None:
@@ -465,6 +470,7 @@ class Session:
         if not self._connected:
             self._connect()
         self._check_inside()
+        self._end_evaluation()  # nobody may have said that there are no more batches
         self._begun += 1
         if self._begun == _LOOK_AT:
             self._say_active()
@@ -486,9 +492,13 @@ class Session:
         return WAIT
 
     def _hurry_on(self) -> None:
-        """Nothing but what the page is told is to be done for each iteration from now on."""
+        """Nothing but what the page is told is to be done for each iteration from now on.
+
+        The page alone knows then what was asked last.
+        """
         section = self.steps.section
         if isinstance(section, StepSection):
+            section.offset = self._offset
             self.steps.begin = section.begin
             if isinstance(self._answers, ByLauncher):
                 self.steps.end = section.end
@@ -546,13 +556,13 @@ class Session:
                 self.save(last)
             heard = self._signals.heard
             self._answers.saved(_SAVED_S, lambda: self._signals.heard > heard)
-        if not self._begun:
+        if not self._begun and stop is None:
             _LOG.warning(
                 "rank %d: the session has seen no step: either nothing was left to do, or the loop "
                 "does not use session.step",
                 _rank(),
             )
-        elif self._save is not None and self._saved is None and _rank() == 0:
+        elif self._begun and self._save is not None and self._saved is None and _rank() == 0:
             _LOG.warning(
                 "session: no checkpoint was saved until iteration %d", self.steps.iteration
             )

@@ -21,6 +21,7 @@ from undaunted.fault_tolerance.agent.judge import Judgement
 from undaunted.fault_tolerance.nodes_config import Nodes
 from undaunted.fault_tolerance.worker.spawner import Spawned
 from undaunted.journal import events as e
+from undaunted.progress.layout import EVALUATION
 from undaunted.progress.snapshot import PageSnapshot, Phase
 from undaunted.progress.timeouts import Expired
 
@@ -44,6 +45,20 @@ def events(tmp_path: Path, kind: str) -> list[dict[str, Any]]:
 def a_round(number: int) -> Any:
     start = msgspec.structs.replace(START, round=number)
     return SimpleNamespace(start=start, port=SimpleNamespace(number=1), rank=lambda local: local)
+
+
+@pytest.mark.parametrize(
+    ("asked", "iteration"),
+    [(-1, -1), (20_000_000, 20_000_000), (2 * EVALUATION + 7, 7)],
+)
+def test_ranks_stop_after_an_iteration_of_the_program(
+    tmp_path: Path, asked: int, iteration: int
+) -> None:
+    it = scribe(tmp_path)
+    it.stop_agreed(job.StopAfter(node="a", round=0, iteration=asked))
+    it.close()
+    (event,) = events(tmp_path, "stop_agreed")
+    assert event["iteration"] == iteration
 
 
 def test_progress_is_written_when_there_is_some(tmp_path: Path) -> None:

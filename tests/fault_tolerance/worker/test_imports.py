@@ -247,6 +247,35 @@ def test_workers_that_end_before_the_import_say_nothing(package: Path) -> None:
     assert template.go_on(), "those of the next round do"
 
 
+def test_a_worker_tells_when_nobody_wants_to_know_it_any_more(package: Path) -> None:
+    (package / "good.py").touch()
+    template = Template("latertest.good")
+    gate, opens = os.pipe()
+    template.later.before_fork(2)
+    if (late := os.fork()) == 0:
+        try:
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+            os.close(opens)
+            template.later.begin_worker(asked=True)
+            os.read(gate, 1)
+            importlib.util.find_spec("latertest.good")
+        finally:
+            os._exit(0)
+    if (other := os.fork()) == 0:
+        try:
+            template.later.begin_worker(asked=True)
+            os.environ["TORCH_LOGS"] = "1"
+            importlib.util.find_spec("latertest.good")
+        finally:
+            os._exit(0)
+    os.waitpid(other, 0)
+    template.later.after_fork()
+    assert not template.go_on(), "one has changed what the import reads"
+    os.close(opens)
+    assert os.waitstatus_to_exitcode(os.waitpid(late, 0)[1]) == 0
+    os.close(gate)
+
+
 def test_a_worker_that_is_not_asked_and_one_that_has_closed_everything(package: Path) -> None:
     (package / "good.py").touch()
     before = list(sys.meta_path)

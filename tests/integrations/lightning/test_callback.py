@@ -310,6 +310,31 @@ def test_a_stop_does_not_wait_for_an_evaluation(tmp_path: Path, at: tuple[int, i
     assert first.whole + second.whole == whole.whole, "what was left is made up"
 
 
+class ToldAtTheEnd(Evaluation):
+    """Is told to stop when the last batch is over, as in the computation of a metric."""
+
+    def on_validation_epoch_end(self, trainer: Any, module: Any) -> None:
+        if (trainer.global_step, 0) == self.at:
+            preempt()
+
+
+def test_what_has_results_does_not_see_those_of_an_evaluation_twice(tmp_path: Path) -> None:
+    whole = Evaluation()
+    undisturbed = fit_evaluated(tmp_path / "undisturbed", whole)
+    first, second = ToldAtTheEnd((8, 0)), Evaluation()
+    with pytest.raises(SystemExit):
+        fit_evaluated(tmp_path / "stopped", first)
+    assert fit_evaluated(tmp_path / "stopped", second) == undisturbed
+    assert first.whole + second.whole == whole.whole
+
+
+def test_nothing_is_saved_at_the_end_of_the_check_before_training(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as stop:
+        fit_evaluated(tmp_path, ToldAtTheEnd((0, 0)))
+    assert stop.value.code == 75
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_stop_does_not_wait_for_the_check_before_training(tmp_path: Path) -> None:
     first = Evaluation((0, 1))
     with pytest.raises(SystemExit) as stop:

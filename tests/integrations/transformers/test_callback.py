@@ -259,6 +259,120 @@ def test_a_stop_does_not_wait_for_an_evaluation(
     assert first.whole + last.whole == whole.whole, "what was left is made up"
 
 
+class Dropping(Model):
+    """Random numbers decide what it comes to; its evaluations have one more output."""
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
+        found = super().forward(torch.nn.functional.dropout(x, training=self.training))
+        return found | {"other": found["logits"].expand(-1, 2)}
+
+
+def trained(folder: Path, stops: Any, *callbacks: Any, metric: Any = None, **options: Any) -> Any:
+    """Train from the newest checkpoint, with evaluations of 8 batches; return what it comes to."""
+    torch.manual_seed(3)
+    given = {"max_steps": 4, "eval_strategy": "steps", "eval_steps": 2, "save_steps": 2}
+    given |= {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 1}
+    given |= {"save_strategy": "steps", "metric_for_best_model": "loss"}
+    made = trainer(folder, *callbacks, stops, UndauntedCallback(), **given | options)
+    made.model = made.model_wrapped = Dropping()
+    made.compute_metrics = metric
+    made.train_dataset = [
+        {"x": torch.arange(4) + float(number), "labels": torch.ones(1)} for number in range(8)
+    ]
+    made.train(resume_from_checkpoint=last_checkpoint(folder), ignore_keys_for_eval=["other"])
+    state = made.state
+    losses = [
+        (line["step"], name, line[name])
+        for line in state.log_history
+        for name in line
+        if name.startswith("eval_") and "_per_second" not in name and "runtime" not in name
+    ]
+    counters = [
+        each.early_stopping_patience_counter
+        for each in made.callback_handler.callbacks
+        if isinstance(each, transformers.EarlyStoppingCallback)
+    ]
+    parameters = [each.tolist() for each in made.model.parameters()]
+    return parameters, losses, state.best_metric, state.global_step, counters
+
+
+class StopsAtStep(StopsInEvaluation):
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step + 1 == self.at[0]:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def outputs(prediction: Any) -> dict[str, float]:
+    return {"outputs": float(isinstance(prediction.predictions, tuple))}
+
+
+PATIENT = {"metric_for_best_model": "outputs", "load_best_model_at_end": True}
+
+
+@pytest.mark.parametrize(
+    ("stops", "options"),
+    [
+        pytest.param(
+            StopsInEvaluation(2, 10),
+            {"several": True, "metric_for_best_model": "a_loss"},
+            id="second set of data",
+        ),
+        pytest.param(
+            *(StopsInEvaluation(2, 3), {"restore_callback_states_from_checkpoint": True}),
+            id="states of callbacks",
+        ),
+        pytest.param(StopsInEvaluation(3, 2), {"max_steps": 3}, id="last step, within an epoch"),
+        pytest.param(
+            *(StopsInEvaluation(4, 2), PATIENT | {"metric": outputs, "max_steps": 8}),
+            id="nothing follows, early",
+        ),
+        pytest.param(
+            *(StopsAtStep(2), {"eval_strategy": "epoch", "save_strategy": "epoch"}),
+            id="end of an epoch",
+        ),
+        pytest.param(
+            StopsInEvaluation(1, 2),
+            {"eval_steps": 1, "per_device_train_batch_size": 2}
+            | {"accelerator_config": {"use_seedable_sampler": False}},
+            id="order by random numbers",
+        ),
+    ],
+)
+def test_what_is_left_and_made_up_comes_to_the_same(
+    tmp_path: Path, stops: StopsInEvaluation, options: dict[str, Any]
+) -> None:
+    early = [transformers.EarlyStoppingCallback(1)] if "metric" in options else []
+    undisturbed = trained(tmp_path / "undisturbed", StopsInEvaluation(), *early, **options)
+    early = [transformers.EarlyStoppingCallback(1) for _ in early]
+    with pytest.raises(SystemExit) as end:
+        trained(tmp_path / "stopped", stops, *early, **options)
+    assert end.value.code == 75
+    early = [transformers.EarlyStoppingCallback(1) for _ in early]
+    assert trained(tmp_path / "stopped", StopsInEvaluation(), *early, **options) == undisturbed
+
+
+def test_callbacks_do_not_keep_what_they_saw_of_an_evaluation_that_is_left(tmp_path: Path) -> None:
+    def told(prediction: Any) -> dict[str, float]:
+        os.kill(os.getpid(), signal.SIGTERM)  # when the last batch is over
+        return outputs(prediction)
+
+    early = transformers.EarlyStoppingCallback(3)
+    with pytest.raises(SystemExit):
+        trained(tmp_path, StopsInEvaluation(), early, metric=told, **PATIENT)
+    assert early.early_stopping_patience_counter == 0
+    state = transformers.TrainerState.load_from_json(
+        f"{last_checkpoint(tmp_path)}/trainer_state.json"
+    )
+    assert not any("eval_loss" in line for line in state.log_history)
+
+
+def test_the_evaluation_at_the_start_is_left_too(tmp_path: Path) -> None:
+    stops = StopsInEvaluation(0, 3)
+    with pytest.raises(SystemExit) as end:
+        trained(tmp_path, stops, eval_on_start=True)
+    assert (end.value.code, stops.batches, last_checkpoint(tmp_path)) == (75, [0] * 3, None)
+
+
 def test_an_evaluation_that_is_due_after_the_step_of_a_stop_is_made_up(tmp_path: Path) -> None:
     stops, last = StopsInEvaluation(), StopsInEvaluation()
     options = {"eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 1}

@@ -11,6 +11,7 @@ import contextlib
 import gc
 import importlib
 import os
+import socket
 import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -20,7 +21,6 @@ from undaunted.base.descriptors import identity, is_still, move_high
 from undaunted.base.process import thread_count
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Iterator, Mapping, Sequence
     from types import ModuleType
 
@@ -148,7 +148,7 @@ class Later:
         self._modules = [name for name in self._modules if _is_worth_it(name)]
         self._close_pipe()
         if self._modules:
-            self._pipe = [*os.pipe()]
+            self._pipe = [end.detach() for end in socket.socketpair()]
             self._asked = asked
 
     def after_fork(self) -> None:
@@ -240,8 +240,9 @@ class _Teller:
 
     def _tell(self) -> None:
         if is_still(self._fd, self._known):  # programs may close it
-            os.write(self._fd, _AS_HERE if _settings() == self._before else _OTHERWISE)
-            os.close(self._fd)
+            word = _AS_HERE if _settings() == self._before else _OTHERWISE
+            with socket.socket(fileno=self._fd) as sock:  # nobody may want to know it any more
+                sock.send(word, socket.MSG_NOSIGNAL)
 
 
 def _settings() -> dict[str, str]:

@@ -152,15 +152,24 @@ class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[
             return
         heartbeat()
         if self.session.leaves_evaluation():
-            self._trains = not trainer.sanity_checking
-            trainer.sanity_checking = True
+            self._leave_evaluation(trainer)
             raise StopIteration
+
+    def on_validation_epoch_end(self, trainer: Any, *_: Any) -> None:
+        """There are no more batches, here perhaps; nothing has the results yet."""
+        session = self.session
+        if session is not None and not session.stop and session.leaves_evaluation(ended=True):
+            self._leave_evaluation(trainer)
+
+    def _leave_evaluation(self, trainer: Any) -> None:
+        self._trains = not trainer.sanity_checking
+        trainer.sanity_checking = True
 
     def on_validation_end(self, trainer: Any, *_: Any) -> None:
         """It is over, or the ranks have left it: the next start makes it up."""
         self._close()
         session = self.session
-        if session is None or not (session.stop or session.leaves_evaluation(ended=True)):
+        if session is None or not session.stop:
             return
         if self._trains:
             trainer.validating = True
