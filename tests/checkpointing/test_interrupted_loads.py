@@ -47,6 +47,7 @@ class SlowFiles:
         self._read = direct.FILES.read
         self._lock = threading.Lock()
         self._begun = threading.Event()
+        self._opened = threading.Event()  # by the main thread: an interrupted open() loses its file
         self._interrupted = threading.Semaphore(0)
 
     def raised(self, *_: object) -> None:
@@ -63,12 +64,14 @@ class SlowFiles:
 
     def read(self, *arguments: object) -> int:
         if threading.current_thread() is threading.main_thread():
+            self._opened.set()
             if any(thread.name == "undaunted-read" for thread in threading.enumerate()):
                 assert self._begun.wait(DEADLINE_S)
             return self._read(*arguments)
         with self._lock:
             self.reading += 1
         self._begun.set()
+        self._opened.wait(TOO_EARLY_S)
         for _ in range(2):
             with self._lock:
                 self._interrupt()
