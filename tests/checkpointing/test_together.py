@@ -200,7 +200,8 @@ def test_a_part_of_a_tensor_is_not_saved_or_loaded_for_the_whole(of_two: Outcome
         assert save.startswith("StateError: model.weight is not whole")
         assert "8 of 16" in save
         if not load.startswith("torch saves no part"):
-            assert load.startswith("DamagedCheckpointError: model.weight is not whole")
+            assert load.startswith("DamagedCheckpointError: ")
+            assert "model.weight is not whole" in load
 
 
 def test_shards_of_a_class_of_their_own_come_back_as_such(of_two: Outcomes, folder: Path) -> None:
