@@ -563,6 +563,20 @@ def test_no_signals(names) -> None:
         Session(stop_signals=names)
 
 
+def run_in_turns(
+    ranks: list[Iterator[None]], draw: random.Random, moment: int, agree: Callable[[], None]
+) -> None:
+    """Run ranks to their end, any of them next; after so many turns they ``agree`` to stop."""
+    left = list(ranks)
+    while left:
+        one = draw.choice(left)
+        if next(one, left) is left:
+            left.remove(one)
+        moment -= 1
+        if moment == 0:
+            agree()
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_ranks_leave_an_evaluation_together(seed: int) -> None:
     """Steps and evaluations, with as many batches as a rank happens to have; one moment to stop."""
@@ -590,16 +604,13 @@ def test_ranks_leave_an_evaluation_together(seed: int) -> None:
 
     peers = [Peers() for _ in range(4)]
     ranks = [train(rank, session_with(each)) for rank, each in enumerate(peers)]
-    left, moment = list(ranks), draw.randrange(60)
-    while left:
-        one = draw.choice(left)
-        if next(one, left) is left:
-            left.remove(one)
-        moment -= 1
-        if moment == 0:
-            last = 1 + max((each.asked[-1] for each in peers if each.asked), default=-1)
-            for each in peers:
-                each.word, each.said = WAIT, last
+
+    def agree() -> None:
+        last = 1 + max((each.asked[-1] for each in peers if each.asked), default=-1)
+        for each in peers:
+            each.word, each.said = WAIT, last
+
+    run_in_turns(ranks, draw, draw.randrange(60), agree)
     assert len({*places.values()}) == 1
 
 
@@ -633,16 +644,13 @@ def test_ranks_of_an_adapter_leave_an_evaluation_together(seed: int, monkeypatch
         session._answers, session._connected, session._inside = ByLauncher(page), True, True
         batches = [each and draw.randint(1, 5) for each in due]
         ranks.append(train_as_an_adapter(session, batches, stops))
-    left, moment = list(ranks), draw.randrange(60, 160)
-    while left:
-        one = draw.choice(left)
-        if next(one, left) is left:
-            left.remove(one)
-        moment -= 1
-        if moment == 0:
-            after = 1 + max(page._words[layout.STOP_ASKED] - 2 for page in pages)
-            for page in pages:
-                page._words[layout.STOP] = layout.stop_word(after, "preempted")
+
+    def agree() -> None:
+        after = 1 + max(page._words[layout.STOP_ASKED] - 2 for page in pages)
+        for page in pages:
+            page._words[layout.STOP] = layout.stop_word(after, "preempted")
+
+    run_in_turns(ranks, draw, draw.randrange(60, 160), agree)
     assert stops == stops[:1] * (3 if stops else 0)
 
 
