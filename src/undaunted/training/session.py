@@ -248,8 +248,7 @@ class Session:
                     api.heartbeat()
                     if self.leaves_evaluation():
                         return
-                if self.leaves_evaluation(ended=True):
-                    return
+                self.leaves_evaluation(ended=True)
             finally:
                 self._end_evaluation()
 
