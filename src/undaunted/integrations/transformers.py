@@ -208,7 +208,8 @@ class UndauntedCallback(TrainerCallback):
             if self._generators is None:  # at the start
                 self._generators = _random_state().state_dict()
             session, lines = self._session, len(trainer.state.log_history)
-            callbacks = [each for each in trainer.callback_handler.callbacks if _has_state(each)]
+            among = trainer.callback_handler.callbacks
+            callbacks = [each for each in among if isinstance(each, ExportableState)]
             states = [copy.deepcopy(each.state()["attributes"]) for each in callbacks]
             self._may_leave = True
             try:
@@ -324,10 +325,6 @@ def _evaluates_epoch(args: Any, state: Any) -> bool:
     """Whether an epoch has ended after which there is an evaluation; it is due a moment later."""
     ended = float(state.epoch).is_integer()
     return ended and args.eval_strategy == "epoch" and args.eval_delay <= state.epoch
-
-
-def _has_state(callback: Any) -> bool:
-    return isinstance(callback, ExportableState)
 
 
 def _no_epoch(*_: Any, **__: Any) -> None:

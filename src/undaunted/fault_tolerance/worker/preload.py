@@ -81,8 +81,11 @@ def preload_names(tree: ast.Module) -> list[str]:
     For ``from a import b`` both ``a`` and ``a.b`` are named, since ``b`` may be a module. What
     comes after torch, and after a statement that names one of `SETTINGS`, is left out.
     """
+    statements = list(_top_level(tree.body))
+    while statements and not any(map(_is_harmless, _imported(statements[-1]))):
+        statements.pop()  # what comes after the last of these imports need not be looked at
     names: dict[str, None] = {}
-    for statement in _top_level(tree.body):
+    for statement in statements:
         if any(name.partition(".")[0] == "torch" for name in names) and _names_setting(statement):
             break
         names |= dict.fromkeys(filter(_is_harmless, _imported(statement)))
