@@ -279,7 +279,7 @@ class Session:
             self._count_from(self._offset + EVALUATION)
 
     def _count_from(self, offset: int) -> None:
-        """What is asked about is so much more than an iteration, from now on."""
+        """Add this number to each iteration that is asked about from now on."""
         self._offset = offset
         self.steps.begin, self.steps.end = self.begun, self.ended
 

@@ -146,7 +146,7 @@ class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[
     def on_validation_batch_end(self, trainer: Any, *_: Any) -> None:
         """A part of it is over. All ranks may leave it: `StopIteration` ends Lightning's loop.
 
-        What has the results then takes them for those of a sanity check, which do not count.
+        Callbacks and loggers take the results for those of a sanity check then, and ignore them.
         """
         if self.session is None:
             return
