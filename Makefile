@@ -10,7 +10,7 @@ stamp := $(VENV)/.undaunted-setup
 pytest := $(bin)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system demo test test-unit test-e2e test-docs test-integrations test-gpu test-jobs lint format types generated docs bench clean
+.PHONY: help setup system demo test test-unit test-e2e test-docs test-slurm test-integrations test-gpu test-jobs lint format types generated docs bench clean
 
 help: ## show this list
 	@echo "usage: make TARGET"
@@ -38,7 +38,10 @@ test-unit: setup system ## fast tests, no training processes
 
 test-e2e: setup system ## tests that start launchers and training processes
 	@# they mostly wait, so that more than there are cores get on with each other
-	$(pytest) -n 3 -m "e2e and not docs and not integration" $(PYTEST_ARGS)
+	$(pytest) -n 3 -m "e2e and not slurm and not docs and not integration" $(PYTEST_ARGS)
+
+test-slurm: setup system ## jobs on a Slurm cluster of its own, which needs root; test-e2e has a sample
+	$(pytest) -n 3 tests/slurm $(PYTEST_ARGS)
 
 test-integrations: setup system ## adapters of frameworks, with the real packages: INTEGRATIONS="lightning"
 	@for name in $(INTEGRATIONS); do \

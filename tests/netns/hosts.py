@@ -67,10 +67,13 @@ class Namespace:
         """Run ``tc``."""
         self._run("tc", *args)
 
+    @property
+    def is_open(self) -> bool:
+        return self._holder.stdin is not None and not self._holder.stdin.closed
+
     def close(self) -> None:
         """End it at once, with all that runs on it if it is a whole machine."""
-        assert self._holder.stdin is not None
-        if not self._holder.stdin.closed:
+        if self.is_open:
             self._holder.communicate(timeout=DEADLINE_S)
 
     def _run(self, *command: str, given: str = "") -> None:
@@ -135,6 +138,14 @@ class Hosts:
     def pids(self) -> list[int]:
         """Of the processes that hold the namespaces."""
         return [each.pid for each in (self._switch, *self._hosts.values())]
+
+    def pid(self, name: str) -> int:
+        """Of the process that holds a host."""
+        return self._hosts[name].pid
+
+    def is_on(self, name: str) -> bool:
+        """Whether a host has power."""
+        return self._hosts[name].is_open
 
     def address(self, name: str) -> str:
         return f"{NET}.{self.names.index(name) + 1}"

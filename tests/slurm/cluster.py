@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.e2e.launcher import wait_until_gone
 from tests.netns import hosts
 from tests.netns.hosts import Hosts, child_of
 from undaunted.base.inotify import Inotify
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples" / "deploy" / "slurm"
 DEADLINE_S = 90.0
+STEPS_END_S = 20.0
 NODES = ("n1", "n2", "n3")
 LOGIN = "login"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "salloc")
@@ -69,7 +71,7 @@ KillWait=30
 SlurmdTimeout=5
 SlurmctldTimeout=10
 """
-NODE = "NodeName={} NodeAddr={} CPUs=4 RealMemory=1000"
+NODE = "NodeName={} NodeAddr={} CPUs={} RealMemory=1000"
 # Jobs of "urgent" take the nodes of jobs of "requeue" and "cancel" away.
 PARTITIONS = """\
 PartitionName=debug Nodes=ALL Default=YES PreemptMode=OFF PriorityTier=5
@@ -85,8 +87,8 @@ class Cluster:
     Args:
         directory: for its files; short, as it holds a socket.
         shared: directories that are to be seen on all of its machines, even if they are in /tmp.
-        site: settings that are not as in `SETTINGS`: of slurm.conf, of all partitions (GraceTime)
-            and of cgroup.conf (Constrain...).
+        site: settings that are not as in `SETTINGS`: of slurm.conf, of all nodes (CPUs), of all
+            partitions (GraceTime) and of cgroup.conf (Constrain...).
     """
 
     def __init__(
@@ -102,9 +104,17 @@ class Cluster:
             "HOME": str(directory),
         }
         (directory / "hosts").touch()  # what stands there is mounted first
-        self.hosts = Hosts([*NODES, LOGIN], boot(directory, shared))
+        site = dict(site or {})
+        self._cgroup: Path | None = None
+        limits = [name for name in site if name.startswith("Constrain")]
+        lines = [f"{name}={site.pop(name)}\n" for name in limits]
+        if limits and (ours := memory_cgroup()):
+            self._cgroup = ours / directory.name
+            lines.append(f"CgroupMountpoint={directory / 'cgroup'}\n")
+        (directory / "cgroup.conf").write_text("".join(lines))
+        self.hosts = Hosts([*NODES, LOGIN], boot(directory, shared, self._cgroup))
         try:
-            self._start(dict(site or {}))
+            self._start(site)
         except BaseException:
             self.close()
             raise
@@ -130,16 +140,11 @@ class Cluster:
         self.run("srun", "--nodes", len(NODES), "true")  # waits until the nodes are there
 
     def _configure(self, site: dict[str, object]) -> None:
-        here, grace = self.directory, site.pop("GraceTime", 0)
-        cgroup = [name for name in site if name.startswith("Constrain")]
-        lines = [f"{name}={site.pop(name)}\n" for name in cgroup]
-        (here / "cgroup.conf").write_text("".join(lines))
+        here, grace, cpus = self.directory, site.pop("GraceTime", 0), site.pop("CPUs", 4)
         text = SETTINGS.format(dir=here, login=LOGIN, address=self.hosts.address(LOGIN))
         settings: dict[str, object] = dict(line.split("=", 1) for line in text.splitlines())
-        # Cgroups, which all clusters of this machine share, are named by the job.
-        settings["FirstJobId"] = self.hosts.pids[0] * 8
         config = [f"{name}={value}\n" for name, value in (settings | site).items()]
-        config += [NODE.format(node, self.hosts.address(node)) + "\n" for node in NODES]
+        config += [NODE.format(node, self.hosts.address(node), cpus) + "\n" for node in NODES]
         config.append(PARTITIONS.format(grace=grace))
         (here / "slurm.conf").write_text("".join(config))
 
@@ -227,17 +232,50 @@ class Cluster:
 
     def run(self, *command: object, cwd: Path | None = None, on: str = LOGIN, **env: str) -> str:
         """Run a command on a host; return what it prints."""
-        done = subprocess.run(
+        entered = subprocess.Popen(
             self._on(on, command, cwd),
             env={**self._environment, **env},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=DEADLINE_S,
         )
-        assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}\n{self.log()}"
-        return done.stdout
+        try:
+            text, _ = entered.communicate(timeout=DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            kill(entered)
+            raise
+        finally:
+            entered.stdout.close()
+        assert entered.returncode == 0, f"{command}: {entered.returncode}\n{text}\n{self.log()}"
+        return text
+
+    def processes(self, host: str) -> dict[int, str]:
+        """What runs on a host but its own processes: command lines by their numbers here."""
+        namespace = Path(f"/proc/{self.hosts.pid(host)}/ns/pid").readlink()
+        found = {}
+        for proc in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if (proc / "ns/pid").readlink() == namespace:
+                    words = (proc / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                    found[int(proc.name)] = words
+        own = ("sh -c ip ", "cat ", "slurmd ", "slurmctld ", "munged ")
+        return {pid: line for pid, line in found.items() if line and not line.startswith(own)}
+
+    def left_on_nodes(self) -> list[str]:
+        """What jobs that have ended have left on the nodes: processes, shared memory, files."""
+        left = []
+        for node in NODES:
+            if not self.hosts.is_on(node):
+                continue
+            pids = self.processes(node)
+            left += [f"{node}: {pids[pid]}" for pid in wait_until_gone([*pids], STEPS_END_S)]
+            root = Path(f"/proc/{self.hosts.pid(node)}/root")
+            files = [*(root / "dev/shm").iterdir(), *(root / "tmp").glob("*undaunted*")]
+            # A launcher that was killed leaves its files of errors to the next one.
+            theirs = [path for path in files if not path.name.startswith("undaunted-errors-")]
+            left += [f"{node}: {path.relative_to(root)}" for path in theirs]
+        return left
 
     def log(self) -> str:
         """The last lines of the controller."""
@@ -253,10 +291,13 @@ class Cluster:
         self.hosts.close()
         for daemon in self._daemons:
             daemon.wait(DEADLINE_S)
+        if self._cgroup is not None:
+            for folder, _, _ in os.walk(self._cgroup, topdown=False):
+                Path(folder).rmdir()
 
 
-def boot(directory: Path, shared: Sequence[Path]) -> str:
-    """What each machine does first: names of the others, /dev/shm and /tmp of its own."""
+def boot(directory: Path, shared: Sequence[Path], cgroup: Path | None) -> str:
+    """What each machine does first: names of the others, /dev/shm, /tmp, cgroups of its own."""
     seen = [path for path in (directory, ROOT, Path(sys.prefix), *shared) if path.parts[1] == "tmp"]
     words = [f"mount --bind {shlex.quote(str(directory / 'hosts'))} /etc/hosts"]
     words += ["mount -t tmpfs -o mode=1777 tmpfs /dev/shm", "mount -t tmpfs tmpfs /mnt"]
@@ -267,7 +308,16 @@ def boot(directory: Path, shared: Sequence[Path]) -> str:
     for i, path in enumerate(seen):
         there = shlex.quote(str(path))
         words += [f"mkdir -p {there}", f"mount --move /mnt/{i} {there}"]
-    return " && ".join([*words, "umount /mnt"])
+    words.append("umount /mnt")
+    if cgroup is not None:
+        # Slurm makes its cgroups below slurm_NODE, and wants to see some files of the root.
+        own, there = shlex.quote(str(cgroup)), shlex.quote(str(directory / "cgroup"))
+        words += [f"mkdir -p {there} {own}/$0", f"mount -t tmpfs tmpfs {there}"]
+        words += [f"mkdir -p {there}/memory/slurm_$0", f"cd {there}/memory"]
+        words.append("touch tasks cgroup.procs memory.memsw.limit_in_bytes")
+        words += [f"mount --bind {own}/$0/{name} {name}" for name in ("tasks", "cgroup.procs")]
+        words.append(f"mount --bind {own}/$0 slurm_$0")
+    return " && ".join(words)
 
 
 def kill(entered: subprocess.Popen[bytes]) -> None:
@@ -345,3 +395,13 @@ def why_not() -> str:
         if shutil.which(program) is None:
             return f"{program} is not installed; scripts/system-packages.sh installs Slurm"
     return hosts.why_not()
+
+
+def memory_cgroup() -> Path | None:
+    """The cgroup of this process that limits memory, None = there is none that Slurm can use."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, kinds, path = line.split(":", 2)
+        ours = Path(f"/sys/fs/cgroup/memory{path}")
+        if kinds == "memory" and os.access(ours / "memory.limit_in_bytes", os.W_OK):
+            return ours
+    return None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.slurm.cluster import EXAMPLES, Cluster, Job, why_not
+from tests.slurm.programs import RANK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,8 +27,16 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]
         running = Cluster(Path(directory), [tmp_path], getattr(request, "param", None))
         try:
             yield running
+            assert not running.left_on_nodes()
         finally:
             running.close()
+
+
+@pytest.fixture
+def script(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """The directory of ``train.py``: the program `RANK`, or the parameter of this name."""
+    (tmp_path / "train.py").write_text(textwrap.dedent(getattr(request, "param", RANK)))
+    return tmp_path
 
 
 @pytest.fixture

@@ -2,45 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
 import subprocess
 import textwrap
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.e2e.launcher import wait_until_gone
+from tests.slurm.programs import launchers, outcomes, running
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.slurm.cluster import Cluster, Job
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
-
-# Goes on until there is a file named finish.
-RANK = """
-    import os, pathlib, signal, sys, threading
-    import undaunted
-    e, told = os.environ, []
-    signal.signal(signal.SIGTERM, lambda *_: told.append(1))
-    about = "rank {RANK}/{WORLD_SIZE} round {TORCHELASTIC_RESTART_COUNT} node {GROUP_RANK} "
-    about += "task {SLURM_PROCID} again " + e.get("SLURM_RESTART_COUNT", "0")
-    os.write(1, (about.format(**e) + "\\n").encode())  # in one piece
-    step = 0
-    while not pathlib.Path("finish").exists():
-        undaunted.step(step)
-        step += 1
-        if pathlib.Path("crash-" + e["RANK"]).exists() and e["TORCHELASTIC_RESTART_COUNT"] == "0":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if told:
-            sys.exit("saved")
-        threading.Event().wait(0.02)
-"""
 
 # In its first start rank 0 asks for a stop, because of the last rank if ranks can be the reason.
 ASKS = """
@@ -66,52 +46,13 @@ ASKS = """
 
 
 @pytest.fixture
-def script(tmp_path: Path) -> Path:
-    (tmp_path / "train.py").write_text(textwrap.dedent(RANK))
-    return tmp_path
-
-
-@pytest.fixture
 def asks(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(textwrap.dedent(ASKS))
-
-
-def running(job: Job, ranks: int, number: int = 0, again: int = 0) -> None:
-    """Wait until all ranks of a round run."""
-    for rank in range(ranks):
-        job.wait_for(rf"^rank {rank}/{ranks} round {number} .* again {again}$")
 
 
 def ranks(job: Job, start: str) -> set[str]:
     """Which ranks have been on which nodes in the ``first`` start, or when it began ``again``."""
     return set(re.findall(rf"^rank (\d on \w+) {start}$", job.text, re.MULTILINE))
-
-
-def launchers(node: str, directory: Path) -> list[int]:
-    """The launcher's processes on a node, for a job in this directory."""
-    found = []
-    for proc in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (proc / "cmdline").read_bytes().split(b"\0")
-            here = (proc / "cwd").readlink() == directory
-            environment = (proc / "environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if command[0].endswith(b"srun"):  # which has the launcher's words as well
-            continue
-        if here and b"run" in command and f"SLURMD_NODENAME={node}".encode() in environment:
-            found.append(int(proc.name))
-    return found
-
-
-def outcomes(job: Job) -> dict[str, str]:
-    """How each node says that the job has ended."""
-    found = {}
-    for path in job.cwd.glob(f"undaunted-runs/slurm-{job.id}/journal-*.jsonl"):
-        events = [json.loads(line) for line in path.read_text().splitlines()]
-        ends = [event["outcome"] for event in events if event["event"] == "job_ended"]
-        found[path.stem.removeprefix("journal-")] = ends[-1] if ends else ""
-    return found
 
 
 def test_a_crash_is_survived_and_ranks_follow_the_tasks(
