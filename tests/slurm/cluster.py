@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.e2e.launcher import wait_until_gone
-from tests.netns import hosts
 from tests.netns.hosts import Hosts, child_of
+from tests.netns.hosts import why_not as why_no_hosts
 from undaunted.base.inotify import Inotify
 from undaunted.base.process import wait_readable
 
@@ -333,7 +333,7 @@ class Job:
         self, cluster: Cluster, cwd: Path, command: Sequence[object], env: dict[str, str]
     ) -> None:
         self.cluster, self.cwd = cluster, cwd
-        self.output = cwd / "job.out"
+        self.output = cwd / f"job-{len(list(cwd.glob('job-*.out')))}.out"
         self.output.touch()
         options = ("--parsable", "--output", self.output)
         self.id = cluster.run("sbatch", *options, *command, cwd=cwd, **env).strip()
@@ -379,8 +379,9 @@ class Job:
     def close(self) -> None:
         """Cancel the job if it is still there."""
         if not self._ended:
-            self.cluster.run("scancel", "--signal=KILL", "--full", self.id)
-            self.cluster.run("scancel", self.id)
+            with contextlib.suppress(AssertionError):  # it has just ended
+                self.cluster.run("scancel", "--signal=KILL", "--full", self.id)
+                self.cluster.run("scancel", self.id)
             self._wait()
         self._tail.terminate()
         self._tail.wait(DEADLINE_S)
@@ -394,7 +395,7 @@ def why_not() -> str:
     for program in PROGRAMS:
         if shutil.which(program) is None:
             return f"{program} is not installed; scripts/system-packages.sh installs Slurm"
-    return hosts.why_not()
+    return why_no_hosts()
 
 
 def memory_cgroup() -> Path | None:

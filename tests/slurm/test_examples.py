@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tests.slurm.cluster import Cluster, Job
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+slurm = pytest.mark.slurm
 
 # In its first start rank 0 asks for a stop, because of the last rank if ranks can be the reason.
 ASKS = """
@@ -101,7 +102,14 @@ def test_a_job_that_is_cancelled_may_save(
     assert outcomes(job) == {"n1": "preempted", "n2": "preempted"}
 
 
-@pytest.mark.parametrize("only", ["--signal=TERM", "--batch --signal=TERM", "--batch --signal=INT"])
+@pytest.mark.parametrize(
+    "only",
+    [
+        "--signal=TERM",
+        pytest.param("--batch --signal=TERM", marks=slurm),
+        pytest.param("--batch --signal=INT", marks=slurm),
+    ],
+)
 def test_a_job_that_was_preempted_goes_back_to_the_queue(
     submit: Callable[..., Job], cluster: Cluster, script: Path, only: str
 ) -> None:
@@ -119,7 +127,9 @@ def test_a_job_that_was_preempted_goes_back_to_the_queue(
     ("reason", "line"),
     [
         ("SUSPECT", "[undaunted] suspect (exit code 16): rank 1 (node n2) "),
-        ("STRAGGLER", "[undaunted] straggler (exit code 18): rank 1 (node n2) "),
+        pytest.param(
+            "STRAGGLER", "[undaunted] straggler (exit code 18): rank 1 (node n2) ", marks=slurm
+        ),
     ],
 )
 def test_a_job_goes_on_without_the_node_that_is_to_blame(
@@ -132,6 +142,7 @@ def test_a_job_goes_on_without_the_node_that_is_to_blame(
     assert ranks(job, "again") == {"0 on n1", "1 on n3"}
 
 
+@slurm
 def test_nodes_that_were_left_out_before_stay_so(submit: Callable[..., Job], asks: None) -> None:
     options = ("--nodes=1", "--exclude=n1")
     job = submit("train.sbatch", "train.py", options=options, REASON="SUSPECT", RANKS_PER_NODE="1")
@@ -140,6 +151,7 @@ def test_nodes_that_were_left_out_before_stay_so(submit: Callable[..., Job], ask
     assert job.shown()["ExcNodeList"] == "n1,n2"
 
 
+@slurm
 def test_a_job_ends_where_there_are_not_enough_other_nodes(
     submit: Callable[..., Job], asks: None
 ) -> None:
@@ -151,6 +163,7 @@ def test_a_job_ends_where_there_are_not_enough_other_nodes(
     assert job.shown()["JobState"] == "FAILED"
 
 
+@slurm
 def test_a_job_that_wants_to_start_again_goes_back_to_the_queue(
     submit: Callable[..., Job], asks: None
 ) -> None:
@@ -160,6 +173,7 @@ def test_a_job_that_wants_to_start_again_goes_back_to_the_queue(
     assert len(ranks(job, "again")) == 2
 
 
+@slurm
 def test_a_job_with_a_result_that_is_not_to_be_used_ends(
     submit: Callable[..., Job], asks: None
 ) -> None:
@@ -171,6 +185,7 @@ def test_a_job_with_a_result_that_is_not_to_be_used_ends(
     assert state["Comment"].startswith("invalid (exit code 17): rank 0 (node n1) ")
 
 
+@slurm
 def test_one_launcher_on_a_node_whatever_the_script_asks_for(
     submit: Callable[..., Job], script: Path
 ) -> None:

@@ -139,6 +139,7 @@ def test_a_job_is_suspended_and_resumed(
 
 
 @slurm
+@pytest.mark.torch
 @pytest.mark.parametrize("script", [TRAINS], ids=["ddp-and-loader-workers"], indirect=True)
 def test_a_job_of_ddp_loses_a_node(
     submit: Callable[..., Job], cluster: Cluster, script: Path
@@ -149,3 +150,18 @@ def test_a_job_of_ddp_loses_a_node(
     working(job, 4, 1)
     (script / "finish").touch()
     assert job.end() == 0, job.text
+
+
+@slurm
+def test_the_controller_of_slurm_is_away_for_a_while(
+    submit: Callable[..., Job], cluster: Cluster, script: Path
+) -> None:
+    job = submit("train.sbatch", "train.py")
+    running(job, 4)
+    cluster.kill_slurmctld(job.id)
+    (script / "crash-3").touch()
+    running(job, 4, 1)
+    cluster.start_slurmctld()
+    (script / "finish").touch()
+    assert job.end() == 0, job.text
+    assert outcomes(job) == {"n1": "finished", "n2": "finished"}

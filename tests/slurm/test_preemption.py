@@ -16,10 +16,13 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
-slurm = pytest.mark.slurm
+slurm, torch = pytest.mark.slurm, pytest.mark.torch
 both = pytest.mark.parametrize(
     "script",
-    [pytest.param(SAVES, id="ranks"), pytest.param(TRAINS, id="ddp-and-loader-workers")],
+    [
+        pytest.param(SAVES, id="ranks"),
+        pytest.param(TRAINS, id="ddp-and-loader-workers", marks=torch),
+    ],
     indirect=True,
 )
 
@@ -101,6 +104,7 @@ def test_a_job_is_cancelled(submit: Callable[..., Job], cluster: Cluster, script
 
 
 @slurm
+@torch
 @pytest.mark.parametrize("script", [TRAINS], ids=["ddp-and-loader-workers"], indirect=True)
 def test_a_job_of_ddp_goes_back_to_the_queue(
     submit: Callable[..., Job], cluster: Cluster, script: Path

@@ -139,14 +139,16 @@ EATS = """
 """
 
 
+@pytest.mark.skipif(
+    memory_cgroup() is None,
+    reason="this machine has no cgroup of version 1 for memory that may be changed",
+)
 @pytest.mark.parametrize("cluster", [LIMITS], ids=["cgroup"], indirect=True)
 @pytest.mark.parametrize("script", [EATS], ids=["eats"], indirect=True)
 def test_a_rank_that_runs_out_of_memory_costs_a_round_only(
     submit: Callable[..., Job], script: Path
 ) -> None:
     """For srun the step has failed, whatever comes of it."""
-    if memory_cgroup() is None:
-        pytest.skip("this machine has no cgroup of version 1 for memory that may be changed")
     job = submit("train.sbatch", "train.py", options=("--nodes=1", "--mem=400"))
     assert job.end() == 0, job.text
     assert "rank 1/2 round 1" in job.text
