@@ -246,6 +246,9 @@ def test_each_node_is_a_task_of_an_array(
     assert job.end() == 0, job.text
     with coordinator.stderr:
         assert coordinator.wait(60) == 0, coordinator.stderr.read().decode()
+    late = submit("array.sbatch", "train.py", options=("--array=0-0",), **given)
+    assert late.end() == 0, late.text
+    assert "round 0" not in late.text
 
 
 def test_a_task_of_a_sweep_goes_back_to_the_queue_alone(

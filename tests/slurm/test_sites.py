@@ -72,6 +72,17 @@ def test_a_user_ends_jobs_that_have_lost_a_task(
     assert job.end() == 0, job.text
 
 
+ENDS = {"WaitTime": 30, "KillOnBadExit": 1, "KillWait": 20}
+
+
+@pytest.mark.parametrize("cluster", [ENDS], ids=["ends"], indirect=True)
+def test_the_doctor_looks_at_what_a_site_has_set(cluster: Cluster) -> None:
+    told = cluster.run("srun", "--nodes=1", "undaunted", "doctor")
+    assert "KillOnBadExit is 1" in told
+    assert "WaitTime is 30" in told
+    assert "KillWait is 20" in told
+
+
 MEMORY = {"SelectTypeParameters": "CR_Core_Memory", "DefMemPerCPU": 100}
 
 
