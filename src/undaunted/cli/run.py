@@ -6,6 +6,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from undaunted.base import values
 from undaunted.base.cgroups import cpu_quota, usable_cpus
 from undaunted.base.ids import file_name, new_run_id, node_name
@@ -32,11 +34,13 @@ from undaunted.cli.settings import (
     with_file,
 )
 from undaunted.fault_tolerance.run_config import (
+    SCRIPT_VARIABLE,
     TO_BOTH,
     TO_CONSOLE,
     TO_FILE,
     RunConfig,
     RunSettings,
+    Script,
 )
 
 if TYPE_CHECKING:
@@ -74,6 +78,10 @@ def _run(parsed: RunParsed) -> int:
     from undaunted.fault_tolerance.front import run
 
     code = run(config)
+    if config.script is not None:
+        from undaunted.cli.script_lost import end_for_script
+
+        end_for_script(config, config.script)
     return code if config.exit_codes == "all" else _SIMPLE.get(code, code)
 
 
@@ -146,11 +154,15 @@ def build_config(
     run_id = name_of_run(parsed, environ, alone=others is None)
     place = directory_of_run(run_id, others)
     run_dir, dir_notice = make_run_dir(options.run_dir, place, cwd)
-    log_dir = run_dir / "logs"
+    log_dir = run_dir / ("logs" if others is None else f"logs-{file_name(node)}")
     if any([*stdout, *stderr]) or applog_prefix or options.logs_specs:
         log_dir = make_log_dir(options.log_dir, place, run_dir, cwd)
     if logs_for_service:
         applog_prefix = str(log_dir / "ranks.log")
+    script = _script(environ) if others is not None else None
+    launcher_log = options.ft_nvrx_logfile or launcher_messages(message_directory(environ, cwd))
+    if script is not None and not launcher_log:
+        launcher_log = str(run_dir / f"launcher-{file_name(node)}.log")
     as_given = {name: getattr(options, name) for name in RunSettings.__struct_fields__}
     if others is not None and others.endpoints and not options.rdzv_endpoint:
         as_given["master_port"] = 0  # that of --master-port is where the nodes meet
@@ -185,7 +197,8 @@ def build_config(
         metrics=metrics_config,
         liveness_port=_liveness_port(environ),
         health_checks=_with_own_places(health_checks(parsed, cwd), run_dir, log_dir),
-        launcher_log=options.ft_nvrx_logfile or launcher_messages(message_directory(environ, cwd)),
+        launcher_log=launcher_log,
+        script=script,
     )
     variables = (_old_variable(parsed), RUN.unknown_variables(environ))
     ignored = (_unknown_keys(parsed, others), *_absent_ranks(parsed, nproc))
@@ -199,6 +212,15 @@ def build_config(
         dir_notice,
     )
     return config, "\n".join(filter(None, notices))
+
+
+def _script(environ: Mapping[str, str]) -> Script | None:
+    """Return the script that `undaunted srun` runs in, where it has started this launcher."""
+    text = environ.get(SCRIPT_VARIABLE, "")
+    try:
+        return msgspec.json.decode(text, type=Script) if text else None
+    except msgspec.DecodeError:
+        return None
 
 
 def _slips_in_slurm(environ: Mapping[str, str], others: Nodes | None, nproc: int) -> Iterator[str]:

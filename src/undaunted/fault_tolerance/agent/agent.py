@@ -47,7 +47,8 @@ from undaunted.fault_tolerance.agent.tasks import Tasks, Turns, end_on_failed_ca
 from undaunted.fault_tolerance.agent.throttling import Throttling
 from undaunted.fault_tolerance.output.destinations import in_words
 from undaunted.fault_tolerance.output.job_logs import JobLogs
-from undaunted.fault_tolerance.output.messages import Messages
+from undaunted.fault_tolerance.output.lines import TEXT
+from undaunted.fault_tolerance.output.messages import Messages, append_to
 from undaunted.fault_tolerance.simulated_faults import injected
 from undaunted.journal.writer import JournalWriter
 
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.agent.attribution import Attribution
     from undaunted.fault_tolerance.agent.begun import Begun
     from undaunted.fault_tolerance.agent.metrics import Metrics
-    from undaunted.fault_tolerance.run_config import RunConfig
+    from undaunted.fault_tolerance.run_config import RunConfig, Script
 
 _CLOSE_JOURNAL_S = 2.0
 # For processes that a killed one left behind in the last moment; longer only for the unkillable.
@@ -413,6 +414,9 @@ class Agent:
 
     def _begin_round(self, start: job.Start) -> None:
         self._timers.cancel()
+        script = self._config.script
+        if script is not None and script.node not in self._orders.members:
+            self._keep_output(script, start)
         try:
             self._round = self._rounds.begin(
                 start, self._inprocess.open(), self._ranks.recordings.open()
@@ -427,6 +431,20 @@ class Agent:
         self._scribe.round_started(self._round)
         self._ranks.begin_round(self._round)
         self._post(m.StartRound(start.round, start.slots))
+
+    def _keep_output(self, script: Script, start: job.Start) -> None:
+        """Whoever shows what is printed here may be lost with its node."""
+        if not self._rounds.keep_output():
+            return
+        text = (
+            f"node {script.node}, which runs the batch script, has no part in round {start.round}; "
+            "in case it is lost, what is printed and said from now on is also in "
+            f"{self._config.log_dir} and {self._config.launcher_log}, of each node"
+        )
+        self._say(text)
+        if start.group_rank == 0:
+            about = (script.output, self._config.node, TEXT.line(text))
+            self._last_steps.start(asyncio.to_thread(append_to, *about))
 
     def _cannot_begin(self, start: job.Start, error: OSError) -> None:
         """Report to the policy that the round has failed; `Node` takes no part in it."""
