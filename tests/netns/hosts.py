@@ -1,5 +1,7 @@
 """Hosts of a test: network namespaces behind a switch, whose cables can be pulled out.
 
+Whole machines have processes and mounts of their own as well, and can lose their power.
+
 Nothing has a name outside of this process: each namespace is held by a process that ends when its
 standard input does, and so are the bridges, in a namespace of their own. So a test that was killed
 leaves nothing, and two runs of the tests never meet.
@@ -12,6 +14,7 @@ import functools
 import os
 import shutil
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,28 +25,39 @@ DEADLINE_S = 20.0
 
 
 class Namespace:
-    """A network namespace, and a host name, for as long as this object is open."""
+    """A network namespace, and a host name, for as long as this object is open.
 
-    def __init__(self, name: str) -> None:
+    Args:
+        name: of the host.
+        boot: what the shell of a whole machine, which has processes and mounts of its own, does
+            first; none = the host shares these with this machine.
+    """
+
+    def __init__(self, name: str, boot: str | None = None) -> None:
         self.name = name
-        script = 'ip link set lo up && hostname "$0" && echo ready && exec cat'
+        self._kinds, how = ["--net", "--uts"], []
+        script = 'ip link set lo up && hostname "$0"'
+        if boot is None:
+            script += " && echo ready && exec cat"
+        else:
+            self._kinds += ["--pid", "--mount"]
+            how = ["--fork", "--kill-child", "--mount-proc"]
+            # Its first process is the parent of orphans: a shell takes note of their ends.
+            script += f" && {boot} && echo ready && cat; exit"
         self._holder = subprocess.Popen(
-            ["unshare", "--net", "--uts", "sh", "-c", script, name],
+            ["unshare", *self._kinds, *how, "sh", "-c", script, name],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
         assert self._holder.stdout is not None
-        assert self._holder.stdout.readline() == "ready\n", f"no network namespace for {name}"
-
-    @property
-    def pid(self) -> int:
-        return self._holder.pid
+        assert self._holder.stdout.readline() == "ready\n", f"there is no host {name}"
+        self.pid = self._holder.pid if boot is None else child_of(self._holder.pid)
 
     @property
     def enter(self) -> tuple[str, ...]:
         """What to put in front of a command that shall run here."""
-        return ("nsenter", "--target", str(self.pid), "--net", "--uts", "--")
+        return ("nsenter", "--target", str(self.pid), *self._kinds, "--")
 
     def ip(self, *lines: str) -> None:
         """Run commands of ``ip``."""
@@ -54,7 +68,10 @@ class Namespace:
         self._run("tc", *args)
 
     def close(self) -> None:
-        self._holder.communicate(timeout=DEADLINE_S)
+        """End it at once, with all that runs on it if it is a whole machine."""
+        assert self._holder.stdin is not None
+        if not self._holder.stdin.closed:
+            self._holder.communicate(timeout=DEADLINE_S)
 
     def _run(self, *command: str, given: str = "") -> None:
         done = subprocess.run(
@@ -73,10 +90,13 @@ class Hosts:
 
     Args:
         names: of the hosts.
+        boot: makes them whole machines, see `Namespace`.
     """
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], boot: str | None = None) -> None:
         self.names = list(names)
+        self._boot = boot
+        self._hosts: dict[str, Namespace] = {}
         self._open = contextlib.ExitStack()
         try:
             self._build()
@@ -85,21 +105,31 @@ class Hosts:
             raise
 
     def _build(self) -> None:
-        self._switch = self._namespace("switch")
-        self._hosts = {name: self._namespace(name) for name in self.names}
+        self._switch = Namespace("switch")
+        self._open.callback(self._switch.close)
         # The second bridge is what one half of them is plugged into while the net is divided.
-        lines = [f"link add {b} type bridge\nlink set {b} up" for b in ("one", "two")]
-        for name, host in self._hosts.items():
-            lines.append(f"link add to-{name} type veth peer name eth0 netns {host.pid}")
-            lines.append(f"link set to-{name} master one up")
-        self._switch.ip(*lines)
-        for name, host in self._hosts.items():
-            host.ip(f"address add {self.address(name)}/24 dev eth0", "link set eth0 up")
+        self._switch.ip(*(f"link add {b} type bridge\nlink set {b} up" for b in ("one", "two")))
+        for name in self.names:
+            self.power_on(name)
 
-    def _namespace(self, name: str) -> Namespace:
-        namespace = Namespace(name)
-        self._open.callback(namespace.close)
-        return namespace
+    def power_on(self, name: str) -> None:
+        """Start a host; it has the same address and name as ever."""
+        self._hosts[name] = host = Namespace(name, self._boot)
+        self._open.callback(host.close)
+        number = self.names.index(name) + 1
+        own = f"eth0 address 02:00:00:00:00:{number:02x}"
+        self._switch.ip(
+            f"link add to-{name} type veth peer name {own} netns {host.pid}",
+            f"link set to-{name} master one up",
+        )
+        host.ip(f"address add {self.address(name)}/24 dev eth0", "link set eth0 up")
+
+    def power_off(self, name: str) -> None:
+        """Take a whole machine its power: all that runs on it is gone, and nobody is told."""
+        self.unplug(name)
+        self._hosts[name].close()
+        with contextlib.suppress(AssertionError):  # the kernel removes it as well, but later
+            self._switch.ip(f"link delete to-{name}")
 
     @property
     def pids(self) -> list[int]:
@@ -140,6 +170,12 @@ class Hosts:
 
 # 4 kB/s: as late as with a delay, where the kernel has no netem.
 NARROW = ("tbf", "rate", "32kbit", "burst", "2kb", "latency", "2s")
+
+
+def child_of(pid: int) -> int:
+    """The only child of a process."""
+    (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(child)
 
 
 @functools.cache

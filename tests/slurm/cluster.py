@@ -1,7 +1,8 @@
-"""A Slurm cluster of its own for a test: all of its daemons, on this machine, with free ports.
+"""A Slurm cluster of its own for a test: three nodes and a host where users log in.
 
-Nothing of it is outside of one directory, and nothing of the machine's own Slurm is used. The names
-of its nodes mean this machine, which /etc/hosts says in a mount namespace of each slurmd.
+Each of them is a whole machine of `tests.netns.hosts`: processes, mounts, a network and a name of
+its own. They share all files but /tmp and /dev/shm, as the nodes of a site do. Nothing of the
+cluster is outside of one directory, and nothing of the machine's own Slurm is used.
 """
 
 from __future__ import annotations
@@ -12,34 +13,33 @@ import os
 import re
 import secrets
 import select
+import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.e2e.launcher import wait_until_gone
-from tests.ports import free_ports
+from tests.netns import hosts
+from tests.netns.hosts import Hosts, child_of
 from undaunted.base.inotify import Inotify
 from undaunted.base.process import wait_readable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "deploy" / "slurm"
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples" / "deploy" / "slurm"
 DEADLINE_S = 90.0
-STEPS_END_S = 10.0
 NODES = ("n1", "n2", "n3")
-PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "salloc", "unshare")
+LOGIN = "login"
+PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "salloc")
 
-CONFIG = """\
+SETTINGS = """\
 ClusterName=undaunted
-FirstJobId={port}
-SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={port}
+SlurmctldHost={login}({address})
 SlurmctldPidFile={dir}/slurmctld.pid
 SlurmctldLogFile={dir}/slurmctld.log
 StateSaveLocation={dir}/state
@@ -54,7 +54,6 @@ AuthInfo=socket={dir}/munge.sock,cred_expire=5
 MpiDefault=none
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
-TaskProlog={dir}/prolog
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 SelectType=select/cons_tres
@@ -62,21 +61,22 @@ SelectTypeParameters=CR_Core
 SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=0,sched_interval=2,sched_min_interval=0,bf_interval=2
 SlurmdParameters=config_overrides
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 ReturnToService=2
 JobRequeue=1
 KillWait=30
 SlurmdTimeout=5
 SlurmctldTimeout=10
-{nodes}
-PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
-NODE = "NodeName={} NodeHostname={} NodeAddr=127.0.0.1 Port={} CPUs=4 RealMemory=1000"
-# All nodes are this machine, so that each of them would be the host of the coordinator.
-PROLOG = """\
-#!/bin/sh
-[ "$SLURM_NODEID" = 0 ] || echo export PET_RDZV_CONF=is_host=0
+NODE = "NodeName={} NodeAddr={} CPUs=4 RealMemory=1000"
+# Jobs of "urgent" take the nodes of jobs of "requeue" and "cancel" away.
+PARTITIONS = """\
+PartitionName=debug Nodes=ALL Default=YES PreemptMode=OFF PriorityTier=5
+PartitionName=requeue Nodes=ALL PreemptMode=REQUEUE GraceTime={grace} PriorityTier=1
+PartitionName=cancel Nodes=ALL PreemptMode=CANCEL GraceTime={grace} PriorityTier=1
+PartitionName=urgent Nodes=ALL PreemptMode=OFF PriorityTier=9
 """
-NAMED = 'mount --bind "$0" /etc/hosts && exec "$@"'
 
 
 class Cluster:
@@ -84,34 +84,36 @@ class Cluster:
 
     Args:
         directory: for its files; short, as it holds a socket.
+        shared: directories that are to be seen on all of its machines, even if they are in /tmp.
+        site: settings that are not as in `SETTINGS`: of slurm.conf, of all partitions (GraceTime)
+            and of cgroup.conf (Constrain...).
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(
+        self, directory: Path, shared: Sequence[Path] = (), site: Mapping[str, object] | None = None
+    ) -> None:
         self.directory = directory
+        self._daemons: list[subprocess.Popen[bytes]] = []
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
-        self._open = contextlib.ExitStack()
         self._environment = {
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "SLURM_CONF": str(directory / "slurm.conf"),
             "HOME": str(directory),
         }
+        (directory / "hosts").touch()  # what stands there is mounted first
+        self.hosts = Hosts([*NODES, LOGIN], boot(directory, shared))
         try:
-            self._start()
+            self._start(dict(site or {}))
         except BaseException:
             self.close()
             raise
 
-    def _start(self) -> None:
-        here = self.directory
-        names = Path("/etc/hosts").read_text() + f"\n127.0.0.1 {' '.join(NODES)}\n"
-        (here / "hosts").write_text(names)
-        host, port = socket.gethostname(), free_ports(1 + len(NODES))
-        nodes = "\n".join(NODE.format(node, host, port + i) for i, node in enumerate(NODES, 1))
-        config = CONFIG.format(dir=here, host=host, port=port, nodes=nodes)
-        (here / "slurm.conf").write_text(config)
-        (here / "prolog").write_text(PROLOG)
-        (here / "prolog").chmod(0o700)
+    def _start(self, site: dict[str, object]) -> None:
+        here, hosts = self.directory, self.hosts
+        names = "".join(f"{hosts.address(name)} {name}\n" for name in hosts.names)
+        (here / "hosts").write_text("127.0.0.1 localhost\n::1 localhost\n" + names)
+        self._configure(site)
         for name in ("state", *(f"spool-{node}" for node in NODES)):
             (here / name).mkdir()
         (here / "munge.key").write_bytes(secrets.token_bytes(128))
@@ -122,30 +124,46 @@ class Cluster:
         ]
         # It goes into the background, and is ready then.
         self.run("munged", "--socket", here / "munge.sock", *files, "--force")
-        self._open.callback(end, int((here / "munge.pid").read_text()))
         self._controller = self.start("slurmctld", "-D", "-c")
         for node in NODES:
-            enter = ("unshare", "--mount", "sh", "-c", NAMED, here / "hosts")
-            self._nodes[node] = self.start(*enter, "slurmd", "-D", "-N", node)
-        self._open.callback(self._end_steps)
+            self._nodes[node] = self._start_on(node, "slurmd", "-D", "-N", node)
         self.run("srun", "--nodes", len(NODES), "true")  # waits until the nodes are there
 
-    def _end_steps(self) -> None:
-        """Nobody else ends what a step has left: without daemons it looks for them for long."""
-        pids = []
-        for proc in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                ours = f"SLURM_CONF={self.directory}/".encode() in (proc / "environ").read_bytes()
-                if ours and (proc / "cmdline").read_bytes().startswith(b"slurmstepd"):
-                    pids.append(int(proc.name))
-        for pid in wait_until_gone(pids, STEPS_END_S):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+    def _configure(self, site: dict[str, object]) -> None:
+        here, grace = self.directory, site.pop("GraceTime", 0)
+        cgroup = [name for name in site if name.startswith("Constrain")]
+        lines = [f"{name}={site.pop(name)}\n" for name in cgroup]
+        (here / "cgroup.conf").write_text("".join(lines))
+        text = SETTINGS.format(dir=here, login=LOGIN, address=self.hosts.address(LOGIN))
+        settings: dict[str, object] = dict(line.split("=", 1) for line in text.splitlines())
+        # Cgroups, which all clusters of this machine share, are named by the job.
+        settings["FirstJobId"] = self.hosts.pids[0] * 8
+        config = [f"{name}={value}\n" for name, value in (settings | site).items()]
+        config += [NODE.format(node, self.hosts.address(node)) + "\n" for node in NODES]
+        config.append(PARTITIONS.format(grace=grace))
+        (here / "slurm.conf").write_text("".join(config))
+
+    def power_off(self, node: str) -> None:
+        """Take a node its power: all that runs there is gone, and nobody is told."""
+        self.hosts.power_off(node)
+        self._nodes[node].wait(DEADLINE_S)
+
+    def power_on(self, node: str) -> None:
+        """Start a node again; Slurm takes it back when its daemon has said that it is there."""
+        self.hosts.power_on(node)
+        self._nodes[node] = self._start_on(node, "slurmd", "-D", "-N", node)
+
+    def cut(self, *nodes: str) -> None:
+        """Pull out the cables of nodes."""
+        self.hosts.unplug(*nodes)
+
+    def mend(self, *nodes: str) -> None:
+        """Undo `cut`."""
+        self.hosts.plug_in(*nodes)
 
     def kill_slurmd(self, node: str) -> None:
         """Kill the daemon of a node; what it has started lives on."""
-        self._nodes[node].kill()
-        self._nodes[node].wait(DEADLINE_S)
+        kill(self._nodes[node])
 
     def kill_slurmctld(self, job: str) -> None:
         """Kill the controller when it has saved what it knows; jobs run on.
@@ -163,44 +181,55 @@ class Cluster:
                 watch.drain()
         finally:
             watch.close()
-        self._controller.kill()
-        self._controller.wait(DEADLINE_S)
+        kill(self._controller)
 
     def start_slurmctld(self) -> None:
         """Start the controller again, with what it has saved; it answers after a while."""
         self._controller = self.start("slurmctld", "-D")
 
-    @property
-    def environment(self) -> dict[str, str]:
-        """What programs need to find this cluster."""
-        return self._environment
+    def programs(self) -> dict[str, str]:
+        """The environment of a program on this machine that calls Slurm's: on the login host."""
+        folder = self.directory / "bin"
+        folder.mkdir()
+        enter = shlex.join(self.hosts.enter(LOGIN))
+        for name in ("sacct", "scontrol", "squeue"):
+            (folder / name).write_text(f'#!/bin/sh\nexec {enter} {shutil.which(name)} "$@"\n')
+            (folder / name).chmod(0o700)
+        path = f"{folder}{os.pathsep}{self._environment['PATH']}"
+        return {**self._environment, "PATH": path}
 
     def start(
         self, *command: object, cwd: Path | None = None, stderr: int = subprocess.DEVNULL
     ) -> subprocess.Popen[bytes]:
-        """Start a command that ends with the cluster at the latest."""
+        """Start a command on the login host that ends with the cluster at the latest."""
+        return self._start_on(LOGIN, *command, cwd=cwd, stderr=stderr)
+
+    def _start_on(
+        self,
+        host: str,
+        *command: object,
+        cwd: Path | None = None,
+        stderr: int = subprocess.DEVNULL,
+    ) -> subprocess.Popen[bytes]:
         daemon = subprocess.Popen(
-            [str(word) for word in command],
+            self._on(host, command, cwd),
             env=self._environment,
-            cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=stderr,
         )
-
-        def end() -> None:
-            daemon.kill()  # told in order, the controller looks for lost nodes first
-            daemon.wait(DEADLINE_S)
-
-        self._open.callback(end)
+        self._daemons.append(daemon)
         return daemon
 
-    def run(self, *command: object, cwd: Path | None = None, **env: str) -> str:
-        """Run a command of Slurm; return what it prints."""
+    def _on(self, host: str, command: Sequence[object], cwd: Path | None) -> list[str]:
+        there = ("env", f"--chdir={cwd or self.directory}")
+        return [*self.hosts.enter(host), *there, *(str(word) for word in command)]
+
+    def run(self, *command: object, cwd: Path | None = None, on: str = LOGIN, **env: str) -> str:
+        """Run a command on a host; return what it prints."""
         done = subprocess.run(
-            [str(word) for word in command],
+            self._on(on, command, cwd),
             env={**self._environment, **env},
-            cwd=cwd or self.directory,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -221,7 +250,30 @@ class Cluster:
         return Job(self, cwd, command, env)
 
     def close(self) -> None:
-        self._open.close()
+        self.hosts.close()
+        for daemon in self._daemons:
+            daemon.wait(DEADLINE_S)
+
+
+def boot(directory: Path, shared: Sequence[Path]) -> str:
+    """What each machine does first: names of the others, /dev/shm and /tmp of its own."""
+    seen = [path for path in (directory, ROOT, Path(sys.prefix), *shared) if path.parts[1] == "tmp"]
+    words = [f"mount --bind {shlex.quote(str(directory / 'hosts'))} /etc/hosts"]
+    words += ["mount -t tmpfs -o mode=1777 tmpfs /dev/shm", "mount -t tmpfs tmpfs /mnt"]
+    # What is to be seen in /tmp is kept in another place meanwhile.
+    for i, path in enumerate(seen):
+        words += [f"mkdir /mnt/{i}", f"mount --bind {shlex.quote(str(path))} /mnt/{i}"]
+    words.append("mount -t tmpfs -o mode=1777 tmpfs /tmp")
+    for i, path in enumerate(seen):
+        there = shlex.quote(str(path))
+        words += [f"mkdir -p {there}", f"mount --move /mnt/{i} {there}"]
+    return " && ".join([*words, "umount /mnt"])
+
+
+def kill(entered: subprocess.Popen[bytes]) -> None:
+    """Kill what was started on a host."""
+    os.kill(child_of(entered.pid), signal.SIGKILL)
+    entered.wait(DEADLINE_S)
 
 
 class Job:
@@ -286,24 +338,10 @@ class Job:
         self._tail.stdout.close()
 
 
-def end(pid: int) -> None:
-    """End a process and wait until it has ended."""
-    os.kill(pid, signal.SIGTERM)
-    left = wait_until_gone([pid], DEADLINE_S)
-    assert not left, f"process {left} has not ended"
-
-
 @functools.cache
 def why_not() -> str:
     """Why there can be no cluster here, "" = there can."""
-    if os.geteuid() != 0:
-        return "a Slurm cluster of one's own needs root"
     for program in PROGRAMS:
         if shutil.which(program) is None:
             return f"{program} is not installed; scripts/system-packages.sh installs Slurm"
-    tried = subprocess.run(
-        ["unshare", "--mount", "mount", "--bind", "/etc/hosts", "/etc/hosts"],
-        capture_output=True,
-        check=False,
-    )
-    return "" if tried.returncode == 0 else "mount namespaces are not permitted here"
+    return hosts.why_not()

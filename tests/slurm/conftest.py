@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.ports import free_ports
 from tests.slurm.cluster import EXAMPLES, Cluster, Job, why_not
 
 if TYPE_CHECKING:
@@ -17,12 +16,13 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def cluster() -> Iterator[Cluster]:
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
+    """A cluster; a parameter of this name has the settings of the site."""
     if reason := why_not():
         pytest.skip(reason)
     # Not pytest's directory: its path is too long for a socket.
     with tempfile.TemporaryDirectory(prefix="slurm-") as directory:
-        running = Cluster(Path(directory))
+        running = Cluster(Path(directory), [tmp_path], getattr(request, "param", None))
         try:
             yield running
         finally:
@@ -36,7 +36,7 @@ def submit(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Job]]:
 
         def submit(*command: str, options: tuple[str, ...] = (), **env: str) -> Job:
             example, *args = command
-            given = {"PORT": str(free_ports(2)), "RANKS_PER_NODE": "2", "OMP_NUM_THREADS": "1"}
+            given = {"RANKS_PER_NODE": "2", "OMP_NUM_THREADS": "1"}
             job = cluster.submit(tmp_path, *options, EXAMPLES / example, *args, **given | env)
             opened.callback(job.close)
             return job

@@ -68,7 +68,7 @@ def test_jobs_of_all_kinds_are_told_once(
     never = jobs.submit("", "--begin=now+1hour")
     del jobs.states[never]
     assert len(jobs.states) == 20
-    program = Program(cluster.environment, service, tmp_path / "state")
+    program = Program(cluster.programs(), service, tmp_path / "state")
     try:
         service.wait_for([*plain, again, moved, lost, cancelled], "track_only")
         cluster.run("scancel", cancelled, never)
