@@ -75,10 +75,6 @@ class _InPlace:
             # One after another: the first of many ends it, the others find it ended.
             nodes = sorted(one.node for one in now if one.node != self._script.node)
             await asyncio.sleep(min(_APART_S * nodes.index(self._config.node), _LONGEST_S))
-            shown = await self._queue.shown()
-            again = shown.get("Restarts", "0") != str(self._here.restarts)
-            if shown.get("JobState") != "RUNNING" or again:
-                return
             await self._end(earlier, now)
         except SlurmError as error:
             self._say(f"the job of Slurm could not be ended: {error}; scancel {self._here.name}")
@@ -86,13 +82,21 @@ class _InPlace:
     async def _end(self, earlier: list[Launch], now: list[Launch]) -> None:
         summary = _summary(now)
         line = in_words(summary)
+        await self._queue.comment(line)
+        if not await self._is_there():
+            return
         logs = f"output without it: {self._config.log_dir}, {self._config.launcher_log}"
         self._say(f"{line}; node {self._script.node}, which ran the batch script, is lost; {logs}")
-        await self._queue.comment(line)
         decided = after(summary, _summary(earlier), self._here.restarts, self._script.requeues)
-        if not await self._queue.put_back(decided):
+        if not await self._queue.put_back(decided) and await self._is_there():
             self._say(f"Slurm is asked to end job {self._here.name}, as its script cannot")
             await self._queue.ask("scancel", self._here.name)
+
+    async def _is_there(self) -> bool:
+        """Whether the job runs for Slurm, in this start."""
+        shown = await self._queue.shown()
+        same = shown.get("Restarts", "0") == str(self._here.restarts)
+        return shown.get("JobState") == "RUNNING" and same
 
     async def _script_answers(self) -> bool:
         """Whether the script's host is there: the launchers' port is open, or refused."""
