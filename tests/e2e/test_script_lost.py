@@ -23,10 +23,9 @@ pytestmark = pytest.mark.e2e
 SCONTROL = """\
     case "$*" in
     "--oneliner show job 17")
-        echo "JobId=17 JobState=${STATE:-RUNNING} Restarts=${RESTARTS:-0} BatchFlag=1" ;;
-    "--oneliner show node "*)
-        echo "$*" >>"$SAID/looked"
-        echo "NodeName=gone State=${NODE_STATE:-DOWN*} ThreadsPerCore=1" ;;
+        [ -z "${SLOW:-}" ] || { echo asked >"$SAID/slow"; exec sleep 300; }
+        about="JobId=17 JobState=${STATE:-RUNNING} Restarts=${RESTARTS:-0} BatchFlag=1"
+        echo "$about NodeList=${LEFT:-a,b}" ;;
     *) echo "scontrol $*" >>"$SAID/asked" ;;
     esac
 """
@@ -63,8 +62,10 @@ class Slurm:
             "SLURM_JOB_NODELIST": "gone,a,b",
         }
 
-    def script(self, node: str = "gone.invalid", requeues: int = 3) -> dict[str, str]:
-        about = {"node": node, "requeues": requeues, "output": str(self.output)}
+    def script(
+        self, node: str = "gone.invalid", requeues: int = 3, job: str = "17"
+    ) -> dict[str, str]:
+        about = {"job": job, "node": node, "requeues": requeues, "output": str(self.output)}
         return {"UNDAUNTED_SCRIPT": json.dumps(about)}
 
     @property
@@ -98,7 +99,7 @@ def start(tmp_path: Path, slurm: Slurm) -> Iterator[Callable[..., tuple[Launcher
 def test_a_finished_job_is_ended(start: Callable[..., tuple[Launcher, ...]], slurm: Slurm) -> None:
     codes = [one.finish() for one in start()]
     assert codes == [0, 0]
-    assert set(slurm.asked) == {"scancel 17"}
+    assert set(slurm.asked) == {"scancel --state=RUNNING 17"}
     said = slurm.output.read_text()
     assert "what the script has printed" in said
     assert "finished (exit code 0)" in said
@@ -108,7 +109,7 @@ def test_a_job_that_failed_is_ended(
     start: Callable[..., tuple[Launcher, ...]], slurm: Slurm
 ) -> None:
     assert [one.finish() for one in start(CODE="5")] == [1, 1]
-    assert set(slurm.asked) == {"scancel 17"}
+    assert set(slurm.asked) == {"scancel --state=RUNNING 17"}
     assert "failed (exit code 1)" in slurm.output.read_text()
 
 
@@ -133,7 +134,7 @@ def test_a_job_that_was_put_back_often_enough_is_ended(
     for one in launchers:
         one.process.send_signal(signal.SIGTERM)
     assert [one.finish() for one in launchers] == [75, 75]
-    assert set(slurm.asked) == {"scancel 17"}
+    assert set(slurm.asked) == {"scancel --state=RUNNING 17"}
 
 
 @pytest.mark.parametrize(
@@ -149,7 +150,44 @@ def test_a_job_that_somebody_has_ended_is_left_alone(
 def test_a_script_whose_host_answers_ends_the_job_itself(
     start: Callable[..., tuple[Launcher, ...]], slurm: Slurm
 ) -> None:
+    launchers = start(**slurm.script(node="localhost"), LEFT="localhost,a,b")
+    assert [one.finish() for one in launchers] == [0, 0]
+    assert slurm.asked == []
+
+
+def test_a_host_that_is_back_does_not_bring_its_script_back(
+    start: Callable[..., tuple[Launcher, ...]], slurm: Slurm
+) -> None:
+    """It refuses connections, but Slurm does not count it as one of the job's."""
     assert [one.finish() for one in start(**slurm.script(node="localhost"))] == [0, 0]
+    assert set(slurm.asked) == {"scancel --state=RUNNING 17"}
+
+
+def test_the_script_of_another_job_is_none_of_this_one(
+    start: Callable[..., tuple[Launcher, ...]], slurm: Slurm, tmp_path: Path
+) -> None:
+    assert [one.finish() for one in start(**slurm.script(job="16"))] == [0, 0]
+    assert slurm.asked == []
+    assert not list((tmp_path / "run").glob("logs-*"))
+
+
+def test_ranks_do_not_hear_of_the_script(
+    start: Callable[..., tuple[Launcher, ...]], tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("import os; assert 'UNDAUNTED_SCRIPT' not in os.environ")
+    assert [one.finish() for one in start()] == [0, 0]
+
+
+def test_a_signal_ends_the_wait_for_slurm(
+    start: Callable[..., tuple[Launcher, ...]], slurm: Slurm
+) -> None:
+    os.mkfifo(slurm.said / "slow")
+    launchers = start(SLOW="1")
+    for _ in launchers:
+        assert (slurm.said / "slow").read_text() == "asked\n"
+    for one in launchers:
+        one.process.send_signal(signal.SIGTERM)
+    assert [one.finish() for one in launchers] == [0, 0]
     assert slurm.asked == []
 
 

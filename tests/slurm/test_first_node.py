@@ -51,12 +51,15 @@ def start(submit: Callable[..., Job], tmp_path: Path) -> Callable[..., Job]:
     return start
 
 
+@pytest.mark.parametrize("is_back", [False, True])
 def test_it_goes_on_and_leaves_the_queue(
-    start: Callable[..., Job], cluster: Cluster, tmp_path: Path
+    start: Callable[..., Job], cluster: Cluster, tmp_path: Path, is_back: bool
 ) -> None:
     job = start("2", "--elastic", of=3)
     cluster.power_off("n1")
     job.wait_for("node n1, which runs the batch script, has no part in round 1")
+    if is_back:
+        cluster.power_on("n1")
     (tmp_path / "finish").touch()
     job.end()
     assert job.shown()["JobState"] == "CANCELLED"

@@ -77,12 +77,14 @@ def _run(parsed: RunParsed) -> int:
         config.lines.show(line)
     from undaunted.fault_tolerance.front import run
 
-    code = run(config)
-    if config.script is not None:
-        from undaunted.cli.script_lost import end_for_script
-
-        end_for_script(config, config.script)
+    code = run(config, _end_for_script)
     return code if config.exit_codes == "all" else _SIMPLE.get(code, code)
+
+
+def _end_for_script(config: RunConfig) -> None:
+    from undaunted.cli.script_lost import end_for_script
+
+    end_for_script(config)
 
 
 def _have_token(others: Nodes) -> None:
@@ -155,14 +157,12 @@ def build_config(
     place = directory_of_run(run_id, others)
     run_dir, dir_notice = make_run_dir(options.run_dir, place, cwd)
     log_dir = run_dir / ("logs" if others is None else f"logs-{file_name(node)}")
-    if any([*stdout, *stderr]) or applog_prefix or options.logs_specs:
+    script = _script(environ) if others is not None else None
+    kept = script is not None and options.log_dir is not None
+    if any([*stdout, *stderr]) or applog_prefix or options.logs_specs or kept:
         log_dir = make_log_dir(options.log_dir, place, run_dir, cwd)
     if logs_for_service:
         applog_prefix = str(log_dir / "ranks.log")
-    script = _script(environ) if others is not None else None
-    launcher_log = options.ft_nvrx_logfile or launcher_messages(message_directory(environ, cwd))
-    if script is not None and not launcher_log:
-        launcher_log = str(run_dir / f"launcher-{file_name(node)}.log")
     as_given = {name: getattr(options, name) for name in RunSettings.__struct_fields__}
     if others is not None and others.endpoints and not options.rdzv_endpoint:
         as_given["master_port"] = 0  # that of --master-port is where the nodes meet
@@ -197,7 +197,9 @@ def build_config(
         metrics=metrics_config,
         liveness_port=_liveness_port(environ),
         health_checks=_with_own_places(health_checks(parsed, cwd), run_dir, log_dir),
-        launcher_log=launcher_log,
+        launcher_log=options.ft_nvrx_logfile
+        or launcher_messages(message_directory(environ, cwd))
+        or (str(run_dir / f"launcher-{file_name(node)}.log") if script is not None else ""),
         script=script,
     )
     variables = (_old_variable(parsed), RUN.unknown_variables(environ))
@@ -218,9 +220,11 @@ def _script(environ: Mapping[str, str]) -> Script | None:
     """Return the script that `undaunted srun` runs in, where it has started this launcher."""
     text = environ.get(SCRIPT_VARIABLE, "")
     try:
-        return msgspec.json.decode(text, type=Script) if text else None
+        script = msgspec.json.decode(text, type=Script) if text else None
     except msgspec.DecodeError:
         return None
+    same = script is not None and script.job == environ.get("SLURM_JOB_ID")
+    return script if same else None  # else it is that of a job in which this one was submitted
 
 
 def _slips_in_slurm(environ: Mapping[str, str], others: Nodes | None, nproc: int) -> Iterator[str]:

@@ -8,133 +8,157 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from undaunted.base.deadline import wait_for
-from undaunted.base.text import printable
-from undaunted.coordinator.core.messages import Outcome
+from undaunted.base.deadline import in_time, wait_for, within
+from undaunted.base.text import one_line, printable
 from undaunted.fault_tolerance.output.lines import TEXT
 from undaunted.fault_tolerance.output.messages import append_to
 from undaunted.journal.job.launches import attempts_of, launches_of
 from undaunted.journal.job.summary import summarize_job
-from undaunted.services.slurm.allocation import allocation
-from undaunted.services.slurm.commands import SlurmError
-from undaunted.services.slurm.queue import Queue, after, in_words, journals_in, of_same_program
+from undaunted.journal.summary import FOR_ALL
+from undaunted.services.slurm.allocation import allocation, node_names
+from undaunted.services.slurm.queue import (
+    Queue,
+    journals_in,
+    of_same_program,
+    outcome_line,
+    what_follows,
+)
 
 if TYPE_CHECKING:
-    from undaunted.fault_tolerance.run_config import RunConfig, Script
+    from undaunted.fault_tolerance.run_config import RunConfig
     from undaunted.journal.job.launches import Launch
     from undaunted.journal.job.values import JobSummary
     from undaunted.services.slurm.allocation import Allocation
 
 _ANSWER_S = 5.0
-# Slurm looks for a node that is silent every third part of its SlurmdTimeout (300 s).
+_DISK_S = 30.0
+# Slurm notices the loss of a node within its SlurmdTimeout (300 s), and launchers have waited for
+# the coordinator as long before.
 _SEEN_BY_SLURM_S = 150.0
 _PAUSE_S = 5.0
+_SHOWN_S = 1.0
 _APART_S, _LONGEST_S = 0.5, 10.0
-_OF_A_NODE = (Outcome.PREEMPTED.value, Outcome.EXCLUDED.value)
 
 
-def end_for_script(config: RunConfig, script: Script) -> None:
+def end_for_script(config: RunConfig) -> None:
     """Do what `undaunted srun` would have done at the job's end, if its node is lost.
 
-    Each launcher calls it at its end; who finds that the job has ended for Slurm does nothing.
-
-    Args:
-        config: of this launcher.
-        script: the script that waits for it.
+    Called by each launcher at its end if the script's node may be lost; who finds that the job has
+    ended for Slurm does nothing. Never raises; SIGINT and SIGTERM end it.
     """
-    earlier, now = _launches(config)
-    ends = {one.node: one.state.ended for one in now}
-    own = ends.get(config.node)
-    left = own is not None and own.alone and own.outcome != Outcome.TOO_FEW_NODES.value
-    if own is None or left or ends.get(script.node) is not None:
-        return  # the job may go on, or the script is there
-    with suppress(ValueError):
-        asyncio.run(
-            _InPlace(config, script, allocation(os.environ, of_task=True)).end(earlier, now)
-        )
+    say = partial(_say, config)
+    try:
+        here = allocation(os.environ, of_task=True)
+        asyncio.run(_InPlace(config, here).end())
+    except asyncio.CancelledError:
+        say("the job of Slurm was not ended, as a signal came; scancel does it")
+    except Exception as error:  # noqa: BLE001 - the exit code is the job's, whatever happens here
+        what = one_line(f"{type(error).__name__}: {error}", longest=300)
+        job = os.environ.get("SLURM_JOB_ID", "")
+        say(f"the job of Slurm could not be ended in place of its script ({what}): scancel {job}")
 
 
 class _InPlace:
     """Ends the job."""
 
-    def __init__(self, config: RunConfig, script: Script, here: Allocation) -> None:
-        self._config, self._script, self._here = config, script, here
+    def __init__(self, config: RunConfig, here: Allocation) -> None:
+        assert config.script is not None
+        self._config, self._script, self._here = config, config.script, here
+        self._say = partial(_say, config)
         self._queue = Queue(here, self._say)
 
-    async def end(self, earlier: list[Launch], now: list[Launch]) -> None:
+    async def end(self) -> None:
         """Put the job back into the queue, or end it, unless that is others' to do."""
-        try:
-            if await self._script_answers() or not await self._is_over(now):
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, task.cancel)
+        answers = await self._answer()
+        if answers == "yes":
+            return
+        # One after another: the first of many ends it, the others find it ended.
+        nodes = [one for one in node_names(self._here.node_list) if one != self._script.node]
+        place = nodes.index(self._config.node) if self._config.node in nodes else len(nodes)
+        await asyncio.sleep(place * min(_APART_S, _LONGEST_S / max(1, len(nodes))))
+        deadline = time.monotonic() + _SEEN_BY_SLURM_S
+        while True:
+            shown = await self._queue.shown()
+            left = set(node_names(shown.get("NodeList", "")))
+            gone = self._script.node not in left  # for Slurm, for good
+            if not self._queue.runs(shown) or (answers == "refused" and not gone):
                 return
-            # One after another: the first of many ends it, the others find it ended.
-            nodes = sorted(one.node for one in now if one.node != self._script.node)
-            await asyncio.sleep(min(_APART_S * nodes.index(self._config.node), _LONGEST_S))
-            await self._end(earlier, now)
-        except SlurmError as error:
-            self._say(f"the job of Slurm could not be ended: {error}; scancel {self._here.name}")
+            earlier, now = in_time(_DISK_S, partial(_launches, self._config))
+            if any(one.state.ended is not None for one in now if one.node == self._script.node):
+                return  # the script was there
+            if _is_over(now, self._script.node, left):
+                await self._end(earlier, now)
+                return
+            if time.monotonic() > deadline:
+                self._say(
+                    f"node {self._script.node}, which ran the batch script, may be lost, but Slurm "
+                    f"does not say so, and others may go on: scancel {self._here.name} ends the job"
+                )
+                return
+            await asyncio.sleep(_PAUSE_S)
 
     async def _end(self, earlier: list[Launch], now: list[Launch]) -> None:
         summary = _summary(now)
-        line = in_words(summary)
+        line = outcome_line(summary)
         await self._queue.comment(line)
-        if not await self._is_there():
+        if not self._queue.runs(await self._queue.shown()):
             return
         logs = f"output without it: {self._config.log_dir}, {self._config.launcher_log}"
         self._say(f"{line}; node {self._script.node}, which ran the batch script, is lost; {logs}")
-        decided = after(summary, _summary(earlier), self._here.restarts, self._script.requeues)
-        if not await self._queue.put_back(decided) and await self._is_there():
+        restarts, requeues = self._here.restarts, self._script.requeues
+        decided = what_follows(summary, _summary(earlier), restarts, requeues)
+        back = await self._queue.put_back(decided)
+        if not back and self._queue.runs(await self._queue.shown()):
             self._say(f"Slurm is asked to end job {self._here.name}, as its script cannot")
-            await self._queue.ask("scancel", self._here.name)
+            await self._queue.ask("scancel", "--state=RUNNING", self._here.name)
 
-    async def _is_there(self) -> bool:
-        """Whether the job runs for Slurm, in this start."""
-        shown = await self._queue.shown()
-        same = shown.get("Restarts", "0") == str(self._here.restarts)
-        return shown.get("JobState") == "RUNNING" and same
-
-    async def _script_answers(self) -> bool:
-        """Whether the script's host is there: the launchers' port is open, or refused."""
+    async def _answer(self) -> str:
+        """Ask the script's host at the port of the launchers: ``yes``, ``refused``, or ``no``."""
         assert self._config.nodes is not None
         endpoint = next(iter(self._config.nodes.endpoints), f":{self._here.port}")
         port = int(endpoint.rpartition(":")[2])
         try:
             _, writer = await wait_for(asyncio.open_connection(self._script.node, port), _ANSWER_S)
-        except ConnectionRefusedError:
-            return True
+        except ConnectionError:  # it may have been started again since
+            return "refused"
         except OSError:
-            return False
+            return "no"
         writer.close()
+        return "yes"
+
+
+def _is_over(now: list[Launch], script: str, left: set[str]) -> bool:
+    """Whether the job has ended on all nodes, where the script's node does not answer.
+
+    It has if some launcher was told an end that holds for all. Else it may go on elsewhere: unless
+    all have ended, or are lost for Slurm; that the script's node is, Slurm or an order must say.
+
+    Args:
+        now: launches of this start.
+        script: node of the script.
+        left: nodes that Slurm still counts as the job's.
+    """
+    ends = [one.state.ended for one in now if one.state.ended is not None]
+    told = [end.outcome for end in ends if not end.alone]
+    if any(outcome in _OF_THE_JOB for outcome in told):
         return True
+    silent = {one.node for one in now if one.state.ended is None} - {script}
+    return bool(ends) and not silent & left and (bool(told) or script not in left)
 
-    async def _is_over(self, now: list[Launch]) -> bool:
-        """Whether the job has ended on all nodes.
 
-        Where none was told so, the others may go on: unless they have ended, too, or Slurm has lost
-        their nodes.
-        """
-        deadline = time.monotonic() + _SEEN_BY_SLURM_S
-        while not any(_was_told(one) for one in now):
-            silent = {one.node for one in now if one.state.ended is None}
-            if await self._queue.are_lost({self._script.node, *silent}):
-                return True
-            if time.monotonic() > deadline:
-                return False
-            await asyncio.sleep(_PAUSE_S)
-            _, now = _launches(self._config)
-        return True
-
-    def _say(self, text: str) -> None:
-        line = TEXT.line(printable(text))
-        with suppress(OSError):  # nobody reads it, most likely
-            print(line, end="", file=sys.stderr, flush=True)
-        for path in (self._config.launcher_log, self._script.output):
-            append_to(path, self._config.node, line)
+_OF_THE_JOB = (*FOR_ALL, "failed", "too_few_nodes")
 
 
 def _launches(config: RunConfig) -> tuple[list[Launch], list[Launch]]:
@@ -148,13 +172,20 @@ def _launches(config: RunConfig) -> tuple[list[Launch], list[Launch]]:
     return of_same_program(earlier, now), now
 
 
-def _was_told(launch: Launch) -> bool:
-    """Whether a launcher was told that the job has ended; others leave a job that goes on."""
-    end = launch.state.ended
-    return end is not None and not end.alone and end.outcome not in _OF_A_NODE
-
-
 def _summary(launches: list[Launch]) -> JobSummary:
     for index, one in enumerate(launches):
         one.index = index
     return summarize_job(launches)
+
+
+def _say(config: RunConfig, text: str) -> None:
+    """Say something when the agent is gone, also where the script's output is."""
+    line = TEXT.line(printable(text))
+    for path in (config.launcher_log, config.script.output if config.script is not None else ""):
+        append_to(path, config.node, line)
+    within(_SHOWN_S, partial(_show, line), None)  # nobody reads it, most likely
+
+
+def _show(line: str) -> None:
+    with suppress(OSError):
+        os.write(sys.stderr.fileno(), line.encode(errors="replace"))

@@ -44,7 +44,13 @@ from undaunted.services.slurm.allocation import (
     step_words,
 )
 from undaunted.services.slurm.commands import SlurmError
-from undaunted.services.slurm.queue import Queue, after, in_words, journals_in, of_same_program
+from undaunted.services.slurm.queue import (
+    Queue,
+    journals_in,
+    of_same_program,
+    outcome_line,
+    what_follows,
+)
 
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _SIGNALS = (*_STOPS, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
@@ -185,7 +191,9 @@ def _prepare(own: SrunOptions, parsed: RunParsed, given: dict[str, list[str]]) -
     words += ["--", parsed.target, *parsed.args]
     _say(f"job {here.name}: {_about(here, made_up, options.elastic)}; {run_dir}")
     before = {journal.path: len(journal.launches()) for journal in journals_in(run_dir)}
-    environ = step_environ(os.environ) | _script(here, own.requeues)
+    environ = step_environ(os.environ)
+    environ.pop(SCRIPT_VARIABLE, None)  # of another job, in which this one was submitted
+    environ |= _script(here, own.requeues)
     return _Job(here, step, words, environ, run_dir, before)
 
 
@@ -195,7 +203,7 @@ def _script(here: Allocation, requeues: int) -> dict[str, str]:
     if here.nodes == 1 or not node:  # a shell of salloc is on a host of its own
         return {}
     output = os.readlink("/proc/self/fd/2") if stat.S_ISREG(os.fstat(2).st_mode) else ""
-    script = Script(node=node, requeues=requeues, output=output)
+    script = Script(job=str(here.job), node=node, requeues=requeues, output=output)
     return {SCRIPT_VARIABLE: msgspec.json.encode(script).decode()}
 
 
@@ -341,11 +349,12 @@ async def _finish(job: _Job, code: int, requeues: int) -> int:
     elif summary.exit_code is None:
         line = f"no end is recorded: launchers were killed, or could not write it ({by_srun})"
     else:
-        exit_code, line = summary.exit_code, in_words(summary)
+        exit_code, line = summary.exit_code, outcome_line(summary)
     _say(line)
     queue = Queue(job.here, _say)
     await queue.comment(line)
-    await queue.put_back(after(summary, summarize_job(earlier), job.here.restarts, requeues))
+    restarts = job.here.restarts
+    await queue.put_back(what_follows(summary, summarize_job(earlier), restarts, requeues))
     return exit_code
 
 

@@ -31,6 +31,7 @@ TO_BOTH = 3
 CYCLE_INFO_VARIABLE = "NVRX_CURRENT_CYCLE_INFO"
 # Holds a `Script`, in the environments of the launchers that `undaunted srun` starts.
 SCRIPT_VARIABLE = "UNDAUNTED_SCRIPT"
+SCRIPT_MAY_BE_LOST = b"S"  # says the agent to the front at its end
 
 
 class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
@@ -302,11 +303,13 @@ class Script(msgspec.Struct, frozen=True):
     """The batch script of Slurm that waits for the launchers of its job.
 
     Attributes:
+        job: Slurm's number of the job.
         node: where it runs.
         requeues: how often the job goes back to the queue at most.
         output: file of its output, "" = none.
     """
 
+    job: str
     node: str
     requeues: int
     output: str = ""

@@ -11,6 +11,7 @@ import asyncio
 import math
 import signal
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,6 +50,7 @@ from undaunted.fault_tolerance.output.destinations import in_words
 from undaunted.fault_tolerance.output.job_logs import JobLogs
 from undaunted.fault_tolerance.output.lines import TEXT
 from undaunted.fault_tolerance.output.messages import Messages, append_to
+from undaunted.fault_tolerance.run_config import SCRIPT_MAY_BE_LOST
 from undaunted.fault_tolerance.simulated_faults import injected
 from undaunted.journal.writer import JournalWriter
 
@@ -90,7 +92,7 @@ class Agent:
     """One per node. Owns every process, timer, thread and descriptor it uses."""
 
     def __init__(self, config: RunConfig, front: socket.socket, begun: Begun) -> None:
-        self._config = config
+        self._config, self._front = config, front
         # --- what speaks and writes ---
         self._messages = Messages(config.ft.log_level, form=config.lines)
         self._say = say = self._messages.say
@@ -407,6 +409,11 @@ class Agent:
 
     def _end(self, end: job.End) -> None:
         self._scribe.job_ended(end)
+        script = self._config.script
+        is_there = script is None or script.node in self._orders.members
+        if not is_there or (script is not None and end.outcome is not job.Outcome.FINISHED):
+            with suppress(OSError):
+                self._front.send(SCRIPT_MAY_BE_LOST)
         if not self._ended.done():
             self._ended.set_result(end.outcome.exit_code)
 

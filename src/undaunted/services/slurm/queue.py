@@ -63,17 +63,13 @@ class Queue:
         Raises:
             SlurmError: it does not.
         """
-        return _fields(await self.ask("scontrol", "--oneliner", "show", "job", self._here.name))
+        line = await self.ask("scontrol", "--oneliner", "show", "job", self._here.name)
+        return dict(word.split("=", 1) for word in line.split() if "=" in word)
 
-    async def are_lost(self, nodes: Iterable[str]) -> bool:
-        """Whether all of these nodes are lost for Slurm, too, or do not answer it.
-
-        Raises:
-            SlurmError: it does not say.
-        """
-        text = await self.ask("scontrol", "--oneliner", "show", "node", ",".join(sorted(nodes)))
-        states = [_fields(line).get("State", "") for line in text.splitlines() if line.strip()]
-        return bool(states) and all("DOWN" in one or "*" in one for one in states)
+    def runs(self, shown: dict[str, str]) -> bool:
+        """Whether the job runs, in this start of it."""
+        same = shown.get("Restarts", "0") == str(self._here.restarts)
+        return shown.get("JobState") == "RUNNING" and same
 
     async def comment(self, line: str) -> None:
         """Have Slurm show a line about the job; nothing depends on it."""
@@ -102,7 +98,8 @@ class Queue:
     async def _put_back(self, without: str) -> bool:
         here = self._here
         about = await self.shown()
-        if (state := about.get("JobState", "")) != "RUNNING":
+        if not self.runs(about):
+            state = about.get("JobState", "")
             self._say(f"not queued again by this script: for Slurm the job is {state} already")
             return False
         if about.get("BatchFlag") == "0":
@@ -143,10 +140,12 @@ class Queue:
 
 def journals_in(run_dir: Path) -> list[Journal]:
     """Return all journals that can be read now."""
-    try:
-        return [read_journal(path) for path in find_journals(run_dir)]
-    except OSError:
-        return []
+    journals = []
+    with suppress(OSError):
+        for path in find_journals(run_dir):
+            with suppress(OSError):
+                journals.append(read_journal(path))
+    return journals
 
 
 def of_same_program(earlier: Iterable[Launch], now: Iterable[Launch]) -> list[Launch]:
@@ -164,12 +163,12 @@ def _program(launch: Launch) -> tuple[str, ...]:
     return () if job is None else (job.run_id, *job.argv)
 
 
-def in_words(summary: JobSummary) -> str:
+def outcome_line(summary: JobSummary) -> str:
     """Return how a job ended, in one line."""
     return f"{summary.outcome} (exit code {summary.exit_code}): {one_line(summary.reason)}"
 
 
-def after(summary: JobSummary, earlier: JobSummary, restarts: int, requeues: int) -> Next:
+def what_follows(summary: JobSummary, earlier: JobSummary, restarts: int, requeues: int) -> Next:
     """Decide what follows a start of a job.
 
     Args:
@@ -192,7 +191,3 @@ def _last_iteration(summary: JobSummary) -> int | None:
     """Return the highest iteration that a rank began, None = it is not known."""
     known = [one.last_iteration for one in summary.rounds if one.last_iteration is not None]
     return max(known, default=None)
-
-
-def _fields(line: str) -> dict[str, str]:
-    return dict(word.split("=", 1) for word in line.split() if "=" in word)
