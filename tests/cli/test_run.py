@@ -255,7 +255,7 @@ def front(monkeypatch):
     """A front that only notes what it was asked to run."""
     configs = []
 
-    def fake_run(config):
+    def fake_run(config, _end_for_script):
         configs.append(config)
         return 7
 

@@ -162,10 +162,10 @@ def nodes_of_a_job(tmp_path: Path, script: str, *options: str) -> Iterator[Calla
     common = ["--rdzv-endpoint", endpoint, "--run-dir", "run", "--worker-start", "fresh", *options]
     with contextlib.ExitStack() as opened:
 
-        def start(name: str, conf: str, *own: str) -> Launcher:
+        def start(name: str, conf: str, *own: str, **env: str) -> Launcher:
             named = ["--node-name", name] if name else []
             args = [*common, *named, "--rdzv-conf", conf, *own, "train.py"]
-            launcher = Launcher(args, tmp_path, {"UNDAUNTED_TOKEN": "a token of the tests"})
+            launcher = Launcher(args, tmp_path, {"UNDAUNTED_TOKEN": "a token of the tests"} | env)
             opened.callback(launcher.close)
             return launcher
 

@@ -6,6 +6,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from undaunted.base import values
 from undaunted.base.cgroups import cpu_quota, usable_cpus
 from undaunted.base.ids import file_name, new_run_id, node_name
@@ -32,11 +34,13 @@ from undaunted.cli.settings import (
     with_file,
 )
 from undaunted.fault_tolerance.run_config import (
+    SCRIPT_VARIABLE,
     TO_BOTH,
     TO_CONSOLE,
     TO_FILE,
     RunConfig,
     RunSettings,
+    Script,
 )
 
 if TYPE_CHECKING:
@@ -73,8 +77,14 @@ def _run(parsed: RunParsed) -> int:
         config.lines.show(line)
     from undaunted.fault_tolerance.front import run
 
-    code = run(config)
+    code = run(config, _end_for_script)
     return code if config.exit_codes == "all" else _SIMPLE.get(code, code)
+
+
+def _end_for_script(config: RunConfig) -> None:
+    from undaunted.cli.script_lost import end_for_script
+
+    end_for_script(config)
 
 
 def _have_token(others: Nodes) -> None:
@@ -146,8 +156,10 @@ def build_config(
     run_id = name_of_run(parsed, environ, alone=others is None)
     place = directory_of_run(run_id, others)
     run_dir, dir_notice = make_run_dir(options.run_dir, place, cwd)
-    log_dir = run_dir / "logs"
-    if any([*stdout, *stderr]) or applog_prefix or options.logs_specs:
+    log_dir = run_dir / ("logs" if others is None else f"logs-{file_name(node)}")
+    script = _script(environ) if others is not None else None
+    kept = script is not None and options.log_dir is not None
+    if any([*stdout, *stderr]) or applog_prefix or options.logs_specs or kept:
         log_dir = make_log_dir(options.log_dir, place, run_dir, cwd)
     if logs_for_service:
         applog_prefix = str(log_dir / "ranks.log")
@@ -185,7 +197,10 @@ def build_config(
         metrics=metrics_config,
         liveness_port=_liveness_port(environ),
         health_checks=_with_own_places(health_checks(parsed, cwd), run_dir, log_dir),
-        launcher_log=options.ft_nvrx_logfile or launcher_messages(message_directory(environ, cwd)),
+        launcher_log=options.ft_nvrx_logfile
+        or launcher_messages(message_directory(environ, cwd))
+        or (str(run_dir / f"launcher-{file_name(node)}.log") if script is not None else ""),
+        script=script,
     )
     variables = (_old_variable(parsed), RUN.unknown_variables(environ))
     ignored = (_unknown_keys(parsed, others), *_absent_ranks(parsed, nproc))
@@ -199,6 +214,17 @@ def build_config(
         dir_notice,
     )
     return config, "\n".join(filter(None, notices))
+
+
+def _script(environ: Mapping[str, str]) -> Script | None:
+    """Return the script that `undaunted srun` runs in, where it has started this launcher."""
+    text = environ.get(SCRIPT_VARIABLE, "")
+    try:
+        script = msgspec.json.decode(text, type=Script) if text else None
+    except msgspec.DecodeError:
+        return None
+    same = script is not None and script.job == environ.get("SLURM_JOB_ID")
+    return script if same else None  # else it is that of a job in which this one was submitted
 
 
 def _slips_in_slurm(environ: Mapping[str, str], others: Nodes | None, nproc: int) -> Iterator[str]:

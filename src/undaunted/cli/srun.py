@@ -4,6 +4,7 @@ import asyncio
 import os
 import shlex
 import signal
+import stat
 import sys
 import time
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from undaunted.base.deadline import wait_for
 from undaunted.base.ids import file_name
 from undaunted.base.options import Kind, Opt
 from undaunted.base.process import module_command
-from undaunted.base.text import count, format_duration, one_line, printable
+from undaunted.base.text import count, printable
 from undaunted.base.values import Count
 from undaunted.cli.command import Command, HelpAsked
 from undaunted.cli.messages import UsageError, complain
@@ -29,23 +30,27 @@ from undaunted.cli.options import RUN, RunParsed
 from undaunted.cli.program import check_program, current_directory, program_kind
 from undaunted.cli.run import check_contradictions
 from undaunted.cli.settings import check_settings, with_file
+from undaunted.fault_tolerance.run_config import SCRIPT_VARIABLE, Script
 from undaunted.journal.job.launches import Launch, launches_of
 from undaunted.journal.job.summary import summarize_job
-from undaunted.journal.job.values import JobSummary
-from undaunted.journal.reader import DEFAULT_RUNS, Journal, find_journals, read_journal
+from undaunted.journal.reader import DEFAULT_RUNS
 from undaunted.services.slurm.allocation import (
     Allocation,
-    Next,
     allocation,
-    is_away,
     is_ending,
     nodes_option,
     read_step,
     step_environ,
     step_words,
-    what_next,
 )
-from undaunted.services.slurm.commands import SlurmError, ask
+from undaunted.services.slurm.commands import SlurmError
+from undaunted.services.slurm.queue import (
+    Queue,
+    journals_in,
+    of_same_program,
+    outcome_line,
+    what_follows,
+)
 
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _SIGNALS = (*_STOPS, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
@@ -54,8 +59,6 @@ _NO_NAME = "none"  # of --rdzv-id: it was not given
 _OF_ONE_NODE = ("node-name", "node-rank", "local-addr", "standalone")
 _KILLED = 1  # all launchers were killed: no end is recorded
 _END_S = 10.0
-_AWAY_S = 300.0  # how long the controller of Slurm may be away; sites restart it
-_PAUSE_S = 2.0
 
 
 def _words(text: str) -> list[str]:
@@ -113,7 +116,7 @@ class _Job(NamedTuple):
     Attributes:
         here: the allocation.
         step: name of the launchers' step.
-        words: srun's.
+        words, environ: srun's.
         run_dir: where the launchers keep their journals.
         before: how many launches each journal had before this start.
     """
@@ -121,6 +124,7 @@ class _Job(NamedTuple):
     here: Allocation
     step: str
     words: list[str]
+    environ: dict[str, str]
     run_dir: Path
     before: dict[Path, int]
 
@@ -186,8 +190,21 @@ def _prepare(own: SrunOptions, parsed: RunParsed, given: dict[str, list[str]]) -
     words = [*step_words(here, step, own.srun_options), *launcher]
     words += ["--", parsed.target, *parsed.args]
     _say(f"job {here.name}: {_about(here, made_up, options.elastic)}; {run_dir}")
-    before = {journal.path: len(journal.launches()) for journal in _journals(run_dir)}
-    return _Job(here, step, words, run_dir, before)
+    before = {journal.path: len(journal.launches()) for journal in journals_in(run_dir)}
+    environ = step_environ(os.environ)
+    environ.pop(SCRIPT_VARIABLE, None)  # of another job, in which this one was submitted
+    environ |= _script(here, own.requeues)
+    return _Job(here, step, words, environ, run_dir, before)
+
+
+def _script(here: Allocation, requeues: int) -> dict[str, str]:
+    """Return the variable by which launchers can do our part at the end, if our node is lost."""
+    node = os.environ.get("SLURMD_NODENAME", "")
+    if here.nodes == 1 or not node:  # a shell of salloc is on a host of its own
+        return {}
+    output = os.readlink("/proc/self/fd/2") if stat.S_ISREG(os.fstat(2).st_mode) else ""
+    script = Script(job=str(here.job), node=node, requeues=requeues, output=output)
+    return {SCRIPT_VARIABLE: msgspec.json.encode(script).decode()}
 
 
 def _check_options(parsed: RunParsed, here: Allocation, cwd: str) -> None:
@@ -248,9 +265,10 @@ class _Signals:
         here, srun = self._job.here, await self.srun
         try:
             words = ("--noheader", "--steps", f"--jobs={here.name}", "--format=%i|%j")
-            step = read_step(await _insist("squeue", *words), self._job.step)
+            queue = Queue(here, _say)
+            step = read_step(await queue.ask("squeue", *words), self._job.step)
             if step:
-                await _insist("scancel", f"--signal={to_send.removeprefix('SIG')}", step)
+                await queue.ask("scancel", f"--signal={to_send.removeprefix('SIG')}", step)
         except SlurmError as error:
             if is_ending(str(error)):
                 _say(f"received {name}: Slurm ends the job, and has told the launchers itself")
@@ -285,7 +303,7 @@ async def _run(job: _Job) -> int:
             loop.add_signal_handler(number, signals.came, number)
     try:
         process = await asyncio.create_subprocess_exec(
-            *job.words, env=step_environ(os.environ), start_new_session=True
+            *job.words, env=job.environ, start_new_session=True
         )
     except OSError as error:
         raise UsageError(f"srun cannot be run: {error.strerror}; is Slurm on PATH?") from None
@@ -322,7 +340,7 @@ async def _finish(job: _Job, code: int, requeues: int) -> int:
     earlier, launches = _launches(job)
     summary = summarize_job(launches)
     by_srun = f"srun {_ended(code)}; its own lines are above"
-    exit_code, outcome = _KILLED if launches else _as_in_shell(code), ""
+    exit_code = _KILLED if launches else _as_in_shell(code)
     if summary.exit_code is None and code == 0:
         line = f"finished: srun ended with 0, but no launcher could write so in {job.run_dir}"
         exit_code = 0
@@ -331,129 +349,25 @@ async def _finish(job: _Job, code: int, requeues: int) -> int:
     elif summary.exit_code is None:
         line = f"no end is recorded: launchers were killed, or could not write it ({by_srun})"
     else:
-        exit_code, outcome = summary.exit_code, summary.outcome
-        line = f"{outcome} (exit code {exit_code}): {one_line(summary.reason)}"
+        exit_code, line = summary.exit_code, outcome_line(summary)
     _say(line)
-    decided = what_next(
-        outcome,
-        summary.reason,
-        _last_iteration(summary),
-        _last_iteration(summarize_job(earlier)),
-        restarts=job.here.restarts,
-        requeues=requeues,
-    )
-    await _try("scontrol", "update", f"JobId={job.here.name}", f"Comment={printable(line)}")
-    if decided.why:
-        _say(decided.why)
-    if decided.again:
-        await _requeue(job.here, decided)
+    queue = Queue(job.here, _say)
+    await queue.comment(line)
+    restarts = job.here.restarts
+    await queue.put_back(what_follows(summary, summarize_job(earlier), restarts, requeues))
     return exit_code
-
-
-def _journals(run_dir: Path) -> list[Journal]:
-    """Return all journals that can be read now."""
-    try:
-        return [read_journal(path) for path in find_journals(run_dir)]
-    except OSError:
-        return []
 
 
 def _launches(job: _Job) -> tuple[list[Launch], list[Launch]]:
     """Return the launches of earlier starts of the same program, and those of this start."""
     earlier, now = [], []
-    for journal in _journals(job.run_dir):
+    for journal in journals_in(job.run_dir):
         launches = journal.launches()
         known = job.before.get(journal.path, 0)
         earlier.append(replace(journal, events=list(chain.from_iterable(launches[:known]))))
         now.append(replace(journal, events=list(chain.from_iterable(launches[known:]))))
-    # Another job may have had the same directory, or a script starts several programs one after
-    # another: how far they came says nothing of this one.
     started = launches_of(now)
-    same = set(map(_program, started))
-    return [one for one in launches_of(earlier) if _program(one) in same], started
-
-
-def _program(launch: Launch) -> tuple[str, ...]:
-    job = launch.state.job
-    return () if job is None else (job.run_id, *job.argv)
-
-
-def _last_iteration(summary: JobSummary) -> int | None:
-    """Return the highest iteration that a rank began, None = it is not known."""
-    known = [one.last_iteration for one in summary.rounds if one.last_iteration is not None]
-    return max(known, default=None)
-
-
-async def _requeue(here: Allocation, decided: Next) -> None:
-    """Put the job back into the queue; Slurm ends this process then."""
-    try:
-        shown = await _insist("scontrol", "--oneliner", "show", "job", here.name)
-        about = dict(word.split("=", 1) for word in shown.split() if "=" in word)
-        if (state := about.get("JobState", "")) != "RUNNING":
-            _say(f"not queued again by this script: for Slurm the job is {state} already")
-            return
-        if about.get("BatchFlag") == "0":
-            _say("not queued again: this is no batch script; start it again yourself")
-            return
-        without = ""
-        if decided.without:
-            before = about.get("ExcNodeList", "(null)")
-            without = decided.without if before == "(null)" else f"{before},{decided.without}"
-            if problem := await _no_room(here, about.get("Command", ""), without):
-                nodes = count(here.nodes, "node")
-                _say(f"not queued again: without {without} there are no {nodes} for it ({problem})")
-                return
-        which = f" without node {decided.without}" if without else ""
-        _say(f"Slurm is asked to queue the job again{which}")  # and ends this process then
-        if not without:
-            await _insist("scontrol", "requeue", here.name)
-            return
-        # Only a job in the queue can be changed, and then Slurm ends all that could: so one program
-        # does both.
-        change = f"update JobId={here.name} ExcNodeList={without}"
-        await _insist("scontrol", orders=[f"requeue {here.name}", change])
-    except SlurmError as error:
-        remedy = "a job that may be needs `#SBATCH --requeue`; " if "disabled" in str(error) else ""
-        _say(f"the job could not be queued again: {error}; {remedy}submit it again")
-
-
-async def _no_room(here: Allocation, script: str, without: str) -> str:
-    """Say why the job could not start without these nodes, "" = it could."""
-    words = [f"--partition={here.partition}"] if here.partition else []
-    words += [f"--nodes={here.nodes}", f"--exclude={without}"]
-    words += [script] if script and os.access(script, os.R_OK) else ["--wrap=true"]
-    try:
-        await ask("sbatch", "--test-only", *words)
-    except SlurmError as error:
-        return one_line(str(error), longest=120)
-    return ""
-
-
-async def _insist(*words: str, orders: Sequence[str] = ()) -> str:
-    """Ask Slurm; where its controller is away, ask again until it is back.
-
-    Raises:
-        SlurmError: it refuses, or has been away for too long.
-    """
-    said = False
-    began = time.monotonic()
-    while True:
-        try:
-            return await ask(*words, orders=orders)
-        except SlurmError as error:
-            if not is_away(str(error)) or time.monotonic() > began + _AWAY_S:
-                raise
-            complaint = str(error)
-        if not said:
-            _say(f"{complaint}; it is asked again for up to {format_duration(_AWAY_S)}")
-            said = True
-        await asyncio.sleep(_PAUSE_S)
-
-
-async def _try(*words: str) -> None:
-    """Run a command of Slurm that nothing depends on."""
-    with suppress(SlurmError):
-        await ask(*words)
+    return of_same_program(launches_of(earlier), started), started
 
 
 def _say(text: str) -> None:

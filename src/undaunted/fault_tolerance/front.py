@@ -24,9 +24,10 @@ from undaunted.base.deadline import within
 from undaunted.base.signals import PROGRAMS_SIGNALS, Repeats
 from undaunted.fault_tolerance import run_lock
 from undaunted.fault_tolerance.output.lines import ERROR, TEXT
+from undaunted.fault_tolerance.run_config import SCRIPT_MAY_BE_LOST
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from undaunted.fault_tolerance.run_config import RunConfig
 
@@ -44,10 +45,14 @@ _FLAG_DEADLINE_S = 5.0
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM)
 
 
-def run(config: RunConfig) -> int:
+def run(config: RunConfig, end_for_script: Callable[[RunConfig], None] | None = None) -> int:
     """Run the job of ``config``; return the launcher's exit code (docs/exit-codes.md).
 
     Must be called from the main thread of a process without other threads, which ends afterwards.
+
+    Args:
+        config: what to run.
+        end_for_script: called at the end where ``config.script`` may be lost with its node.
 
     Raises:
         OSError: the machine refused a process or a socket.
@@ -75,11 +80,14 @@ def run(config: RunConfig) -> int:
                 config.lines.show(_no_process(error.strerror or str(error)), level=ERROR)
                 return _NOTHING_STARTED
         status, told = _stand_by(config, agent_pid, ours, signals)
+        lost = _says(ours) == SCRIPT_MAY_BE_LOST
         killed = process.end_descendants(_SWEEP_DEADLINE_S, strangers)
         code = _exit_code(config, status, agent_pid, killed)
         # Ranks that were told to stop may end with 0 as well, having saved what they had.
         if not code and not told:
             _flag_finished(config)
+    if lost and end_for_script is not None:
+        end_for_script(config)
     return code
 
 
@@ -227,6 +235,14 @@ def _stand_by(
                 return os.waitpid(agent_pid, 0)[1], told
     finally:
         os.close(pidfd)
+
+
+def _says(agent: socket.socket) -> bytes:
+    """Return what the agent has said at its end."""
+    try:
+        return agent.recv(64)
+    except OSError:
+        return b""
 
 
 def _end_by_itself(config: RunConfig, numbers: bytes) -> None:

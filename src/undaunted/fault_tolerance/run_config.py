@@ -29,6 +29,9 @@ TO_FILE = 1
 TO_BOTH = 3
 # Holds the path of the file about the newest round, in the environments of the ranks.
 CYCLE_INFO_VARIABLE = "NVRX_CURRENT_CYCLE_INFO"
+# Holds a `Script`, in the environments of the launchers that `undaunted srun` starts.
+SCRIPT_VARIABLE = "UNDAUNTED_SCRIPT"
+SCRIPT_MAY_BE_LOST = b"S"  # says the agent to the front at its end
 
 
 class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
@@ -296,6 +299,22 @@ class CycleInfoPlace(msgspec.Struct, kw_only=True, frozen=True):
         return str(Path(self.directory, f"cycle_info.{file_name(self.job_id)}.{what}"))
 
 
+class Script(msgspec.Struct, frozen=True):
+    """The batch script of Slurm that waits for the launchers of its job.
+
+    Attributes:
+        job: Slurm's number of the job.
+        node: where it runs.
+        requeues: how often the job goes back to the queue at most.
+        output: file of its output, "" = none.
+    """
+
+    job: str
+    node: str
+    requeues: int
+    output: str = ""
+
+
 class RunConfig(RunSettings, kw_only=True, frozen=True):
     """One `undaunted run` on one node.
 
@@ -335,6 +354,7 @@ class RunConfig(RunSettings, kw_only=True, frozen=True):
             lines; None = every launcher writes itself.
         metrics: where metrics go; None = nowhere.
         liveness_port: where probes are answered; None = nowhere.
+        script: the script that waits for the launchers of several nodes; None = there is none.
     """
 
     run_id: str
@@ -367,6 +387,7 @@ class RunConfig(RunSettings, kw_only=True, frozen=True):
     funnel: FunnelConfig | None = None
     metrics: MetricsConfig | None = None
     liveness_port: int | None = None
+    script: Script | None = None
 
     @property
     def lines(self) -> LineFormat:

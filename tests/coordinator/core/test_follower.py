@@ -212,6 +212,7 @@ def test_the_first_search_for_a_coordinator_may_take_longer():
     assert not harness.all(f.GiveUp)
     harness.pass_time(2)
     assert "no coordinator for 30 s" in harness.last(f.GiveUp).reason
+    assert not harness.last(f.GiveUp).lost
 
 
 def test_later_searches_have_their_own_limit():
@@ -221,6 +222,7 @@ def test_later_searches_have_their_own_limit():
         harness.handle(f.Closed(harness.link, "no route to host"))
         harness.pass_time(1)
     assert "no coordinator for 10 s" in harness.last(f.GiveUp).reason
+    assert harness.last(f.GiveUp).lost
 
 
 def test_a_misfit_ends_it_after_a_while():

@@ -419,7 +419,8 @@ class Follower:
         return self._end_alone(self.search.in_vain(self._gone or self._why))
 
     def _end_alone(self, reason: str) -> list[f.Command]:
-        return self._end(f.Leave(self._ends) if self._ends else f.GiveUp(reason))
+        gives_up = f.GiveUp(reason, lost=self.search.ever_found)
+        return self._end(f.Leave(self._ends) if self._ends else gives_up)
 
     @property
     def _patience_s(self) -> float:
@@ -665,14 +666,15 @@ class Search:
         first: addresses to try before all others.
         elected: address of the leader, as the store says; "" = it does not.
         last: address of the leader that was followed last, "" = none was.
+        ever_found: a leader has welcomed this node.
     """
 
     config: f.FollowerConfig
     first: list[str] = field(default_factory=list)
     elected: str = ""
     last: str = ""
+    ever_found: bool = False
     _said: set[str] = field(default_factory=set)  # reasons; a few for each address
-    _ever_found: bool = False
     _tried: int = 0
     _pause_s: float = REDIAL_FIRST_S
 
@@ -694,12 +696,12 @@ class Search:
 
     def found(self) -> None:
         """A leader has welcomed this node."""
-        self._pause_s, self._ever_found = REDIAL_FIRST_S, True
+        self._pause_s, self.ever_found = REDIAL_FIRST_S, True
 
     @property
     def limit_s(self) -> float:
         """How long to look for one."""
-        first_s = None if self._ever_found else self.config.first_give_up_s
+        first_s = None if self.ever_found else self.config.first_give_up_s
         return self.config.give_up_s if first_s is None else first_s
 
     def begin(self, last: str) -> None:

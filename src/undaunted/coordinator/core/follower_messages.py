@@ -214,9 +214,10 @@ class Leave(_Message, frozen=True):
 
 
 class GiveUp(_Message, frozen=True):
-    """There is no leader, and there will be none."""
+    """There is no leader, and there will be none; ``lost``: there was one."""
 
     reason: str
+    lost: bool = False
 
 
 class SetTimer(_Message, frozen=True):

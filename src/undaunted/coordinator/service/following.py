@@ -49,7 +49,7 @@ class Node(Protocol):
     def leave(self, reason: str) -> None:
         """The launcher was told to stop; nothing runs here any more."""
 
-    def give_up(self, reason: str) -> None:
+    def give_up(self, reason: str, *, lost: bool = False) -> None:
         """There is nobody to follow."""
 
     def say(self, text: str) -> None:
@@ -231,8 +231,8 @@ class Following:
                 node.stand_down()
             case f.Leave(reason=reason):
                 node.leave(reason)
-            case f.GiveUp(reason=reason):
-                node.give_up(reason)
+            case f.GiveUp(reason=reason, lost=lost):
+                node.give_up(reason, lost=lost)
             case f.Say(text=text):
                 node.say(text)
 

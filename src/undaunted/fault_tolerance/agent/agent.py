@@ -11,6 +11,7 @@ import asyncio
 import math
 import signal
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,7 +48,9 @@ from undaunted.fault_tolerance.agent.tasks import Tasks, Turns, end_on_failed_ca
 from undaunted.fault_tolerance.agent.throttling import Throttling
 from undaunted.fault_tolerance.output.destinations import in_words
 from undaunted.fault_tolerance.output.job_logs import JobLogs
-from undaunted.fault_tolerance.output.messages import Messages
+from undaunted.fault_tolerance.output.lines import TEXT
+from undaunted.fault_tolerance.output.messages import Messages, append_to
+from undaunted.fault_tolerance.run_config import SCRIPT_MAY_BE_LOST
 from undaunted.fault_tolerance.simulated_faults import injected
 from undaunted.journal.writer import JournalWriter
 
@@ -58,7 +61,7 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.agent.attribution import Attribution
     from undaunted.fault_tolerance.agent.begun import Begun
     from undaunted.fault_tolerance.agent.metrics import Metrics
-    from undaunted.fault_tolerance.run_config import RunConfig
+    from undaunted.fault_tolerance.run_config import RunConfig, Script
 
 _CLOSE_JOURNAL_S = 2.0
 # For processes that a killed one left behind in the last moment; longer only for the unkillable.
@@ -89,7 +92,7 @@ class Agent:
     """One per node. Owns every process, timer, thread and descriptor it uses."""
 
     def __init__(self, config: RunConfig, front: socket.socket, begun: Begun) -> None:
-        self._config = config
+        self._config, self._front = config, front
         # --- what speaks and writes ---
         self._messages = Messages(config.ft.log_level, form=config.lines)
         self._say = say = self._messages.say
@@ -406,6 +409,11 @@ class Agent:
 
     def _end(self, end: job.End) -> None:
         self._scribe.job_ended(end)
+        script = self._config.script
+        is_there = script is None or script.node in self._orders.members
+        if not is_there or (script is not None and end.outcome is not job.Outcome.FINISHED):
+            with suppress(OSError):
+                self._front.send(SCRIPT_MAY_BE_LOST)
         if not self._ended.done():
             self._ended.set_result(end.outcome.exit_code)
 
@@ -413,6 +421,9 @@ class Agent:
 
     def _begin_round(self, start: job.Start) -> None:
         self._timers.cancel()
+        script = self._config.script
+        if script is not None and script.node not in self._orders.members:
+            self._keep_output(script, start)
         try:
             self._round = self._rounds.begin(
                 start, self._inprocess.open(), self._ranks.recordings.open()
@@ -427,6 +438,20 @@ class Agent:
         self._scribe.round_started(self._round)
         self._ranks.begin_round(self._round)
         self._post(m.StartRound(start.round, start.slots))
+
+    def _keep_output(self, script: Script, start: job.Start) -> None:
+        """Whoever shows what is printed here may be lost with its node."""
+        if not self._rounds.keep_output():
+            return
+        text = (
+            f"node {script.node}, which runs the batch script, has no part in round {start.round}; "
+            "in case it is lost, what is printed and said from now on is also in "
+            f"{self._config.log_dir} and {self._config.launcher_log}, of each node"
+        )
+        self._say(text)
+        if start.group_rank == 0:
+            about = (script.output, self._config.node, TEXT.line(text))
+            self._last_steps.start(asyncio.to_thread(append_to, *about))
 
     def _cannot_begin(self, start: job.Start, error: OSError) -> None:
         """Report to the policy that the round has failed; `Node` takes no part in it."""

@@ -13,7 +13,7 @@ from undaunted.base.cgroups import cpu_quota
 from undaunted.base.ids import NODE_VARIABLE
 from undaunted.coordinator import epoch
 from undaunted.fault_tolerance.metrics_config import TOKEN_VARIABLE
-from undaunted.fault_tolerance.run_config import CYCLE_INFO_VARIABLE
+from undaunted.fault_tolerance.run_config import CYCLE_INFO_VARIABLE, SCRIPT_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +46,8 @@ def shared_environment(
 ) -> dict[str, str]:
     """What the environments of all ranks of the node have in common."""
     env = dict(inherited)
-    env.pop("UNDAUNTED_FAULTS", None)
+    for name in ("UNDAUNTED_FAULTS", SCRIPT_VARIABLE):
+        env.pop(name, None)
     for secret in SECRETS:
         env.pop(secret, None)
     env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")

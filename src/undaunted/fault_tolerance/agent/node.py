@@ -639,7 +639,8 @@ class Node:
 
     def _errored_rank(self, event: RankErrored) -> list[Command]:
         if self._agrees:
-            return self._failed_while_it_stopped(event, event.detail)
+            failed = self._failed_while_it_stopped(event, event.detail)
+            return [*failed, SetTimer("linger", LINGER_S)] if failed else []
         signalled = self.state is State.STOPPING and event.local_rank not in self._spared
         if signalled or self.state in {State.IDLE, State.KILLING, State.CLEARING}:
             return []  # it has the grace to end

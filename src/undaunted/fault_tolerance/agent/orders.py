@@ -44,6 +44,10 @@ class Orders(Protocol):
     def leads(self) -> bool:
         """Whether this node leads a job of several nodes; to be asked in any thread."""
 
+    @property
+    def members(self) -> frozenset[str]:
+        """Nodes of the last round that was started."""
+
     def status(self) -> JobStatus:
         """What is known of the job here."""
 
@@ -139,6 +143,11 @@ class OwnOrders:
     def leads(self) -> bool:
         """There is nobody to lead."""
         return False
+
+    @property
+    def members(self) -> frozenset[str]:
+        """This node."""
+        return frozenset({self._info.name})
 
     def status(self) -> JobStatus:
         """What the policy knows."""

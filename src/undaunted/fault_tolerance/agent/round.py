@@ -23,6 +23,7 @@ from undaunted.fault_tolerance.output import destinations
 from undaunted.fault_tolerance.output.job_logs import open_here
 from undaunted.fault_tolerance.output.logs_specs import Chosen
 from undaunted.fault_tolerance.output.round_output import RoundOutput
+from undaunted.fault_tolerance.run_config import TO_BOTH
 from undaunted.fault_tolerance.worker.messages import WorkerSpec
 from undaunted.faults.plan import FaultPlan
 
@@ -178,6 +179,15 @@ class RoundFactory:
         news = destinations.without_reader() - self._unread
         self._unread |= news
         return [stream for stream, is_ours in ours.items() if is_ours and stream in news]
+
+    def keep_output(self) -> bool:
+        """Have ranks of later rounds write to files, too, what they show; return if that is new."""
+        config = self._config
+        kept = [[where or TO_BOTH for where in each] for each in (config.stdout, config.stderr)]
+        if kept == [config.stdout, config.stderr]:
+            return False
+        self._config = msgspec.structs.replace(config, stdout=kept[0], stderr=kept[1])
+        return True
 
     def close(self) -> None:
         """Remove the directory of error files, free the port."""

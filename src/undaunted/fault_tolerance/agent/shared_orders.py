@@ -136,6 +136,13 @@ class SharedOrders:
         """Whether this node leads the job now."""
         return self._listener.leading is not None
 
+    @property
+    def members(self) -> frozenset[str]:
+        """Nodes of the last round, as the follower here knows it."""
+        following = self._listener.following
+        table = () if following is None else following.follower.knows.ledger.table
+        return frozenset(seat.node for seat in table)
+
     def status(self) -> JobStatus:
         """What the leader knows, if it is here; else what this node has heard."""
         leading, following, now_ns = self._listener.leading, self._listener.following, clock_ns()
@@ -491,10 +498,11 @@ class SharedOrders:
         """End, since the launcher got a signal to stop."""
         self._leave(job.Outcome.PREEMPTED, reason)
 
-    def give_up(self, reason: str) -> None:
-        """End, since there is nobody to follow."""
+    def give_up(self, reason: str, *, lost: bool = False) -> None:
+        """End, since there is nobody to follow, or nobody any more."""
         reasons = filter(None, (reason, self._not_listening))
-        self._leave(job.Outcome.FAILED, "; ".join(reasons))
+        outcome = job.Outcome.TOO_FEW_NODES if lost else job.Outcome.FAILED
+        self._leave(outcome, "; ".join(reasons))
 
     def say(self, text: str) -> None:
         """Show a line."""

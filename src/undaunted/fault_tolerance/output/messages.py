@@ -12,6 +12,7 @@ import queue
 import select
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from undaunted.base.deadline import within
@@ -231,6 +232,12 @@ def append_last_words(path: str, node: str, text: str, timeout_s: float = 1.0) -
 
     if path:
         within(timeout_s, append, None)
+
+
+def append_to(path: str, node: str, text: str) -> None:
+    """Append ``text`` to a file that others made, if it is there: as `append_last_words` does."""
+    if path and within(1.0, lambda: Path(path).is_file(), False):
+        append_last_words(path, node, text)
 
 
 def _stamped(node: str, text: str) -> bytes:

@@ -85,8 +85,12 @@ class Next(NamedTuple):
     why: str = ""
 
 
-def allocation(environ: Mapping[str, str]) -> Allocation:
+def allocation(environ: Mapping[str, str], *, of_task: bool = False) -> Allocation:
     """Read the variables of a batch script, or of a shell in an allocation.
+
+    Args:
+        environ: the variables.
+        of_task: a task that srun has started reads them.
 
     Raises:
         ValueError: this is no such place; the message says what to do.
@@ -97,7 +101,7 @@ def allocation(environ: Mapping[str, str]) -> Allocation:
             "in a shell of salloc; elsewhere `undaunted run` starts the ranks of one node"
         )
     job = _number(environ, "SLURM_JOB_ID")
-    if is_task(environ):
+    if is_task(environ) and not of_task:
         raise ValueError(
             f"srun has started this as a task of step {job}.{environ['SLURM_STEP_ID']}: leave srun "
             "out, `undaunted srun` calls it; or start `undaunted run` with srun"
