@@ -54,6 +54,8 @@ class Scribe:
         self._milestones: set[tuple[int, str]] = set()
         self._detected_ns: int | None = None
         self._restarting_since_ns: int | None = None  # the failure that this round comes after
+        self._stop_heard_ns: int | None = None  # when this round was to be stopped
+        self._lost_noticed_ns: int | None = None  # the same, where a node is lost: it says nothing
         self._restarts = 0
         self._ordered: dict[int, str] = {}  # rounds after which somebody wants another one: why
         self._fresh = False  # the ranks of this round have everything to import
@@ -184,6 +186,7 @@ class Scribe:
         )
         self._why, self._unsaid, self._blamed = "", "", blamed.round
         self._said = blamed.line
+        self._lost_noticed_ns = self._stop_heard_ns if blamed.lost else None
         if blamed.node != self._config.node:
             self._last_traceback = ""  # of a victim
             if blamed.ranks and self.root_cause is not None:
@@ -257,6 +260,9 @@ class Scribe:
         self._restarts = self._round = start.round
         self._why = self._last_traceback = ""
         self._restarting_since_ns, self._detected_ns = self._detected_ns, None
+        if self._restarting_since_ns is None and start.group_rank == 0:
+            self._restarting_since_ns = self._lost_noticed_ns
+        self._lost_noticed_ns = self._stop_heard_ns = None
         self._milestones.clear()
         ranks = [current.rank(local_rank) for local_rank in range(start.slots)]
         self.journal.record(
@@ -373,6 +379,7 @@ class Scribe:
         if not self._why and self._blamed != stop.round:  # no decision was heard of
             self._why = f"round {stop.round} was stopped: {stop.reason}"
         self._record_hang()
+        self._stop_heard_ns = self._stop_heard_ns or _now_ns()
         self.journal.record(
             e.StopRequested(
                 t=_now_ns(), round=self._round, reason=stop.reason, grace_s=stop.grace_s
