@@ -29,6 +29,7 @@ from undaunted.cli.options import RUN, RunParsed
 from undaunted.cli.program import check_program, current_directory, program_kind
 from undaunted.cli.run import check_contradictions
 from undaunted.cli.settings import check_settings, with_file
+from undaunted.fault_tolerance.run_config import GRACE_VARIABLE
 from undaunted.journal.job.launches import Launch, launches_of
 from undaunted.journal.job.summary import summarize_job
 from undaunted.journal.job.values import JobSummary
@@ -46,6 +47,7 @@ from undaunted.services.slurm.allocation import (
     what_next,
 )
 from undaunted.services.slurm.commands import SlurmError, ask
+from undaunted.services.slurm.grace import grace_s
 
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _SIGNALS = (*_STOPS, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
@@ -116,6 +118,7 @@ class _Job(NamedTuple):
         words: srun's.
         run_dir: where the launchers keep their journals.
         before: how many launches each journal had before this start.
+        grace_s: how long Slurm waits from SIGTERM to SIGKILL, 0 = not known.
     """
 
     here: Allocation
@@ -123,6 +126,7 @@ class _Job(NamedTuple):
     words: list[str]
     run_dir: Path
     before: dict[Path, int]
+    grace_s: float = 0.0
 
 
 def main(argv: Sequence[str]) -> int:
@@ -139,6 +143,7 @@ def main(argv: Sequence[str]) -> int:
 
 async def _main(own: SrunOptions, parsed: RunParsed, given: dict[str, list[str]]) -> int:
     job = _prepare(own, parsed, given)
+    job = job._replace(grace_s=await grace_s(job.here.partition))
     code = await _run(job)
     return await _finish(job, code, own.requeues)
 
@@ -284,8 +289,11 @@ async def _run(job: _Job) -> int:
         if signal.getsignal(number) is not signal.SIG_IGN:
             loop.add_signal_handler(number, signals.came, number)
     try:
+        environ = step_environ(os.environ)
+        if job.grace_s:
+            environ.setdefault(GRACE_VARIABLE, f"{job.grace_s:g}")
         process = await asyncio.create_subprocess_exec(
-            *job.words, env=step_environ(os.environ), start_new_session=True
+            *job.words, env=environ, start_new_session=True
         )
     except OSError as error:
         raise UsageError(f"srun cannot be run: {error.strerror}; is Slurm on PATH?") from None

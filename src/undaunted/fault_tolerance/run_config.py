@@ -29,6 +29,8 @@ TO_FILE = 1
 TO_BOTH = 3
 # Holds the path of the file about the newest round, in the environments of the ranks.
 CYCLE_INFO_VARIABLE = "NVRX_CURRENT_CYCLE_INFO"
+# Seconds from SIGTERM to SIGKILL where the scheduler ends a job: `undaunted srun` has asked it.
+GRACE_VARIABLE = "UNDAUNTED_GRACE_S"
 
 
 class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
@@ -335,6 +337,9 @@ class RunConfig(RunSettings, kw_only=True, frozen=True):
             lines; None = every launcher writes itself.
         metrics: where metrics go; None = nowhere.
         liveness_port: where probes are answered; None = nowhere.
+        slurm: whether this launcher is in a job of Slurm.
+        slurm_task: whether srun has started it.
+        grace_s: how long Slurm waits from SIGTERM to SIGKILL, 0 = not known.
     """
 
     run_id: str
@@ -367,6 +372,9 @@ class RunConfig(RunSettings, kw_only=True, frozen=True):
     funnel: FunnelConfig | None = None
     metrics: MetricsConfig | None = None
     liveness_port: int | None = None
+    slurm: bool = False
+    slurm_task: bool = False
+    grace_s: float = 0.0
 
     @property
     def lines(self) -> LineFormat:

@@ -625,17 +625,30 @@ class Scribe:
         """
         self.journal.record(e.SignalReceived(t=_now_ns(), round=self._round, signal=name))
         self._stopped_by = self._stopped_by or name
-        limit = format_duration(self._config.term_timeout_s)
         if not ranks:
             what = "no rank runs here, so that nothing is waited for"
         elif first:
-            what = f"passed on to the ranks, which have {limit} to save and end (--term-timeout)"
-            what += "; a second Ctrl-C ends them at once" if name == "SIGINT" else ""
+            what = f"passed on to the ranks, which have {self._time_to_save(name)}"
         elif again:
             what = "the ranks are being stopped already"
         else:
-            what = "the ranks are being stopped; passed on as well"
+            what = f"the ranks are being stopped, and have {self._time_to_save(name)}"
         self.say(f"received {name}: {what}")
+
+    def _time_to_save(self, name: str) -> str:
+        """Say how long the ranks have: what is known of it, and whose limit it is."""
+        config = self._config
+        limit = f"{format_duration(config.term_timeout_s)} to save and end (--term-timeout)"
+        if name == "SIGINT":
+            if config.slurm_task:
+                return f"{limit}, unless srun ends its step, as it does after a Ctrl-C"
+            return f"{limit}; a second Ctrl-C ends them at once"
+        if 0 < config.grace_s < config.term_timeout_s:
+            least = format_duration(config.grace_s)
+            return f"{least} to save and end where Slurm ends the job (KillWait, GraceTime)"
+        if config.slurm and not config.grace_s:
+            return f"{limit}, or less: Slurm kills them after its KillWait where it ends the job"
+        return limit
 
     def programs_signal(self, name: str, ranks: Sequence[int], *, everywhere: bool) -> None:
         """The launcher got a signal that is the program's; the job goes on.
