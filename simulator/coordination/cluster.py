@@ -28,7 +28,7 @@ from undaunted.coordinator.core import election
 from undaunted.coordinator.core import follower_messages as f
 from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core import messages as m
-from undaunted.coordinator.core.follower import Follower, FollowerState
+from undaunted.coordinator.core.follower import ASKS_AFTER_PAUSE_S, Follower, FollowerState
 from undaunted.coordinator.core.leader import ELECTED_S, Leader, LeaderState
 from undaunted.coordinator.core.progress import Iterations
 from undaunted.fault_tolerance.agent import node as n
@@ -210,7 +210,8 @@ class Cluster(World):
         """Let it go on; ``seat``: the agent that was there when it was stopped."""
         self.simulation.resume(name)
         if seat is not None:
-            self.after(_NS, self.checker.resumed, seat)
+            # By then it has asked its leader whether the job has gone on.
+            self.after(round(ASKS_AFTER_PAUSE_S * _NS) + _NS // 2, self.checker.resumed, seat)
 
     def finish(self) -> None:
         """From now on the work is done: ranks end with 0."""

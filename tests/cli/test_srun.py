@@ -55,6 +55,11 @@ STAND_INS = {
     """,
     "scontrol": """
         case "$*" in
+        "show config")
+            [ -z "${HANGS:-}" ] || exec sleep 300
+            echo "KillWait                = 25 sec"
+            ;;
+        "show partition"*) echo "   MaxNodes=UNLIMITED GraceTime=20 Hidden=NO" ;;
         "--oneliner show job "*) echo "JobId=17 JobState=${STATE:-RUNNING} BatchFlag=${BATCH:-1}" ;;
         requeue*)
             echo "$*" >>"$SAID/asked"
@@ -336,3 +341,21 @@ def test_a_missing_script_is_asked_for_as_this_command_takes_it(job: Job) -> Non
     assert done.returncode == 2
     assert "the script is missing: undaunted srun [OPTIONS] SCRIPT" in done.stderr
     assert "undaunted run" not in done.stderr
+
+
+SHOWS = "import os; print('grace', os.environ.get('UNDAUNTED_GRACE_S'), flush=True)"
+
+
+@pytest.mark.parametrize(("partition", "seconds"), [("", "25"), ("short", "20")])
+def test_the_launchers_know_how_long_slurm_waits(job: Job, partition: str, seconds: str) -> None:
+    _, output = job.run(SHOWS, SLURM_JOB_PARTITION=partition)
+    assert f"grace {seconds}" in output
+    _, output = job.stop(signal.SIGTERM, SLURM_JOB_PARTITION=partition)
+    said = [line for line in output.splitlines() if "received SIGTERM" in line]
+    assert any(f" {seconds}.0 s " in line for line in said), output
+
+
+def test_a_slurm_that_does_not_answer_does_not_keep_the_job(job: Job) -> None:
+    code, output = job.run(SHOWS, HANGS="1")
+    assert "grace None" in output
+    assert code == 0

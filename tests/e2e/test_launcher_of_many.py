@@ -1,14 +1,18 @@
-"""One of several launchers is killed: the others say so, and it can be started again at once."""
+"""One of several launchers is killed, or all stand still together; one may be started again."""
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.e2e.launcher import nodes_of_a_job
 from undaunted.base.ids import node_name
+from undaunted.base.process import descendants
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,3 +75,37 @@ def test_a_name_that_another_directory_uses_is_given_up(tmp_path: Path) -> None:
         again = start("one", "is_host=0", "--run-dir", "other")
         assert again.finish() == 1
         assert "--node-name" in again.seen[-1]
+
+
+@pytest.mark.parametrize("first", ["one", "two"])
+def test_all_nodes_stand_still_together_as_slurm_suspends_a_job(tmp_path: Path, first: str) -> None:
+    options = ("--nnodes", "2:3", "--max-restarts", "0")
+    with nodes_of_a_job(tmp_path, RANK, *options) as start:
+        names = ("one", "two", "three")
+        nodes = {name: start(name, f"is_host={int(name == 'one')}") for name in names}
+        spare = nodes["one"].wait_for(r"spare nodes: (\w+)")[1]
+        for name in names:
+            if name != spare:
+                nodes[name].wait_for("rank . of 2 in round 0")
+        pids = [each.process.pid for each in nodes.values()]
+        trees = {name: [pid, *descendants(pid)] for name, pid in zip(names, pids, strict=True)}
+
+        def tell(name: str, number: int) -> None:
+            for pid in trees[name]:
+                os.kill(pid, number)
+
+        for name in names:
+            tell(name, signal.SIGSTOP)
+        threading.Event().wait(8)  # longer than a lease
+        others = [name for name in names if name != first]
+        tell(first, signal.SIGCONT)
+        threading.Event().wait(0.5)
+        for name in others:
+            tell(name, signal.SIGCONT)
+            if name != spare:
+                nodes[name].wait_for("the launcher itself did not run")
+        threading.Event().wait(3)  # a follower would have given up its leader
+        (tmp_path / "finish").touch()
+        codes = {name: each.finish() for name, each in nodes.items()}
+        assert codes == dict.fromkeys(names, 0), [each.text for each in nodes.values()]
+    assert "round 1" not in "".join(each.text for each in nodes.values())

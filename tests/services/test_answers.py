@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from undaunted.attribution.findings import Finding
+from undaunted.attribution.logs.landmarks import LastWords
 from undaunted.services import answers
 from undaunted.services.results import Log, Results, Told
 
@@ -50,3 +51,48 @@ def test_dumps_that_were_read_are_said() -> None:
     log = Log("/a", told=Told(STAMP, (OOM,), dumps="/dumps", hanging=(1, 3)))
     found = answers.result(Results(), log)["result"]
     assert (found["fr_dump_path"], found["hanging_ranks"]) == ("/dumps", [1, 3])
+
+
+LOST = Finding("node_failed", nodes=("n2",), quote="srun: error: Node failure on n2", source="/a:3")
+LEFT = Finding("terminated", (1,), quote="srun: error: n1: task 0: Killed", source="/a:4")
+
+
+def last(text: str) -> LastWords:
+    return LastWords(text.partition(":")[0], text, 9)
+
+
+@pytest.mark.parametrize(
+    ("told", "state", "action", "words"),
+    [
+        (Told(STAMP, (LOST,)), "COMPLETED", "CONTINUE", "COMPLETED"),
+        (Told(STAMP, ended=True), "FAILED", "CONTINUE", "FAILED"),  # cgroups: a survived OOM
+        (Told(STAMP), "NODE_FAIL", "RESTART", "node_failed"),
+        (Told(STAMP, (LEFT,)), "PREEMPTED", "RESTART", "preempted"),
+        (Told(STAMP, (LEFT,)), "TIMEOUT", "RESTART", "time_limit"),
+        (Told(STAMP, (OOM,)), "NODE_FAIL", "RESTART", "gpu_out_of_memory"),
+        (Told(STAMP, step=7), "FAILED", "RESTART", "the last step is 7"),
+        (Told(STAMP), "RUNNING", "CONTINUE", "no failure"),
+        (Told(STAMP), "", "CONTINUE", "no failure"),
+        # The launcher knows better than Slurm, which has no place left for the job, say.
+        (
+            Told(STAMP, ended=True, last=last("finished: well")),
+            "CANCELLED",
+            "CONTINUE",
+            "to its end",
+        ),
+        (Told(STAMP, last=last("no restart: again the same")), "FAILED", "STOP", "again the same"),
+        (Told(STAMP, last=last("failed: rank 1 exited with 3")), "", "RESTART", "exited with 3"),
+    ],
+)
+def test_slurm_and_the_launcher_are_not_contradicted(
+    told: Told, state: str, action: str, words: str
+) -> None:
+    found = answers.result(Results(), Log("/a", told=told, state=state))
+    assert found["recommendation"]["action"] == action
+    assert words in found["result"]["result"]
+
+
+def test_the_state_is_that_of_the_last_start() -> None:
+    log = Log("/a", told=Told(STAMP, earlier=(Told(STAMP, step=3),)), state="NODE_FAIL")
+    assert answers.result(Results(), log, 0)["recommendation"]["action"] == "CONTINUE"
+    assert answers.result(Results(), log)["recommendation"]["action"] == "RESTART"

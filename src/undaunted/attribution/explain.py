@@ -6,6 +6,7 @@ The launcher knows who failed and when; logs and recordings mostly know why. Eac
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path  # noqa: TC003 - msgspec needs the name
 from typing import TYPE_CHECKING, Any, get_args
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from undaunted.attribution.logs.analyse import Reading
+    from undaunted.attribution.logs.landmarks import LastWords
     from undaunted.journal.job.launches import Launch
 
 MOST_ROUNDS = 20  # shown to people; and of which logs are read
@@ -61,6 +63,10 @@ _BROAD = frozenset(
 # What the words of a program's own exception may tell: the launcher says program_error for it, and
 # one failure has one name.
 _OWN_WORDS = frozenset({"data_error", "not_finite"})
+# Outcomes of a job: another start is of no use; is of use without a node.
+STOPS = frozenset({"no restart", "invalid"})
+_ELSEWHERE = frozenset({"excluded", "suspect", "straggler"})
+_BLAMED = re.compile(r"\(?\bnode ([\w.-]+)")
 _LAUNCHER_KNOWS = _OWN_WORDS | {"peer_lost"}
 
 
@@ -552,30 +558,48 @@ def page_of_files(
         read_from: how many logs and dumps were read, by ``log`` and ``dump``.
         problems: what could not be read.
     """
-    if not evidence.findings:
+    case = case_of_files(evidence, reading.step, reading.last)
+    if not has_failed(case):
         read = " and ".join(count(number, noun) for noun, number in read_from.items() if number)
         calm = no_failure(read, reading.step, ended=reading.ended)
         return Page(path=path, calm=calm, problems=[*problems])
-    case = case_of_files(evidence, reading.step)
     return Page(path=path, rounds=explain([case]), problems=[*problems])
 
 
-def case_of_files(evidence: Evidence, step: float | None) -> Case:
+def case_of_files(evidence: Evidence, step: float | None, last: LastWords | None = None) -> Case:
     """Return what files say of one failure of which there is no journal.
 
     Args:
         evidence: of the files.
         step: the last one that was made, None = not known.
+        last: the last line of a launcher, None = there is none.
     """
+    line = did = ""
+    advised = None
+    if last is not None and last.outcome != "finished":
+        line = did = f"undaunted ended the job: {last.text}"
+        if last.outcome in STOPS:
+            reason = "the launcher says that another start would lead nowhere"
+            advised = Decision("stop", reason)
+        elif last.outcome in _ELSEWHERE and (node := _BLAMED.search(last.text)):
+            advised = Decision("exclude", "the launcher blames this node", (node[1],))
     iteration = None if step is None else int(step)
     named = {node for one in evidence.findings for node in one.nodes}
     return Case(
         # Nothing is known of its other nodes: advice is given as if there were enough.
         about=Round((), len(named), iteration, progress_known=iteration is not None),
+        line=line,
         findings=evidence.findings,
+        did=did,
+        advised=advised,
         look=evidence.look,
         unknown=evidence.unknown,
     )
+
+
+def has_failed(case: Case) -> bool:
+    """Whether files, or the launcher, tell of a failure."""
+    return bool(case.findings or case.line)
 
 
 def no_failure(read: str, step: float | None, *, ended: bool) -> str:

@@ -40,7 +40,7 @@ from undaunted.attribution.flight.files import (
 )
 from undaunted.attribution.flight.recording import Recording
 from undaunted.attribution.hang import RECORDED
-from undaunted.attribution.logs.analyse import Reading, read_logs
+from undaunted.attribution.logs.analyse import Reading, read_folder, read_logs
 from undaunted.base.options import Opt
 from undaunted.base.shown import Shown
 from undaunted.base.streams import take_any_text
@@ -405,7 +405,10 @@ def _nothing(path: Path, problems: Sequence[str]) -> str:
 def _read(files: Collection[Path], *, names: bool) -> Reading:
     with Shown(f"reading {count(len(files), 'log')}") as shown:
         shown.expect(sum(map(_size, files)))
-        return read_logs([str(file) for file in files], names=names, advance=shown.advance)
+        paths = [str(file) for file in files]
+        if names:
+            return read_folder(paths, shown.advance)
+        return read_logs(paths, names=False, advance=shown.advance)
 
 
 def _size(file: Path) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ from undaunted.cli.settings import (
     with_file,
 )
 from undaunted.fault_tolerance.run_config import (
+    GRACE_VARIABLE,
     SCRIPT_VARIABLE,
     TO_BOTH,
     TO_CONSOLE,
@@ -196,6 +198,9 @@ def build_config(
         cycle_info=cycle_info(parsed, environ, cwd, run_id, applog_prefix),
         metrics=metrics_config,
         liveness_port=_liveness_port(environ),
+        slurm="SLURM_JOB_ID" in environ,
+        slurm_task=_is_task(environ),
+        grace_s=_grace_s(environ),
         health_checks=_with_own_places(health_checks(parsed, cwd), run_dir, log_dir),
         launcher_log=options.ft_nvrx_logfile
         or launcher_messages(message_directory(environ, cwd))
@@ -241,6 +246,19 @@ def _slips_in_slurm(environ: Mapping[str, str], others: Nodes | None, nproc: int
         ranks=nproc,
         cpus=len(os.sched_getaffinity(0)),
     )
+
+
+def _is_task(environ: Mapping[str, str]) -> bool:
+    if "SLURM_STEP_ID" not in environ:
+        return False
+    from undaunted.services.slurm.allocation import is_task
+
+    return is_task(environ)
+
+
+def _grace_s(environ: Mapping[str, str]) -> float:
+    text = environ.get(GRACE_VARIABLE, "")
+    return float(text) if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text) else 0.0
 
 
 def _funnel(parsed: RunParsed, others: Nodes | None) -> FunnelConfig | None:

@@ -30,7 +30,7 @@ from undaunted.cli.options import RUN, RunParsed
 from undaunted.cli.program import check_program, current_directory, program_kind
 from undaunted.cli.run import check_contradictions
 from undaunted.cli.settings import check_settings, with_file
-from undaunted.fault_tolerance.run_config import SCRIPT_VARIABLE, Script
+from undaunted.fault_tolerance.run_config import GRACE_VARIABLE, SCRIPT_VARIABLE, Script
 from undaunted.journal.job.launches import Launch, launches_of
 from undaunted.journal.job.summary import summarize_job
 from undaunted.journal.reader import DEFAULT_RUNS
@@ -44,6 +44,7 @@ from undaunted.services.slurm.allocation import (
     step_words,
 )
 from undaunted.services.slurm.commands import SlurmError
+from undaunted.services.slurm.grace import grace_s
 from undaunted.services.slurm.queue import (
     Queue,
     journals_in,
@@ -119,6 +120,7 @@ class _Job(NamedTuple):
         words, environ: srun's.
         run_dir: where the launchers keep their journals.
         before: how many launches each journal had before this start.
+        grace_s: how long Slurm waits from SIGTERM to SIGKILL, 0 = not known.
     """
 
     here: Allocation
@@ -127,6 +129,7 @@ class _Job(NamedTuple):
     environ: dict[str, str]
     run_dir: Path
     before: dict[Path, int]
+    grace_s: float = 0.0
 
 
 def main(argv: Sequence[str]) -> int:
@@ -143,6 +146,7 @@ def main(argv: Sequence[str]) -> int:
 
 async def _main(own: SrunOptions, parsed: RunParsed, given: dict[str, list[str]]) -> int:
     job = _prepare(own, parsed, given)
+    job = job._replace(grace_s=await grace_s(job.here.partition))
     code = await _run(job)
     return await _finish(job, code, own.requeues)
 
@@ -302,8 +306,11 @@ async def _run(job: _Job) -> int:
         if signal.getsignal(number) is not signal.SIG_IGN:
             loop.add_signal_handler(number, signals.came, number)
     try:
+        environ = dict(job.environ)
+        if job.grace_s:
+            environ.setdefault(GRACE_VARIABLE, f"{job.grace_s:g}")
         process = await asyncio.create_subprocess_exec(
-            *job.words, env=job.environ, start_new_session=True
+            *job.words, env=environ, start_new_session=True
         )
     except OSError as error:
         raise UsageError(f"srun cannot be run: {error.strerror}; is Slurm on PATH?") from None

@@ -32,6 +32,8 @@ CYCLE_INFO_VARIABLE = "NVRX_CURRENT_CYCLE_INFO"
 # Holds a `Script`, in the environments of the launchers that `undaunted srun` starts.
 SCRIPT_VARIABLE = "UNDAUNTED_SCRIPT"
 SCRIPT_MAY_BE_LOST = b"S"  # says the agent to the front at its end
+# Seconds from SIGTERM to SIGKILL where the scheduler ends a job: `undaunted srun` has asked it.
+GRACE_VARIABLE = "UNDAUNTED_GRACE_S"
 
 
 class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
@@ -355,6 +357,9 @@ class RunConfig(RunSettings, kw_only=True, frozen=True):
         metrics: where metrics go; None = nowhere.
         liveness_port: where probes are answered; None = nowhere.
         script: the script that waits for the launchers of several nodes; None = there is none.
+        slurm: whether this launcher is in a job of Slurm.
+        slurm_task: whether srun has started it.
+        grace_s: how long Slurm waits from SIGTERM to SIGKILL, 0 = not known.
     """
 
     run_id: str
@@ -388,6 +393,9 @@ class RunConfig(RunSettings, kw_only=True, frozen=True):
     metrics: MetricsConfig | None = None
     liveness_port: int | None = None
     script: Script | None = None
+    slurm: bool = False
+    slurm_task: bool = False
+    grace_s: float = 0.0
 
     @property
     def lines(self) -> LineFormat:

@@ -86,8 +86,8 @@ def analyse(path: str, roots: Roots, dumps: str = "") -> Told:
     try:
         marks = landmarks(opened.fd)
         readings = [
-            read_part(opened.path, one, lambda _path, _flags: os.dup(opened.fd))
-            for one in marks.rounds
+            read_part(opened.path, part, last, lambda _path, _flags: os.dup(opened.fd))
+            for part, last in zip(marks.rounds, marks.ends, strict=True)
         ]
     finally:
         os.close(opened.fd)
@@ -108,7 +108,7 @@ def analyse(path: str, roots: Roots, dumps: str = "") -> Told:
 
 
 def _tells(reading: Reading) -> bool:
-    return bool(reading.findings) or reading.stepped or reading.ended
+    return bool(reading.findings or reading.last) or reading.stepped or reading.ended
 
 
 def _told(opened: Opened, reading: Reading) -> Told:
@@ -118,6 +118,7 @@ def _told(opened: Opened, reading: Reading) -> Told:
         reading.step,
         reading.ended,
         bool(reading.findings) and reading.action == "stop",
+        last=reading.last,
     )
 
 

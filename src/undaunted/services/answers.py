@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from undaunted.attribution.explain import Page, lines_of, no_failure
+from undaunted.attribution.explain import Page, in_words, lines_of, no_failure
+from undaunted.services.results import COMPLETED
+from undaunted.services.slurm.core import ENDED
 
 if TYPE_CHECKING:
-    from undaunted.services.results import Log, Progress, Results
+    from undaunted.services.results import Log, Progress, Results, Told
 
 MODES = ("PENDING", "SINGLE", "SPLITLOG")
 _SOURCE = "rules"
@@ -115,13 +117,29 @@ def _verdict(results: Results, log: Log, number: int) -> tuple[str, str]:
     """Return what is recommended, and what was found, in a few lines."""
     assert log.told is not None
     told = log.told.rounds[number]
+    state = log.state if number == len(log.told.rounds) - 1 else ""
     if told.problem:
         return ("TIMEOUT" if told.late else "UNKNOWN"), told.problem
     found = results.explained(log, number)
     if found is None:
-        return "CONTINUE", no_failure("the log", told.step, ended=told.ended)
+        return _no_failure(told, state)
     page = Page(path=Path(log.path), rounds=[found])
     text = "\n".join(takewhile(bool, lines_of(page)))
     if told.stop and found.advice.action != "stop":
         return "STOP", f"{text}\nevery start would end so: all ranks say so before a step"
     return _ACTIONS[found.advice.action], text
+
+
+def _no_failure(told: Told, state: str) -> tuple[str, str]:
+    """Return what is recommended where a log, its launcher and its scheduler tell of no cause."""
+    ended = told.ended or state == COMPLETED
+    if state not in ENDED:
+        return "CONTINUE", no_failure("the log", told.step, ended=ended)
+    line = f"{state}, by its scheduler"
+    if ended:
+        line = f"{line}; {no_failure('the log', told.step, ended=True)}"
+        if told.findings:
+            line = f"{state}, by its scheduler; survived: {in_words(told.findings[0])}"
+        return "CONTINUE", line
+    last = "" if told.step is None else f" (the last step is {told.step:g})"
+    return "RESTART", f"{line}; the log says nothing about why{last}"

@@ -11,8 +11,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from undaunted.attribution.explain import Case, Evidence, Explained, case_of_files, explain
-from undaunted.attribution.findings import Finding  # noqa: TC001 - msgspec needs the name
+from undaunted.attribution.explain import (
+    Case,
+    Evidence,
+    Explained,
+    case_of_files,
+    explain,
+    has_failed,
+)
+from undaunted.attribution.findings import CAUSES, Finding
+from undaunted.attribution.logs.landmarks import LastWords  # noqa: TC001 - msgspec needs the name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,6 +31,18 @@ MOST_LOGS = 10_000
 KEPT_S = 14 * 86400.0
 MOST_FINDINGS = 8
 _MOST_ROUNDS = 32  # of a job that are looked back at
+
+COMPLETED = "COMPLETED"
+# How a job has ended for Slurm, and why; FAILED says nothing of that.
+_CAUSES_OF_STATES = {
+    "NODE_FAIL": "node_failed",
+    "BOOT_FAIL": "node_failed",
+    "PREEMPTED": "preempted",
+    "TIMEOUT": "time_limit",
+    "DEADLINE": "time_limit",
+    "CANCELLED": "cancelled",
+    "OUT_OF_MEMORY": "host_out_of_memory",
+}
 
 Stamp = tuple[int, int, int]
 Progress = Literal["completed", "in_flight", "pending"]
@@ -40,6 +60,7 @@ class Told(msgspec.Struct, frozen=True, omit_defaults=True):
         problem: why there is no answer, "" = there is.
         late: whether that is because it took too long.
         earlier: the same of earlier rounds in the same log.
+        last: the last line of a launcher of undaunted, None = there is none.
         starts, logs_dir: see `undaunted.attribution.logs.landmarks.Landmarks`.
         dumps: folder of the Flight Recorder's dumps that were read as well, "" = none were.
         hanging: ranks that have kept the others waiting, by these.
@@ -53,6 +74,7 @@ class Told(msgspec.Struct, frozen=True, omit_defaults=True):
     problem: str = ""
     late: bool = False
     earlier: tuple[Told, ...] = ()
+    last: LastWords | None = None
     starts: int = 0
     logs_dir: str = ""
     dumps: str = ""
@@ -74,6 +96,7 @@ class Log(msgspec.Struct, frozen=True, omit_defaults=True):
         job: which job, "" = not known: then it has no earlier rounds.
         cycle: which round of the job, None = not known.
         dumps: folder with dumps of torch's Flight Recorder that belong to it, "" = not known.
+        state: of the job for its scheduler, in Slurm's words; "" = not known.
         wanted: whether an analysis was asked for and is not there yet.
         told: the last analysis, None = there was none.
     """
@@ -84,6 +107,7 @@ class Log(msgspec.Struct, frozen=True, omit_defaults=True):
     job: str = ""
     cycle: int | None = None
     dumps: str = ""
+    state: str = ""
     wanted: bool = False
     told: Told | None = None
 
@@ -191,10 +215,14 @@ class Results:
             None if nothing has failed then.
         """
         rounds = log.told.rounds if log.told is not None else ()
-        if not rounds or not rounds[number].findings:
+        if not rounds:
+            return None
+        is_last = number in {-1, len(rounds) - 1}
+        case = _case(_by_scheduler(rounds[number], log.state if is_last else ""))
+        if not has_failed(case):
             return None
         before = [*self._earlier(log), *rounds[:number]]
-        return explain([*map(_round_of, before), _case(rounds[number])])[-1]
+        return explain([*map(_round_of, before), case])[-1]
 
     def read_beside(self, path: str, job: str) -> int:
         """Return how many other logs of a job have been read."""
@@ -251,9 +279,23 @@ class Results:
 
 
 def _case(told: Told) -> Case:
-    return case_of_files(Evidence(told.findings), told.step)
+    return case_of_files(Evidence(told.findings), told.step, told.last)
 
 
 def _round_of(told: Told) -> Case | Round:
     case = _case(told)
-    return case if told.findings else case.about
+    return case if has_failed(case) else case.about
+
+
+def _by_scheduler(told: Told, state: str) -> Told:
+    """Return what a log tells of, as the scheduler has it; the launcher knows better than both."""
+    if told.last is not None or told.problem or (told.ended and not told.findings):
+        return told
+    if state == COMPLETED:
+        return msgspec.structs.replace(told, findings=(), ended=True)
+    cause = _CAUSES_OF_STATES.get(state)
+    root = told.findings[0].cause if told.findings else ""
+    if cause is None or root == cause or (root and not CAUSES[root].follows):
+        return told
+    found = Finding(cause, quote=f"{state}, by its scheduler")
+    return msgspec.structs.replace(told, findings=(found, *told.findings))

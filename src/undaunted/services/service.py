@@ -59,6 +59,7 @@ class Submission(msgspec.Struct, kw_only=True):
         job_id, cycle_id: which job, and which round of it.
         analysis_intent: ``terminal`` = it is complete, and analysed at once.
         fr_path: absolute path of the folder with the Flight Recorder's dumps that belong to it.
+        job_state: of the job for its scheduler, in Slurm's words: ``COMPLETED``, ``NODE_FAIL``, ...
     """
 
     log_path: str
@@ -67,6 +68,7 @@ class Submission(msgspec.Struct, kw_only=True):
     cycle_id: str | int | None = None
     analysis_intent: Literal["", "track_only", "progressive", "terminal"] | None = ""
     fr_path: str | None = ""
+    job_state: str | None = ""
 
 
 class AttributionService:
@@ -145,7 +147,8 @@ class AttributionService:
         dumps = await self._dumps(said.fr_path) if said.fr_path else ""
         job = "" if said.job_id is None else str(said.job_id)[:_LONGEST_NAME]
         user = (said.user or "")[:_LONGEST_NAME]
-        self._name(seen.path, user=user, job=job, cycle=cycle, dumps=dumps)
+        state = (said.job_state or "")[:_LONGEST_NAME]
+        self._name(seen.path, user=user, job=job, cycle=cycle, dumps=dumps, state=state)
         if said.analysis_intent == "terminal":
             self._want(seen)
         log = self._known(seen.path)
@@ -182,6 +185,8 @@ class AttributionService:
             other = self.results.get(others[-1].path)
             if progress != "completed" or other is None or other.told is None:
                 return answers.no_result(others[-1].path, progress)
+            if not other.state:
+                other = msgspec.structs.replace(other, state=log.state)
             about = {"mode": answers.mode(log), "sched_restarts": answers.sched_restarts(log)}
             return self._result(other, restart) | about
         return self._result(log, restart)

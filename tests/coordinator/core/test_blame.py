@@ -26,7 +26,7 @@ def test_a_lost_node_before_victims() -> None:
     blame.lost("d", "node d is lost: silence")
     blame.lost("e", "node e is lost: silence")
     line = "node d is lost: silence; so is node e"
-    assert blame.verdict(0) == Blamed(0, "d", line, ("a",))
+    assert blame.verdict(0) == Blamed(0, "d", line, ("a",), lost=True)
     blame.lost("d", "node d is lost: again")
     blame.lost("f", "node f is lost: silence")
     assert blame.first_cause == Cause("d", "node d is lost: silence; so are nodes e, f")
@@ -75,7 +75,7 @@ def test_what_fails_after_healthy_nodes_have_gone_on() -> None:
     blame.failed("a", "connection reset", victim=True)
     assert blame.verdict(0) == hang
     blame.lost("c", "node c is lost: silence")
-    assert blame.verdict(0) == Blamed(0, "c", "node c is lost: silence", ("a",))
+    assert blame.verdict(0) == Blamed(0, "c", "node c is lost: silence", ("a",), lost=True)
     blame.failed("b", "signal 11")
     assert blame.verdict(0) == Blamed(0, "b", "node b: signal 11", ("a",))
 

@@ -294,10 +294,23 @@ def test_one_that_lost_a_leader_which_stood_still_keeps_its_place():
     assert {seat.node for seat in harness.leader.ledger.pending} == {"a", "b", "c"}
 
 
+def test_all_that_stood_still_together_go_on():
+    harness = Harness().running()
+    harness.now += 60 * S
+    harness.pass_time(0)
+    harness.pass_time(20, alive="abc")
+    assert len(harness.links) == 3
+    assert not any(harness.heard(node, m.Stop) for node in "abc")
+    harness.pass_time(7, alive="ab")
+    assert harness.heard("a", m.Stop), "a lease later who is lost is lost"
+
+
 def test_who_missed_a_leader_that_stood_still_hears_that_the_job_has_ended():
     harness = Harness(min_nodes=2, max_nodes=2, max_restarts=0).running("ab")
     harness.now += 15 * S
     harness.pass_time(0)
+    assert harness.leader.state is LeaderState.LEADING, "they may have stood still as well"
+    harness.pass_time(7)
     assert harness.leader.state is LeaderState.ENDED
     assert not harness.links
     assert c.Done() not in harness.out
@@ -816,7 +829,7 @@ def ended_while_it_stood_still() -> Harness:
     """The leader has lost both nodes as it stood still; they are back, and stop their ranks."""
     harness = Harness(min_nodes=2, max_nodes=2, max_restarts=0).running("ab")
     harness.now += 17 * S
-    harness.pass_time(0.1)
+    harness.pass_time(7)
     assert harness.leader.state is LeaderState.ENDED
     for node in "ab":
         harness.hello(node, round=0, running=True, promised=EPOCH)

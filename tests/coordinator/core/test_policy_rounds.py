@@ -153,7 +153,9 @@ class TestLoss:
         assert stops == [m.Stop("b", 0, reason, 2.0, failed=True)]
         job.stop("b")
         assert job.table == "c b", "the survivor keeps its rank"
-        assert of(m.Blamed, job.said) == [m.Blamed(0, "a", reason)]
+        (goes_on,) = [said.text for said in of(m.Say, job.said) if "goes on" in said.text]
+        assert "c in the place of a" in goes_on
+        assert of(m.Blamed, job.said) == [m.Blamed(0, "a", reason, lost=True)]
 
     def test_a_lost_node_has_not_said_how_far_its_ranks_came(self) -> None:
         limits = {"max_restarts": 3, "max_no_progress_cycles": 1}

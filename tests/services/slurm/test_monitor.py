@@ -110,7 +110,8 @@ def test_a_job_is_followed_to_its_result(
     asyncio.run(follow())
     assert [post.pop("analysis_intent") for post in service.posts] == ["track_only", "terminal"]
     about = {"log_path": "/logs/17-train.out", "user": "alice", "job_id": "17", "cycle_id": 0}
-    assert service.posts == [about, about]
+    states = [post.pop("job_state") for post in service.posts]
+    assert (service.posts, states) == ([about, about], ["RUNNING", "FAILED"])
     [job] = kept(config.directory).values()
     assert (job["id"], job["state"], job["stage"]) == ("17", "FAILED", "closed")
     assert job["answer"]["result"]["module"] == "log_analyzer"

@@ -7,6 +7,7 @@ something else, and what comes after the end of the job was asked for, is left o
 from __future__ import annotations
 
 import math
+import os
 import re
 from dataclasses import dataclass
 from dataclasses import replace as changed
@@ -16,15 +17,16 @@ from msgspec.structs import replace
 
 from undaunted.attribution.findings import CAUSES, Action, Finding, severity_of, worst_first
 from undaunted.attribution.logs.compare import FEW, compare
+from undaunted.attribution.logs.landmarks import landmarks
 from undaunted.attribution.logs.prefixes import is_of_torchrun, rank_in_name
 from undaunted.attribution.logs.rules import rules
 from undaunted.attribution.logs.scan import LogScan, Seen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from os import PathLike
 
-    from undaunted.attribution.logs.landmarks import Part
+    from undaunted.attribution.logs.landmarks import LastWords, Part
     from undaunted.attribution.logs.scan import Hit
 
 _ASKED = frozenset({"preempted", "time_limit", "cancelled"})  # somebody asked for the end
@@ -32,6 +34,15 @@ _DEVICE = severity_of("gpu_lost")
 _PROGRAM = severity_of("program_error")
 _NUMBER = re.compile(r"SeqNum=(\d{1,18})\b")
 _LATER = 0.9
+_SURE_OF_LAUNCHER = 0.95
+# How a launcher calls an end that somebody asked for, or that a node is the cause of.
+_ASKED_BY = {
+    "preempted": "preempted",
+    "interrupted": "cancelled",
+    "too few nodes": "node_failed",
+}
+_SLURM = re.compile(r"(?:[\[\w.:+ -]{0,40}[\]:] )?\W{0,3}(?:srun|slurmstepd(?:-[\w.-]+)?|sbatch): ")
+_RANK = re.compile(r"[a-z _]+(?:, [^:]*)?(?: \(exit code \d+\))?: rank \d")
 _HAS_PLACE = frozenset({"gpu", "node", "rank"})
 _GUESSED = 0.4
 _CODE = re.compile(r"exitcode\s*:")
@@ -57,6 +68,8 @@ class Reading:
         action: what the logs alone speak for. "exclude" only where the nodes are known; "stop" only
             if the root cause is the program's own and would come again in every attempt: no step
             was made, and all ranks say the same.
+        last: the last line of a launcher of undaunted, None = there is none. Of a job that has
+            finished nothing is found that came before.
     """
 
     findings: list[Finding]
@@ -64,6 +77,7 @@ class Reading:
     step: float | None
     ended: bool
     action: Action
+    last: LastWords | None = None
 
 
 def analyse(
@@ -102,17 +116,79 @@ def read_logs(
     return judge(scans, known, world_size)
 
 
-def read_part(path: str, part: Part, opener: Callable[[str, int], int]) -> Reading:
+def read_folder(
+    files: Iterable[str | PathLike[str]], advance: Callable[[int], object] | None = None
+) -> Reading:
+    """Like `read_logs`, of all that is there of a job: of each log the last round counts."""
+    scans, ends = [], {}
+    for file in map(str, files):
+        part, end = _last_round(file)
+        scans.append(_scanned(file, advance, compared=False, part=part))
+        if end is not None:
+            ends[file] = end
+    _name_ranks(scans, None)
+    return in_words_of_launchers(judge(scans), ends)
+
+
+def _last_round(path: str) -> tuple[Part | None, LastWords | None]:
+    """Return the last round of a log in which a rank or a launcher has done something."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:  # reading it says why
+        return None, None
+    try:
+        marks = landmarks(fd)
+    except OSError:
+        return None, None
+    finally:
+        os.close(fd)
+    return (marks.rounds[-1], marks.ends[-1]) if len(marks.rounds) > 1 else (None, marks.ends[-1])
+
+
+def read_part(
+    path: str, part: Part, last: LastWords | None, opener: Callable[[str, int], int]
+) -> Reading:
     """Like `read_logs`, of a part of one log.
 
     Args:
         path: of the log.
         part: of it, such as a round.
+        last: the last line of a launcher in it.
         opener: opens the file, as that of the built-in ``open``.
     """
     scan = _scanned(path, opener=opener, compared=False, part=part)
     _name_ranks([scan], None)
-    return judge([scan])
+    return in_words_of_launchers(judge([scan]), {path: last} if last is not None else {})
+
+
+def in_words_of_launchers(reading: Reading, ends: Mapping[str, LastWords]) -> Reading:
+    """Return what logs say, as launchers have it, who know how the job has ended.
+
+    Args:
+        reading: of the logs.
+        ends: the last line of a launcher, by log; a launcher that left before the job's end is
+            worth less than one that did not.
+    """
+    if not ends:
+        return reading
+    worth = {outcome: place for place, outcome in enumerate(("finished", "", "excluded"))}
+    last = min(ends.values(), key=lambda one: worth.get(one.outcome, worth[""]))
+    findings = reading.findings
+    if last.outcome == "finished":  # nor is it a failure what Slurm says of the step after that
+        findings = [one for one in findings if _is_later(one, ends)]
+    elif cause := _ASKED_BY.get(last.outcome):
+        found = [one for one in findings if one.cause == cause]
+        findings = found or [Finding(cause, confidence=_SURE_OF_LAUNCHER, quote=last.text)]
+    elif _RANK.match(last.text):  # a node that was lost was replaced
+        findings = [one for one in findings if not _SLURM.match(one.quote)] or findings
+    ended = last.outcome == "finished"
+    return changed(reading, findings=findings, ended=ended and not findings, last=last)
+
+
+def _is_later(one: Finding, ends: Mapping[str, LastWords]) -> bool:
+    """Whether another program has failed after the job."""
+    path, _, line = one.source.rpartition(":")
+    return path in ends and int(line) > ends[path].line and not _SLURM.match(one.quote)
 
 
 def _scanned(

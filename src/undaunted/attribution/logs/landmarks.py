@@ -4,6 +4,11 @@ These lines are printed by launchers and batch scripts, not by ranks:
 
 * ``- Cycle: 3 Event: rendezvous_started Node: ...``, by NVRx's launcher: all rounds of a job may be
   in one log;
+* ``[undaunted] 2 ranks of train.py on n1; report: ...`` and ``[undaunted] job 17: 4 nodes ...``, by
+  launchers and `undaunted srun`: the same name once more is another start, after a requeue;
+* ``[undaunted] restart 2 of 10: ... running again ...``: a round like a ``Cycle``;
+* ``[undaunted] finished, 1 restart: every rank exited with 0``, the last line of a launcher, which
+  knows better than all other lines how the job went;
 * ``<< START PATHS >>`` and then, among others, ``LOGS_DIR=/logs/17``, by a batch script each time
   that the scheduler starts it: what ranks write is in files there;
 * ``TORCH_FR_DUMP_TEMP_FILE=/dumps/_dump_``, where torch's Flight Recorder dumps.
@@ -24,11 +29,26 @@ _CHUNK_BYTES = 1 << 20
 _LINES_OF_BLOCK = 64
 _FIRST_LINES = 1000
 _CYCLE = b" Cycle: "
+_OWN = b"[undaunted] "
 _BLOCK = b"<< START PATHS >>"
 # What ends a round bears the number of the next one already, and ranks still write then.
-_BEGINS = re.compile(
-    rb" Cycle: (\d{1,9}) Event: (?!failure_detected|worker_terminated)", re.IGNORECASE
+_MARK = re.compile(
+    rb" (?i:Cycle): (?P<cycle>\d{1,9}) (?i:Event): (?!(?i:failure_detected|worker_terminated))"
+    rb"|\[undaunted\] (?P<own>[^\n]*)"
 )
+_LONGEST_BEFORE = 120  # bytes before the words of a launcher: `srun --label` and loggers
+_START = re.compile(
+    rb"(?P<job>job \S{1,80}): (?:node \S|\d{1,7} nodes )"
+    rb"|\d{1,7} ranks? of .{0,400}? on (?P<node>[^\s,;]{1,255})"
+    rb"(?:, \d+ restarts? allowed)?; report: "
+)
+_RESTART = re.compile(rb"restart (\d{1,9}) of \d{1,9}: \d{1,7} ranks?\b.{0,20} running again ")
+_OUTCOME = re.compile(
+    rb"(finished|failed|excluded|preempted|interrupted|suspect|invalid|straggler"
+    rb"|no[_ ]restart|too[_ ]few[_ ]nodes)"
+    rb"(?:, \d+ restarts?[^:(]{0,80})*(?: \(exit code \d{1,3}\))?: "
+)
+_LONGEST_WORDS = 1000
 _LOGS_DIR = re.compile(rb"^[^/\n]{0,80}\bLOGS_DIR=[\"']?(/[^\"'\n]*)")
 _DUMPS = re.compile(rb"\bTORCH_(?:FR_DUMP|NCCL_DEBUG_INFO)_TEMP_FILE=[\"']?(/[^\s\"']*)")
 
@@ -46,17 +66,33 @@ class Part(NamedTuple):
     lines: int
 
 
+class LastWords(NamedTuple):
+    """The last line of a launcher.
+
+    Attributes:
+        outcome: see docs/exit-codes.md: ``finished``, ``too few nodes``.
+        text: the line, from the outcome on.
+        line: its number, from 1.
+    """
+
+    outcome: str
+    text: str
+    line: int
+
+
 class Landmarks(NamedTuple):
     """What was found in a log.
 
     Attributes:
         rounds: where each round is, in order; the first one from the beginning of the file.
+        ends: of each of them, how launchers say that the job has ended there; None = none does.
         starts: how often the scheduler has started the batch script, 0 = that is not said.
         logs_dir: where ranks write since the last start, "" = here, or nobody says so.
         dumps: what names of dumps begin with, with their folder; "" = nobody says so.
     """
 
     rounds: tuple[Part, ...]
+    ends: tuple[LastWords | None, ...]
     starts: int = 0
     logs_dir: str = ""
     dumps: str = ""
@@ -69,17 +105,13 @@ def landmarks(fd: int) -> Landmarks:
         OSError: it cannot be read.
     """
     size = os.fstat(fd).st_size
-    cycle, later = -1, deque[tuple[int, int]](maxlen=MOST_ROUNDS - 1)  # where rounds begin
+    marks = _Marks()
     starts, left, logs_dir, dumps = 0, 0, b"", b""
     for offset, lines, chunk in _chunks(fd, size):
         if lines < _FIRST_LINES and not dumps and (found := _DUMPS.search(chunk)):
             dumps = found[1]
-        for mark in _BEGINS.finditer(chunk) if _CYCLE in chunk else ():
-            if int(mark[1]) > cycle:
-                line = chunk.rfind(b"\n", 0, mark.start()) + 1
-                if cycle >= 0:
-                    later.append((offset + line, lines + chunk.count(b"\n", 0, line)))
-                cycle = int(mark[1])
+        if _CYCLE in chunk or _OWN in chunk:
+            marks.take(chunk, offset, lines)
         for text in chunk.split(b"\n") if left or _BLOCK in chunk else ():
             if _BLOCK in text:
                 starts, left, logs_dir = starts + 1, _LINES_OF_BLOCK, b""
@@ -87,12 +119,67 @@ def landmarks(fd: int) -> Landmarks:
                 left -= 1
                 if found := _LOGS_DIR.match(text):
                     left, logs_dir = 0, found[1]
-    begins = [(0, 0), *later]
-    ends = [*(begin for begin, _ in later), size]
+    begins = [(0, 0), *marks.later]
+    places = [*(begin for begin, _ in marks.later), size]
     rounds = tuple(
-        Part(begin, end, lines) for (begin, lines), end in zip(begins, ends, strict=True)
+        Part(begin, end, lines) for (begin, lines), end in zip(begins, places, strict=True)
     )
-    return Landmarks(rounds, starts, os.fsdecode(logs_dir).strip(), os.fsdecode(dumps))
+    ends = (*marks.ends, marks.end)
+    return Landmarks(rounds, ends, starts, os.fsdecode(logs_dir).strip(), os.fsdecode(dumps))
+
+
+class _Marks:
+    """Where rounds begin, and how the job has ended in them.
+
+    Attributes:
+        later: where each round but the first begins: in bytes, and in lines.
+        ends: how the job ended in each round but the last.
+        end: how it ended in the last one, None = it did not.
+    """
+
+    def __init__(self) -> None:
+        self.later = deque[tuple[int, int]](maxlen=MOST_ROUNDS - 1)
+        self.ends = deque["LastWords | None"](maxlen=MOST_ROUNDS - 1)
+        self.end: LastWords | None = None
+        self._cycle = -1
+        self._restarts = 0
+        self._begun: set[bytes] = set()  # who has started since the batch script was
+
+    def take(self, chunk: bytes, offset: int, lines: int) -> None:
+        """Look at whole lines; so many bytes and lines are before them."""
+        for mark in _MARK.finditer(chunk):
+            line = chunk.rfind(b"\n", 0, mark.start()) + 1
+            if mark["own"] is not None and mark.start() - line > _LONGEST_BEFORE:
+                continue
+            if (own := mark["own"]) is None:
+                begins = self._cycle >= 0 and int(mark["cycle"]) > self._cycle
+                self._cycle = max(self._cycle, int(mark["cycle"]))
+            else:
+                begins = self._begins(own)
+            if begins:
+                self.later.append((offset + line, lines + chunk.count(b"\n", 0, line)))
+                self.ends.append(self.end)
+                self.end = None
+            if own is not None and (found := _OUTCOME.match(own)):
+                outcome = found[1].decode().replace("_", " ")
+                text = own[:_LONGEST_WORDS].decode(errors="replace").rstrip()
+                self.end = LastWords(outcome, text, lines + chunk.count(b"\n", 0, line) + 1)
+
+    def _begins(self, own: bytes) -> bool:
+        """Whether a line of a launcher begins a round."""
+        if found := _START.match(own):
+            name = found["job"] or found["node"]
+            again = name in self._begun or bool(found["job"] and self._begun)
+            if again or found["job"]:
+                self._begun.clear()
+            if again:
+                self._cycle, self._restarts = -1, 0
+            self._begun.add(name)
+            return again
+        if found := _RESTART.match(own):
+            before, self._restarts = self._restarts, max(self._restarts, int(found[1]))
+            return self._restarts > before
+        return False
 
 
 def _chunks(fd: int, size: int) -> Iterator[tuple[int, int, bytes]]:

@@ -51,6 +51,7 @@ _PIECE = re.compile(
 _FRONT = re.compile(
     rf"""(?:
       \s{{0,6}}(?P<label>\d{{1,7}}):(?=[ ]|$)
+    | \s?slurmstepd-(?P<step_node>[\w.-]{{1,255}}):[ ]
     | \s?(?P<node>(?!(?:step|iter|epoch|layer|stage|cuda|gpu|line|rank|loss|val|pid)[a-z]*[-_]?\d)
         {_NODE})(?::[ ]|[ ]*\|[ ])
     | \s?(?P<daemon_node>(?=[\w.-]*\d){_NODE})[ ][a-z][\w-]*(?:\[\d+\])?:[ ]
@@ -172,6 +173,7 @@ def _take(prefix: Prefix, piece: re.Match[str], year: int) -> int:
         if name in named and (prefix.rank is None or name == "rank"):
             prefix.rank = int(named[name])
     for name in (
+        "step_node",
         "node",
         "daemon_node",
         "watched",

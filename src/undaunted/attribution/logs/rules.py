@@ -114,6 +114,7 @@ class Meaning(NamedTuple):
         ranks, nodes: who the line names; not who says it.
         aside: whoever says it need not be to blame.
         certain: the program's own, and the same in every attempt.
+        tasks: the ranks are tasks of srun's, which are launchers where there are any.
     """
 
     cause: str
@@ -122,6 +123,7 @@ class Meaning(NamedTuple):
     nodes: tuple[str, ...] = ()
     aside: bool = False
     certain: bool = False
+    tasks: bool = False
 
 
 def _expression(text: str) -> Callable[[str], re.Match[str] | None]:
@@ -181,12 +183,13 @@ class Rule:
             tuple(
                 rank
                 for name, value in named.items()
-                if name.startswith("rank")
+                if name.startswith(("rank", "task"))
                 for rank in _ranks(value)
             ),
             tuple(value for name, value in named.items() if name.startswith("node")),
             row.aside,
             row.certain,
+            "task" in named,
         )
 
 

@@ -79,6 +79,8 @@ _BLOCK_RANK = re.compile(r"^\W*rank\s*:\s*(\d{1,7})")
 _BLOCK_NODE = re.compile(r"^\W*host\s*:\s*([\w.-]+)")
 _BLOCK_LINES = 6
 _BLOCK_LINE = re.compile(r"^\W*(?:exitcode|traceback|error_file)\s*:")
+# A task of srun is one of these then, and not a rank.
+_LAUNCHERS = (b"[undaunted] ", b"torch.distributed.elastic", b"torch.distributed.run", b"torchrun")
 _FIRST_FAILURE = b"Root Cause (first observed failure)"  # a block follows
 
 
@@ -239,6 +241,7 @@ class LogScan:
         self._survived.clear()
         self._enough: set[str] = set()  # causes of which no more lines are needed before a step
         self._has_summary = False
+        self._has_launchers = False
         self._offset = self._part.begin if self._part else 0
         self._inode = 0
         self._begun = b""  # a line without its end
@@ -309,6 +312,7 @@ class LogScan:
     def _take(self, chunk: bytes) -> None:
         """Take whole lines, without the last end."""
         self._has_summary = _FIRST_FAILURE in chunk
+        self._has_launchers = self._has_launchers or any(map(chunk.__contains__, _LAUNCHERS))
         templates = template(chunk).split(b"\n")
         lines = chunk.split(b"\n")
         self._learn(templates, lines)
@@ -484,6 +488,8 @@ class LogScan:
         return len(times) == SURVIVED_BY and min(times) > t
 
     def _hit(self, kept: _Kept) -> Hit:
+        if kept.meaning.tasks and self._has_launchers:
+            kept = kept._replace(meaning=kept.meaning._replace(ranks=()))
         text = clean(kept.raw)
         prefix = self._prefix(text)
         ends_block = _BLOCK_LINE.match(text[prefix.begins :]) is not None

@@ -134,7 +134,8 @@ class Blame:
                 f"; {name_ranks(ranks)} of node {node} had ended with 0"
                 for node, ranks in sorted(elsewhere.items())[:_MOST_LEFT]
             )
-        return Blamed(round_number, cause.node, text, others)
+        lost = not any(each is cause for each in self.reports.values())
+        return Blamed(round_number, cause.node, text, others, lost=lost)
 
     def left_alone(self) -> tuple[int, ...]:
         """The ranks that have ended with 0 where all that failed have only lost a peer."""

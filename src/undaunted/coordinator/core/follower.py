@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 
 REDIAL_FIRST_S = 0.05
 REDIAL_LONGEST_S = 1.0
+# A node that has stood still asks its leader for so long whether the job has gone on: all nodes may
+# have stood still together (`scontrol suspend`), and go on at about the same moment.
+ASKS_AFTER_PAUSE_S = 2.0
 # The launchers of a job do not start at the same moment.
 SEEK_QUIETLY_S = 3.0
 
@@ -84,7 +87,8 @@ class Follower:
     _why: str = "not tried yet"  # what the last one ended with
     _gone: str = ""  # what the absence of a leader began with
     _event_ns: int = 0  # when the last event was handled
-    _stood_s: float = 0.0  # for how long this process has stood still since a leader welcomed it
+    _stood_s: float = 0.0  # for how long this process has stood still since a leader was heard
+    _asks_until_ns: int = 0  # it has stood still, and asks the leader whether the job has gone on
     # orders and reports
     _last_order: int = 0
     _reports: Reports = field(init=False)
@@ -152,8 +156,9 @@ class Follower:
     def _look_at_clock(self, now: int) -> None:
         """Notice that this process stood still: a lease is renewed every third of it."""
         gap_s, self._event_ns = (now - self._event_ns) / _NS, now
-        if self.state is FollowerState.FOLLOWING and gap_s > self._lease.seconds:
+        if self.state is FollowerState.FOLLOWING and 3 * gap_s > 2 * self._lease.seconds:
             self._stood_s = gap_s
+            self._asks_until_ns = now + round(ASKS_AFTER_PAUSE_S * _NS)
 
     # --- the connection -------------------------------------------------------------------------
 
@@ -233,6 +238,8 @@ class Follower:
             case p.Beat():
                 self._reports.acknowledge(message.acknowledged)
                 self._lease.answered(message.sent)
+                if self._lease.left_s(message.sent, now) > 0:
+                    self._stood_s, self._asks_until_ns = 0.0, 0
                 self._replaceable = self._replaceable or message.replaceable
                 self.knows.settled(message.settled)
             case p.Learn():
@@ -402,6 +409,8 @@ class Follower:
     def _silence(self, now: int) -> list[f.Command]:
         if (left_s := self._lease.left_s(self._lease.sent_ns, now)) > 0:
             return [f.SetTimer("silence", left_s)]
+        if (left_s := (self._asks_until_ns - now) / _NS) > 0:
+            return [f.SetTimer("silence", left_s), *self._renew(now)]
         knows = self.knows
         miss = p.Miss(node=knows.node, incarnation=knows.incarnation, epoch=knows.epoch)
         hangup: list[f.Command] = [f.Send(self._link, miss), f.Hangup(self._link)]
@@ -437,7 +446,9 @@ class Follower:
         self._gone = f"the coordinator at {self._address} is gone: {self._why}"
         if self._stood_s:
             stood = format_duration(self._stood_s)
-            self._gone = f"this machine stood still for {stood}, and the others go on without it"
+            self._gone = (
+                f"this machine stood still for {stood}, and the others may go on without it"
+            )
         goes_on = self.running and absence.stop_ns > now
         said = f.Say(self._gone + ("; the ranks go on" if goes_on else ""))
         waits = [] if self.running else self._say_wait()

@@ -189,6 +189,7 @@ class Leader:
 
     def _begin(self, now: int) -> list[c.Command]:
         self._preparation.began_ns = now
+        self._sessions.begin(now)
         lease = c.SetTimer("lease", 0, self.config.lease_s / 3)
         if self.state is LeaderState.RECOVERING:
             return [lease, *self._keep_epoch(), self._recovery_timer()]

@@ -456,7 +456,7 @@ class Blamed(_Message, frozen=True):
     Or of a hang after which healthy nodes go on; of what ends the round later there is another one.
     ``node`` is "" where it is no single node; ``victims`` are nodes that failed because of it.
     ``ranks``, ``cause`` and whether they are ``certain`` are known where all nodes were looked at,
-    see `examination.Ruling`.
+    see `examination.Ruling`. ``lost``: the node is gone, and can say nothing itself.
     """
 
     round: int
@@ -466,6 +466,7 @@ class Blamed(_Message, frozen=True):
     ranks: tuple[int, ...] = ()
     cause: str = ""
     certain: bool = True
+    lost: bool = False
 
 
 class Advised(_Message, frozen=True):

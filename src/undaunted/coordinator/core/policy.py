@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from undaunted.base.text import format_duration
+from undaunted.base.text import count, format_duration
 from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core import placement
 from undaunted.coordinator.core.advice import ALWAYS_ENDS, MOST_HISTORY, Attempt
@@ -42,7 +42,7 @@ from undaunted.coordinator.core.slowness import MOST_EXCLUDED, Slowness
 from undaunted.coordinator.core.stopping import Stopping
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from undaunted.coordinator.core.config import Pace, PolicyConfig
     from undaunted.coordinator.core.examination import Ruling
@@ -889,8 +889,9 @@ class JobPolicy:
         """Start the round that has been prepared."""
         places = self.formation.chosen.values()
         self.formation.chosen = {}
-        self.round = self.next_round
+        before, self.round = [*self.members.seats], self.next_round
         self.state = PolicyState.RUNNING
+        goes_on = self._goes_on(before, [place.node for place in places])
         self.members = Members(places)
         self.blame, self.examination, self.stopping = Blame(), None, None
         self.pace, self.slowness, self._unwanted = None, Slowness(), []
@@ -916,7 +917,18 @@ class JobPolicy:
         ]
         more = len(self.roster.here) > len(places)
         joined = m.SetTimer("joined", self.round, self.config.last_call_s)
-        return [*starts, *limits, *([joined] if more else [])]
+        return [*goes_on, *starts, *limits, *([joined] if more else [])]
+
+    def _goes_on(self, before: Sequence[str], nodes: Sequence[str]) -> list[m.Command]:
+        """Say which nodes the round that begins is without, and who has their place."""
+        gone = [node for node in before if node not in nodes]
+        new = [node for node in nodes if node not in before]
+        if not gone:
+            return []
+        how = f"{name_some(new)} in the place of {name_some(gone)}"
+        if not new:
+            how = f"without {name_some(gone)}, with {count(len(nodes), 'node')}"
+        return [m.Say(f"the job goes on in round {self.round}: {how}")]
 
     # --- the end of a round ---------------------------------------------------------------------
 

@@ -130,6 +130,10 @@ class Sessions:
     _swept_ns: int | None = None  # when `silent` ran last; it is due every third of a lease
     _late_sweep_ns: int | None = None  # the last run that was late: this process stood still before
 
+    def begin(self, now: int) -> None:
+        """Look for silence from now on."""
+        self._swept_ns = now
+
     def connected(self) -> list[Session]:
         """Those that are, now: a list that does not change."""
         return list(self.by_link.values())
@@ -167,10 +171,15 @@ class Sessions:
         session.draining = False
 
     def silent(self, lease_s: float, now: int) -> list[Session]:
-        """Connected ones whose lease is over; asked every third of a lease."""
+        """Connected ones whose lease is over; asked every third of a lease.
+
+        Where this process has stood still they have a lease from then on: they may have as well.
+        """
         if self._is_late(lease_s, now):
             self._late_sweep_ns = now
         self._swept_ns, since_ns = now, now - round(lease_s * _NS)
+        if self._late_sweep_ns is not None and self._late_sweep_ns > since_ns:
+            return []
         return [each for each in self.by_link.values() if each.heard_ns <= since_ns]
 
     def stood_still(self, lease_s: float, now: int) -> bool:
@@ -178,10 +187,14 @@ class Sessions:
 
         They are connected again in a moment.
         """
-        just_now = self._late_sweep_ns is not None and now - self._late_sweep_ns < round(
-            AFTER_PAUSE_S * _NS
-        )
-        return just_now or self._is_late(lease_s, now)
+        if self._is_late(lease_s, now):
+            return True
+        if self._late_sweep_ns is None:
+            return False
+        since_s = (now - self._late_sweep_ns) / _NS
+        # Those that were not heard in the lease that they had from then on are missed only now.
+        swept = now == self._swept_ns and since_s <= 1.5 * lease_s
+        return swept or since_s < AFTER_PAUSE_S
 
     def _is_late(self, lease_s: float, now: int) -> bool:
         return self._swept_ns is not None and 3 * (now - self._swept_ns) > 2 * lease_s * _NS

@@ -54,6 +54,8 @@ class Scribe:
         self._milestones: set[tuple[int, str]] = set()
         self._detected_ns: int | None = None
         self._restarting_since_ns: int | None = None  # the failure that this round comes after
+        self._stop_heard_ns: int | None = None  # when this round was to be stopped
+        self._lost_noticed_ns: int | None = None  # the same, where a node is lost: it says nothing
         self._restarts = 0
         self._ordered: dict[int, str] = {}  # rounds after which somebody wants another one: why
         self._fresh = False  # the ranks of this round have everything to import
@@ -184,6 +186,7 @@ class Scribe:
         )
         self._why, self._unsaid, self._blamed = "", "", blamed.round
         self._said = blamed.line
+        self._lost_noticed_ns = self._stop_heard_ns if blamed.lost else None
         if blamed.node != self._config.node:
             self._last_traceback = ""  # of a victim
             if blamed.ranks and self.root_cause is not None:
@@ -257,6 +260,9 @@ class Scribe:
         self._restarts = self._round = start.round
         self._why = self._last_traceback = ""
         self._restarting_since_ns, self._detected_ns = self._detected_ns, None
+        if self._restarting_since_ns is None and start.group_rank == 0:
+            self._restarting_since_ns = self._lost_noticed_ns
+        self._lost_noticed_ns = self._stop_heard_ns = None
         self._milestones.clear()
         ranks = [current.rank(local_rank) for local_rank in range(start.slots)]
         self.journal.record(
@@ -373,6 +379,7 @@ class Scribe:
         if not self._why and self._blamed != stop.round:  # no decision was heard of
             self._why = f"round {stop.round} was stopped: {stop.reason}"
         self._record_hang()
+        self._stop_heard_ns = self._stop_heard_ns or _now_ns()
         self.journal.record(
             e.StopRequested(
                 t=_now_ns(), round=self._round, reason=stop.reason, grace_s=stop.grace_s
@@ -618,17 +625,30 @@ class Scribe:
         """
         self.journal.record(e.SignalReceived(t=_now_ns(), round=self._round, signal=name))
         self._stopped_by = self._stopped_by or name
-        limit = format_duration(self._config.term_timeout_s)
         if not ranks:
             what = "no rank runs here, so that nothing is waited for"
         elif first:
-            what = f"passed on to the ranks, which have {limit} to save and end (--term-timeout)"
-            what += "; a second Ctrl-C ends them at once" if name == "SIGINT" else ""
+            what = f"passed on to the ranks, which have {self._time_to_save(name)}"
         elif again:
             what = "the ranks are being stopped already"
         else:
-            what = "the ranks are being stopped; passed on as well"
+            what = f"the ranks are being stopped, and have {self._time_to_save(name)}"
         self.say(f"received {name}: {what}")
+
+    def _time_to_save(self, name: str) -> str:
+        """Say how long the ranks have: what is known of it, and whose limit it is."""
+        config = self._config
+        limit = f"{format_duration(config.term_timeout_s)} to save and end (--term-timeout)"
+        if name == "SIGINT":
+            if config.slurm_task:
+                return f"{limit}, unless srun ends its step, as it does after a Ctrl-C"
+            return f"{limit}; a second Ctrl-C ends them at once"
+        if 0 < config.grace_s < config.term_timeout_s:
+            least = format_duration(config.grace_s)
+            return f"{least} to save and end where Slurm ends the job (KillWait, GraceTime)"
+        if config.slurm and not config.grace_s:
+            return f"{limit}, or less: Slurm kills them after its KillWait where it ends the job"
+        return limit
 
     def programs_signal(self, name: str, ranks: Sequence[int], *, everywhere: bool) -> None:
         """The launcher got a signal that is the program's; the job goes on.
