@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import stat
-import threading
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 

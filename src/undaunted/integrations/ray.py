@@ -16,6 +16,8 @@ import secrets
 import signal
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +52,8 @@ _LOOK_S = 10.0
 _AGAIN = 3
 # Abseil's handler, which Ray installs, has the driver aborted so many seconds after SIGTERM.
 _ALARM_S = 3.0
+# So long a Ctrl-C may wait while a thread waits for Ray.
+_SLICE_S = 1.0
 _KILLED = 128 + signal.SIGKILL  # exit code
 
 
@@ -76,8 +80,12 @@ class _Member:
     starts: int = 0
 
     def begin(self) -> None:
-        """Start its task."""
-        self.task = self.start(self.starts)
+        """Start its task.
+
+        Not as a part of the task that calls `run`, if one does: with that Ray would cancel it, and
+        take it for ended while it still saves.
+        """
+        self.task = _apart(partial(self.start, self.starts))
         self.starts += 1
 
 
@@ -259,8 +267,6 @@ def _meet(ray: Any, config: LaunchConfig, token: str) -> tuple[LaunchConfig, lis
 def _coordinate(config: LaunchConfig, token: str) -> dict[int, Any]:
     """Be the caller of the coordinator, which ends with us and with the job; of no rank."""
     _prepare(token)
-    # Ray cancels it with the task that calls `run`; it ends with the launchers.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     code, said = coordinate(config)
     if code:
         error = _LostError if code < 0 else LaunchError
@@ -295,8 +301,7 @@ def _prepare(token: str) -> None:
     cancelled: list[bool] = []
 
     def cancel(*_: object) -> None:
-        # Ray cancels the tasks of a task that it cancels, and so does `_stop`: that is one stop. A
-        # kill is not asked for in this way.
+        # Only a forced cancellation kills; this one may come twice, from a signal sent twice.
         if not cancelled:
             cancelled.append(True)
             raise KeyboardInterrupt
@@ -454,7 +459,7 @@ def _stop(ray: Any, launchers: list[Any], coordinator: list[Any], config: Launch
             try:
                 _end_alarm()
                 while running:
-                    ray.cancel(running.pop(0))
+                    _apart(partial(ray.cancel, running.pop(0)))
                 _running(ray, launchers, (30.0 if term_s is None else term_s) + _MARGIN_S)
                 _running(ray, coordinator, _LAST_S)  # it ends with the last launcher
                 break
@@ -464,7 +469,7 @@ def _stop(ray: Any, launchers: list[Any], coordinator: list[Any], config: Launch
                 # a signal that came twice
     finally:
         for task in _running(ray, [*launchers, *coordinator]):
-            ray.cancel(task, force=True)
+            _apart(partial(ray.cancel, task, force=True))
 
 
 def _end_alarm() -> None:
@@ -480,9 +485,19 @@ def _running(ray: Any, tasks: list[Any], within_s: float = 0.0) -> list[Any]:
 
     Ray aborts the driver when a task is cancelled whose result has just come.
     """
-    if not tasks:
-        return []
-    running: list[Any] = ray.wait(
-        tasks, num_returns=len(tasks), timeout=within_s, fetch_local=False
-    )[1]
+    until = time.monotonic() + within_s
+    running = tasks
+    while running:
+        left_s = until - time.monotonic()
+        wait = partial(ray.wait, running, num_returns=len(running), fetch_local=False)
+        slice_s = max(0.0, min(_SLICE_S, left_s))
+        running = _apart(partial(wait, timeout=slice_s))[1]
+        if left_s <= _SLICE_S:
+            break
     return running
+
+
+def _apart(call: Callable[[], Any]) -> Any:
+    """Call Ray as no part of the task that we are in, if any: in a cancelled one it refuses."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(call).result()
