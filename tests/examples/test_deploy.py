@@ -24,12 +24,16 @@ if TYPE_CHECKING:
 
 DEPLOY = Path(__file__).parents[2] / "examples" / "deploy"
 
-# "Connects" to any host by running the command here.
+# "Connects" to any host but one. As with sshd, what runs there outlives a killed client, but
+# its streams end.
 SSH = """\
 #!/bin/bash
 while [ "$1" = -o ]; do shift 2; done
+[ "$1" != unreachable ] || exit 255
 shift
-exec bash -c "$*"
+exec 3<&0
+setsid bash -c "$*" <&3 | cat
+exit "${PIPESTATUS[0]}"
 """
 SCRIPT = """
     import os, pathlib, signal, sys, threading
@@ -39,7 +43,11 @@ SCRIPT = """
     while not pathlib.Path("finish").exists():
         threading.Event().wait(0.02)
         if told:
+            os.write(1, b"told\\n")
+            while pathlib.Path("slow").exists():
+                threading.Event().wait(0.02)
             sys.exit("saved")
+    os.write(1, b"done\\n")
 """
 STOP_S = 30
 
@@ -75,28 +83,33 @@ def expressions(board: dict[str, Any]) -> Iterator[str]:
         yield variable["query"]
 
 
-@pytest.fixture
-def over_ssh(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A job of two launchers."""
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "ssh").write_text(SSH)
-    (tmp_path / "bin" / "ssh").chmod(0o755)
-    (tmp_path / "train.py").write_text(textwrap.dedent(SCRIPT))
+def start_over_ssh(folder: Path, hosts: str) -> subprocess.Popen[str]:
+    (folder / "bin").mkdir()
+    (folder / "bin" / "ssh").write_text(SSH)
+    (folder / "bin" / "ssh").chmod(0o755)
+    (folder / "train.py").write_text(textwrap.dedent(SCRIPT))
     port = free_ports(2)
-    path = [tmp_path / "bin", Path(sys.executable).parent, os.environ["PATH"]]
-    env = {"PATH": ":".join(map(str, path)), "HOSTS": "localhost 127.0.0.1", "PORT": str(port)}
-    process = subprocess.Popen(
+    path = [folder / "bin", Path(sys.executable).parent, os.environ["PATH"]]
+    env = {"PATH": ":".join(map(str, path)), "HOSTS": hosts, "PORT": str(port)}
+    return subprocess.Popen(
         [DEPLOY / "ssh" / "train.sh", "--worker-start", "fresh", "train.py"],
-        cwd=tmp_path,
-        env={**os.environ, **env, "JOB": "job", "HOME": str(tmp_path)},
+        cwd=folder,
+        env={**os.environ, **env, "JOB": "job", "HOME": str(folder)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
+
+
+@pytest.fixture
+def over_ssh(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A job of two launchers."""
+    process = start_over_ssh(tmp_path, "localhost 127.0.0.1")
     try:
         yield process
     finally:
+        (tmp_path / "slow").unlink(missing_ok=True)
         if process.poll() is None:
             process.terminate()
         try:
@@ -106,14 +119,19 @@ def over_ssh(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
             process.communicate()
 
 
-def both_run(process: subprocess.Popen[str]) -> None:
+def wait_for(process: subprocess.Popen[str], *lines: str) -> None:
     assert process.stdout is not None
-    missing, seen = {"rank 0/2\n", "rank 1/2\n"}, ""
+    missing, seen = list(lines), ""
     while missing:
         line = process.stdout.readline()
         assert line, seen
         seen += line
-        missing.discard(line)
+        if line.strip() in missing:
+            missing.remove(line.strip())
+
+
+def both_run(process: subprocess.Popen[str]) -> None:
+    wait_for(process, "rank 0/2", "rank 1/2")
 
 
 @pytest.mark.e2e
@@ -123,6 +141,9 @@ def test_a_job_over_ssh(over_ssh: subprocess.Popen[str], tmp_path: Path) -> None
     text, _ = over_ssh.communicate(timeout=60)
     assert over_ssh.returncode == 0, text
     assert text.endswith("finished (exit code 0): every rank exited with 0\n")
+    run_dir = tmp_path / "undaunted-runs" / "job"
+    assert "rank 0/2\n" in (run_dir / "out-localhost").read_text(), "the first host has rank 0"
+    assert "rank 1/2\n" in (run_dir / "out-127.0.0.1").read_text()
 
 
 @pytest.mark.e2e
@@ -132,6 +153,68 @@ def test_a_job_over_ssh_is_told_to_stop(over_ssh: subprocess.Popen[str]) -> None
     text, _ = over_ssh.communicate(timeout=60)
     assert over_ssh.returncode == 75, text
     assert text.count("\nsaved") + text.startswith("saved") == 2
+
+
+@pytest.mark.e2e
+def test_a_job_over_ssh_survives_its_connections(
+    over_ssh: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    """And what ranks print meanwhile is shown after all, once."""
+    both_run(over_ssh)
+    clients = [pid for pid in Path("/proc").glob("[0-9]*") if is_client(pid, tmp_path)]
+    assert len(clients) >= 2
+    for client in clients:
+        os.kill(int(client.name), signal.SIGKILL)
+    (tmp_path / "finish").touch()
+    text, _ = over_ssh.communicate(timeout=60)
+    assert over_ssh.returncode == 0, text
+    assert text.count("done\n") == 2
+    assert "restart" not in text
+    assert "rank 0/2" not in text
+
+
+def is_client(process: Path, folder: Path) -> bool:
+    """Whether this is an `ssh` of the job, or the process that copies what comes from its host."""
+    try:
+        command = (process / "cmdline").read_bytes().split(b"\0")
+        parent = Path("/proc", (process / "stat").read_text().rpartition(")")[2].split()[1])
+        above = (parent / "cmdline").read_bytes().split(b"\0")
+    except OSError:  # it has ended
+        return False
+    ssh = str(folder / "bin" / "ssh").encode()
+    return ssh in command or (command[0] == b"cat" and ssh in above)
+
+
+@pytest.mark.e2e
+def test_a_second_signal_kills_a_job_over_ssh(
+    over_ssh: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    (tmp_path / "slow").touch()
+    both_run(over_ssh)
+    over_ssh.send_signal(signal.SIGTERM)
+    wait_for(over_ssh, "told", "told")
+    while True:
+        over_ssh.send_signal(signal.SIGTERM)
+        try:
+            text, _ = over_ssh.communicate(timeout=1)
+        except subprocess.TimeoutExpired:  # so soon it is the same one, sent twice
+            continue
+        break
+    assert over_ssh.returncode != 0
+    assert "saved" not in text
+    assert "No such file" not in text
+
+
+@pytest.mark.e2e
+def test_a_host_that_cannot_be_reached_and_no_spare(tmp_path: Path) -> None:
+    with start_over_ssh(tmp_path, "localhost unreachable") as process:
+        try:
+            text, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 1, text
+    assert "unreachable: no launcher was started" in text
+    assert "rank" not in text.replace("--node-rank", "").split("received")[0]
 
 
 # --- Kubernetes: not run on a cluster; names that must agree, and command lines ------------------

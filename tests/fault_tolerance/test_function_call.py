@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import stat
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -68,12 +69,23 @@ def test_functions_with_a_name_travel_by_it_others_do_not() -> None:
 def test_files_are_for_this_user_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(function_call.DIRECTORY_VARIABLE, str(tmp_path))
     function_call.write_call(tmp_path, named, [1])
-    function_call.write_result(0, {"loss": 1.5})
+    function_call.write_result(0, named, {"loss": 1.5})
     assert function_call.read_results(tmp_path, [0, 1]) == {0: {"loss": 1.5}, 1: None}
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
     assert modes == {"call.json": 0o600, "result-0.json": 0o600}
     function_call.forget_result(0)
     assert function_call.read_results(tmp_path, [0]) == {0: None}
+
+
+def test_a_return_value_that_cannot_travel_fails_no_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(function_call.DIRECTORY_VARIABLE, str(tmp_path))
+    function_call.write_result(1, named, threading.Lock())
+    with pytest.raises(TypeError, match=r"rank 1: the return value of named\(\) cannot travel"):
+        function_call.read_results(tmp_path, [0, 1])
+    with pytest.raises(TypeError, match="argument 2 cannot travel"):
+        function_call.write_call(tmp_path, named, [1, threading.Lock()])
 
 
 def test_functions_are_shown_by_their_names() -> None:

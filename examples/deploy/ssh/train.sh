@@ -1,37 +1,91 @@
 #!/bin/bash
-# Starts one launcher per host over SSH and waits for the end of the job:
+# Starts one launcher per host over SSH, shows what they print, and waits for the end of the job:
 #
 #     HOSTS="node0 node1 node2" ./train.sh --nproc-per-node 8 --max-restarts 10 train.py
 #
 # The current directory is one that all hosts share, and ssh asks for no password. The first host
 # serves the coordinator. NODES=2 makes one of three hosts a spare. With Ctrl-C, or SIGTERM, all
-# ranks may save, and the job ends.
+# ranks may save, and the job ends; a second one kills it. The job survives lost connections, and
+# the end of the terminal: all output is in undaunted-runs/JOB/out-HOST.
 set -u
 read -ra hosts <<<"$HOSTS"
 nodes=${NODES:-${#hosts[@]}}
 job=${JOB:-ssh-$(date +%Y%m%d-%H%M%S)}
 run_dir=$PWD/undaunted-runs/$job
 token=$(head -c 32 /dev/urandom | base64 -w 0)
+arguments=("$@")
+ssh=(ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=10)
+reconnect_s=300 # a host that is not reached for so long is not asked any more
 (umask 077 && mkdir -p "$run_dir")
 
-for host in "${hosts[@]}"; do
-    printf -v launcher '%q ' exec undaunted run \
+start() { # INDEX: starts a launcher that does not need the connection, and prints its process id
+    local host=${hosts[$1]} launcher directory output
+    printf -v launcher '%q ' undaunted run \
         --nnodes "$nodes:${#hosts[@]}" --rdzv-endpoint "${hosts[0]}:${PORT:-29400}" \
-        --rdzv-id "$job" --run-dir "$run_dir" --node-name "$host" "$@"
+        --rdzv-id "$job" --run-dir "$run_dir" --node-name "$host" --node-rank "$1" \
+        "${arguments[@]}"
     printf -v directory '%q' "$PWD"
-    printf -v pid_file '%q' "$run_dir/pid-$host"
+    printf -v output '%q' "$run_dir/out-$host"
     # The token comes on standard input: command lines can be seen by others.
-    ssh -o ServerAliveInterval=10 "$host" \
-        "read -r UNDAUNTED_TOKEN; export UNDAUNTED_TOKEN
-        cd $directory && echo \$\$ >$pid_file && $launcher" <<<"$token" &
-done
+    "${ssh[@]}" "$host" "read -r UNDAUNTED_TOKEN; export UNDAUNTED_TOKEN
+        cd $directory || exit; : >$output || exit
+        (setsid $launcher </dev/null >$output 2>&1 & echo \$!
+        exec </dev/null >/dev/null 2>&1; wait) &" <<<"$token"
+}
 
-pass_on() {
-    for host in "${hosts[@]}"; do
-        ssh "$host" "kill -TERM $(cat "$run_dir/pid-$host")" </dev/null &
+follow() { # INDEX: shows what a launcher prints until it ends, again after a lost connection
+    local host=${hosts[$1]} seen=0 line output since=$SECONDS
+    trap '' INT TERM # which are for the launcher
+    printf -v output '%q' "$run_dir/out-$host"
+    while :; do
+        while IFS= read -r line; do
+            printf '%s\n' "$line"
+            seen=$((seen + 1)) since=$SECONDS
+        done < <("${ssh[@]}" "$host" \
+            "tail -n +$((seen + 1)) -f --pid=${pids[$1]} $output" </dev/null)
+        wait $! && return
+        if ((SECONDS - since > reconnect_s)); then
+            echo "$host: not reached for $reconnect_s s; its output is in $run_dir/out-$host" >&2
+            return
+        fi
+        sleep 2
     done
 }
-trap pass_on INT TERM HUP
 
+told=0 told_at=0
+stop() { # lets ranks save; the second time it kills
+    ((told == 0 || SECONDS - told_at > 1)) || return # a signal that came twice
+    told=$((told + 1)) told_at=$SECONDS
+    local signal=TERM i
+    ((told == 1)) || signal=KILL
+    for i in "${!pids[@]}"; do
+        "${ssh[@]}" "${hosts[i]}" "kill -$signal ${pids[i]} 2>/dev/null" </dev/null &
+    done
+}
+pids=() starts=()
+trap 'told_early=1' INT TERM
+
+for i in "${!hosts[@]}"; do
+    start "$i" >"$run_dir/pid-${hosts[i]}" &
+    starts+=($!)
+done
+for i in "${!hosts[@]}"; do
+    while wait "${starts[i]}"; code=$?; ((code > 128 && code < 255)); do :; done # a signal
+    if ((code == 0)); then
+        pids[i]=$(<"$run_dir/pid-${hosts[i]}")
+    else
+        echo "${hosts[i]}: no launcher was started, ssh ended with $code" >&2
+    fi
+done
+trap stop INT TERM
+[ -z "${told_early:-}" ] || stop
+if ((${#pids[@]} < nodes)); then
+    echo "${#pids[@]} of ${#hosts[@]} hosts are too few for $nodes nodes: their launchers are ended" >&2
+    stop
+fi
+for i in "${!pids[@]}"; do
+    follow "$i" &
+done
 while wait; [ -n "$(jobs -r)" ]; do :; done # a signal ends the first wait, not the job
+((${#pids[@]} >= nodes)) || exit 1
 undaunted report --outcome "$run_dir"

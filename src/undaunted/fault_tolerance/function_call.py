@@ -106,26 +106,36 @@ def forget_result(rank: int) -> None:
     _result(_directory(), rank).unlink(missing_ok=True)
 
 
-def write_result(rank: int, value: Any) -> None:
-    """Leave the return value for the caller.
+def write_result(rank: int, function: Callable[..., Any], value: Any) -> None:
+    """Leave for the caller what a function returned, or why that cannot travel: no rank failed.
 
     Raises:
-        TypeError: it cannot travel.
         OSError: it cannot be written.
     """
-    _write(_result(_directory(), rank), _encode(value, "the return value"))
+    try:
+        result = _encode(value, f"the return value of {_text(function)}()")
+    except TypeError as error:
+        result = {"refused": f"rank {rank}: {error}"}
+    _write(_result(_directory(), rank), result)
 
 
 def read_results(directory: Path, ranks: Sequence[int]) -> dict[int, Any]:
-    """Return what each rank returned; None for one that left by ``sys.exit(0)``."""
+    """Return what each rank returned; None for one that left by ``sys.exit(0)``.
+
+    Raises:
+        TypeError: one of them cannot travel.
+    """
     return {rank: _read_result(_result(directory, rank)) for rank in ranks}
 
 
 def _read_result(path: Path) -> Any:
     try:
-        return _decode(json.loads(path.read_bytes()))
+        result = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
+    if "refused" in result:
+        raise TypeError(result["refused"])
+    return _decode(result)
 
 
 def _directory() -> Path:
@@ -171,7 +181,10 @@ def _encode(value: Any, what: str) -> dict[str, Any]:
             else "define it at the top level of a module or script"
         )
         raise TypeError(f"{what} cannot travel between processes: {remedy}, {_REMEDY}") from None
-    return {"pickle": base64.b64encode(cloudpickle.dumps(value)).decode()}
+    try:
+        return {"pickle": base64.b64encode(cloudpickle.dumps(value)).decode()}
+    except Exception as error:  # whatever the value's own methods raise
+        raise TypeError(f"{what} cannot travel between processes: {error}") from error
 
 
 def _decode(value: dict[str, Any]) -> Any:

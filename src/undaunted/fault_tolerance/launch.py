@@ -126,7 +126,8 @@ class elastic_launch:  # noqa: N801 - torch's name
 
         Raises:
             LaunchError: the job did not finish.
-            TypeError: the function or an argument cannot travel to the ranks.
+            TypeError: the function or an argument cannot travel to the ranks, or a return value
+                back; the ranks have finished then.
             OSError: the machine refused a directory or a process.
         """
         run_id = self._config.run_id or new_run_id()

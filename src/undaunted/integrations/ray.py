@@ -15,15 +15,21 @@ import os
 import secrets
 import signal
 import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from undaunted.base.ids import new_run_id
+from undaunted.base.signals import SAME_S
+from undaunted.base.text import one_line
 from undaunted.fault_tolerance.launch import LaunchError, coordinate, elastic_launch
 from undaunted.fault_tolerance.launch_config import LaunchConfig
+from undaunted.integrations.ray_nodes import Nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from undaunted.fault_tolerance.launch import Entrypoint
 
@@ -40,12 +46,47 @@ _END_S = 30.0
 _MARGIN_S = 15.0
 # From the end of the last launcher until that of the coordinator.
 _LAST_S = 5.0
-# Until it is said that nodes are waited for.
-_SOON_S = 10.0
+# From a look at the place of a launcher that was started again to the next one.
+_LOOK_S = 10.0
+# How often one launcher of several, or the coordinator, is started again.
+_AGAIN = 3
+# Abseil's handler, which Ray installs, has the driver aborted so many seconds after SIGTERM.
+_ALARM_S = 3.0
+# So long a Ctrl-C may wait while a thread waits for Ray.
+_SLICE_S = 1.0
+_KILLED = 128 + signal.SIGKILL  # exit code
 
 
 class _LostError(LaunchError):
-    """A launcher, or the coordinator, was killed, and not its job: Ray starts it again."""
+    """A launcher, or the coordinator, was killed, and not its job: it is started again."""
+
+
+@dataclasses.dataclass
+class _Member:
+    """A launcher, or the coordinator: a task of Ray's that is started again when it is lost.
+
+    Attributes:
+        name: for people.
+        start: starts its task; the number says how often it was started before.
+        again: how often it may be started again.
+        task: the last one.
+        starts: how many there were.
+    """
+
+    name: str
+    start: Callable[[int], Any]
+    again: int
+    task: Any = None
+    starts: int = 0
+
+    def begin(self) -> None:
+        """Start its task.
+
+        Not as a part of the task that calls `run`, if one does: with that Ray would cancel it, and
+        take it for ended while it still saves.
+        """
+        self.task = _apart(partial(self.start, self.starts))
+        self.starts += 1
 
 
 def run(
@@ -62,10 +103,12 @@ def run(
 
     Args:
         entrypoint: a function; a Python script (``train.py``); an executable, also with arguments.
-        args: of the function, or of the program (text, numbers and paths).
+        args: of the function, or of the program (text, numbers and paths). One that is an
+            ``ObjectRef`` arrives as its value.
         nodes: how many nodes of the cluster the job has, each with one launcher.
         nproc_per_node: number of ranks of a node; also ``auto``, ``gpu`` or ``cpu``.
         min_nodes: how many of the nodes train, the others are spares; None = all of them train.
+            The job begins without spares that are not there after a minute; they join later.
         resources_per_node: what Ray gives each launcher with its ranks, such as ``{"GPU": 8}``;
             None = one CPU.
         wait_s: how long to wait for these nodes.
@@ -78,10 +121,10 @@ def run(
         ImportError: Ray is not installed.
         LaunchError: the job did not finish; the first cause.
         TimeoutError: the nodes were not there in time.
-        TypeError: the function or an argument cannot travel to the ranks; a setting is not known,
-            or none of the caller's.
+        TypeError: the function or an argument cannot travel to the ranks, as a handle of an actor,
+            or a return value cannot travel back; a setting is not known, or none of the caller's.
         ValueError: an argument or a setting makes no sense.
-        ray.exceptions.RayError: Ray could not start the launchers, or lost them.
+        ray.exceptions.RayError: Ray could not start the launchers.
     """
     try:
         import ray
@@ -98,22 +141,42 @@ def run(
         node_name=None,
         **settings,
     )
-    with _reserved([resources] * nodes, wait_s) as places:
+    if callable(entrypoint):
+        _check_travel(ray, entrypoint, args)
+    places = Nodes(ray, resources, nodes, config.min_nodes, wait_s)
+    members: list[_Member] = []
+    coordinator: list[_Member] = []
+    try:
+        ways = places.reserve()
         token = secrets.token_hex(32)
         config, coordinator = _meet(ray, config, token)
         # The token stays in the environment of the process that runs it: no other task follows.
-        launch = ray.remote(max_calls=1, retry_exceptions=[_LostError])(_launch)
+        # Ray's own retries are without a limit where its memory monitor kills.
+        launch = ray.remote(max_calls=1, max_retries=0)(_launch)
         request = _request(resources)
-        launchers = [
-            launch.options(name="undaunted", **request, **place).remote(
-                config, token, index, entrypoint, args
-            )
-            for index, place in enumerate(places)
-        ]
+
+        def launcher(index: int, way: dict[str, Any], *, joins: bool = False) -> _Member:
+            options = launch.options(name="undaunted", **request, **way)
+
+            def start(before: int) -> Any:
+                this = config
+                if nodes == 1:  # nobody else knows how often it was started
+                    this = dataclasses.replace(config, max_restarts=config.max_restarts - before)
+                return options.remote(this, token, index, joins, entrypoint, *args)
+
+            again = config.max_restarts if nodes == 1 else _AGAIN
+            return _Member(f"the launcher of node {index}", start, again)
+
+        members += [launcher(index, way) for index, way in enumerate(ways)]
+        for member in [*coordinator, *members]:
+            member.begin()
+        return _results(ray, members, coordinator, places, launcher, config.min_nodes)
+    finally:
         try:
-            return _results(ray, launchers, coordinator, config.min_nodes)
+            tasks = [member.task for member in members if member.task is not None]
+            _stop(ray, tasks, [member.task for member in coordinator if member.task], config)
         finally:
-            _stop(ray, launchers, coordinator, config)
+            places.release()
 
 
 def _check(
@@ -140,8 +203,50 @@ def _check(
             raise TypeError(f"{name}: run finds it out from Ray; leave it out")
 
 
-def _meet(ray: Any, config: LaunchConfig, token: str) -> tuple[LaunchConfig, list[Any]]:
-    """Start what the launchers meet at, if anything: a coordinator on the driver's node.
+def _check_travel(ray: Any, function: Callable[..., Any], args: Sequence[Any]) -> None:
+    """Refuse what means nothing in a rank, which is no process of Ray's."""
+    for what, value in (
+        (f"the function {getattr(function, '__qualname__', function)}", function),
+        *((f"argument {at}", arg) for at, arg in enumerate(args, start=1)),
+    ):
+        if isinstance(value, ray.ObjectRef):
+            continue  # Ray resolves it on the node of the launcher
+        for found in _values_of_ray(ray, value):
+            if isinstance(found, ray.ObjectRef):
+                remedy = "give the ObjectRef itself as an argument, or its value, ray.get(ref)"
+            else:
+                remedy = (
+                    "give the actor a name; in the function, call ray.init(address='auto', "
+                    "namespace=...) and ray.get_actor(name)"
+                )
+            kind = type(found).__name__
+            raise TypeError(f"{what} holds an {kind}, which no rank can use: {remedy}")
+
+
+def _values_of_ray(ray: Any, value: Any) -> list[Any]:
+    """Return the refs and handles of actors in a value, wherever they are in it."""
+    from ray import cloudpickle
+
+    found: list[Any] = []
+
+    class Finder(cloudpickle.Pickler):  # type: ignore[misc]
+        def persistent_id(self, value: Any) -> int | None:
+            if not isinstance(value, (ray.ObjectRef, ray.actor.ActorHandle)):
+                return None
+            found.append(value)
+            return len(found)
+
+    class Nowhere:
+        def write(self, data: Any) -> int:
+            return len(data)
+
+    with contextlib.suppress(Exception):  # Ray refuses it in a moment, in its own words
+        Finder(Nowhere()).dump(value)
+    return found
+
+
+def _meet(ray: Any, config: LaunchConfig, token: str) -> tuple[LaunchConfig, list[_Member]]:
+    """Choose what the launchers meet at, if anything: a coordinator on the driver's node.
 
     Without the driver the job ends anyway; so it survives the loss of any other node.
     """
@@ -155,8 +260,8 @@ def _meet(ray: Any, config: LaunchConfig, token: str) -> tuple[LaunchConfig, lis
     config = dataclasses.replace(
         config, rdzv_endpoint=endpoint, rdzv_configs={**config.rdzv_configs, "is_host": 0}
     )
-    serve = ray.remote(max_calls=1, retry_exceptions=[_LostError])(_coordinate)
-    return config, [serve.options(name="undaunted", **how).remote(config, token)]
+    serve = ray.remote(max_calls=1, max_retries=0)(_coordinate).options(name="undaunted", **how)
+    return config, [_Member("the coordinator", lambda _: serve.remote(config, token), _AGAIN)]
 
 
 def _coordinate(config: LaunchConfig, token: str) -> dict[int, Any]:
@@ -170,11 +275,13 @@ def _coordinate(config: LaunchConfig, token: str) -> dict[int, Any]:
 
 
 def _launch(
-    config: LaunchConfig, token: str, index: int, entrypoint: Entrypoint, args: Sequence[Any]
+    config: LaunchConfig, token: str, index: int, joins: bool, entrypoint: Entrypoint, *args: Any
 ) -> dict[int, Any]:
     """Be the caller of a launcher, which ends with us; in a process of Ray's on its node."""
     _prepare(token)
     node = _node_name()
+    if joins:  # Ray may have put another one of the job here when that lost its node
+        node = f"{node}-{index}"
     if isinstance(entrypoint, str) and entrypoint.endswith(".py"):
         _find_script(Path(entrypoint), node)
     config = dataclasses.replace(
@@ -191,8 +298,16 @@ def _launch(
 def _prepare(token: str) -> None:
     """Make this process of Ray's one that starts something of the job."""
     os.environ["UNDAUNTED_TOKEN"] = token
+    cancelled: list[bool] = []
+
+    def cancel(*_: object) -> None:
+        # Only a forced cancellation kills; this one may come twice, from a signal sent twice.
+        if not cancelled:
+            cancelled.append(True)
+            raise KeyboardInterrupt
+
     # By it Ray cancels a task; in what a shell has started with & it is ignored.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, cancel)
 
 
 def _find_script(path: Path, node: str) -> None:
@@ -223,32 +338,6 @@ def _free_port() -> str:
         return f"{ray.util.get_node_ip_address()}:{listener.getsockname()[1]}"
 
 
-@contextlib.contextmanager
-def _reserved(bundles: list[dict[str, float]], wait_s: float) -> Iterator[list[dict[str, Any]]]:
-    """Reserve these resources, each on a node of its own; yield how a task gets to each of them."""
-    from ray.util.placement_group import placement_group, remove_placement_group
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-    group = placement_group(bundles, strategy="STRICT_SPREAD")
-    try:
-        wanted = f"Ray has had no {len(bundles)} nodes with {bundles[0]} each for"
-        soon_s = min(wait_s, _SOON_S)
-        if not group.wait(soon_s):
-            if wait_s > soon_s:
-                _LOG.warning("%s %g s; waiting up to %g s (wait_s)", wanted, soon_s, wait_s)
-            if not group.wait(wait_s - soon_s):
-                raise TimeoutError(
-                    f"{wanted} {wait_s:g} s; see `ray status`, ask for less (nodes, "
-                    "resources_per_node), or wait longer (wait_s)"
-                )
-        yield [
-            {"scheduling_strategy": PlacementGroupSchedulingStrategy(group, index)}
-            for index in range(len(bundles))
-        ]
-    finally:
-        remove_placement_group(group)
-
-
 def _request(resources: Mapping[str, float]) -> dict[str, Any]:
     """Return resources as Ray's tasks ask for them."""
     rest = dict(resources)
@@ -257,30 +346,89 @@ def _request(resources: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _results(
-    ray: Any, launchers: list[Any], coordinator: list[Any], min_nodes: int
+    ray: Any,
+    members: list[_Member],
+    coordinator: list[_Member],
+    places: Nodes,
+    launcher: Callable[..., _Member],
+    min_nodes: int,
 ) -> dict[int, Any]:
     """Return what the ranks of all nodes returned, once the job has ended."""
     results: dict[int, Any] = {}
     errors: list[Exception] = []
-    waiting = [*launchers, *coordinator]
+    memory = ""
+    waiting = [*members, *coordinator]
     finished, over, lost = False, False, 0
-    while any(task in launchers for task in waiting):
+    while any(member in members for member in waiting):
+        coming = None if over else places.one_more(len(members))
+        tasks = [member.task for member in waiting] + [coming] * (coming is not None)
+        alone = len(tasks) == 1 and members[0].starts > 1
         # When it is over the others end soon; without enough nodes they may wait long for more.
-        ended, waiting = ray.wait(waiting, timeout=_END_S if over else None)
+        limit_s = _END_S if over else _LOOK_S if alone else None
+        ended, _ = ray.wait(tasks, timeout=limit_s)
         if not ended:
-            break
-        for task in ended:
-            outcome, launched = _outcome(ray, task), task in launchers
-            if isinstance(outcome, Exception):
-                errors.append(outcome)
-                lost += launched
-            else:
-                results.update(outcome)
-                finished |= launched
-            over |= finished or not launched or len(launchers) - lost < min_nodes
+            if over:
+                break
+            places.await_again()
+            continue
+        if ended[0] is coming or ended[0] == coming:
+            members.append(launcher(len(members), places.take(), joins=True))
+            members[-1].begin()
+            waiting.append(members[-1])
+            continue
+        member = next(member for member in waiting if member.task == ended[0])
+        outcome, launched = _outcome(ray, member.task), member in members
+        if isinstance(outcome, Exception):
+            loss = _loss(ray, outcome)
+            if isinstance(outcome, ray.exceptions.OutOfMemoryError):
+                memory = f"{member.name}: {loss}"
+            if loss and not over and member.starts <= member.again:
+                _LOG.warning(
+                    "%s was lost: %s; it is started again (%d of %d)",
+                    *(member.name, loss, member.starts, member.again),
+                )
+                member.begin()
+                continue
+            errors.append(_given_up(member, outcome, loss) if loss else outcome)
+            lost += launched
+        else:
+            results.update(outcome)
+            finished |= launched
+        waiting.remove(member)
+        over |= finished or not launched or len(members) - lost < min_nodes
+    for error in errors:
+        if isinstance(error, TypeError):  # a return value cannot travel
+            raise error from None
     if finished:  # without the nodes that were lost or left out
         return dict(sorted(results.items()))
-    raise min(errors, key=_distance) from None
+    raise _with_memory(min(errors, key=_distance), memory) from None
+
+
+def _loss(ray: Any, error: Exception) -> str:
+    """Say how a launcher or the coordinator was lost, "" = it was not; it may be started again."""
+    found = ray.exceptions
+    if isinstance(error, found.OutOfMemoryError):
+        return f"Ray's memory monitor killed it: {one_line(str(error), longest=300)}"
+    if isinstance(error, (found.NodeDiedError, found.LocalRayletDiedError)):
+        return "its node was lost"
+    if isinstance(error, found.WorkerCrashedError):
+        return "its process of Ray's was killed"
+    return error.message if isinstance(error, _LostError) else ""
+
+
+def _given_up(member: _Member, error: Exception, loss: str) -> LaunchError:
+    """Return what is raised for one that was lost and is not started again."""
+    often = f" once more than {member.again} times" if member.again else ""
+    said = f"{member.name} was lost{often}: {loss}"
+    return LaunchError(_KILLED, None, None, getattr(error, "run_dir", None), said)
+
+
+def _with_memory(error: Exception, memory: str) -> Exception:
+    """Let an error that comes of a loss say what Ray's memory monitor did."""
+    if memory and isinstance(error, LaunchError) and memory not in error.message:
+        error.message = f"{error.message}; {memory}"
+        error.args = (f"{error}\n{memory}",)
+    return error
 
 
 def _outcome(ray: Any, task: Any) -> dict[int, Any] | Exception:
@@ -305,14 +453,31 @@ def _distance(error: Exception) -> int:
 def _stop(ray: Any, launchers: list[Any], coordinator: list[Any], config: LaunchConfig) -> None:
     """End what still runs: as by Ctrl-C, then by force; nothing where all have ended."""
     term_s = config.shutdown_timeout if config.term_timeout is None else config.term_timeout
+    began, running = time.monotonic(), _running(ray, launchers)
     try:
-        for launcher in _running(ray, launchers):
-            ray.cancel(launcher)
-        _running(ray, launchers, (30.0 if term_s is None else term_s) + _MARGIN_S)
-        _running(ray, coordinator, _LAST_S)  # it ends with the last launcher
+        while True:
+            try:
+                _end_alarm()
+                while running:
+                    _apart(partial(ray.cancel, running.pop(0)))
+                _running(ray, launchers, (30.0 if term_s is None else term_s) + _MARGIN_S)
+                _running(ray, coordinator, _LAST_S)  # it ends with the last launcher
+                break
+            except BaseException:
+                if time.monotonic() - began >= SAME_S:
+                    raise
+                # a signal that came twice
     finally:
         for task in _running(ray, [*launchers, *coordinator]):
-            ray.cancel(task, force=True)
+            _apart(partial(ray.cancel, task, force=True))
+
+
+def _end_alarm() -> None:
+    """Call off the abort that Ray has set for 3 s after SIGTERM, unless SIGALRM is the caller's."""
+    if not callable(signal.getsignal(signal.SIGALRM)):
+        left_s, _ = signal.getitimer(signal.ITIMER_REAL)
+        if left_s <= _ALARM_S:
+            signal.alarm(0)
 
 
 def _running(ray: Any, tasks: list[Any], within_s: float = 0.0) -> list[Any]:
@@ -320,9 +485,19 @@ def _running(ray: Any, tasks: list[Any], within_s: float = 0.0) -> list[Any]:
 
     Ray aborts the driver when a task is cancelled whose result has just come.
     """
-    if not tasks:
-        return []
-    running: list[Any] = ray.wait(
-        tasks, num_returns=len(tasks), timeout=within_s, fetch_local=False
-    )[1]
+    until = time.monotonic() + within_s
+    running = tasks
+    while running:
+        left_s = until - time.monotonic()
+        wait = partial(ray.wait, running, num_returns=len(running), fetch_local=False)
+        slice_s = max(0.0, min(_SLICE_S, left_s))
+        running = _apart(partial(wait, timeout=slice_s))[1]
+        if left_s <= _SLICE_S:
+            break
     return running
+
+
+def _apart(call: Callable[[], Any]) -> Any:
+    """Call Ray as no part of the task that we are in, if any: in a cancelled one it refuses."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(call).result()

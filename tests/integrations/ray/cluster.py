@@ -14,6 +14,9 @@ import sys
 # Before it is imported. In /tmp other programs of Ray would find the address of this cluster.
 os.environ["RAY_TMPDIR"] = sys.argv[1]
 
+# Ray's workers, and so launchers and ranks, give way to all else: a loaded machine starves them.
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - Ray's name
+
 # Until it is known that a node is lost.
 os.environ["RAY_health_check_period_ms"] = "1000"  # noqa: SIM112 - Ray's name
 

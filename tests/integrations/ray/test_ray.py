@@ -33,7 +33,8 @@ pytestmark = [
 
 REPOSITORY = Path(__file__).parents[3]
 PAGE = find_blocks((REPOSITORY / "docs" / "ray.md").read_text())
-# Each rank says who it is, and that it was told to end.
+# Each rank says who it is, and that it was told to end. It saves for longer than the 3 s after
+# which the handler that Ray installs aborts the driver.
 WAIT = """
 import os, pathlib, signal, sys, threading
 import undaunted
@@ -47,6 +48,7 @@ os.write(int(os.open(here / "pipe", os.O_WRONLY)), b"x")
 undaunted.step(0)
 while not told.wait(0.05):
     pass
+threading.Event().wait(4)
 (here / f"saved-{rank}").touch()
 sys.exit("saved")
 """
@@ -89,6 +91,89 @@ import ray, sys
 from undaunted.integrations.ray import run
 ray.init(runtime_env={"working_dir": "."})
 run("wait.py", sys.argv[1], nodes=2, nproc_per_node=2, run_id=sys.argv[2])
+"""
+CANCELLING_DRIVER = """
+import os, ray, sys
+from undaunted.integrations.ray import run
+ray.init(runtime_env={"working_dir": "."})
+
+@ray.remote(num_cpus=0, max_retries=0)
+def outer(folder, run_id):
+    run("wait.py", folder, nodes=2, nproc_per_node=2, run_id=run_id)
+
+outer = outer.remote(*sys.argv[1:])
+with open(sys.argv[1] + "/cancel") as file:
+    file.read()
+ray.cancel(outer)
+with open(sys.argv[1] + "/cancel") as file:  # all ends with the driver
+    file.read()
+try:
+    ray.get(outer)
+except ray.exceptions.TaskCancelledError:
+    print("cancelled")
+"""
+# Each time it is begun it kills the process of Ray's that hosts its launcher.
+KILLED_DRIVER = """
+import os, pathlib, ray, re, signal, sys
+from undaunted.fault_tolerance import LaunchError
+from undaunted.integrations.ray import run
+
+def parent(pid):
+    return int(re.search(r"PPid:\\s*(\\d+)", pathlib.Path(f"/proc/{pid}/status").read_text())[1])
+
+def train(here):
+    pathlib.Path(here, f"ran-{os.getpid()}").touch()
+    caller = parent(parent(os.getppid()))
+    os.kill(caller, signal.SIGKILL)
+    signal.pause()
+
+ray.init()
+try:
+    run(train, sys.argv[1], nodes=1, nproc_per_node=1, max_restarts=int(sys.argv[2]))
+except LaunchError as error:
+    print("raised:", error.message)
+"""
+VALUES_DRIVER = """
+import ray, threading
+from undaunted.integrations.ray import run
+
+@ray.remote(num_cpus=0)
+class Metrics:
+    pass
+
+def train(config, *rest):
+    return config
+
+def lock(*args):
+    return threading.Lock()
+
+ray.init()
+ref, actor = ray.put({"lr": 0.5}), Metrics.remote()
+cases = {
+    "value": (train, ref, "given"), "nested": (train, {"refs": [ref]}),
+    "actor": (train, {}, actor), "closure": (lambda: actor,), "lock": (lock,),
+}
+for name, (function, *args) in cases.items():
+    try:
+        print(name, run(function, *args, nodes=1, nproc_per_node=1, max_restarts=2))
+    except TypeError as error:
+        print(name, "refused:", error)
+"""
+LATER_DRIVER = """
+import os, ray, signal
+from undaunted.integrations import ray_nodes
+from undaunted.integrations.ray import run
+
+def train():
+    world = os.environ["WORLD_SIZE"]
+    print("world", world, flush=True)
+    while world != "3":
+        signal.pause()
+    return world
+
+ray.init()
+ray_nodes._ALL_S = 1.0
+print(run(train, nodes=4, min_nodes=2, elastic=True, nproc_per_node=1))
 """
 
 
@@ -144,7 +229,9 @@ def start(job: Path, cluster: dict[str, str], *arguments: str) -> subprocess.Pop
 def run(job: Path, cluster: dict[str, str], *arguments: str) -> tuple[int, str]:
     with start(job, cluster, *arguments) as process:
         try:
-            text, _ = process.communicate(timeout=80)
+            text, _ = process.communicate(timeout=100)
+        except subprocess.TimeoutExpired as error:
+            pytest.fail(f"still runs: {(error.output or b'').decode()}")
         finally:
             process.kill()
     return process.returncode, text
@@ -179,6 +266,16 @@ def test_a_failed_job_says_what_happened(job: Path, cluster: dict[str, str]) -> 
     assert re.search(r"^failed: rank 2 .* failed: ValueError: bad batch", text, re.MULTILINE)
 
 
+def test_a_job_begins_with_the_nodes_that_are_there(
+    tmp_path: Path, cluster: dict[str, str]
+) -> None:
+    """With two of four, and the third, which is free as well, joins."""
+    (tmp_path / "driver.py").write_text(LATER_DRIVER)
+    code, text = run(tmp_path, cluster, "driver.py")
+    assert code == 0, text
+    assert "{0: '3', 1: '3', 2: '3'}" in text
+
+
 # The last one leaves the cluster with two nodes.
 @pytest.mark.parametrize(
     ("what", "rank"), [("agent", 1), ("front", 0), ("coordinator", 1), ("node", 0)]
@@ -191,8 +288,8 @@ def test_what_was_lost_is_started_again(
     code, text = run(job, cluster, "-c", LOST_DRIVER, str(tmp_path), what, str(rank))
     assert code == 0, text
     print(text)  # shown where something is wrong
-    begun_again = "it had begun before" if what == "coordinator" else "Task _launch failed"
-    assert begun_again in text
+    assert ("the coordinator" if what == "coordinator" else "the launcher") + " " in text
+    assert "it is started again" in text
     assert "\n{0: None, 1: None}" in text
     assert {path.name for path in tmp_path.glob("ended-*")} == {"ended-0", "ended-1"}
     assert (tmp_path / "killed").exists()
@@ -206,10 +303,7 @@ def test_all_ends_with_the_driver(
     run_id = f"job-{os.getpid()}-{number}"
     with start(job, cluster, "driver.py", str(tmp_path), run_id) as driver:
         try:
-            # Held open for writing here, too: no end of file before all have written.
-            with (tmp_path / "pipe").open("r+b", buffering=0) as pipe:
-                for _ in range(4):
-                    assert pipe.read(1) == b"x"
+            all_have_begun(tmp_path)
             ranks = [int((tmp_path / f"pid-{rank}").read_text()) for rank in range(4)]
             coordinating = coordinators(run_id)
             assert len(coordinating) == 1
@@ -218,19 +312,110 @@ def test_all_ends_with_the_driver(
             driver.communicate(timeout=60)
         finally:
             driver.kill()
-    saved = {path.name for path in tmp_path.glob("saved-*")}
-    assert saved == (set() if number == signal.SIGKILL else {f"saved-{rank}" for rank in range(4)})
+    assert driver.returncode != -signal.SIGABRT
+    assert saved(tmp_path) == (set() if number == signal.SIGKILL else set(range(4)))
 
 
-def test_nodes_that_are_not_there(job: Path, cluster: dict[str, str]) -> None:
-    program = "import ray; from undaunted.integrations import ray as adapter; ray.init(); "
-    call = "adapter.run('wait.py', nodes=4, nproc_per_node=1, wait_s=2)"
-    code, text = run(job, cluster, "-c", f"{program}adapter._SOON_S = 1; {call}")
+def test_a_task_that_runs_a_job_is_cancelled(
+    job: Path, tmp_path: Path, cluster: dict[str, str]
+) -> None:
+    """Ray then cancels the launchers, too."""
+    os.mkfifo(tmp_path / "pipe")
+    os.mkfifo(tmp_path / "cancel")
+    with start(job, cluster, "-c", CANCELLING_DRIVER, str(tmp_path), "cancelled") as driver:
+        try:
+            all_have_begun(tmp_path)
+            ranks = [int((tmp_path / f"pid-{rank}").read_text()) for rank in range(4)]
+            (tmp_path / "cancel").write_text("")
+            assert wait_until_gone(ranks, 60.0) == []
+            (tmp_path / "cancel").write_text("")
+            text, _ = driver.communicate(timeout=80)
+        finally:
+            driver.kill()
+    assert driver.returncode == 0, text
+    assert "\ncancelled\n" in text
+    assert saved(tmp_path) == set(range(4))
+
+
+def all_have_begun(folder: Path) -> None:
+    # Held open for writing here, too: no end of file before all have written.
+    with (folder / "pipe").open("r+b", buffering=0) as pipe:
+        for _ in range(4):
+            assert pipe.read(1) == b"x"
+
+
+def saved(folder: Path) -> set[int]:
+    return {int(path.name.removeprefix("saved-")) for path in folder.glob("saved-*")}
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_launchers_that_are_killed_are_started_as_often_as_the_job(
+    tmp_path: Path, cluster: dict[str, str], restarts: int
+) -> None:
+    (tmp_path / "driver.py").write_text(KILLED_DRIVER)
+    code, text = run(tmp_path, cluster, "driver.py", str(tmp_path), str(restarts))
+    assert code == 0, text
+    assert "\nraised: " in text
+    assert len(list(tmp_path.glob("ran-*"))) == 1 + restarts
+
+
+def test_values_that_travel_and_values_that_do_not(tmp_path: Path, cluster: dict[str, str]) -> None:
+    (tmp_path / "driver.py").write_text(VALUES_DRIVER)
+    code, text = run(tmp_path, cluster, "driver.py")
+    assert code == 0, text
+    said = dict(
+        line.split(" ", 1)
+        for line in text.splitlines()
+        if line.split(" ")[0] in {"value", "nested", "actor", "closure", "lock"}
+    )
+    assert ast.literal_eval(said["value"]) == {0: {"lr": 0.5}}
+    for name, words in {
+        "nested": ["argument 1", "ObjectRef"],
+        "actor": ["argument 2", "ActorHandle"],
+        "closure": ["the function", "ActorHandle"],
+        "lock": ["the return value of lock()"],
+    }.items():
+        assert said[name].startswith("refused: ")
+        assert all(word in said[name] for word in words), said[name]
+    assert "restart 1" not in text
+
+
+def test_waiting_for_nodes_ends_with_ctrl_c(job: Path, cluster: dict[str, str]) -> None:
+    program = (
+        "import ray; from undaunted.integrations import ray as adapter, ray_nodes; ray.init(); "
+        "ray_nodes._SOON_S = 1; adapter.run('wait.py', nodes=9, nproc_per_node=1)"
+    )
+    with start(job, cluster, "-c", program) as driver:
+        try:
+            assert driver.stdout is not None
+            assert any("waiting up to 900 s" in line for line in driver.stdout)
+            driver.send_signal(signal.SIGINT)
+            text, _ = driver.communicate(timeout=60)
+        finally:
+            driver.kill()
+    assert text.strip().endswith("KeyboardInterrupt")
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ("nodes=4", ["4 nodes", "'CPU': 1", "nodes have that much", "wait_s"]),
+        ("nodes=1, resources_per_node={'gpu': 1}", ["no node has 'gpu'", "CPU"]),
+    ],
+)
+def test_nodes_that_are_not_there(
+    job: Path, cluster: dict[str, str], asked: str, named: list[str]
+) -> None:
+    program = (
+        "import ray; from undaunted.integrations import ray as adapter, ray_nodes; ray.init(); "
+        f"ray_nodes._SOON_S = 1; adapter.run('wait.py', {asked}, nproc_per_node=1, wait_s=3)"
+    )
+    code, text = run(job, cluster, "-c", program)
     assert code == 1
-    assert "waiting up to 2 s" in text
+    assert "waiting up to 3 s" in text
     last = text.strip().splitlines()[-1]
     assert last.startswith("TimeoutError: ")
-    for words in ("4 nodes", "'CPU': 1", "wait_s"):
+    for words in named:
         assert words in last
 
 

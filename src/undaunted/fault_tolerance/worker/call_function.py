@@ -18,7 +18,7 @@ def main() -> None:
     rank = int(os.environ["RANK"])
     function_call.forget_result(rank)
     function, args = function_call.read_call()
-    function_call.write_result(rank, function(*args))
+    function_call.write_result(rank, function, function(*args))
 
 
 if __name__ == "__main__":
