@@ -395,11 +395,21 @@ def test_all_ranks_save_and_nothing_has_crashed(tmp_path: Path, seed: int) -> No
     assert not saves or "need have saved" not in launcher.text, about
 
 
+# As NCCL ends a rank; gloo raises.
+ABORTS = """print("what():  NCCL error: remote process exited or there was a network error, "
+            "NCCL version 2.27", file=__import__("sys").stderr, flush=True)
+        os.abort()"""
+
+
 @pytest.mark.parametrize("order", ["launcher first", "rank first"])
+@pytest.mark.parametrize("ends", ["raises", "aborts"])
 def test_a_rank_that_loses_its_peer_on_another_node_has_not_crashed(
-    tmp_path: Path, order: str
+    tmp_path: Path, order: str, ends: str
 ) -> None:
-    with nodes_of_a_job(tmp_path, PEERS, "--nnodes", "2", "--max-restarts", "3") as start:
+    raises = 'raise RuntimeError("Connection closed by peer")'
+    script = PEERS if ends == "raises" else PEERS.replace(raises, ABORTS)
+    options = ("--nnodes", "2", "--max-restarts", "3", "--tee", "3")
+    with nodes_of_a_job(tmp_path, script, *options) as start:
         one, two = start("one", "is_host=1"), start("two", "is_host=0")
         ranks = [int(each.wait_for(r"begun (\d+)")[1]) for each in (one, two)]
         if order == "launcher first":
@@ -411,6 +421,33 @@ def test_a_rank_that_loses_its_peer_on_another_node_has_not_crashed(
             each.process.send_signal(signal.SIGTERM)
         assert (one.finish(), two.finish()) == (75, 75), one.text + two.text
         _has_not_crashed(tmp_path, one.text + two.text)
+
+
+# A loop has the descriptor by which the agent hears of signals; the program ends with a code.
+LOOP = """
+    import asyncio, os, signal, sys
+
+    async def main():
+        told = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+        os.write(1, f"begun {os.getpid()}\\n".encode())
+        await told.wait()
+
+    asyncio.run(main())
+    sys.exit(1)
+"""
+
+
+def test_ranks_that_hear_signals_in_a_loop_have_not_crashed(tmp_path: Path) -> None:
+    options = ("--nproc-per-node", "2", "--max-restarts", "3")
+    with launched(tmp_path, LOOP, *options) as launcher:
+        ranks = [int(launcher.wait_for_next(r"^begun (\d+)$")[1]) for _ in range(2)]
+        for pid in ranks:
+            os.kill(pid, signal.SIGTERM)
+        assert wait_until_gone(ranks, DEADLINE_S) == []
+        launcher.process.send_signal(signal.SIGTERM)
+        assert launcher.finish() == 75, launcher.text
+    _has_not_crashed(tmp_path, launcher.text, nodes=1)
 
 
 def test_a_crash_on_another_node_is_told_of_at_once(tmp_path: Path) -> None:
@@ -435,8 +472,8 @@ def _events(tmp_path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for path in journals for line in path.read_text().splitlines()]
 
 
-def _has_not_crashed(tmp_path: Path, text: str) -> None:
+def _has_not_crashed(tmp_path: Path, text: str, nodes: int = 2) -> None:
     kinds = [event["event"] for event in _events(tmp_path)]
     assert not {"failure_detected", "verdict", "round_blamed"}.intersection(kinds), text
-    assert kinds.count("round_started") == 2, text
+    assert kinds.count("round_started") == nodes, text
     assert "while all ranks were to stop" not in text
