@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import time
 from pathlib import Path
@@ -447,6 +448,46 @@ def test_ranks_that_hear_signals_in_a_loop_have_not_crashed(tmp_path: Path) -> N
         assert wait_until_gone(ranks, DEADLINE_S) == []
         launcher.process.send_signal(signal.SIGTERM)
         assert launcher.finish() == 75, launcher.text
+    _has_not_crashed(tmp_path, launcher.text, nodes=1)
+
+
+# The first step waits for a compiler, here one of a few lines.
+COMPILES = """
+    import os, subprocess, sys
+    from undaunted.training import Session
+
+    def save(step):
+        os.write(1, f"saved {step}\\n".encode())
+
+    with Session(save=save) as session:
+        for step in range(100000):
+            with session.step(step):
+                if step == 0:
+                    subprocess.run(["./g++", "-O3"], check=True)
+            if session.should_stop(step):
+                break
+    sys.exit(session.exit_code)
+"""
+COMPILER = """#!/usr/bin/env bash
+echo compiles
+until test -e told; do sleep 0.01; done
+"""
+
+
+def test_a_stop_while_the_first_step_compiles_waits_for_its_end(tmp_path: Path) -> None:
+    (tmp_path / "g++").write_text(COMPILER)
+    (tmp_path / "g++").chmod(0o755)
+    with launched(tmp_path, COMPILES, "--nproc-per-node", "2") as launcher:
+        for _ in range(2):
+            launcher.wait_for_next("^compiles$", 2 * DEADLINE_S)
+        pids = [launcher.process.pid, *_below(launcher.process.pid)]
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):  # `sleep` of the compiler
+                os.kill(pid, signal.SIGTERM)
+        launcher.wait_for("received SIGTERM")
+        (tmp_path / "told").touch()
+        assert launcher.finish() == 75, launcher.text
+    assert re.findall("saved .*", launcher.text) == ["saved 0", "saved 0"], launcher.text
     _has_not_crashed(tmp_path, launcher.text, nodes=1)
 
 
