@@ -1,7 +1,8 @@
 """Every process of a job gets the signal to stop, in any order, within two seconds.
 
 `SIGNALLED_SAMPLES=200 pytest tests/e2e/test_signal_to_all.py` tries so many, from seed
-`SIGNALLED_SEED` on.
+`SIGNALLED_SEED` on, with the programs that `SIGNALLED_PROGRAMS` names: those of frameworks, too
+("accelerate transformers lightning torchtitan"), where these are installed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import time
 from pathlib import Path
@@ -23,6 +25,8 @@ pytestmark = pytest.mark.e2e
 
 SAMPLES = int(os.environ.get("SIGNALLED_SAMPLES", "0"))
 FIRST = int(os.environ.get("SIGNALLED_SEED", "0"))
+NAMES = os.environ.get("SIGNALLED_PROGRAMS", "none handler flag session").split()
+TORCHTITAN = Path(__file__).parents[1] / "integrations" / "torchtitan"
 LONGEST_S = 1.9  # from the first process to the last one
 # A rank reads each of its batches from each of its workers.
 SCRIPT = """
@@ -127,6 +131,175 @@ PROGRAMS = {
 """,
 }
 
+# Their loaders begin workers by the method that is the process's.
+FRAMEWORK = """
+    import logging, multiprocessing, os, sys, warnings
+    warnings.filterwarnings("ignore")
+    import torch
+
+    WORKERS = int(sys.argv[1])
+    steps = 0
+
+    class Data(torch.utils.data.Dataset):
+        def __len__(self):
+            return 4_000_000
+
+        def __getitem__(self, index):
+            return {"x": torch.full((4,), float(index)), "labels": torch.ones(1)}
+
+    def begun():
+        global steps
+        steps += 1
+        if steps == 6:
+            os.write(1, b"begun\\n")
+
+    def saved(step):
+        os.write(1, f"saved {step}\\n".encode())
+"""
+PROGRAMS |= {
+    "accelerate": FRAMEWORK
+    + """
+    def main():
+        from accelerate import Accelerator
+        from undaunted.training import Session
+        accelerator = Accelerator(cpu=True)
+        model = torch.nn.Linear(4, 1)
+        data = torch.utils.data.DataLoader(Data(), batch_size=2, num_workers=WORKERS)
+        optimizer = torch.optim.AdamW(model.parameters())
+        model, optimizer, data = accelerator.prepare(model, optimizer, data)
+        def save(step):
+            accelerator.save_state(f"states/{step}")
+            accelerator.wait_for_everyone()
+            saved(step)
+        with Session(save=save) as session:
+            for step, batch in enumerate(data):
+                with session.step(step):
+                    accelerator.backward(model(batch["x"]).square().mean())
+                    optimizer.step()
+                    optimizer.zero_grad()
+                begun()
+                if session.should_stop(step):
+                    break
+        sys.exit(session.exit_code)
+
+    if __name__ == "__main__":
+        multiprocessing.set_start_method(sys.argv[2])
+        main()
+""",
+    "transformers": FRAMEWORK
+    + """
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.line = torch.nn.Linear(4, 1)
+
+        def forward(self, x, labels=None):
+            found = self.line(x)
+            return {"loss": found.square().mean(), "logits": found}
+
+    def main():
+        import transformers
+        from undaunted.integrations.transformers import UndauntedCallback
+
+        class Says(transformers.TrainerCallback):
+            def on_step_end(self, *_, **__):
+                begun()
+
+            def on_save(self, args, state, control, **_):
+                saved(state.global_step)
+
+        args = transformers.TrainingArguments(
+            "out", report_to="none", disable_tqdm=True, use_cpu=True, max_steps=1_000_000,
+            save_strategy="no", logging_strategy="no", dataloader_num_workers=WORKERS,
+        )
+        transformers.Trainer(
+            Model(), args, train_dataset=Data(), callbacks=[Says(), UndauntedCallback()]
+        ).train()
+
+    if __name__ == "__main__":
+        multiprocessing.set_start_method(sys.argv[2])
+        main()
+""",
+    "lightning": FRAMEWORK
+    + """
+    def main():
+        import lightning as L
+        from undaunted.integrations.lightning import UndauntedCallback
+        logging.getLogger("lightning.pytorch").setLevel("ERROR")
+
+        class Model(L.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.line = torch.nn.Linear(4, 1)
+
+            def training_step(self, batch, _):
+                return self.line(batch["x"]).square().mean()
+
+            def configure_optimizers(self):
+                return torch.optim.AdamW(self.parameters())
+
+        class Says(L.Callback):
+            def on_train_batch_end(self, *_):
+                begun()
+
+            def on_save_checkpoint(self, trainer, *_):
+                saved(trainer.global_step)
+
+        trainer = L.Trainer(
+            max_epochs=1, accelerator="cpu", devices=2, strategy="ddp", logger=False,
+            enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
+            callbacks=[Says(), UndauntedCallback("checkpoints")],
+        )
+        data = torch.utils.data.DataLoader(Data(), batch_size=2, num_workers=WORKERS)
+        trainer.fit(Model(), data)
+
+    if __name__ == "__main__":
+        multiprocessing.set_start_method(sys.argv[2])
+        main()
+""",
+    # Configured by a module of its own; what it saves is written by all ranks.
+    "torchtitan": """
+    import multiprocessing, os, sys
+
+    if __name__ == "__main__":
+        multiprocessing.set_start_method(sys.argv[2])
+        WORKERS = int(sys.argv[1])
+        import on_cpu
+        import tiny
+        from undaunted.integrations.torchtitan import UndauntedTrainerMixin
+
+        class Says(tiny.trainer.Trainer):
+            def train_step(self, data):
+                super().train_step(data)
+                if self.step == 6:
+                    os.write(1, b"begun\\n")
+
+            def close(self):
+                os.write(1, f"saved {self.step}\\n".encode())
+                super().close()
+
+        class Trainer(UndauntedTrainerMixin, Says):
+            pass
+
+        def endless():
+            import dataclasses
+            fields = dataclasses.fields(tiny.tiny())
+            given = {field.name: getattr(tiny.tiny(), field.name) for field in fields}
+            config = Trainer.Config(**given)
+            config.training.steps = 1_000_000
+            config.checkpoint.interval = 1_000_000
+            config.validator.enable = False
+            config.dataloader.num_workers = WORKERS
+            return config
+
+        tiny.endless = endless
+        sys.argv[1:] = ["--module", "tiny", "--config", "endless"]
+        from torchtitan.train import main
+        main()
+""",
+}
+LIBRARIES = {"accelerate", "transformers", "lightning", "torchtitan"}
+
 
 class Case:
     """What a seed stands for."""
@@ -134,7 +307,7 @@ class Case:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         choose = self.random.choice
-        self.program = choose(list(PROGRAMS))
+        self.program = choose(NAMES)
         self.workers = choose(["0", "2"])
         self.method = choose(["fork", "forkserver"])
         self.restarts = choose(["0", "3"])
@@ -197,9 +370,18 @@ def test_all_ranks_save_and_nothing_has_crashed(tmp_path: Path, seed: int) -> No
     case = Case(seed)
     script = SCRIPT + PROGRAMS[case.program]
     options = ("--nproc-per-node", "2", "--max-restarts", case.restarts)
-    with launched(tmp_path, script, *options, args=(case.workers, case.method)) as launcher:
+    env: dict[str, str] = {}
+    if case.program in LIBRARIES:
+        pytest.importorskip(case.program)
+        env = {"HF_HUB_OFFLINE": "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    if case.program == "torchtitan":
+        from tests.integrations.torchtitan.test_torchtitan import write_texts
+
+        write_texts(tmp_path)
+        env |= {"PYTHONPATH": f"{TORCHTITAN}:{env['PYTHONPATH']}", "HF_HOME": str(tmp_path / "hf")}
+    with launched(tmp_path, script, *options, args=(case.workers, case.method), **env) as launcher:
         for _ in range(2):
-            launcher.wait_for_next("^begun$", 2 * DEADLINE_S)
+            launcher.wait_for_next("^begun$", 3 * DEADLINE_S)
         case.signal_all(launcher.process.pid)
         assert launcher.finish(2 * DEADLINE_S) == 75, f"{case}\n{launcher.text}"
         events = launcher.events()
@@ -214,11 +396,21 @@ def test_all_ranks_save_and_nothing_has_crashed(tmp_path: Path, seed: int) -> No
     assert not saves or "need have saved" not in launcher.text, about
 
 
+# As NCCL ends a rank; gloo raises.
+ABORTS = """print("what():  NCCL error: remote process exited or there was a network error, "
+            "NCCL version 2.27", file=__import__("sys").stderr, flush=True)
+        os.abort()"""
+
+
 @pytest.mark.parametrize("order", ["launcher first", "rank first"])
+@pytest.mark.parametrize("ends", ["raises", "aborts"])
 def test_a_rank_that_loses_its_peer_on_another_node_has_not_crashed(
-    tmp_path: Path, order: str
+    tmp_path: Path, order: str, ends: str
 ) -> None:
-    with nodes_of_a_job(tmp_path, PEERS, "--nnodes", "2", "--max-restarts", "3") as start:
+    raises = 'raise RuntimeError("Connection closed by peer")'
+    script = PEERS if ends == "raises" else PEERS.replace(raises, ABORTS)
+    options = ("--nnodes", "2", "--max-restarts", "3", "--tee", "3")
+    with nodes_of_a_job(tmp_path, script, *options) as start:
         one, two = start("one", "is_host=1"), start("two", "is_host=0")
         ranks = [int(each.wait_for(r"begun (\d+)")[1]) for each in (one, two)]
         if order == "launcher first":
@@ -230,6 +422,73 @@ def test_a_rank_that_loses_its_peer_on_another_node_has_not_crashed(
             each.process.send_signal(signal.SIGTERM)
         assert (one.finish(), two.finish()) == (75, 75), one.text + two.text
         _has_not_crashed(tmp_path, one.text + two.text)
+
+
+# A loop has the descriptor by which the agent hears of signals; the program ends with a code.
+LOOP = """
+    import asyncio, os, signal, sys
+
+    async def main():
+        told = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+        os.write(1, f"begun {os.getpid()}\\n".encode())
+        await told.wait()
+
+    asyncio.run(main())
+    sys.exit(1)
+"""
+
+
+def test_ranks_that_hear_signals_in_a_loop_have_not_crashed(tmp_path: Path) -> None:
+    options = ("--nproc-per-node", "2", "--max-restarts", "3")
+    with launched(tmp_path, LOOP, *options) as launcher:
+        ranks = [int(launcher.wait_for_next(r"^begun (\d+)$")[1]) for _ in range(2)]
+        for pid in ranks:
+            os.kill(pid, signal.SIGTERM)
+        assert wait_until_gone(ranks, DEADLINE_S) == []
+        launcher.process.send_signal(signal.SIGTERM)
+        assert launcher.finish() == 75, launcher.text
+    _has_not_crashed(tmp_path, launcher.text, nodes=1)
+
+
+# The first step waits for a compiler, here one of a few lines.
+COMPILES = """
+    import os, subprocess, sys
+    from undaunted.training import Session
+
+    def save(step):
+        os.write(1, f"saved {step}\\n".encode())
+
+    with Session(save=save) as session:
+        for step in range(100000):
+            with session.step(step):
+                if step == 0:
+                    subprocess.run(["./g++", "-O3"], check=True)
+            if session.should_stop(step):
+                break
+    sys.exit(session.exit_code)
+"""
+COMPILER = """#!/usr/bin/env bash
+echo compiles
+until test -e told; do sleep 0.01; done
+"""
+
+
+def test_a_stop_while_the_first_step_compiles_waits_for_its_end(tmp_path: Path) -> None:
+    (tmp_path / "g++").write_text(COMPILER)
+    (tmp_path / "g++").chmod(0o755)
+    with launched(tmp_path, COMPILES, "--nproc-per-node", "2") as launcher:
+        for _ in range(2):
+            launcher.wait_for_next("^compiles$", 2 * DEADLINE_S)
+        pids = [launcher.process.pid, *_below(launcher.process.pid)]
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):  # `sleep` of the compiler
+                os.kill(pid, signal.SIGTERM)
+        launcher.wait_for("received SIGTERM")
+        (tmp_path / "told").touch()
+        assert launcher.finish() == 75, launcher.text
+    assert re.findall("saved .*", launcher.text) == ["saved 0", "saved 0"], launcher.text
+    _has_not_crashed(tmp_path, launcher.text, nodes=1)
 
 
 def test_a_crash_on_another_node_is_told_of_at_once(tmp_path: Path) -> None:
@@ -254,8 +513,8 @@ def _events(tmp_path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for path in journals for line in path.read_text().splitlines()]
 
 
-def _has_not_crashed(tmp_path: Path, text: str) -> None:
+def _has_not_crashed(tmp_path: Path, text: str, nodes: int = 2) -> None:
     kinds = [event["event"] for event in _events(tmp_path)]
     assert not {"failure_detected", "verdict", "round_blamed"}.intersection(kinds), text
-    assert kinds.count("round_started") == 2, text
+    assert kinds.count("round_started") == nodes, text
     assert "while all ranks were to stop" not in text

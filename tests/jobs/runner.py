@@ -142,8 +142,10 @@ class Run:
 
     def _launch(self, options: list[str]) -> subprocess.Popen[bytes]:
         program = [str(PROGRAMS / f"{self.job.program}.py"), *self.job.arguments]
-        if FAULTS[self.fault].hangs and not FAULTS[self.fault].plan:
-            update = self.job.iteration_of(self.fault) + 1
+        if FAULTS[self.fault].by_script:
+            update = self.job.save_every
+            if FAULTS[self.fault].hangs:
+                update = self.job.iteration_of(self.fault) + 1
             spec = f"{self.fault}:1:{update}:{self.mark}"
             program = [str(PROGRAMS / "disturbed.py"), spec, *program]
         start = [sys.executable, "-m", "undaunted.cli.main", "run", "--run-dir", "run"]
@@ -228,6 +230,7 @@ class Run:
                         "kill-in-save": self._kill_in_save,
                         "sigterm": self._sigterm,
                         "sigterm-all": self._sigterm_all,
+                        "sigterm-eval": self._sigterm,
                         "disk-full": self._fill_disk,
                         "node-lost": self._lose_node,
                         "launcher-killed": self._kill_launcher,

@@ -31,6 +31,7 @@ class Fault:
         plan: of ``--inject-fault``, up to the iteration. ``call`` has the runner make the fault.
         hangs: limits for silent ranks are set.
         in_save: it comes in the step that a save follows.
+        in_evaluation: it comes in the first evaluation after a save.
     """
 
     text: str
@@ -38,6 +39,12 @@ class Fault:
     plan: str = ""
     hangs: bool = False
     in_save: bool = False
+    in_evaluation: bool = False
+
+    @property
+    def by_script(self) -> bool:
+        """Whether `programs/disturbed.py` makes it, or says when it is to be made."""
+        return self.in_evaluation or (self.hangs and not self.plan)
 
 
 _HANG = Must()
@@ -63,6 +70,11 @@ FAULTS = {
         "every process of the job gets SIGTERM, as from Slurm; the job is started again",
         Must(exits=(75, 0), restarts=(0, 0), blamed=None, lost=0),
         "call:rank=1",
+    ),
+    "sigterm-eval": Fault(
+        "the launcher gets SIGTERM in an evaluation; the job is started again",
+        Must(exits=(75, 0), restarts=(0, 0), blamed=None, lost=0),
+        in_evaluation=True,
     ),
     "disk-full": Fault(
         "the disk of the checkpoints is full until a save fails",
@@ -159,6 +171,7 @@ JOBS = {
             "loop",
             "sigterm",
             "sigterm-all",
+            "sigterm-eval",
             "disk-full",
             "output-gone",
         ),
@@ -171,7 +184,7 @@ JOBS = {
         "ResNet-18 with Lightning: bf16, EMA, validation, StatefulDataLoader",
         steps=24,
         save_every=6,
-        faults=(*_CRASHES, "sigterm", "sigterm-all", "disk-full"),
+        faults=(*_CRASHES, "sigterm", "sigterm-all", "sigterm-eval", "disk-full"),
         disk_mb=800,  # for four checkpoints of 135 MB, which are all kept
         inexact="Lightning goes on with other numbers in the middle of an epoch.",
         why="Its hangs are those of any program with a Session.",

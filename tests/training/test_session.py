@@ -682,6 +682,15 @@ def test_nothing_is_saved_of_an_evaluation_before_the_first_iteration(caplog) ->
     assert "has seen no step" not in caplog.text
 
 
+def test_a_session_that_only_evaluates(page: NullWriter, caplog) -> None:
+    with caplog.at_level(logging.WARNING), session_with() as session:
+        session.ready()
+        assert sections(page)["setup"] == 1
+        assert list(session.evaluating([1, 2])) == [1, 2]
+    assert session.exit_code == 0
+    assert "has seen no step" not in caplog.text
+
+
 def test_an_evaluation_that_the_program_leaves_counts_like_a_whole_one() -> None:
     """By ``break``, or by an exception."""
     one, other = Peers(), Peers()

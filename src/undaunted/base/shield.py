@@ -12,6 +12,7 @@ import _thread
 import ctypes
 import mmap
 import os
+import re
 import signal
 import struct
 import sys
@@ -58,6 +59,10 @@ _PROGRAM_LINES = tuple(
     f"from {package}.{module} import "
     for package in _PACKAGES
     for module in ("spawn", "forkserver")
+)
+# What `torch.compile` and Triton start, and wait for. They end by themselves soon.
+_COMPILERS = re.compile(
+    r"(.*/)?([\w-]*-)?(g\+\+|gcc|c\+\+|cc|clang(\+\+)?|nvcc|ptxas[\w-]*)(-\d+)?"
 )
 _PROGRAMS = {*map(int, PROGRAMS_SIGNALS)} - {int(signal.SIGXCPU)}  # the kernel sends that one
 _TORCH = "torch.utils.data._utils.signal_handling"
@@ -278,15 +283,19 @@ def begin(numbers: Iterable[int], above: Sequence[int] = ()) -> bool:
 def _shield_executed(here: _Process) -> None:
     """Have Python processes that `multiprocessing` executes begin with `begin`."""
     import _posixsubprocess
+    import subprocess
 
     execute: Callable[..., int] = _posixsubprocess.fork_exec
 
     def fork_exec(words: Sequence[object], *rest: object) -> int:
-        if not any(map(_is_of_multiprocessing, words)):
+        ours = any(map(_is_of_multiprocessing, words))
+        if not ours and not _is_compiler(words):
             return execute(words, *rest)
         here.cover_terminate()
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, here.outlived)
         try:
+            if not ours:  # it blocks them until its end
+                return execute(words, *rest)
             first = _FIRST.format(
                 root=str(Path(__file__).parents[2]),
                 stops=sorted(here.numbers),
@@ -299,6 +308,8 @@ def _shield_executed(here: _Process) -> None:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     _posixsubprocess.fork_exec = fork_exec  # type: ignore[assignment]
+    if hasattr(subprocess, "_fork_exec"):  # for compilers: it has its own name for the function
+        subprocess._fork_exec = fork_exec  # noqa: SLF001
 
 
 def _shield_loaders(here: _Process) -> None:
@@ -312,6 +323,12 @@ def _shield_loaders(here: _Process) -> None:
         return run(self, *arguments, **more)
 
     BaseProcess._bootstrap = bootstrap  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+def _is_compiler(words: Sequence[object]) -> bool:
+    name = words[0] if len(words) > 0 else ""
+    text = os.fsdecode(name) if isinstance(name, str | bytes | os.PathLike) else ""
+    return _COMPILERS.fullmatch(text) is not None
 
 
 def _is_of_multiprocessing(word: object) -> TypeGuard[str]:

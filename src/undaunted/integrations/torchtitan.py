@@ -46,6 +46,7 @@ class UndauntedTrainerMixin:
 
     session_options: ClassVar[Mapping[str, Any]] = {}
     session: Session | None = None
+    _saved_step = -1
     step: int
     checkpointer: Any
 
@@ -101,10 +102,38 @@ class UndauntedTrainerMixin:
         validator = getattr(self, "validator", None)  # there if the configuration has one
         if validator is None:
             return
-        yield replaced(validator, "validate", _inside(session, validator.validate))
+        yield replaced(validator, "validate", self._validating(session, validator.validate))
         prepare = getattr(validator, "post_dataloading_process", None)
         if prepare is not None:
-            yield replaced(validator, "post_dataloading_process", _with_heartbeat(prepare))
+            instead = self._preparing(session, prepare)
+            yield replaced(validator, "post_dataloading_process", instead)
+
+    def _validating(self, session: Session, validate: Callable[..., Any]) -> Callable[..., Any]:
+        def validate_or_leave(*args: Any, **options: Any) -> Any:
+            try:
+                with session.section("evaluation"):
+                    result = validate(*args, **options)
+                    self._leave_if_all_do(session, ended=True)
+            except _ValidationLeft:
+                self._save_at_stop(session)
+                raise SystemExit(session.exit_code) from None
+            return result
+
+        return validate_or_leave
+
+    def _preparing(self, session: Session, prepare: Callable[..., Any]) -> Callable[..., Any]:
+        def prepare_batch(*args: Any, **options: Any) -> Any:
+            heartbeat()
+            self._leave_if_all_do(session, ended=False)
+            return prepare(*args, **options)
+
+        return prepare_batch
+
+    def _leave_if_all_do(self, session: Session, *, ended: bool) -> None:
+        # After the last step there may be a model only, which no start can go on from.
+        goes_on = self.should_continue_training() or not self.checkpointer.last_save_model_only
+        if goes_on and session.leaves_evaluation(ended=ended):
+            raise _ValidationLeft
 
     def _saving(self, session: Session) -> Callable[..., Any]:
         save = self.checkpointer.save
@@ -114,7 +143,9 @@ class UndauntedTrainerMixin:
             if not is_due(curr_step, last_step):  # it is called after each step
                 return save(curr_step, last_step)
             with session.checkpointing(curr_step - 1):
-                return save(curr_step, last_step)
+                result = save(curr_step, last_step)
+            self._saved_step = curr_step
+            return result
 
         return save_in_section
 
@@ -125,27 +156,16 @@ class UndauntedTrainerMixin:
         """
         manager = self.checkpointer
         if manager.enable:
-            with replaced(manager, "interval", 1):
-                manager.save(self.step)
+            if self._saved_step != self.step:
+                with replaced(manager, "interval", 1):
+                    manager.save(self.step)
             with session.checkpointing():
                 manager.maybe_wait_for_saving()
         self.close()
 
 
-def _inside(session: Session, validate: Callable[..., Any]) -> Callable[..., Any]:
-    def validate_in_section(*args: Any, **options: Any) -> Any:
-        with session.section("evaluation"):
-            return validate(*args, **options)
-
-    return validate_in_section
-
-
-def _with_heartbeat(prepare: Callable[..., Any]) -> Callable[..., Any]:
-    def prepare_batch(*args: Any, **options: Any) -> Any:
-        heartbeat()
-        return prepare(*args, **options)
-
-    return prepare_batch
+class _ValidationLeft(BaseException):
+    """All ranks have left the validation after as many batches."""
 
 
 def _say_what_is_not_kept(manager: Any) -> None:

@@ -17,7 +17,7 @@ import re
 import sys
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from undaunted.base.text import count, name_ranks
 from undaunted.integrations.replaced import replaced
@@ -33,7 +33,7 @@ except ImportError:  # said when a callback is made
     TrainerCallback = object
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
     from types import FrameType
 
@@ -44,7 +44,8 @@ _NAME = "undaunted"  # of what is noted in it
 _EVALUATE = "evaluate"  # noted where an evaluation was left
 _LOG_SAVE_EVALUATE = "_maybe_log_save_evaluate"
 _EVALUATES = "_evaluate"
-_OPTIONS = ("trial", "ignore_keys_for_eval")  # of it
+_BY_PROGRAM = ("evaluate", "predict")
+_OPTIONS = ("trial", "ignore_keys_for_eval")  # of the one that is due
 _TRAINERS = (_LOG_SAVE_EVALUATE, _EVALUATES, "_determine_best_metric", "control", "state", "args")
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _URL = re.compile(r"\w+:/")  # of a `Path`, too
@@ -90,12 +91,23 @@ class UndauntedCallback(TrainerCallback):
         Session(**self._options)  # bad values are refused here
         self._session: Session | None = None
         self._state: Any = None  # of the training that the session is for
+        self._trial: Any = None
+        self._epoch_over = False
+        self._stopping = False  # what is saved next is for the next start
         self._open: AbstractContextManager[None] | None = None
         self._evaluating = False
         self._generators: dict[str, Any] | None = None  # as they were before an evaluation
         self._may_leave = False  # the evaluation that is made
         self._saves_when_left = False  # it is one that is due in training
         self._patches: contextlib.ExitStack | None = None  # of the trainer
+
+    @property
+    def session(self) -> Session | None:
+        """The session of a training that is under way.
+
+        For loops of other callbacks: ``for prompt in undaunted.session.evaluating(prompts)``.
+        """
+        return self._session
 
     # --- what the trainer calls -------------------------------------------------------------------
 
@@ -116,15 +128,17 @@ class UndauntedCallback(TrainerCallback):
         noted = state.stateful_callbacks.get(_NAME) or {}
         state.stateful_callbacks[_NAME] = {"world_size": args.world_size}
         self._state = state
+        self._epoch_over = self._stopping = False
         self._session = Session(**self._options)
         self._session.__enter__()
         UndauntedCallback._training = self
         trainer, options = _trainer_that_calls()
         if trainer is not None:
-            self._patches = contextlib.ExitStack()
+            self._patches, self._trial = contextlib.ExitStack(), options["trial"]
             for name, method in (
                 (_EVALUATES, self._evaluating_or_leaving(trainer)),
                 (_LOG_SAVE_EVALUATE, self._saving_when_left(trainer)),
+                *((name, self._evaluating_by_program(trainer, name)) for name in _BY_PROGRAM),
             ):
                 self._patches.enter_context(replaced(trainer, name, method))
             if noted.get(_EVALUATE):
@@ -138,7 +152,7 @@ class UndauntedCallback(TrainerCallback):
         if self._open is not None:
             self._enter(None)
         if self._session is not None:
-            self._generators = None
+            self._generators, self._epoch_over = None, False
             steps = self._session.steps
             steps.iteration = step = state.global_step
             steps.begin(step)
@@ -154,20 +168,18 @@ class UndauntedCallback(TrainerCallback):
         self._open = None
         # After the last step the job is done sooner than another one starts.
         if not ends and steps.end(step) and session.should_stop(step):
-            if control.should_evaluate or _evaluates_epoch(args, state):
-                # The time that is left is for the save.
-                state.stateful_callbacks[_NAME][_EVALUATE] = True
-            control.should_save = control.should_training_stop = True
-            control.should_evaluate = False
-        if control.should_save or control.should_evaluate:
+            self._save_and_end(args, state, control, due=self._is_due(args, state, control))
+        elif control.should_save or control.should_evaluate:
             self._between_steps(args, state, control)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self._session is not None and self._session.stop is not None:
+        self._epoch_over = True
+        if self._stopping:
             control.should_save = control.should_evaluate = False  # it is saved
-            # The trainer loads the best one now, and may delete the last one.
-            state.best_model_checkpoint = None
-        self._between_steps(args, state, control)
+        if not self._stopping and self._session is not None and self._session.stop is not None:
+            self._save_and_end(args, state, control, due=self._is_due(args, state, control))
+        else:
+            self._between_steps(args, state, control)
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._session is None:
@@ -179,26 +191,50 @@ class UndauntedCallback(TrainerCallback):
             raise _EvaluationLeft
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if (
-            self._may_leave
-            and self._session is not None
-            and self._session.leaves_evaluation(ended=True)
-        ):
-            raise _EvaluationLeft
+        self._ended()
         if self._generators is not None:  # it comes once for each set of data
             _random_state().load_state_dict(self._generators)
         self._between_steps(args, state, control)
 
+    def on_predict(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._ended()
+        self._enter(None)
+
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._enter(None)
+        if self._stopping:  # the trainer loads the best one at the end, and may delete the last one
+            state.best_model_checkpoint = None
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         session = self._session
         self._leave()
-        if session is not None and session.stop is not None:
+        if session is not None and session.stop is not None and self._is_saved(args, state):
             raise SystemExit(session.exit_code)
 
     # --- evaluations ------------------------------------------------------------------------------
+
+    def _ended(self) -> None:
+        """There are no more batches. Other ranks may have left theirs."""
+        session = self._session
+        if self._may_leave and session is not None and session.leaves_evaluation(ended=True):
+            raise _EvaluationLeft
+
+    @contextlib.contextmanager
+    def _leavable(self, trainer: Any) -> Iterator[None]:
+        """What is evaluated inside of this may be left: then others have not seen any of it."""
+        lines, among = len(trainer.state.log_history), trainer.callback_handler.callbacks
+        callbacks = [each for each in among if isinstance(each, ExportableState)]
+        states = [copy.deepcopy(each.state()["attributes"]) for each in callbacks]
+        self._may_leave = True
+        try:
+            yield
+        except _EvaluationLeft:
+            del trainer.state.log_history[lines:]
+            for callback, state in zip(callbacks, states, strict=True):
+                vars(callback).update(state)
+            raise
+        finally:
+            self._may_leave = False
 
     def _evaluating_or_leaving(self, trainer: Any) -> Callable[..., Any]:
         """Return what evaluates; if the ranks leave that, others have not seen any of it."""
@@ -207,25 +243,69 @@ class UndauntedCallback(TrainerCallback):
         def evaluate_or_leave(*args: Any, **options: Any) -> Any:
             if self._generators is None:  # at the start
                 self._generators = _random_state().state_dict()
-            session, lines = self._session, len(trainer.state.log_history)
-            among = trainer.callback_handler.callbacks
-            callbacks = [each for each in among if isinstance(each, ExportableState)]
-            states = [copy.deepcopy(each.state()["attributes"]) for each in callbacks]
-            self._may_leave = True
             try:
-                return evaluate(*args, **options)
+                with self._leavable(trainer):
+                    return evaluate(*args, **options)
             except _EvaluationLeft:
-                del trainer.state.log_history[lines:]
-                for callback, state in zip(callbacks, states, strict=True):
-                    vars(callback).update(state)
                 if self._saves_when_left:
                     raise
-                self._leave()
-                raise SystemExit(75 if session is None else session.exit_code) from None
-            finally:
-                self._may_leave = False
+                self._exit()
 
         return evaluate_or_leave
+
+    def _evaluating_by_program(self, trainer: Any, name: str) -> Callable[..., Any]:
+        """Return a method that the program calls in a callback, where the ranks may leave it, too.
+
+        Training comes to the same whether it is made or left.
+        """
+        method = getattr(trainer, name)
+
+        def evaluate_or_leave(*args: Any, **options: Any) -> Any:
+            if self._may_leave or not self._is_between_steps(trainer):
+                return method(*args, **options)
+            generators = _random_state().state_dict()
+            try:
+                with self._leavable(trainer):
+                    return method(*args, **options)
+            except _EvaluationLeft:
+                _random_state().load_state_dict(generators)
+                self._save_now(trainer, name)
+                self._exit()
+            finally:
+                _random_state().load_state_dict(generators)
+
+        return evaluate_or_leave
+
+    def _is_between_steps(self, trainer: Any) -> bool:
+        """Whether the state is that after a step, or is saved, so that the program may end."""
+        session, state = self._session, trainer.state
+        if session is None:
+            return False
+        if self._epoch_over and trainer.control.should_training_stop:
+            return self._is_saved(trainer.args, state)
+        steps = session.steps
+        return self._open is not steps.section or bool(state.global_step > steps.iteration)
+
+    def _is_saved(self, args: Any, state: Any) -> bool:
+        return self._stopping or Path(args.output_dir, f"checkpoint-{state.global_step}").is_dir()
+
+    def _save_now(self, trainer: Any, left: str) -> None:
+        """Save in a callback, if there is anything new."""
+        session, control, state = self._session, trainer.control, trainer.state
+        over = self._epoch_over and control.should_training_stop
+        if session is None or over or session.steps.iteration < 0:
+            return
+        # The trainer does not evaluate where a callback has called `evaluate` when that was due.
+        instead = left == "evaluate" and control.should_evaluate
+        due = not instead and self._is_due(trainer.args, state, control)
+        self._save_and_end(trainer.args, state, control, due=due)
+        trainer._save_checkpoint(trainer.model_wrapped, self._trial)  # noqa: SLF001
+        trainer.callback_handler.on_save(trainer.args, state, control)
+
+    def _exit(self) -> NoReturn:
+        session = self._session
+        self._leave()
+        raise SystemExit(75 if session is None else session.exit_code) from None
 
     def _saving_when_left(self, trainer: Any) -> Callable[..., None]:
         """Return what logs, saves, evaluates, and saves when the ranks have left the evaluation."""
@@ -236,24 +316,30 @@ class UndauntedCallback(TrainerCallback):
             try:
                 log_save_evaluate(*args, **options)
             except _EvaluationLeft:
-                self._save_before_evaluation(trainer)
+                trainer.control.should_evaluate = True  # it is due again
+                if self._generators is not None:
+                    _random_state().load_state_dict(self._generators)
+                due = self._is_due(trainer.args, trainer.state, trainer.control)
+                self._save_and_end(trainer.args, trainer.state, trainer.control, due=due)
                 log_save_evaluate(*args, **options)
-                # The trainer loads the best one at the end, and may delete the last one.
-                trainer.state.best_model_checkpoint = None
             finally:
                 self._saves_when_left = False
 
         return log_save_evaluate_or_leave
 
-    def _save_before_evaluation(self, trainer: Any) -> None:
-        """Have the state saved as it was before the evaluation, which the next start makes up."""
-        control, state = trainer.control, trainer.state
-        if self._generators is not None:
-            _random_state().load_state_dict(self._generators)
-        state.stateful_callbacks[_NAME][_EVALUATE] = True
-        control.should_save = control.should_training_stop = True
+    def _is_due(self, args: Any, state: Any, control: Any) -> bool:
+        """Whether an evaluation has to be made up by the next start."""
+        due = control.should_evaluate or (not self._epoch_over and _evaluates_epoch(args, state))
+        # Without a length of the data, the trainer ends the epoch once more when it goes on.
+        return due and (args.eval_strategy != "epoch" or float(state.epoch).is_integer())
+
+    def _save_and_end(self, args: Any, state: Any, control: Any, *, due: bool) -> None:
+        """Have the trainer save, and end. The time that is left is for the save."""
+        if due:
+            state.stateful_callbacks[_NAME][_EVALUATE] = True
+        control.should_save = control.should_training_stop = self._stopping = True
         control.should_evaluate = False
-        self._between_steps(trainer.args, state, control)
+        self._between_steps(args, state, control)
 
     def _make_up(self, trainer: Any, options: dict[str, Any], checkpoint: str) -> None:
         """Make the evaluation that the start before this one has left."""

@@ -228,6 +228,12 @@ class Session:
         with self.checkpointing(iteration):
             self._save(iteration)
 
+    def ready(self) -> None:
+        """Setup is over, though no step has begun: what follows only evaluates."""
+        if self._setup is not None:
+            setup, self._setup = self._setup, None
+            setup.__exit__(None, None, None)
+
     def evaluating(self, batches: Iterable[T], name: str = "evaluation") -> Iterator[T]:
         """Go over the batches of an evaluation: a section, and a heartbeat for each of them.
 
@@ -463,9 +469,7 @@ class Session:
 
     def begun(self, iteration: int) -> None:
         """An iteration begins: one of the first, or after the ranks were to stop. See `Steps`."""
-        if self._setup is not None:
-            setup, self._setup = self._setup, None
-            setup.__exit__(None, None, None)
+        self.ready()
         if not self._connected:
             self._connect()
         self._check_inside()
@@ -546,8 +550,7 @@ class Session:
         self.stop_here(end.reason, end.iteration, rank=rank, text=end.text)
 
     def _end(self) -> None:
-        if self._setup is not None:
-            self._setup.__exit__(None, None, None)
+        self.ready()
         stop = self.stop
         if stop is not None:
             last = self.steps.iteration if self._goes_on else stop.iteration
@@ -555,7 +558,7 @@ class Session:
                 self.save(last)
             heard = self._signals.heard
             self._answers.saved(_SAVED_S, lambda: self._signals.heard > heard)
-        if not self._begun and stop is None:
+        if not self._begun and not self._offset and stop is None:
             _LOG.warning(
                 "rank %d: the session has seen no step: either nothing was left to do, or the loop "
                 "does not use session.step",

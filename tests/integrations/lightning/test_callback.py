@@ -341,3 +341,85 @@ def test_a_stop_does_not_wait_for_the_check_before_training(tmp_path: Path) -> N
         fit_evaluated(tmp_path, first)
     assert (stop.value.code, first.batches) == (75, [0])
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("does", ["validate", "test", "predict"])
+def test_a_stop_does_not_wait_for_an_evaluation_outside_of_training(
+    tmp_path: Path, does: str
+) -> None:
+    seen: list[int] = []
+
+    class Evaluates(Model):
+        def told(self, _: Any, index: int) -> None:
+            seen.append(index)
+            if index == 2:
+                preempt()
+
+        validation_step = test_step = predict_step = told
+
+    undaunted = UndauntedCallback(tmp_path)
+    trainer = trainer_of([undaunted], default_root_dir=tmp_path)
+    loader = torch.utils.data.DataLoader(torch.ones(18, 16), batch_size=2)
+    with pytest.raises(SystemExit) as stop:
+        getattr(trainer, does)(Evaluates(), loader)
+    assert (stop.value.code, seen) == (75, [0, 1, 2])
+    assert undaunted.session is None
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("does", ["validate", "test", "predict"])
+def test_an_evaluation_outside_of_training_is_no_session_without_a_step(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, does: str
+) -> None:
+    class Evaluates(Model):
+        test_step = predict_step = Model.validation_step
+
+    loader = torch.utils.data.DataLoader(torch.ones(18, 16), batch_size=2)
+    getattr(trainer_of([UndauntedCallback(tmp_path)]), does)(Evaluates(), loader)
+    assert "has seen no step" not in caplog.text
+
+
+class Partial(Evaluated):
+    """Needs all results of two loaders at its end, and has weights of its own until then."""
+
+    def on_validation_start(self) -> None:
+        self.results: list[list[Any]] = [[], []]
+        self.kept = [each.detach().clone() for each in self.parameters()]
+        for each in self.parameters():
+            each.data.zero_()
+
+    def validation_step(self, batch: Any, index: int, dataloader_idx: int = 0) -> None:
+        self.results[dataloader_idx].append(batch)
+
+    def on_validation_epoch_end(self) -> None:
+        self.log("loss", torch.cat(self.results[0] + self.results[1]).mean())
+        assert [len(torch.cat(each)) for each in self.results] == [18, 18]
+
+    def on_validation_end(self) -> None:
+        for each, kept in zip(self.parameters(), self.kept, strict=True):
+            each.data.copy_(kept)
+
+    def val_dataloader(self) -> Any:
+        return [super().val_dataloader()] * 2
+
+
+@pytest.mark.parametrize("at", [(4, 1), (8, 9), (12, 11)])
+def test_a_module_that_needs_all_results_does_not_cost_the_checkpoint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, at: tuple[int, int]
+) -> None:
+    def fit_partial(folder: Path, *callbacks: Any) -> list[float]:
+        model, saving = Partial(), ModelCheckpoint(dirpath=folder)
+        trainer = trainer_of(
+            [*callbacks, UndauntedCallback(), saving], val_check_interval=4, num_sanity_val_steps=0
+        )
+        trainer.fit(model, ckpt_path=last_checkpoint(folder))
+        return parameters_of(model)
+
+    undisturbed = fit_partial(tmp_path / "undisturbed")
+    evaluation = Evaluation(at)
+    evaluation.on_validation_start = evaluation.on_validation_end = lambda *_: None
+    with pytest.raises(SystemExit) as stop:
+        fit_partial(tmp_path / "stopped", evaluation)
+    assert (stop.value.code, evaluation.batches.count(at[0])) == (75, at[1])
+    assert "Partial.on_validation_epoch_end raises" in caplog.text
+    assert fit_partial(tmp_path / "stopped") == undisturbed

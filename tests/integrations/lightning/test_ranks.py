@@ -174,3 +174,22 @@ def test_a_checkpoint_of_the_last_batch_of_an_epoch(tmp_path: Path, kind: str) -
     again, text = epochs(tmp_path / "killed", kind)
     assert again == right  # not an epoch more
     assert "fit has made no step" in text
+
+
+@pytest.mark.parametrize("loaders", [1, 2])
+def test_ranks_with_unequal_loaders_leave_a_validation_together(
+    tmp_path: Path, loaders: int
+) -> None:
+    """They reduce what they have logged at the end of each loader."""
+    script = str(Path(__file__).with_name("unequal.py"))
+    for code, batches in ((75, None), (0, loaders)):
+        launcher = Launcher([*OPTIONS, *PRELOAD, script, f"{loaders}"], tmp_path)
+        try:
+            assert launcher.finish(LIMIT_S) == code, launcher.text
+        finally:
+            launcher.close()
+        if batches is not None:
+            for rank in (0, 1):
+                whole = f"rank {rank} has evaluated {batches * (12 - 6 * rank)} at"
+                assert launcher.text.count(f"{whole} 4") == 1, "made up"
+                assert launcher.text.count(f"{whole} 8") == 1

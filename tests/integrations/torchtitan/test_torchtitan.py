@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,6 +54,7 @@ def write_texts(folder: Path) -> None:
 def trained(folder: Path, disturb: str = "", run: str = "run") -> Iterator[Launcher]:
     if not (folder / "data").exists():
         write_texts(folder)
+    paths = [str(Path(SCRIPT).parent), os.environ.get("PYTHONPATH", "")]  # for what is preloaded
     options = ["--nproc-per-node", "2", "--max-restarts", "5"]
     options += ["--ft-rank-section-timeouts", "step:10s", "--preload", "on_cpu"]
     launcher = Launcher(
@@ -62,7 +64,7 @@ def trained(folder: Path, disturb: str = "", run: str = "run") -> Iterator[Launc
             "DISTURB": disturb,
             "HF_HOME": str(folder / "hf"),
             "HF_HUB_OFFLINE": "1",
-            "PYTHONPATH": str(Path(SCRIPT).parent),  # for what is preloaded
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "JE_ARROW_MALLOC_CONF": "background_thread:false",  # a thread would forbid that
         },
     )
@@ -128,4 +130,16 @@ def test_a_stop(tmp_path: Path, undisturbed: list[str]) -> None:
     with trained(tmp_path, run="again") as launcher:
         assert launcher.finish(LIMIT_S) == 0, launcher.text
     assert starts(launcher) == [done + 1]
+    assert results(tmp_path) == undisturbed
+
+
+@pytest.mark.parametrize("step", [7, 14])
+def test_a_stop_in_a_validation(tmp_path: Path, undisturbed: list[str], step: int) -> None:
+    with trained(tmp_path, f"signal_validation:1:{step}") as launcher:
+        assert launcher.finish(LIMIT_S) == 75, launcher.text
+    assert launcher.text.count(f"rank 0 validates {step}") < 20, "it was left"
+    assert (tmp_path / "outputs" / "checkpoint" / f"step-{step}" / ".metadata").exists()
+    with trained(tmp_path, run="again") as launcher:
+        assert launcher.finish(LIMIT_S) == 0, launcher.text
+    assert starts(launcher) == [step + 1]
     assert results(tmp_path) == undisturbed

@@ -1,11 +1,13 @@
 """A configuration of torchtitan: a tiny Llama, sharded over the ranks by FSDP, on local data.
 
 What goes wrong, each once: DISTURB="kill:1:7,hang:0:17" is a rank and a step each; kill and hang
-in a step, signal before one, kill_save in a save: rank 0 when all is written but what says that
+in a step, signal before one, signal_validation in the second batch of a validation, kill_save in a
+save: rank 0 when all is written but what says that
 it is whole, rank 1 in the middle of its file. At the end each rank writes a digest of its
 parameters to result-RANK.
 """
 
+import dataclasses
 import hashlib
 import os
 import signal
@@ -33,16 +35,41 @@ RANK = int(os.environ.get("RANK", "0"))
 DISTURB = os.environ.get("DISTURB", "")
 
 
+def now(kind, step):
+    what = f"{kind}:{RANK}:{step}"
+    once = Path(what)
+    if what not in DISTURB.split(",") or once.exists():
+        return False
+    once.touch()
+    return True
+
+
+class Told(Validator):
+    """Is told to stop."""
+
+    @dataclasses.dataclass(kw_only=True, slots=True)
+    class Config(Validator.Config):
+        pass
+
+    def validate(self, model_parts, step):
+        self.step, self.batches = step, 0
+        super().validate(model_parts, step)
+
+    def post_dataloading_process(self, *given):
+        self.batches += 1
+        print(f"rank {RANK} validates {self.step}", flush=True)
+        if self.batches == 2 and now("signal_validation", self.step):
+            os.kill(os.getpid(), signal.SIGTERM)
+        if "signal_validation" in DISTURB:
+            time.sleep(0.1)
+        return super().post_dataloading_process(*given)
+
+
 class Disturbed(trainer.Trainer):
     """What goes wrong, and what is compared."""
 
     def now(self, kind):
-        what = f"{kind}:{RANK}:{self.step}"
-        once = Path(what)
-        if what not in DISTURB.split(",") or once.exists():
-            return False
-        once.touch()
-        return True
+        return now(kind, self.step)
 
     def train_step(self, data_iterator):
         print(f"rank {RANK} step {self.step}", flush=True)
@@ -95,7 +122,7 @@ def tiny() -> Trainer.Config:
         training=TrainingConfig(local_batch_size=1, seq_len=32, steps=22, disable_cuda_graphs=True),
         parallelism=ParallelismConfig(spmd_backend="partial_dtensor"),
         dataloader=texts(),
-        validator=Validator.Config(enable=True, freq=7, steps=2, dataloader=texts()),
+        validator=Told.Config(enable=True, freq=7, steps=20, dataloader=texts()),
         metrics=MetricsProcessor.Config(log_freq=10),
         checkpoint=CheckpointManager.Config(
             enable=True, interval=5, keep_latest_k=3, last_save_model_only=False

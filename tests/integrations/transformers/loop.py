@@ -1,8 +1,8 @@
 """A script of Accelerate: a loop with dropout, shuffled data and its own saves.
 
 `python loop.py FOLDER [name=value ...]`: each rank writes a digest of the parameters at the end to
-FOLDER/result-RANK. What goes wrong, once: kill, hang, signal (in a step) or kill_save (this rank's
-part is missing then).
+FOLDER/result-RANK. What goes wrong, once: kill, hang, signal (in a step), signal_evaluation (in its
+second batch) or kill_save (this rank's part is missing then).
 """
 
 import hashlib
@@ -42,8 +42,9 @@ model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Dropout(), torch.nn
 data = TensorDataset(torch.randn(96, 8, generator=torch.Generator().manual_seed(2)))
 # With a generator of its own, a loader that is started again draws no number of the dropout's.
 loader = DataLoader(data, batch_size=4, shuffle=True, generator=torch.Generator())
-model, optimizer, loader = accelerator.prepare(
-    model, torch.optim.AdamW(model.parameters(), lr=0.01), loader
+held_out = DataLoader(data, batch_size=1)
+model, optimizer, loader, held_out = accelerator.prepare(
+    model, torch.optim.AdamW(model.parameters(), lr=0.01), loader, held_out
 )
 
 
@@ -67,6 +68,19 @@ def load():
     start = int((STATES / "newest").read_text())
     accelerator.load_state(str(STATES / f"{start}"))
     return start
+
+
+def evaluate(step):
+    model.eval()
+    losses = []
+    for number, (batch,) in enumerate(session.evaluating(held_out)):
+        with torch.no_grad():
+            losses.append(accelerator.gather_for_metrics(model(batch).square()))
+        if number == 1 and disturbed("signal_evaluation", step):
+            os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.1 if "signal_evaluation" in GIVEN.get("disturb", "") else 0)
+    print(f"rank {RANK} has evaluated {len(torch.cat(losses))} after {step}", flush=True)
+    model.train()
 
 
 def batches(start):
@@ -94,6 +108,8 @@ with Session(save=save) as session:
             optimizer.zero_grad()
         if step % SAVES == SAVES - 1:
             session.save(step)
+        if step % 8 == 7:
+            evaluate(step)
         if session.should_stop(step):
             break
 if session.stop is None:

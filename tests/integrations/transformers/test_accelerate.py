@@ -49,3 +49,13 @@ def test_a_kill_in_a_save_and_a_stop(tmp_path: Path) -> None:
     code, text = trained(tmp_path / "stopped")
     assert code == 0, text
     assert results(tmp_path / "stopped") == expected
+
+    (tmp_path / "evaluating").mkdir()
+    code, text = trained(tmp_path / "evaluating", "disturb=signal_evaluation:1:15")
+    assert code == 75, text
+    assert text.count("has evaluated 96 after 7") == 2
+    assert text.count("has evaluated 96 after 15") == 0, "it was left"
+    code, text = trained(tmp_path / "evaluating")
+    assert code == 0, text
+    assert text.count("goes on from 16") == 2
+    assert results(tmp_path / "evaluating") == expected

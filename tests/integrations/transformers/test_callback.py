@@ -267,7 +267,14 @@ class Dropping(Model):
         return found | {"other": found["logits"].expand(-1, 2)}
 
 
-def trained(folder: Path, stops: Any, *callbacks: Any, metric: Any = None, **options: Any) -> Any:
+def trained(
+    folder: Path,
+    stops: Any,
+    *callbacks: Any,
+    metric: Any = None,
+    data: Any = None,
+    **options: Any,
+) -> Any:
     """Train from the newest checkpoint, with evaluations of 8 batches; return what it comes to."""
     torch.manual_seed(3)
     given = {"max_steps": 4, "eval_strategy": "steps", "eval_steps": 2, "save_steps": 2}
@@ -276,9 +283,11 @@ def trained(folder: Path, stops: Any, *callbacks: Any, metric: Any = None, **opt
     made = trainer(folder, *callbacks, stops, UndauntedCallback(), **given | options)
     made.model = made.model_wrapped = Dropping()
     made.compute_metrics = metric
-    made.train_dataset = [
+    made.train_dataset = data or [
         {"x": torch.arange(4) + float(number), "labels": torch.ones(1)} for number in range(8)
     ]
+    for each in callbacks:
+        each.trainer = made
     made.train(resume_from_checkpoint=last_checkpoint(folder), ignore_keys_for_eval=["other"])
     state = made.state
     losses = [
@@ -385,14 +394,131 @@ def test_an_evaluation_that_is_due_after_the_step_of_a_stop_is_made_up(tmp_path:
     assert last.whole == [1, 2]
 
 
-def test_an_evaluation_that_a_callback_makes_is_not_left(tmp_path: Path) -> None:
-    class Evaluates(transformers.TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            made.evaluate()
+class Evaluates(transformers.TrainerCallback):
+    """Has its trainer evaluate in a hook, but not in one of that evaluation."""
 
-    stops = StopsInEvaluation(1, 2)
-    made = trainer(tmp_path, Evaluates(), stops, UndauntedCallback(), per_device_eval_batch_size=1)
+    trainer: Any = None  # by `trained`
+    makes = False
+
+    def __init__(self, hook: str, method: str) -> None:
+        self.method = method
+        setattr(self, hook, self.evaluate)
+
+    def evaluate(self, *_: Any, **__: Any) -> None:
+        if not self.makes:
+            self.makes = True
+            getattr(self.trainer, self.method)(self.trainer.eval_dataset)
+            self.makes = False
+
+
+class StopsInOther(StopsInEvaluation):
+    """Is told to stop in the second batch of an evaluation that a callback makes."""
+
+    def __init__(self, step: int, evaluates: Evaluates) -> None:
+        super().__init__(step)
+        self.evaluates = evaluates
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        torch.rand(1)  # as a loader that shuffles draws
+        if self.evaluates.makes and state.global_step == self.at[0]:
+            self.batches.append(state.global_step)
+            if len(self.batches) == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+
+HOOKS = ["on_step_begin", "on_step_end", "on_log", "on_evaluate", "on_save", "on_epoch_end"]
+
+
+@pytest.mark.parametrize("method", ["evaluate", "predict"])
+@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize("step", [2, 3])  # an epoch ends after step 2
+def test_an_evaluation_that_a_callback_makes_is_left(
+    tmp_path: Path, hook: str, method: str, step: int
+) -> None:
+    """The next start comes to the same, with those that the trainer makes itself."""
+    options = {"eval_strategy": "epoch", "save_strategy": "epoch", "logging_steps": 1}
+    options |= {"load_best_model_at_end": True, "metric_for_best_model": "outputs"}
+    options |= {"restore_callback_states_from_checkpoint": True}
+    if step == 3 and hook in ("on_evaluate", "on_save", "on_epoch_end"):
+        options |= {"eval_strategy": "steps", "save_strategy": "steps", "save_steps": 1}
+        options |= {"eval_steps": 1, "per_device_train_batch_size": 8}
+
+    def train(folder: Path, step: int) -> tuple[tuple[Any, ...], list[int]]:
+        evaluates, early = Evaluates(hook, method), transformers.EarlyStoppingCallback(10)
+        stops = StopsInOther(step, evaluates)
+        result = trained(folder, stops, evaluates, early, metric=outputs, **options)
+        return [each for each in result if each is not result[1]], stops.batches
+
+    undisturbed, _ = train(tmp_path / "undisturbed", -1)
     with pytest.raises(SystemExit) as end:
-        made.train()
-    assert (end.value.code, stops.batches) == (75, [1] * 8)
-    assert Path(last_checkpoint(tmp_path) or "").name == "checkpoint-1"
+        train(tmp_path / "stopped", step)
+    assert end.value.code == 75
+    assert train(tmp_path / "stopped", -1)[0] == undisturbed
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_an_evaluation_at_the_end_of_training(tmp_path: Path, saved: bool) -> None:
+    """It is left if the model that is trained is saved."""
+    evaluates = Evaluates("on_train_end", "evaluate")
+    stops = StopsInOther(4, evaluates)
+    options = {"save_strategy": "steps" if saved else "no", "eval_strategy": "no"}
+    if not saved:
+        trained(tmp_path, stops, evaluates, **options)
+    else:
+        with pytest.raises(SystemExit) as end:
+            trained(tmp_path, stops, evaluates, **options)
+        assert end.value.code == 75
+    assert len(stops.batches) == (2 if saved else 8)
+
+
+@pytest.mark.parametrize("hook", ["on_step_end", "on_epoch_end", "on_evaluate"])
+def test_a_loop_of_a_callback_is_left(tmp_path: Path, hook: str) -> None:
+    """As one that generates from prompts."""
+
+    class Generates(transformers.TrainerCallback):
+        seen: list[int]
+
+        def __init__(self, *, told: bool) -> None:
+            self.told, self.seen = told, []
+            setattr(self, hook, self.generate)
+
+        def generate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            (undaunted,) = (
+                each
+                for each in self.trainer.callback_handler.callbacks
+                if isinstance(each, UndauntedCallback)
+            )
+            for prompt in undaunted.session.evaluating(range(9)):
+                self.seen.append(state.global_step)
+                if self.told and (state.global_step, prompt) == (2, 1):
+                    os.kill(os.getpid(), signal.SIGTERM)
+
+    undisturbed = trained(tmp_path / "undisturbed", StopsInEvaluation(), Generates(told=False))
+    generates = Generates(told=True)
+    with pytest.raises(SystemExit) as end:
+        trained(tmp_path / "stopped", StopsInEvaluation(), generates)
+    assert (end.value.code, generates.seen.count(2)) == (75, 2)
+    assert Path(last_checkpoint(tmp_path / "stopped") or "").name == "checkpoint-2"
+    again = trained(tmp_path / "stopped", StopsInEvaluation(), Generates(told=False))
+    assert again == undisturbed
+
+
+class Endless(torch.utils.data.IterableDataset):
+    """Does not say how long it is."""
+
+    def __iter__(self) -> Any:
+        return iter({"x": torch.arange(4) + float(i), "labels": torch.ones(1)} for i in range(8))
+
+
+@pytest.mark.parametrize("stops", [StopsAtStep(2), StopsInEvaluation(2, 3), StopsAtStep(1)])
+def test_epochs_of_data_without_length(tmp_path: Path, stops: Any) -> None:
+    """The trainer itself ends the epoch once more when it goes on."""
+    options = {"eval_strategy": "epoch", "save_strategy": "epoch", "data": Endless()}
+    early = transformers.EarlyStoppingCallback(9)
+    whole, last = StopsInEvaluation(), StopsInEvaluation()
+    undisturbed = trained(tmp_path / "undisturbed", whole, early, **options)
+    with pytest.raises(SystemExit):
+        trained(tmp_path / "stopped", stops, transformers.EarlyStoppingCallback(9), **options)
+    early = transformers.EarlyStoppingCallback(9)
+    assert trained(tmp_path / "stopped", last, early, **options) == undisturbed
+    assert stops.whole + last.whole == whole.whole

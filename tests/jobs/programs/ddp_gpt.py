@@ -101,10 +101,14 @@ def main():
                     schedule.step()
                     average.update_parameters(model.module)
                 if step % EVALUATE_EVERY == EVALUATE_EVERY - 1:
-                    with session.section("evaluation"), torch.no_grad():
-                        average.eval()
-                        loss = loss_of(average.module, held_out)
-                        dist.all_reduce(loss)
+                    losses = []
+                    average.eval()
+                    for part in session.evaluating(held_out.split(2)):
+                        with torch.no_grad():
+                            losses.append(loss_of(average.module, part))
+                    loss = torch.stack(losses).mean()
+                    dist.all_reduce(loss)
+                    if not session.stop:
                         history.append(float(loss) / dist.get_world_size())
                 if step % SAVE_EVERY == SAVE_EVERY - 1:
                     session.save(step)

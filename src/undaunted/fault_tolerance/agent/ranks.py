@@ -7,6 +7,7 @@ policy, which ranks may ask for something.
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ import msgspec
 from undaunted.attribution.communication import COMPILING
 from undaunted.attribution.findings import UNEQUAL
 from undaunted.attribution.hang import judge, look, with_recording
-from undaunted.attribution.peer_lost import is_peer_lost
+from undaunted.attribution.peer_lost import is_peer_lost, names_lost_peer
 from undaunted.base import process
 from undaunted.base.signals import SPREAD_S
 from undaunted.base.text import one_line
@@ -29,6 +30,7 @@ from undaunted.fault_tolerance.agent.judge import (
     is_misuse,
     judge_crash,
     judge_hang,
+    last_said,
 )
 from undaunted.fault_tolerance.agent.limit_keeper import LimitKeeper
 from undaunted.fault_tolerance.agent.recordings import Recordings
@@ -174,10 +176,20 @@ class Ranks:
 
     def _lost_told_peer(self, error: ErrorRecord) -> bool:
         """Whether a rank has lost a peer that may have got a signal to stop: here, or elsewhere."""
-        elsewhere = self._this_round().start.group_world_size > 1
-        if not elsewhere and not any(map(self.told, range(self._area.ranks))):
+        if not self._peer_may_be_told():
             return False
         return is_peer_lost(error.type.rpartition(".")[2], error.message, error.traceback)
+
+    def _aborted_for_told_peer(self, worker: Worker) -> bool:
+        """The same of a rank that a library has ended, such as NCCL: only its output says why."""
+        if worker.code != -signal.SIGABRT or not self._peer_may_be_told():
+            return False
+        page = self._area.snapshot(worker.local_rank)
+        return names_lost_peer(last_said(self._this_round(), worker, page))
+
+    def _peer_may_be_told(self) -> bool:
+        elsewhere = self._this_round().start.group_world_size > 1
+        return elsewhere or any(map(self.told, range(self._area.ranks)))
 
     def end_round(self) -> None:
         """No rank of the round is left."""
@@ -385,6 +397,8 @@ class Ranks:
         may_return = self._inprocess.may_return(rank)
         absent = self._inprocess.absent()
         awaits_s = self._awaits_s(rank, worker.code)
+        if not awaits_s and self._aborted_for_told_peer(worker):
+            awaits_s = SPREAD_S
         self._post(m.RankExited(rank, worker.code, others_go_on, may_return, absent, awaits_s))
         if worker.code == 0:
             self._expect_others_to_go_on()

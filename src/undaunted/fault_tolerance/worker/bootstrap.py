@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import io
 import os
@@ -132,6 +133,21 @@ def _note_signals(fd: int) -> None:
             signal.set_wakeup_fd(users)
 
     os.register_at_fork(after_in_child=not_of_child)
+
+
+def may_be_told(spec: WorkerSpec) -> None:
+    """Before an exit with a code: say that a stop signal may be why, if only the program hears it.
+
+    Loops of asyncio, uvloop and trio have a descriptor of their own for signals.
+    """
+    if spec.signal_fd < 0 or not spec.stop_signals:
+        return
+    with contextlib.suppress(OSError, ValueError):  # the pipe is full; not the main thread
+        users = signal.set_wakeup_fd(-1)
+        if users == spec.signal_fd:
+            signal.set_wakeup_fd(users, warn_on_full_buffer=False)
+        else:
+            os.write(spec.signal_fd, bytes(spec.stop_signals[:1]))
 
 
 class Page:

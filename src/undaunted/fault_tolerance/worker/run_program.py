@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.base.signals import NOT_FOR_OURS
 from undaunted.fault_tolerance.worker import leaving
+from undaunted.fault_tolerance.worker.bootstrap import may_be_told
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +65,10 @@ def run(spec: WorkerSpec, page: Page, interpreter: Sequence[str]) -> None:
             _run_script(spec, page)
     except BaseException as error:
         error.__traceback__ = _without_us(error.__traceback__)
-        if leaving.failed(error) and spec.exception_hook:
+        failed = leaving.failed(error)
+        if failed and isinstance(error, SystemExit):
+            may_be_told(spec)
+        if failed and spec.exception_hook:
             page.record_error(error)
         _report_without_us()
         raise

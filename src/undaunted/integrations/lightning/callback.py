@@ -16,7 +16,7 @@ from undaunted.progress.api import heartbeat
 from undaunted.training.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from os import PathLike
 
 _LOG = logging.getLogger("undaunted")
@@ -28,6 +28,7 @@ class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[
     A stop is asked for by SIGTERM, by the launcher, or by `Session.request_stop`. Then all ranks
     save a checkpoint after the same step, and ``fit`` raises SystemExit with the session's exit
     code, as Lightning does for SIGTERM; handlers of signals of Lightning are not used meanwhile.
+    ``validate``, ``test`` and ``predict`` have a session, too. They have nothing to save.
 
     Args:
         folder: where the checkpoint of a stop is saved, for `last_checkpoint`: a path, or a URL
@@ -35,11 +36,11 @@ class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[
         session: more arguments of `Session`, such as ``end_time``.
 
     Attributes:
-        session: the session of a ``fit`` that is under way, else None.
+        session: the session of what the trainer does now, else None.
 
     Raises:
         ImportError: Lightning is not there.
-        ValueError: a value cannot be meant, or ``fit`` finds a second callback of this kind.
+        ValueError: a value cannot be meant, or the trainer has a second callback of this kind.
         RuntimeError: ``fit`` finds that ranks go on from different checkpoints.
     """
 
@@ -51,38 +52,40 @@ class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[
         self.session: Session | None = None
         self._folder = folder
         self._arguments = session
-        self._fit: contextlib.ExitStack | None = None
+        self._run: contextlib.ExitStack | None = None
         self._section: contextlib.AbstractContextManager[None] | None = None
         self._step = 0  # which comes next, or is under way
         self._idle = True  # no batch was seen
-        self._trains = True  # what is evaluated is to be saved
+        self._loader = 0  # of the evaluation that is made
+        self._left: contextlib.ExitStack | None = None  # hooks of an evaluation that the ranks left
         self._ended: Any = None  # states of loaders, of an epoch that is complete
 
     # --- begin and end ----------------------------------------------------------------------------
 
     def setup(self, trainer: Any, _: Any, stage: str) -> None:
         """Begin: the process group is there, nothing is loaded yet."""
-        if stage != "fit":
-            return
         if sum(isinstance(each, UndauntedCallback) for each in trainer.callbacks) > 1:
             raise ValueError("there are two UndauntedCallback: give Trainer(callbacks=...) one")
-        self._leave(None)  # of a `fit` that did not say that it had ended
-        self._step, self._idle = 0, True
-        _say_if_not_found_again(trainer)
-        with contextlib.ExitStack() as fit:
-            fit.enter_context(_place(trainer))
-            self.session = fit.enter_context(Session(**self._arguments))
-            fit.enter_context(_begin_alike(trainer))
-            fit.enter_context(around(trainer, "save_checkpoint", self._saving))
-            self._fit = fit.pop_all()
-        _go_last(trainer, self)
+        self._leave(None)  # of what did not say that it had ended
+        with contextlib.ExitStack() as run:
+            run.enter_context(_place(trainer))
+            self.session = run.enter_context(Session(**self._arguments))
+            if stage == "fit":
+                self._step, self._idle = 0, True
+                _say_if_not_found_again(trainer)
+                run.enter_context(_begin_alike(trainer))
+                run.enter_context(around(trainer, "save_checkpoint", self._saving))
+                _go_last(trainer, self)
+            else:
+                run.enter_context(_own_signals(trainer, _nothing))
+            self._run = run.pop_all()
 
     def teardown(self, trainer: Any, *_: Any, stage: str) -> None:
         """End."""
-        if stage == "fit":
-            if self._fit is not None and self._idle and trainer.is_global_zero:
-                _say_no_step(trainer)
-            self._leave(None)
+        fits = stage == "fit" and self._run is not None
+        if fits and self._idle and trainer.is_global_zero:
+            _say_no_step(trainer)
+        self._leave(None)
 
     def on_exception(self, _: Any, __: Any, exception: BaseException) -> None:
         """End, by an exception or by a stop."""
@@ -90,9 +93,12 @@ class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[
 
     def _leave(self, error: BaseException | None) -> None:
         self._close()
-        fit, self._fit = self._fit, None
-        if fit is not None:
-            fit.__exit__(type(error) if error else None, error, None)
+        left, self._left = self._left, None
+        if left is not None:
+            left.close()
+        run, self._run = self._run, None
+        if run is not None:
+            run.__exit__(type(error) if error else None, error, None)
         self.session = None
 
     # --- what the trainer does --------------------------------------------------------------------
@@ -138,12 +144,25 @@ class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[
             self._save_at_stop(trainer, session)
             raise SystemExit(session.exit_code)
 
-    def on_validation_start(self, *_: Any) -> None:
+    # --- evaluations ------------------------------------------------------------------------------
+
+    def on_validation_start(self, trainer: Any, *_: Any) -> None:
         """An evaluation begins."""
+        self._loader = 0
         if self.session is not None:
+            if not _fits(trainer):
+                self.session.ready()
             self._open(self.session.section("evaluation"))
 
-    def on_validation_batch_end(self, trainer: Any, *_: Any) -> None:
+    def on_validation_batch_start(
+        self, trainer: Any, module: Any, _: Any, __: int, dataloader_idx: int = 0
+    ) -> None:
+        """A part of it begins. Ranks that have had all batches of a loader need not go on."""
+        if dataloader_idx != self._loader and self._ended_loaders(dataloader_idx):
+            self._leave_evaluation(trainer, module)
+            raise StopIteration
+
+    def on_validation_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
         """A part of it is over. All ranks may leave it: `StopIteration` ends Lightning's loop.
 
         Callbacks and loggers take the results for those of a sanity check then, and ignore them.
@@ -152,30 +171,60 @@ class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[
             return
         heartbeat()
         if self.session.leaves_evaluation():
-            self._leave_evaluation(trainer)
+            self._leave_evaluation(trainer, module)
             raise StopIteration
 
-    def on_validation_epoch_end(self, trainer: Any, *_: Any) -> None:
+    def on_validation_epoch_end(self, trainer: Any, module: Any) -> None:
         """There are no more batches, here perhaps; nothing has the results yet."""
-        session = self.session
-        if session is not None and not session.stop and session.leaves_evaluation(ended=True):
-            self._leave_evaluation(trainer)
+        if self._left is None and self._ended_loaders(_loaders(trainer)):
+            self._leave_evaluation(trainer, module)
 
-    def _leave_evaluation(self, trainer: Any) -> None:
-        self._trains = not trainer.sanity_checking
-        trainer.sanity_checking = True
-
-    def on_validation_end(self, trainer: Any, *_: Any) -> None:
-        """It is over, or the ranks have left it: the next start makes it up."""
+    def on_validation_end(self, *_: Any) -> None:
+        """It is over, or the ranks have left it, and the module's own hook comes next."""
         self._close()
+
+    on_test_start = on_predict_start = on_validation_start
+    on_test_batch_start = on_predict_batch_start = on_validation_batch_start
+    on_test_batch_end = on_predict_batch_end = on_validation_batch_end
+    on_test_epoch_end = on_predict_epoch_end = on_validation_epoch_end
+    on_test_end = on_predict_end = on_validation_end
+
+    def _ended_loaders(self, loader: int) -> bool:
+        """All before this one have no more batches, some of them none at all on this rank."""
+        leaves = False
+        while self._loader < loader:
+            self._loader += 1
+            leaves = self.session is not None and self.session.leaves_evaluation(ended=True)
+        return leaves
+
+    def _leave_evaluation(self, trainer: Any, module: Any) -> None:
+        """Have what is left of it run as after a sanity check, then save.
+
+        Hooks for its end put back what they have changed, such as averaged weights.
+        """
         session = self.session
-        if session is None or not session.stop:
-            return
-        if self._trains:
-            trainer.validating = True
-            _begin_evaluation(trainer.fit_loop.epoch_loop.val_loop)
-            self._save_at_stop(trainer, session)
-        raise SystemExit(session.exit_code)
+        assert session is not None
+        if not _fits(trainer):
+            raise SystemExit(session.exit_code)
+        saves = not trainer.sanity_checking
+        if saves:
+            _reduce_results(trainer)
+        trainer.sanity_checking = True
+        self._left = contextlib.ExitStack()
+        for owner in (*trainer.callbacks, module):
+            for name in ("on_validation_epoch_end", "on_validation_end"):
+                self._left.enter_context(replaced(owner, name, _tolerant(owner, name)))
+        ends = module.on_validation_end
+
+        def save_and_stop() -> None:
+            ends()
+            if saves:
+                trainer.validating = True
+                _begin_evaluation(trainer.fit_loop.epoch_loop.val_loop)
+                self._save_at_stop(trainer, session)
+            raise SystemExit(session.exit_code)
+
+        self._left.enter_context(replaced(module, "on_validation_end", save_and_stop))
 
     def _open(self, section: contextlib.AbstractContextManager[None]) -> None:
         self._close()
@@ -234,6 +283,43 @@ def _begin_epoch(loop: Any, states: Any) -> None:
     iter(fetcher)
 
 
+def _fits(trainer: Any) -> bool:
+    return str(trainer.state.fn.value) == "fit"
+
+
+def _loaders(trainer: Any) -> int:
+    """Return how many loaders an evaluation has, one after another."""
+    loop = trainer._active_loop  # noqa: SLF001
+    one_by_one = loop._combined_loader._mode == "sequential"  # noqa: SLF001
+    return int(loop.num_dataloaders) if one_by_one else 1
+
+
+def _reduce_results(trainer: Any) -> None:
+    """Take part in what ranks reduce that have had all their batches: ``log(sync_dist=True)``."""
+    if trainer.world_size > 1:
+        results = trainer._logger_connector  # noqa: SLF001
+        results.epoch_end_reached()
+        _ = results.metrics
+
+
+def _tolerant(owner: Any, name: str) -> Callable[..., None]:
+    """Return a hook that only logs what it raises: it has results of some batches, or of none."""
+    hook = getattr(owner, name)
+
+    def run(*args: Any) -> None:
+        try:
+            if callable(hook):
+                hook(*args)
+        except Exception as error:  # noqa: BLE001 - the checkpoint of the stop is worth more
+            _LOG.warning(
+                "%s.%s raises %r, as the ranks have left the validation to stop: they save all the "
+                "same",
+                *(type(owner).__name__, name, error),
+            )
+
+    return run
+
+
 def _begin_evaluation(loop: Any) -> None:
     """Have what is saved look as if the first batch were under way: it is made from the begin."""
     for count in (loop.batch_progress.total, loop.batch_progress.current):
@@ -272,7 +358,7 @@ def _begin_alike(trainer: Any) -> Iterator[None]:
     Lightning registers its handlers of signals then, which save, or broadcast: the session has its
     own.
     """
-    loads, signals = trainer._checkpoint_connector, trainer._signal_connector  # noqa: SLF001
+    loads = trainer._checkpoint_connector  # noqa: SLF001
     load, place = loads.resume_start, "the beginning"
 
     def resume_start(path: Any = None, *args: Any, **options: Any) -> None:
@@ -284,11 +370,19 @@ def _begin_alike(trainer: Any) -> Iterator[None]:
     def loaded() -> None:
         begin_alike(trainer.global_step, f"step {trainer.global_step} ({place})")
 
-    with (
-        replaced(loads, "resume_start", resume_start),
-        replaced(signals, "register_signal_handlers", loaded),
-    ):
+    with replaced(loads, "resume_start", resume_start), _own_signals(trainer, loaded):
         yield
+
+
+def _own_signals(
+    trainer: Any, instead: Callable[[], None]
+) -> contextlib.AbstractContextManager[None]:
+    """Do something else where Lightning would register its handlers of signals."""
+    return replaced(trainer._signal_connector, "register_signal_handlers", instead)  # noqa: SLF001
+
+
+def _nothing() -> None:
+    pass
 
 
 @contextlib.contextmanager
