@@ -122,7 +122,6 @@ def test_a_cable_is_out_for_long(
 
 
 @slurm
-@pytest.mark.xfail(reason="launchers take the time in which they stood still for a lost node")
 def test_a_job_is_suspended_and_resumed(
     submit: Callable[..., Job], cluster: Cluster, script: Path
 ) -> None:
