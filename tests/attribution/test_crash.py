@@ -54,6 +54,23 @@ def test_an_exception() -> None:
     assert found.certain
 
 
+FRAME = '  File "/site-packages/torch/utils/data/_utils/fetch.py", line 54, in fetch\n    x\n'
+
+
+@pytest.mark.parametrize("frames", [1, 20])
+def test_an_exception_of_a_loaders_worker_is_told_by_its_own_words(frames: int) -> None:
+    message = (
+        "Caught FileNotFoundError in DataLoader worker process 1.\n"
+        f"Original Traceback (most recent call last):\n{FRAME * frames}"
+        "FileNotFoundError: /data/shard-0011.tar: No such file\n"
+    )
+    record = error("FileNotFoundError", message, 900, TRACEBACK)
+    line = verdict(failure(1, exit_code=1, error=record)).line
+    assert "in DataLoader worker process 1" in line
+    assert "/data/shard-0011.tar: No such file" in line
+    assert "fetch.py" not in line
+
+
 @pytest.mark.parametrize(
     ("fields", "told"),
     [

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _NO_MEMORY = "MemoryError"
 _LONGEST_MESSAGE = 400
 _LONGEST_WORDS = 200
+# As torch puts it, before the traceback in the other process.
+_ORIGINAL = "\nOriginal Traceback (most recent call last):"
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +281,16 @@ def _killed_together(
     return f"; {len(killed)} ranks of this node were killed by {name} ({ranks}){memory}"
 
 
+def _without_frames(exception: str) -> str:
+    """Leave out the traceback in the message of an exception that a loader's worker has raised."""
+    caught, found, original = exception.partition(_ORIGINAL)
+    _, last_frame, rest = original.rpartition('\n  File "')
+    if not found or not last_frame:
+        return exception
+    said = [line for line in rest.splitlines()[1:] if not line.startswith("    ")]
+    return f"{caught.rstrip('.')}: {' '.join(said)}" if said else exception
+
+
 def _what(root: RankFailure) -> str:
     if root.killed:
         return f"hung and was ended: {one_line(root.killed, longest=_LONGEST_WORDS)}"
@@ -286,7 +298,7 @@ def _what(root: RankFailure) -> str:
         text = one_line(root.error.message if root.error else "", longest=_LONGEST_MESSAGE)
         return exits.exit_in_words(1) + (f": {text}" if text else "")
     if root.exception:
-        return f"failed: {one_line(root.exception, longest=_LONGEST_MESSAGE)}"
+        return f"failed: {one_line(_without_frames(root.exception), longest=_LONGEST_MESSAGE)}"
     if root.died_of is not None:
         return exits.death_in_words(root.died_of, oom_kills=root.oom_kills)
     if root.code is not None:

@@ -329,3 +329,11 @@ def test_what_cannot_be_seen_is_not_full(monkeypatch):
 
     monkeypatch.setattr(os, "statvfs", statvfs)
     assert full_disk(config(stdout=3), SILENT) == ""
+
+
+def test_a_full_dev_shm_is_no_full_disk(disks):
+    said = "unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)"
+    disks[0]["/ckpt one"] = 0
+    told = full_disk(config(stdout=0), failed("RuntimeError", said, exit_code=1))
+    assert "/dev/shm" in told
+    assert "/ckpt one" not in told

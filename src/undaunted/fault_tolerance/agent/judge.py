@@ -48,6 +48,7 @@ _NO_ROOM = re.compile(
     rf"\[Errno (?:{errno.ENOSPC}|{errno.EDQUOT})\]|No space left on device|Disk quota exceeded"
     r"|enforce fail at inline_container\.cc:\d+\] \. unexpected pos|iostream error"
 )
+_NO_SHARED_MEMORY = "unable to allocate shared memory"
 _CANNOT_FLUSH = 120  # exit code of a Python whose last output could not be written
 _OCTAL = re.compile(r"\\([0-7]{3})")
 _MOUNTS = "/proc/self/mounts"
@@ -288,6 +289,8 @@ def full_disk(config: RunConfig, root: RankFailure) -> str:
     """
     said = f"{root.exception}\n{root.traceback}\n{root.last_lines}"
     own = _own_places(config)
+    if _NO_SHARED_MEMORY in said:
+        return "; /dev/shm is full: give it more (--shm-size of a container), or use fewer workers"
     if _NO_ROOM.search(said):
         return within(_DISK_DEADLINE_S, lambda: _full_now(own), "; a disk was full")
     if root.exception or root.died_of is not None:
