@@ -26,6 +26,8 @@ A cell is **right** if all of this holds:
 * No more steps are done again than lie between two saves; twice as many if the fault hits a save.
 * The parameters are those of the undisturbed run, bit for bit, unless the framework is not exact.
 * No process is left, no file in `/dev/shm`, and no file besides those of the program.
+
+On an x86-64 machine without AVX-512, where torch is slow with bf16, the programs compute in float32.
 """
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
-from result import print_result
+from result import BF16, print_result
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 from transformers import ViTConfig, ViTForImageClassification, get_cosine_schedule_with_warmup
@@ -28,7 +28,7 @@ class Pictures(Dataset):
 
 def main():
     accelerator = Accelerator(
-        cpu=True, mixed_precision="bf16", gradient_accumulation_steps=ACCUMULATED
+        cpu=True, mixed_precision="bf16" if BF16 else "no", gradient_accumulation_steps=ACCUMULATED
     )
     set_seed(1)
     config = ViTConfig(

@@ -8,7 +8,7 @@ import sys
 
 import torch
 import torch.distributed as dist
-from result import print_result
+from result import BF16, print_result
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -48,7 +48,7 @@ class GPT(torch.nn.Module):
 
 
 def loss_of(model, batch):
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=BF16):
         logits = model(batch[:, :-1])
     return functional.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
 

@@ -7,7 +7,7 @@ os.environ["DS_ACCELERATOR"] = "cpu"
 import deepspeed
 import torch
 import torch.distributed as dist
-from result import print_result
+from result import BF16, print_result
 from transformers import BertConfig, BertForMaskedLM
 
 from undaunted.training import Session
@@ -16,7 +16,7 @@ STEPS, SAVE_EVERY, ACCUMULATED, BATCH, LENGTH = 16, 4, 2, 4, 48
 SETTINGS = {
     "train_micro_batch_size_per_gpu": BATCH,
     "gradient_accumulation_steps": ACCUMULATED,
-    "bf16": {"enabled": True},
+    "bf16": {"enabled": BF16},
     "zero_optimization": {"stage": 1},
     "zero_allow_untested_optimizer": True,
     "gradient_clipping": 1.0,

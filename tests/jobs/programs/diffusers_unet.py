@@ -9,7 +9,7 @@ import torch.distributed as dist
 from diffusers import DDPMScheduler, UNet2DModel
 from diffusers.optimization import get_cosine_schedule_with_warmup
 from diffusers.training_utils import EMAModel
-from result import print_result
+from result import BF16, print_result
 from torch.nn.parallel import DistributedDataParallel
 
 import undaunted
@@ -55,7 +55,7 @@ def train(call: inprocess.CallWrapper):
         undaunted.step(step)
         call.ping()
         pictures, noise, times = batch(step, rank, size)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=BF16):
             guess = model(noise_of.add_noise(pictures, noise, times), times).sample
         torch.nn.functional.mse_loss(guess.float(), noise).backward()
         optimizer.step()

@@ -4,7 +4,7 @@ import sys
 
 import torch
 import torch.distributed as dist
-from result import print_result
+from result import BF16, print_result
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -28,7 +28,9 @@ def build():
     )
     torch.manual_seed(1)
     model = LlamaForCausalLM(config)
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    policy = MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16 if BF16 else torch.float32, reduce_dtype=torch.float32
+    )
     for layer in model.model.layers:
         fully_shard(layer, mp_policy=policy)
     fully_shard(model, mp_policy=policy)

@@ -1,7 +1,7 @@
 """A GPT-2 of 7 M parameters with the Trainer of Transformers, which saves by itself."""
 
 import torch
-from result import print_result
+from result import BF16, print_result
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
 
@@ -35,7 +35,7 @@ def main():
         learning_rate=3e-4,
         warmup_steps=4,
         lr_scheduler_type="cosine",
-        bf16=True,
+        bf16=BF16,
         dataloader_num_workers=2,
         eval_strategy="steps",
         eval_steps=8,

@@ -12,7 +12,7 @@ import torch.distributed as dist
 import wandb
 import webdataset as wds
 from omegaconf import OmegaConf
-from result import print_result
+from result import BF16, print_result
 from torch.nn.parallel import DistributedDataParallel
 
 from undaunted.training import Session, ignore_stop_signals
@@ -82,7 +82,7 @@ def main(config):
         for step in range(start, config.steps):
             with session.step(step):
                 pictures, classes = next(batches)
-                with torch.autocast("cpu", dtype=torch.bfloat16):
+                with torch.autocast("cpu", dtype=torch.bfloat16, enabled=BF16):
                     loss = torch.nn.functional.cross_entropy(model(pictures).float(), classes)
                 loss.backward()
                 optimizer.step()

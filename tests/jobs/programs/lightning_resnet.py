@@ -3,7 +3,7 @@
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint
-from result import print_result
+from result import BF16, print_result
 from torch.nn import functional
 from torch.utils.data import Dataset
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -53,7 +53,7 @@ def main():
         max_epochs=2,
         accelerator="cpu",
         devices=2,
-        precision="bf16-mixed",
+        precision="bf16-mixed" if BF16 else "32-true",
         callbacks=[
             ModelCheckpoint(dirpath="checkpoints", every_n_train_steps=6, save_top_k=-1),
             EMAWeightAveraging(decay=0.9),

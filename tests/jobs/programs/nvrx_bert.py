@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from result import print_result
+from result import BF16, print_result
 from torch.nn.parallel import DistributedDataParallel
 from transformers import BertConfig, BertForMaskedLM
 
@@ -64,7 +64,7 @@ def main():
         undaunted.step(step)
         monitor.send_heartbeat()
         tokens = batch(step)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=BF16):
             loss = model(input_ids=tokens, labels=tokens).loss
         loss.backward()
         optimizer.step()

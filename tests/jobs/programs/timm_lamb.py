@@ -3,7 +3,7 @@
 import timm
 import torch
 import torch.distributed as dist
-from result import print_result
+from result import BF16, print_result
 from timm.loss import LabelSmoothingCrossEntropy
 from timm.optim import create_optimizer_v2
 from timm.scheduler import CosineLRScheduler
@@ -43,7 +43,7 @@ def main():
         for step in range(checkpoints.load(state) or 0, STEPS):
             undaunted.step(step)
             pictures, classes = batch(step)
-            with torch.autocast("cpu", dtype=torch.bfloat16):
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=BF16):
                 loss = loss_of(model(pictures).float(), classes)
             loss.backward()
             optimizer.step()

@@ -3,7 +3,7 @@
 import torch
 from datasets import Dataset
 from peft import LoraConfig
-from result import print_result
+from result import BF16, print_result
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
 from trl import SFTConfig, SFTTrainer
@@ -47,7 +47,7 @@ def main():
         per_device_train_batch_size=4,
         learning_rate=1e-3,
         max_length=48,
-        bf16=True,
+        bf16=BF16,
         gradient_checkpointing=False,
         dataloader_num_workers=1,
         save_steps=4,
