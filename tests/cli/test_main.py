@@ -146,7 +146,7 @@ def test_command_line_needs_nothing_heavy(tmp_path):
     program = (
         "import sys, types\n"
         "front = types.ModuleType('undaunted.fault_tolerance.front')\n"
-        "front.run = lambda config: 0\n"
+        "front.run = lambda config, end_for_script: 0\n"
         "sys.modules['undaunted.fault_tolerance.front'] = front\n"
         "before = set(sys.modules)\n"
         "from undaunted.cli.main import main\n"
