@@ -27,7 +27,8 @@ A cell is **right** if all of this holds:
 * The parameters are those of the undisturbed run, bit for bit, unless the framework is not exact.
 * No process is left, no file in `/dev/shm`, and no file besides those of the program.
 
-On an x86-64 machine without AVX-512, where torch is slow with bf16, the programs compute in float32.
+On an x86-64 machine without AVX-512, where torch is slow with bf16, the programs compute in
+float32.
 """
 
 
