@@ -59,7 +59,7 @@ def find(
     found = next(usable, None)
     if trust is not None and found is not None:
         taken = candidates.index(candidate(found))
-        trust.loaded(candidates[taken], [c for c in candidates[:taken] if c.name in trust.doubts])
+        trust.loaded(candidates[taken], candidates[:taken])
     return Found(found, skipped)
 
 

@@ -53,10 +53,10 @@ NAN = {"cause": "not_finite"}
     ],
 )
 def test_which_is_tried_first(entries: list[Any], first: str) -> None:
-    order, doubts = choose(THREE, entries)
-    assert order[0].name == first
-    assert {one.name for one in order} == {one.name for one in THREE}
-    assert all(order.index(one) > 0 for one in order if one.name in doubts)
+    choice = choose(THREE, entries)
+    assert choice.order[0].name == first
+    assert {one.name for one in choice.order} == {one.name for one in THREE}
+    assert choice.is_none_trusted == (first in choice.doubts)
 
 
 def test_unproven_ones_are_passed_over_one_after_the_other() -> None:

@@ -119,6 +119,11 @@ class Choice(NamedTuple):
     order: list[Candidate]
     doubts: dict[str, str]
 
+    @property
+    def is_none_trusted(self) -> bool:
+        """Whether all lead to failures, so that it may be nothing that is in them."""
+        return bool(self.order) and len(self.doubts) == len(self.order)
+
 
 def choose(
     candidates: Sequence[Candidate], entries: Sequence[Entry], within: int = WITHIN_STEPS
@@ -128,8 +133,8 @@ def choose(
     A checkpoint is doubted when two rounds that had loaded it failed within a few steps for the
     same cause, on different nodes or with the same error; or one, if a loss or gradient was not
     finite. It is not to blame for a failure to which another one leads as well, if one of the two
-    is proven: training has come that far after it was saved, or after it was loaded. If all are
-    doubted, none is to blame.
+    is proven: training has come that far after it was saved, or after it was loaded. Where all are
+    doubted, the newest is the first again.
 
     Args:
         candidates: the newest first.
@@ -149,8 +154,6 @@ def choose(
         )
         if len(alike) == 1 or not any(proven):
             doubts[one.name] = _why(failures[one.name], blamed)
-    if len(doubts) == len(candidates):
-        return Choice(list(candidates), {})
     trusted = [one for one in candidates if one.name not in doubts]
     return Choice([*trusted, *(one for one in candidates if one.name in doubts)], doubts)
 
@@ -167,8 +170,8 @@ def attributed(entries: Sequence[Entry], failure: Failure, run: str, at: float) 
     loads = [one for one in entries if isinstance(one, Loaded)]
     if not loads or (loads[-1].run, loads[-1].round) != (run, failure.round):
         return None
-    if isinstance(entries[-1], Failed) and entries[-1].failure.round == failure.round:
-        return None  # another Checkpointer of the round has written it
+    if isinstance(entries[-1], Failed):
+        return None  # another process of this round has written it
     return Failed(at=at, name=loads[-1].name, failure=failure)
 
 
