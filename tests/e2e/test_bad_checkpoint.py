@@ -9,6 +9,7 @@ import pytest
 
 from tests.e2e.launcher import launched
 from undaunted.checkpointing.format import ledger
+from undaunted.checkpointing.format import manifest as manifests
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +36,7 @@ TRAINING = """
     wrapped = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters())
     state = {"model": model, "optimizer": optimizer, "order": list(range(400))}
-    with Checkpointer("checkpoints", timeout=60) as checkpoints:
+    with Checkpointer("checkpoints", timeout=60, certify=1) as checkpoints:
         start = checkpoints.load(state) or 0
         print(f"rank {rank} begins after step {start}", flush=True)
         batches = DataLoader(samples, 4, sampler=state["order"][start * 4:], num_workers=1)
@@ -47,15 +48,17 @@ TRAINING = """
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            if first and step == 85 and how == "bit" and rank == 1:
+                model[0].weight.data.view(torch.int32)[3, 5] ^= 1
             if step % 30 == 0:
                 good = model[0].weight.detach().clone()
                 if first and step == 90 and how == "nan":
-                    model[0].weight.data[3, 5] = float("nan")
+                    model[0].weight.data[3, 5] = float("nan")  # on all ranks
                 if first and step == 90 and how == "index":
                     state["order"] = [900] * 400
                 checkpoints.save(step, state)
                 model[0].weight.data.copy_(good)
-            if first and step == 95 and how != "whole":
+            if first and step == 95 and how in ("nan", "index"):
                 checkpoints.wait()
                 os.kill(os.getpid(), signal.SIGKILL)
     if rank == 0:
@@ -98,6 +101,16 @@ def test_no_finished_run_stands_on_a_bad_checkpoint(tmp_path: Path) -> None:
         assert len(entries[-1].passed_over) == 1  # type: ignore[union-attr]
         (aside,) = (tmp_path / how / "checkpoints").glob("doubted-step-00000090.*")
         assert (aside / "undaunted.json").exists()
+
+
+def test_a_replica_with_a_wrong_bit_is_not_saved(tmp_path: Path) -> None:
+    whole, _, _ = trained(tmp_path / "whole", "whole")
+    digest, text, rounds = trained(tmp_path / "bit", "bit")
+    assert digest == whole
+    assert rounds == 2
+    assert "model.0.weight differs between rank 0 and rank 1" in text
+    for manifest in (tmp_path / "bit/checkpoints").glob("step-*/undaunted.json"):
+        assert manifests.decode(manifest.read_bytes(), "").certified
 
 
 def test_without_a_fallback_the_newest_is_loaded(tmp_path: Path) -> None:

@@ -47,6 +47,18 @@ def check_settings(
         raise ValueError(f"timeout={timeout}: seconds, more than 0")
 
 
+def check_certifying(certify: int | None, keep_certified: int) -> None:
+    """Refuse settings that make no sense; they are those of `Checkpointer`.
+
+    Raises:
+        ValueError: one is out of its range.
+    """
+    if certify is not None and certify < 1:
+        raise ValueError(f"certify={certify}: every so many saves, at least 1; None = never")
+    if keep_certified < 1:
+        raise ValueError(f"keep_certified={keep_certified}: at least 1, the newest is always kept")
+
+
 def step_number(step: int) -> int:
     """Return the number of a step as an integer of Python, also of NumPy and torch.
 

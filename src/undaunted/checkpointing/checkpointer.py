@@ -24,7 +24,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from undaunted.checkpointing import aborting, announce, finding
 from undaunted.checkpointing.agreement.connect import FAREWELL_S, connect
 from undaunted.checkpointing.agreement.messages import Failure
-from undaunted.checkpointing.arguments import ATTEMPTS, check_settings, step_number
+from undaunted.checkpointing.arguments import (
+    ATTEMPTS,
+    check_certifying,
+    check_settings,
+    step_number,
+)
 from undaunted.checkpointing.dcp.saving import Saver
 from undaunted.checkpointing.errors import CheckpointError, SaveError, StateError
 from undaunted.checkpointing.files.places import open_storage
@@ -78,6 +83,8 @@ class Checkpointer:
         keep: int | None = 3,
         *,
         keep_every: int | None = None,
+        certify: int | None = None,
+        keep_certified: int = 2,
         process_group: ProcessGroup | Literal["alone"] | None = None,
         on_failure: OnFailure = "raise",
         differing: Differing = "refuse",
@@ -94,6 +101,11 @@ class Checkpointer:
             directory: a folder that all ranks see (created when missing), or a URL for fsspec.
             keep: how many of the newest checkpoints are kept, at least 1; None keeps all.
             keep_every: checkpoints of steps divisible by this are kept as well.
+            certify: every so many saves the content of what several ranks have (replicas of a
+                model) is compared, each bit of it, before it is saved. A save whose replicas differ
+                fails; one whose replicas are the same is marked as certified. None compares only
+                when the structure of the state changes.
+            keep_certified: how many of the newest certified checkpoints are kept as well.
             process_group: the ranks that save together; None means all, or this process alone
                 where ``torch.distributed`` is not initialized and WORLD_SIZE is not set or 1;
                 "alone" means this process by itself, in a directory of its own.
@@ -115,6 +127,7 @@ class Checkpointer:
             SaveError: the ranks did not come together in time, or cannot yet.
         """
         check_settings(keep, keep_every, on_failure, differing, slots, timeout, threads)
+        check_certifying(certify, keep_certified)
         self._pid = os.getpid()
         self._timeout_s = timeout
         self._on_failure = on_failure
@@ -131,7 +144,8 @@ class Checkpointer:
         self._saver = Saver(links.main, refuse_differing=differing == "refuse")
         self._slots = Slots(slots)
         self._number = 0
-        rule = Rule(keep=keep, every=keep_every)
+        self._certify = certify
+        rule = Rule(keep=keep, every=keep_every, certified=keep_certified)
         trust = Trust(self._storage, links.session)
         self._publisher = publisher = Publisher(self._storage, links.background, epoch, rule, trust)
         self._taker = Taker(
@@ -175,7 +189,7 @@ class Checkpointer:
         try:
             # Saves before those that other slots are for are over, on every rank.
             self._tell_failure(number - self._slots.count + 1)
-            planned = self._plan(step, state_dict)
+            planned = self._plan(step, number, state_dict)
             if planned is None:
                 self._slots.give_back(slot)
                 return
@@ -198,10 +212,12 @@ class Checkpointer:
             )
         )
 
-    def _plan(self, step: int, state_dict: dict[str, Any]) -> Planned | None:
+    def _plan(self, step: int, number: int, state_dict: dict[str, Any]) -> Planned | None:
+        certify = self._certify is not None and number % self._certify == 0
+        what = f"save of step {step}"
         try:
             self._check_writable()
-            return self._saver.plan(state_dict, self._timeout_s, f"save of step {step}")
+            return self._saver.plan(state_dict, self._timeout_s, what, certify=certify)
         except SaveError as error:  # on all ranks, so that nobody waits for this one
             announce.failed(step, error)
             if self._on_failure != "warn":

@@ -78,7 +78,9 @@ def _manifests(
 def candidate(manifest: Manifest) -> Candidate:
     """Return how the ledger knows a checkpoint."""
     name = f"{manifest.step}-{manifest.session}-{manifest.attempt}"
-    return Candidate(name=name, step=manifest.step, session=manifest.session)
+    return Candidate(
+        name=name, step=manifest.step, session=manifest.session, certified=manifest.certified
+    )
 
 
 def age(manifest: Manifest) -> tuple[float, int]:

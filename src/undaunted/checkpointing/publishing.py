@@ -78,6 +78,7 @@ class Publisher:
         self._gate = _Gate()
         self.has_saved = False
         self._ages: dict[int, tuple[float, int]] = {}  # by step; rank 0 only
+        self._certified: set[int] = set()  # likewise
 
     def commit_copies(self, snapshot: Copied, reports: Sequence[Report], drawn: bytes) -> None:
         """Make what was rescued a checkpoint; on rank 0 only. See `rescue.rescue`."""
@@ -140,7 +141,15 @@ class Publisher:
         metadata = snapshot.planned.metadata([report.objects for report in reports])
         world_size = self._agreement.world_size
         structure = snapshot.planned.structure
-        self.commit(snapshot.step, attempt, world_size, structure, reports, metadata)
+        self.commit(
+            snapshot.step,
+            attempt,
+            world_size,
+            structure,
+            reports,
+            metadata,
+            certified=snapshot.planned.certified,
+        )
 
     def commit(
         self,
@@ -150,6 +159,8 @@ class Publisher:
         structure: str,
         reports: Sequence[Report],
         metadata: bytes,
+        *,
+        certified: bool = False,
     ) -> None:
         """Make the files of an attempt a checkpoint; on rank 0 only.
 
@@ -160,6 +171,7 @@ class Publisher:
             structure: its fingerprint.
             reports: of these ranks.
             metadata: content of ``.metadata``.
+            certified: see `Manifest`.
 
         Raises:
             SaveError: it is not committed.
@@ -184,10 +196,15 @@ class Publisher:
             files=files,
             saved_at=max(time.time(), latest + _TICK_S),
             writer=f"undaunted {__version__}",
+            certified=certified,
         )
         self._storage.commit(target, manifest, self._gate, aside=step in self._trust.steps)
         self._trust.steps.discard(step)
-        self._ages[step] = finding.age(manifest)
+        self._note(manifest)
+
+    def _note(self, manifest: manifests.Manifest) -> None:
+        self._ages[manifest.step] = finding.age(manifest)
+        (self._certified.add if manifest.certified else self._certified.discard)(manifest.step)
 
     def _by_age(self) -> list[int]:
         """Return the steps of all checkpoints, the one that was committed last at the end."""
@@ -196,7 +213,7 @@ class Publisher:
             if step not in self._ages:
                 try:
                     manifest = self._storage.manifest(step, check_files=False)
-                    self._ages[step] = finding.age(manifest)
+                    self._note(manifest)
                 except DamagedCheckpointError:
                     self._ages[step] = (0.0, step)
         self._ages = {step: self._ages[step] for step in steps}
@@ -212,7 +229,7 @@ class Publisher:
             return
         try:
             steps = [step for step in self._by_age() if step not in self._trust.steps]
-            for step in retention.to_delete(steps, self._rule, good):
+            for step in retention.to_delete(steps, self._rule, good, self._certified):
                 if self._gate.is_shut:
                     return
                 with contextlib.suppress(FileNotFoundError):  # someone else has

@@ -10,6 +10,7 @@ RULES = st.builds(
     Rule,
     keep=st.none() | st.integers(1, 10),
     every=st.none() | st.integers(1, 100),
+    certified=st.integers(0, 3),
 )
 
 
@@ -34,9 +35,16 @@ def test_the_newest_good_one_is_kept_although_damaged_ones_have_newer_names() ->
     assert to_delete([100, 110, 200, 300], Rule(keep=2), good=110) == [100]
 
 
-@given(STEPS, RULES, st.integers(0, 1000))
-def test_never_too_much(steps: list[int], rule: Rule, good: int) -> None:
-    deleted = to_delete(steps, rule, good)
+def test_the_newest_certified_ones_are_kept_as_well() -> None:
+    rule = Rule(keep=1, certified=2)
+    assert to_delete([10, 20, 30, 40, 50], rule, certified={10, 20, 30}) == [10, 40]
+
+
+@given(STEPS, RULES, st.integers(0, 1000), st.sets(st.integers(0, 1000)))
+def test_never_too_much(steps: list[int], rule: Rule, good: int, certified: set[int]) -> None:
+    deleted = to_delete(steps, rule, good, certified)
+    if rule.certified and (there := [step for step in steps if step in certified]):
+        assert there[-1] not in deleted
     kept = set(steps) - set(deleted)
     assert deleted == [step for step in steps if step in deleted]
     assert good not in deleted
@@ -46,4 +54,4 @@ def test_never_too_much(steps: list[int], rule: Rule, good: int) -> None:
     if rule.every:
         assert all(step % rule.every for step in deleted)
     # It has done its work: nothing more is to be deleted.
-    assert to_delete([step for step in steps if step in kept], rule, good) == []
+    assert to_delete([step for step in steps if step in kept], rule, good, certified) == []

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from undaunted.base.text import name_ranks
 from undaunted.checkpointing.dcp import containers, digests
 from undaunted.checkpointing.dcp.stateful import is_stateful
-from undaunted.checkpointing.errors import StateError
+from undaunted.checkpointing.errors import SaveError, StateError
 from undaunted.checkpointing.per_rank import PerRank
 
 if TYPE_CHECKING:
@@ -103,8 +103,13 @@ def _is_running(name: str) -> bool:
 
 
 def check_content(
-    plans: Sequence[SavePlan], contents: Sequence[Content], known: set[str], *, refuse: bool
-) -> None:
+    plans: Sequence[SavePlan],
+    contents: Sequence[Content],
+    known: set[str],
+    *,
+    refuse: bool,
+    certify: bool = False,
+) -> int:
     """Look for names under which ranks have different content, of which one would be saved.
 
     Args:
@@ -112,9 +117,14 @@ def check_content(
         contents: of all ranks.
         known: names that differ and were warned of; what is warned of now is added.
         refuse: raise an error; else, and always for buffers of modules, warn.
+        certify: they were the same before: say that one of them is wrong.
+
+    Returns:
+        How many parts several ranks have.
 
     Raises:
         StateError: names what differs, and the ranks.
+        SaveError: likewise, to certify.
     """
     ranks: dict[tuple[str, Any], dict[bytes, list[int]]] = {}
     for rank, (plan, content) in enumerate(zip(plans, contents, strict=True)):
@@ -128,13 +138,21 @@ def check_content(
             differ.setdefault(name, on)
     buffers = {name for content in contents for name in content.buffers}
     wrong = [name for name in differ if name not in buffers]
+    on_ranks = [rank for name in wrong[:1] for on in differ[name].values() for rank in on]
+    if wrong and certify:
+        raise SaveError(
+            f"not saved, as replicas are not the same any more: {_differs(wrong[0], differ)}."
+            f"{_further(wrong, differ)}\nA rank has computed or kept something wrong, or the "
+            "program changes it on some ranks only",
+            sorted(on_ranks),
+        )
     if wrong and refuse:
         raise StateError(
             f"{_differs(wrong[0], differ)}, and a checkpoint has one copy of it for all ranks."
             f"{_further(wrong, differ)}\nWrap what each rank has for itself in PerRank(...), or "
             'give it a name for each rank. Checkpointer(..., differing="warn") saves the copy of '
             "one rank",
-            sorted(rank for on in differ[wrong[0]].values() for rank in on),
+            sorted(on_ranks),
         )
     for names, remedy in (
         (wrong, "wrap what each rank has for itself in PerRank(...)"),
@@ -148,6 +166,7 @@ def check_content(
                 remedy,
                 _further(names, differ),
             )
+    return sum(sum(map(len, on.values())) > 1 for on in ranks.values())
 
 
 def _lists_that_differ(

@@ -102,12 +102,14 @@ class _Overall:
 
     Attributes:
         looks: number of the plan, and structure, of all ranks.
+        compared: how many parts several ranks have, whose content was found to be the same.
     """
 
     looks: list[tuple[int, bytes]]
     metadata: Metadata
     files: list[list[items.Laid]]
     encoded: tuple[list[bytes], bytes] | None = field(default=None)
+    compared: int = 0
     drawn: bytes | None = field(default=None)
 
     def encode(self, reports: Sequence[bytes]) -> bytes:
@@ -142,9 +144,13 @@ class Planned:
 
     Attributes:
         structure: fingerprint of the structure, hexadecimal, the same on all ranks.
+        certified: on rank 0: what several ranks have was compared for this save.
     """
 
-    def __init__(self, plan: _Plan, planner: SavePlanner, written: Written) -> None:
+    def __init__(
+        self, plan: _Plan, planner: SavePlanner, written: Written, *, certify: bool = False
+    ) -> None:
+        self.certified = certify and plan.overall is not None and plan.overall.compared > 0
         self._plan = plan
         self._planner = planner
         self._written = written
@@ -244,14 +250,23 @@ class Saver:
         self._number = 0
         self._written = Written()
         self._looks: list[_Look] = []
+        self._certifies = False
 
-    def plan(self, state_dict: dict[str, Any], timeout_s: float, what: str = "save") -> Planned:
+    def plan(
+        self,
+        state_dict: dict[str, Any],
+        timeout_s: float,
+        what: str = "save",
+        *,
+        certify: bool = False,
+    ) -> Planned:
         """Decide with all ranks what each one writes; all call this for the same save.
 
         Args:
             state_dict: of any nesting; objects with a ``state_dict`` method are asked for theirs.
             timeout_s: for each of at most two agreements.
             what: is saved, for messages; ranks that do not say the same are told so.
+            certify: compare the content of what several ranks have; the same on all ranks.
 
         Raises:
             SaveError: a rank's state cannot be planned, or a rank did not answer.
@@ -262,7 +277,7 @@ class Saver:
         try:
             with collection_paused():
                 local, structure = self._look(planner, state_dict)
-                number = 0 if self._plan is None else self._plan.number
+                number = 0 if self._plan is None or certify else self._plan.number
                 look = msgspec.msgpack.encode(_Look(number, structure, self._values(planner)))
         except Exception as error:  # noqa: BLE001 - all ranks are told, and this one raises as well
             look, cause = Failure.of(error), error
@@ -273,9 +288,10 @@ class Saver:
         if verdict == _REUSE and self._plan is not None:
             planner.finish_plan(self._plan.final)
         else:
+            self._certifies = certify
             self._plan_anew(planner, local, state_dict, timeout_s, what)
         assert self._plan is not None
-        return Planned(self._plan, planner, self._written)
+        return Planned(self._plan, planner, self._written, certify=certify)
 
     def _look(
         self, planner: SavePlanner, state_dict: dict[str, Any]
@@ -374,7 +390,13 @@ class Saver:
         sameness.check_own(local, contents)
         sameness.check_plans(local)
         sameness.check_whole(local)
-        sameness.check_content(local, contents, self._differing, refuse=self._refuse_differing)
+        compared = sameness.check_content(
+            local,
+            contents,
+            self._differing,
+            refuse=self._refuse_differing or self._certifies,
+            certify=self._certifies,
+        )
         # a list of its own: a planner may change it, as that of torch 2.6 did
         final, overall = planner.create_global_plan(list(local))
         pairs = zip(local, final, strict=True)
@@ -385,7 +407,7 @@ class Saver:
         files = [blueprints.lay_out(rank, plan) for rank, plan in enumerate(final)]
         structure = fingerprints.digest(b"".join(structures)).hex()
         decision = _Decision(self._number, parts, structure, apart)
-        return decision, _Overall(looks, overall, files)
+        return decision, _Overall(looks, overall, files, compared=compared)
 
 
 def _flattens(planner: SavePlanner) -> TypeGuard[DefaultSavePlanner]:

@@ -101,11 +101,13 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         name: of this one content: a step that is saved again has another.
         step: of training.
         session: of what has saved it; "" = not known.
+        certified: see `Manifest`.
     """
 
     name: str
     step: int
     session: str = ""
+    certified: bool = False
 
 
 class Choice(NamedTuple):
@@ -133,8 +135,8 @@ def choose(
     A checkpoint is doubted when two rounds that had loaded it failed within a few steps for the
     same cause, on different nodes or with the same error; or one, if a loss or gradient was not
     finite. It is not to blame for a failure to which another one leads as well, if one of the two
-    is proven: training has come that far after it was saved, or after it was loaded. Where all are
-    doubted, the newest is the first again.
+    is proven: certified, or training has come that far after it was saved, or after it was loaded.
+    Where all are doubted, the newest is the first again.
 
     Args:
         candidates: the newest first.
@@ -244,6 +246,8 @@ def _is_proven(
         within: see `choose`.
         blamed: a failure for which it may be to blame.
     """
+    if one is not None and one.certified and blamed.cause != _AT_ONCE:
+        return True
     loads = [e for e in entries if isinstance(e, Loaded) and e.name == name]
     sessions = {e.session for e in loads}
     if one is not None and blamed.cause != _AT_ONCE:  # such numbers stop none that does not look

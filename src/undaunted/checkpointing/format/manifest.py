@@ -48,6 +48,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         files: by path relative to the checkpoint's folder.
         saved_at: seconds since 1970, for people.
         writer: name and version of the program that wrote it.
+        certified: what several ranks have was compared before it was saved, and was the same.
     """
 
     format: int
@@ -61,6 +62,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[str, File]
     saved_at: float
     writer: str
+    certified: bool = False
 
 
 def encode(manifest: Manifest) -> bytes:
