@@ -14,9 +14,9 @@ from torch.distributed.checkpoint import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import TensorProperties
 
 from tests.checkpointing.dcp.saved import alone, save, write
-from undaunted.checkpointing.agreement.agreement import Agreement
+from undaunted.agreement.agreement import Agreement
 from undaunted.checkpointing.dcp.saving import Planned, Saver
-from undaunted.checkpointing.errors import CheckpointError, SaveError
+from undaunted.checkpointing.errors import AGREED, CheckpointError, SaveError
 from undaunted.checkpointing.staging.arena import HEADER_BYTES, Arena, ArenaTooSmallError
 
 if TYPE_CHECKING:
@@ -367,7 +367,9 @@ def test_tensors_without_a_frame(tmp_path: Path) -> None:
 def test_only_rank_0_knows_the_metadata() -> None:
     store = torch.distributed.HashStore()
     first, second = together(
-        lambda rank: Saver(Agreement(store, rank, 2, "s")).plan({"a": torch.ones(2), "n": 1}, 30)
+        lambda rank: Saver(Agreement(store, rank, 2, "s", kinds=AGREED)).plan(
+            {"a": torch.ones(2), "n": 1}, 30
+        )
     )
     assert isinstance(first, Planned)
     with pytest.raises(ValueError, match="rank 0"):
@@ -382,7 +384,7 @@ def save_as_two(folder: Path, value: dict[str, Any], **settings: Any) -> list[An
     store = torch.distributed.HashStore()
 
     def save_it(rank: int) -> Any:
-        planned = Saver(Agreement(store, rank, 2, "s"), **settings).plan(value, 30)
+        planned = Saver(Agreement(store, rank, 2, "s", kinds=AGREED), **settings).plan(value, 30)
         arena = Arena.create("test", planned.arena_bytes())
         staged = planned.stage(arena)
         write(folder, staged, arena)
@@ -440,7 +442,7 @@ def together(call: Callable[[int], Any]) -> list[Any]:
 
 def test_a_change_on_one_rank_makes_all_plan_anew() -> None:
     store = torch.distributed.HashStore()
-    savers = [Saver(Agreement(store, rank, 2, "s")) for rank in range(2)]
+    savers = [Saver(Agreement(store, rank, 2, "s", kinds=AGREED)) for rank in range(2)]
     states: list[dict[str, Any]] = [{"a": torch.ones(2)}, {"a": torch.ones(2)}]
     plan = lambda rank: savers[rank].plan(states[rank], 30)  # noqa: E731
     before = together(plan)
@@ -457,7 +459,7 @@ def test_a_change_on_one_rank_makes_all_plan_anew() -> None:
 
 def test_a_rank_that_cannot_plan_is_named_on_all() -> None:
     store = torch.distributed.HashStore()
-    savers = [Saver(Agreement(store, rank, 2, "s")) for rank in range(2)]
+    savers = [Saver(Agreement(store, rank, 2, "s", kinds=AGREED)) for rank in range(2)]
     states: list[dict[str, Any]] = [{"a": torch.ones(2)}, {}]
     for state in ({"a": {"b": 1}, "a.b": torch.ones(1)}, {"lock": threading.Lock()}):
         states[1] = state

@@ -16,7 +16,7 @@ from torch.distributed.checkpoint import DefaultSavePlanner
 from torch.distributed.checkpoint.default_planner import create_default_local_save_plan
 from torch.distributed.checkpoint.metadata import StorageMeta
 
-from undaunted.checkpointing.agreement.messages import Failure
+from undaunted.agreement.failures import Failure
 from undaunted.checkpointing.dcp import blueprint as blueprints
 from undaunted.checkpointing.dcp import fingerprint as fingerprints
 from undaunted.checkpointing.dcp import items, packed, plan_codec, sameness, states
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import Metadata
     from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
 
-    from undaunted.checkpointing.agreement.alone import Agreeing
+    from undaunted.agreement.agreement import Agreeing
     from undaunted.checkpointing.format.image import Image
     from undaunted.checkpointing.staging.arena import Arena
 

@@ -11,11 +11,11 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
+from undaunted.agreement.connect import Connected, connect
+from undaunted.agreement.failures import Failure
 from undaunted.checkpointing import aborting, announce
-from undaunted.checkpointing.agreement.connect import Connected, connect
-from undaunted.checkpointing.agreement.messages import Failure
 from undaunted.checkpointing.async_ckpt.core import AsyncRequest
-from undaunted.checkpointing.errors import CheckpointError, NoCheckpointError
+from undaunted.checkpointing.errors import AGREED, CheckpointError, NoCheckpointError
 from undaunted.checkpointing.local import flat
 from undaunted.checkpointing.local.buffers import Buffers
 from undaunted.checkpointing.local.ckpt_managers.cleaning import Cleaner
@@ -362,7 +362,7 @@ class BaseCheckpointManager(ABC):
 
     def _connected(self) -> Connected:
         if self._connection is None:
-            self._connection = connect(None, self._timeout_s)
+            self._connection = connect(None, self._timeout_s, AGREED)
         return self._connection
 
     def _peers(self) -> Replication | None:

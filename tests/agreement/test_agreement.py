@@ -1,4 +1,4 @@
-"""Ranks are threads here; real processes are in test_processes.py."""
+"""Ranks are threads here; real processes are in test_connect.py."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from undaunted.agreement.agreement import Agreement, Alone, Failure
 from undaunted.base import name_server
-from undaunted.checkpointing.agreement.agreement import Agreement, Failure
 from undaunted.checkpointing.errors import (
+    AGREED,
     DamagedCheckpointError,
     NoCheckpointError,
     SaveError,
@@ -67,7 +68,9 @@ agreements: list[Agreement] = []
 
 
 def ranks_of(stores: list[Any]) -> list[Agreement]:
-    made = [Agreement(one, rank, len(stores), "s0") for rank, one in enumerate(stores)]
+    made = [
+        Agreement(one, rank, len(stores), "s0", kinds=AGREED) for rank, one in enumerate(stores)
+    ]
     agreements.extend(made)
     return made
 
@@ -129,7 +132,10 @@ def test_a_failure_ends_the_round_at_once_for_all(stores: Any, failing: int) -> 
 
 
 def test_ranks_of_a_group_are_called_what_the_job_calls_them(stores: Any) -> None:
-    made = [Agreement(one, rank, 2, "s0", job_ranks=[4, 6]) for rank, one in enumerate(stores(2))]
+    made = [
+        Agreement(one, rank, 2, "s0", job_ranks=[4, 6], kinds=AGREED)
+        for rank, one in enumerate(stores(2))
+    ]
     agreements.extend(made)
     for error in everyone(made, lambda rank: Failure("disk") if rank else b"", fail, LONG_S):
         assert (str(error), error.ranks) == ("r: rank 6: disk", (6,))
@@ -357,14 +363,14 @@ def test_abort_ends_a_wait_and_all_later_ones() -> None:
 
         def interrupt(self) -> None:
             for key in ("verdict", "go"):
-                store.set(f"undaunted/checkpointing/s0/main/0/{key}", b"\xc0")
+                store.set(f"undaunted/agreement/s0/main/0/{key}", b"\xc0")
 
     store = dist.HashStore()
-    rank = Agreement(store, 0, 2, "s0", link=Link())
+    rank = Agreement(store, 0, 2, "s0", link=Link(), kinds=AGREED)
     contributed = threading.Event()
 
     def wait() -> None:
-        store.wait(["undaunted/checkpointing/s0/main/0/0"])
+        store.wait(["undaunted/agreement/s0/main/0/0"])
         contributed.set()
 
     watcher = threading.Thread(target=wait)
@@ -379,3 +385,31 @@ def test_abort_ends_a_wait_and_all_later_ones() -> None:
     assert "given up" in str(errors[0])
     with pytest.raises(SaveError, match="given up"):
         rank.round("r", b"", fail, LONG_S)
+
+
+def test_a_rank_alone_decides_by_itself() -> None:
+    alone = Alone("s", AGREED)
+    assert (alone.rank, alone.world_size, alone.session) == (0, 1, "s")
+    assert alone.round("r", b"x", lambda found: found[0] * 2, 1.0) == b"xx"
+
+
+def test_a_failure_of_a_rank_alone_is_raised() -> None:
+    with pytest.raises(SaveError, match=r"^disk full$") as caught:
+        Alone("s", AGREED).round("r", Failure("disk full", 28), lambda _: b"", 1.0)
+    assert (caught.value.ranks, caught.value.errno) == ((0,), 28)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_a_rank_alone_raises_while_deciding(known: bool) -> None:
+    raised = StaleEpochError("old") if known else OSError(5, "Input/output error", "/x")
+
+    def decide(contributions: Sequence[bytes]) -> bytes:
+        raise raised
+
+    with pytest.raises(SaveError) as caught:
+        Alone("s", AGREED).round("r", b"", decide, 1.0)
+    if known:
+        assert caught.value is raised
+    else:
+        assert caught.value.errno == 5
+        assert caught.value.__cause__ is raised
