@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 torch = pytest.importorskip("torch")
+np = pytest.importorskip("numpy")
 
 from nvidia_resiliency_ext.checkpointing import utils as checkpointing_utils  # noqa: E402
 from nvidia_resiliency_ext.checkpointing.async_ckpt import (  # noqa: E402
@@ -48,13 +49,44 @@ def test_the_garbage_collector_is_off_for_a_while() -> None:
     assert gc.isenabled()
 
 
-def test_times_are_logged_for_debugging(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("DEBUG")
-    own = logging.getLogger("a.trainers.own")  # other tests configure the one that is the default
-    with checkpointing_utils.debug_time("save", own, level=None):
-        pass
-    assert [record.levelname for record in caplog.records] == ["DEBUG"]
-    assert "save took 0.0" in caplog.text
+def test_a_function_is_applied_to_everything_that_is_no_container() -> None:
+    nested = {"a": [1, {"b": 2}], "c": 3}
+    assert checkpointing_utils.dict_list_map_outplace(lambda x: x * 10, nested) == {
+        "a": [10, {"b": 20}],
+        "c": 30,
+    }
+    assert nested["c"] == 3
+
+
+def test_differences_are_told_by_their_paths() -> None:
+    left = {"a": [1, torch.ones(2)], "b": 1, "n": np.ones(1), "l": [1]}
+    right = {"a": [1, torch.zeros(2)], "c": 1, "n": np.ones(1), "l": [1, 2]}
+    assert checkpointing_utils.diff(left, right) == (
+        [("b",)],
+        [("c",), ("l", 1)],
+        [(("a", 1), torch.Tensor, torch.Tensor)],
+    )
+    assert checkpointing_utils.diff({"a": 1}, {"a": [1]})[2] == [(("a",), int, list)]
+    assert checkpointing_utils.diff(left, left) == ([], [], [])
+
+
+def test_no_garbage_is_collected_while_a_wrapped_function_runs() -> None:
+    assert checkpointing_utils.wrap_for_async(gc.isenabled)() is False
+    assert gc.isenabled()
+
+
+def test_times_are_logged_with_the_names_around_them(caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("times")
+    with caplog.at_level(logging.DEBUG, "times"):
+        with checkpointing_utils.debug_time("save", logger), checkpointing_utils.debug_time("copy"):
+            checkpointing_utils.debug_msg("hello")
+        with checkpointing_utils.debug_time("short", logger, threshold=100):
+            pass
+    texts = [record.getMessage() for record in caplog.records]
+    assert texts[0] == "save.copy hello"
+    assert [text.split()[0] for text in texts] == ["save.copy", "save.copy", "save"]
+    with checkpointing_utils.logger_stack("a") as (names, _):
+        assert names == "a"
 
 
 class OneTensor(TensorAwareStateDict):

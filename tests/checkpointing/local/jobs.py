@@ -13,11 +13,16 @@ from tests.ports import free_ports
 from tests.said import lines_of
 
 PROGRAM = Path(__file__).with_name("rank_program.py")
+ROOT = Path(__file__).parents[3]
 DEADLINE_S = 100.0
 
 
 def run(
-    tmp_path: Path, ranks: int, scenario: str, codes: dict[int, int] | None = None
+    tmp_path: Path,
+    ranks: int,
+    scenario: str,
+    codes: dict[int, int] | None = None,
+    program: Path = PROGRAM,
 ) -> list[Any]:
     """Run a scenario of `rank_program`; return what each rank has told.
 
@@ -26,6 +31,7 @@ def run(
         ranks: how many.
         scenario: a function of the program.
         codes: by rank: how it ends, if not with 0.
+        program: has the scenario.
     """
     port = str(free_ports(2))
     processes = []
@@ -37,11 +43,12 @@ def run(
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": port,
             "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",
         }
         with (tmp_path / f"{scenario}-{rank}.err").open("wb") as err:
             processes.append(
                 subprocess.Popen(
-                    [sys.executable, str(PROGRAM), scenario, str(tmp_path)],
+                    [sys.executable, str(program), scenario, str(tmp_path)],
                     env=environ,
                     stdout=subprocess.PIPE,
                     stderr=err,

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from undaunted.checkpointing.local.selection import Choice, Held, Transfer, select
+from undaunted.checkpointing.errors import NoCheckpointError
+from undaunted.checkpointing.local.selection import (
+    Choice,
+    Held,
+    NoReplicasAvailableError,
+    Standing,
+    Transfer,
+    Verdict,
+    decide,
+    decider,
+    plan_transfers,
+    select,
+)
+
+IDS = st.integers(0, 5)
+HOLDINGS = st.dictionaries(st.integers(0, 5), st.frozensets(IDS), max_size=6)
 
 
 def held(iteration: int, rank: int, world_size: int = 2, save: str = "s") -> Held:
@@ -15,7 +32,7 @@ def held(iteration: int, rank: int, world_size: int = 2, save: str = "s") -> Hel
 def test_the_newest_that_is_whole() -> None:
     choice, reasons = select([[held(1, 0), held(2, 0)], [held(1, 1)]])
     assert choice == Choice(1, "s", 2, [0, 1], [])
-    assert reasons == ["iteration 2: the shards of ranks 1 are nowhere, or damaged"]
+    assert reasons == ["iteration 2: no whole shard is left of rank 1"]
 
 
 def test_a_lost_disk_is_filled_from_a_replica() -> None:
@@ -93,3 +110,67 @@ def test_every_rank_gets_its_shard_of_one_save(
         assert shard in here[rank] or any(
             (move.receiver, move.shard) == (rank, shard) for move in choice.transfers
         )
+
+
+@given(HOLDINGS, st.dictionaries(st.integers(0, 5), st.frozensets(IDS), max_size=6))
+def test_all_get_what_they_want_from_who_has_it(
+    available: dict[int, frozenset[int]], wanted: dict[int, frozenset[int]]
+) -> None:
+    everything = frozenset().union(*available.values())
+    if any(ids - everything for ids in wanted.values()):
+        with pytest.raises(NoReplicasAvailableError, match="which no rank has"):
+            plan_transfers(available, wanted)
+        return
+    moves = plan_transfers(available, wanted)
+    for sender, receiver, it in moves:
+        assert it in available[sender]
+        assert it not in available.get(receiver, ())
+    received = {(receiver, it) for _, receiver, it in moves}
+    assert len(received) == len(moves)
+    for rank, ids in wanted.items():
+        assert ids <= available.get(rank, frozenset()) | {i for r, i in received if r == rank}
+
+
+def test_those_who_have_the_same_share_the_work() -> None:
+    moves = plan_transfers({0: ["a"], 1: ["a"], 2: [], 3: []}, {2: ["a"], 3: ["a"]})
+    assert moves == [(0, 2, "a"), (1, 3, "a")]
+
+
+OLD = [Held(1, rank, 2, "a", 1.0) for rank in (0, 1)]
+NEW = [Held(2, rank, 2, "b", 2.0) for rank in (0, 1)]
+
+
+def test_first_the_newest_is_chosen_and_when_all_have_loaded_it_they_are_done() -> None:
+    verdict = decide([Standing([OLD[rank], NEW[rank]]) for rank in (0, 1)], False)
+    assert verdict.choice is not None
+    assert (verdict.done, verdict.choice.iteration) == (False, 2)
+    loaded = [Standing([OLD[rank], NEW[rank]], (2, "b")) for rank in (0, 1)]
+    assert decide(loaded, False).done
+
+
+def test_damage_on_one_rank_makes_all_take_another() -> None:
+    standings = [
+        Standing([OLD[0], NEW[0]], (2, "b")),
+        Standing([OLD[1]], None, "block 3 is damaged", damaged=True),
+    ]
+    contributions = [msgspec.msgpack.encode(one) for one in standings]
+    verdict = msgspec.msgpack.decode(decider(False)(contributions), type=Verdict)
+    assert verdict.choice is not None
+    assert (verdict.done, verdict.choice.iteration) == (False, 1)
+    assert verdict.reasons[0] == "rank 1: block 3 is damaged"
+
+
+def test_a_problem_without_damage_is_the_end() -> None:
+    standings = [Standing([NEW[0]], (2, "b")), Standing([NEW[1]], None, "rank 0 has ended")]
+    with pytest.raises(NoCheckpointError, match="rank 1: rank 0 has ended"):
+        decide(standings, False)
+
+
+def test_ranks_that_have_loaded_different_saves_are_not_done() -> None:
+    standings = [Standing([NEW[0]], (2, "b")), Standing([NEW[1]], (2, "c"))]
+    assert not decide(standings, False).done
+
+
+def test_nothing() -> None:
+    verdict = decide([Standing([]), Standing([])], False)
+    assert (verdict.done, verdict.choice, verdict.reasons) == (False, None, [])

@@ -92,9 +92,9 @@ def bind(request: AsyncRequest, copy: bool) -> Callable[[], Any] | None:
         return None
     args, kwargs = list(request.async_fn_args), dict(request.async_fn_kwargs or {})
     if copy:
-        from undaunted.checkpointing.utils import snapshot
+        from undaunted.checkpointing.host_copy import host_copy
 
-        args, kwargs = snapshot(args), snapshot(kwargs)
+        args, kwargs = host_copy(args), host_copy(kwargs)
     if request.preload_fn is not None:
         args[1] = request.preload_fn()
     return _Bound(request.async_fn, args, kwargs)

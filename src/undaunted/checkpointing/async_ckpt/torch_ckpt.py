@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from undaunted.checkpointing.async_ckpt.core import AsyncCallsQueue, AsyncRequest
+from undaunted.checkpointing.dcp.garbage import collection_paused
 from undaunted.checkpointing.files import durable
-from undaunted.checkpointing.utils import snapshot, wrap_for_async
+from undaunted.checkpointing.host_copy import host_copy
 
 
 class TorchAsyncCheckpoint:
@@ -47,10 +48,10 @@ class TorchAsyncCheckpoint:
         """
         self._queue.schedule_async_request(
             AsyncRequest(
-                wrap_for_async(_save),
+                collection_paused()(_save),
                 (args, None, kwargs),
                 [],
-                preload_fn=lambda: snapshot(state_dict, deep=True),
+                preload_fn=lambda: host_copy(state_dict, deep=True),
             )
         )
 

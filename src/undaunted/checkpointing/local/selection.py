@@ -1,15 +1,40 @@
-"""Which local checkpoint all ranks can load, and from whom each gets its shard: pure functions."""
+"""Which local checkpoint all ranks can load, and from whom each gets its shard: pure functions.
+
+Each rank says what it holds, then whether it has loaded what was chosen (`Standing`); rank 0
+decides for all (`decide`).
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
-from undaunted.checkpointing.local.replication.plans import plan_transfers
+from undaunted.base.text import name_ranks
+from undaunted.checkpointing.errors import NoCheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+_T = TypeVar("_T")
+
+
+class NoReplicasAvailableError(NoCheckpointError):
+    """Nobody has what a rank needs."""
+
+
+class CkptID(NamedTuple):
+    """A shard, for users.
+
+    Attributes:
+        iteration: at which it was saved.
+        rank: whose state it is.
+        session_id: of the manager.
+    """
+
+    iteration: int
+    rank: int
+    session_id: str
 
 
 class Save(NamedTuple):
@@ -84,6 +109,67 @@ class Selection(NamedTuple):
     reasons: list[str]
 
 
+class Standing(msgspec.Struct, frozen=True, array_like=True):
+    """Of one rank.
+
+    Attributes:
+        held: the shards it can read.
+        loaded: iteration and save of the shard it has loaded; None = nothing.
+        problem: why it has not loaded what was chosen.
+        damaged: whether it has found damage that it did not know of: worth another choice.
+    """
+
+    held: list[Held]
+    loaded: tuple[int, str] | None = None
+    problem: str = ""
+    damaged: bool = False
+
+
+class Verdict(msgspec.Struct, frozen=True, array_like=True):
+    """For all ranks.
+
+    Attributes:
+        done: all ranks have loaded what was chosen.
+        choice: what to load next; None = there is nothing.
+        reasons: why not something newer.
+    """
+
+    done: bool
+    choice: Choice | None
+    reasons: list[str]
+
+
+def decider(interchangeable: bool) -> Callable[[Sequence[bytes]], bytes]:
+    """Return what rank 0 decides with; see `decide`."""
+
+    def decide_encoded(contributions: Sequence[bytes]) -> bytes:
+        standings = [msgspec.msgpack.decode(one, type=Standing) for one in contributions]
+        return msgspec.msgpack.encode(decide(standings, interchangeable))
+
+    return decide_encoded
+
+
+def decide(standings: Sequence[Standing], interchangeable: bool) -> Verdict:
+    """Return whether all have loaded the same, or else what to load.
+
+    Args:
+        standings: of all ranks.
+        interchangeable: see `select`.
+
+    Raises:
+        NoCheckpointError: a rank could not load what was chosen, and there is no reason to choose
+            something else.
+    """
+    loaded = {one.loaded for one in standings}
+    if len(loaded) == 1 and None not in loaded:
+        return Verdict(True, None, [])
+    problems = [f"rank {rank}: {one.problem}" for rank, one in enumerate(standings) if one.problem]
+    if problems and not any(one.damaged for one in standings):
+        raise NoCheckpointError(f"no local checkpoint was loaded: {'; '.join(problems[:8])}")
+    choice, reasons = select([one.held for one in standings], interchangeable)
+    return Verdict(False, choice, [*problems, *reasons][:64])
+
+
 def select(held: Sequence[Collection[Held]], interchangeable: bool = False) -> Selection:
     """Return the newest checkpoint of which every rank can get its shard.
 
@@ -103,12 +189,44 @@ def select(held: Sequence[Collection[Held]], interchangeable: bool = False) -> S
             reasons.append(f"iteration {save.iteration}: {why}")
             continue
         shards = _assign(available, interchangeable)
-        wanted = {rank: [shard] for rank, shard in enumerate(shards)}
-        moves = plan_transfers(available, wanted)
-        transfers = [Transfer(move.sender, move.receiver, move.id_) for move in moves]
+        moves = plan_transfers(available, {rank: [one] for rank, one in enumerate(shards)})
+        transfers = [Transfer(*move) for move in moves]
         chosen = Choice(save.iteration, save.name, save.world_size, shards, transfers)
         return Selection(chosen, reasons)
     return Selection(None, reasons)
+
+
+def plan_transfers(
+    available: Mapping[int, Collection[_T]], wanted: Mapping[int, Collection[_T]]
+) -> list[tuple[int, int, _T]]:
+    """Return the fewest transfers after which all have what they want: sender, receiver, what.
+
+    Who has it already gets nothing; else the one of those who have it that has least to send,
+    the first of equals. The same on all ranks.
+
+    Args:
+        available: by global rank, what it has.
+        wanted: by global rank, what it needs.
+
+    Raises:
+        NoReplicasAvailableError: nobody has something that is wanted.
+    """
+    sent = dict.fromkeys(available, 0)
+    transfers: list[tuple[int, int, _T]] = []
+    for receiver, items in sorted(wanted.items()):
+        for it in items:
+            if it in available.get(receiver, ()):
+                continue
+            holders = [rank for rank in sorted(available) if it in available[rank]]
+            if not holders:
+                raise NoReplicasAvailableError(
+                    f"rank {receiver} needs {it}, which no rank has: its disk and those of its "
+                    "replicas are gone or damaged"
+                )
+            sender = min(holders, key=lambda rank: sent[rank])
+            sent[sender] += 1
+            transfers.append((sender, receiver, it))
+    return transfers
 
 
 def _saves(held: Sequence[Collection[Held]]) -> list[Save]:
@@ -133,7 +251,7 @@ def _why_not(
         )
     missing = sorted(set(range(world_size)) - set().union(*available.values()))
     if missing:
-        return f"the shards of ranks {_listed(missing)} are nowhere, or damaged"
+        return f"no whole shard is left of {name_ranks(missing, 16)}"
     return ""
 
 
@@ -148,8 +266,3 @@ def _assign(available: dict[int, set[int]], interchangeable: bool) -> list[int]:
         rank if rank in here else min(here, default=other)
         for (rank, here), other in zip(sorted(available.items()), others, strict=True)
     ]
-
-
-def _listed(ranks: Sequence[int], most: int = 16) -> str:
-    text = ", ".join(map(str, ranks[:most]))
-    return text if len(ranks) <= most else f"{text} and {len(ranks) - most} more"

@@ -47,9 +47,9 @@ class BackgroundCheckpointIO(of_lightning("plugins.io", "CheckpointIO")):  # typ
             TimeoutError: the one before is still being written.
         """
         self._settle()
-        from undaunted.checkpointing.utils import snapshot  # imports torch
+        from undaunted.checkpointing.host_copy import host_copy  # imports torch
 
-        copy = snapshot(checkpoint, deep=True)
+        copy = host_copy(checkpoint, deep=True)
         self._then(f"writes {path}", lambda: self._save(copy, os.fspath(path), storage_options))
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from undaunted.checkpointing.async_ckpt.core import AsyncCallsQueue, AsyncRequest
     from undaunted.checkpointing.local.base_state_dict import TensorAwareStateDict
-    from undaunted.checkpointing.local.ckpt_managers.base_manager import BaseCheckpointManager
+    from undaunted.checkpointing.local.ckpt_managers.local_manager import LocalCheckpointManager
 
 LOCAL_CKPT_OPTS_KEY = "local_checkpoint_options"
 
@@ -173,7 +173,7 @@ class HierarchicalCheckpointIO(of_lightning("plugins.io.wrapper", "_WrappingChec
     def __init__(
         self,
         wrapped_checkpoint_io: Any,
-        local_ckpt_manager: BaseCheckpointManager,
+        local_ckpt_manager: LocalCheckpointManager,
         get_global_ckpt_iteration_fn: Callable[[str | PathLike[str]], int],
         async_save: bool = False,
     ) -> None:
@@ -227,7 +227,7 @@ class HierarchicalCheckpointIO(of_lightning("plugins.io.wrapper", "_WrappingChec
     @classmethod
     def get_partial_wrapper_constructor(
         cls,
-        local_ckpt_manager: BaseCheckpointManager,
+        local_ckpt_manager: LocalCheckpointManager,
         get_global_ckpt_iteration_fn: Callable[[str | PathLike[str]], int],
         async_save: bool = False,
     ) -> Callable[[Any], HierarchicalCheckpointIO]:

@@ -13,19 +13,18 @@ torch = pytest.importorskip("torch")
 
 from undaunted.checkpointing.async_ckpt.core import AsyncCallsQueue  # noqa: E402
 from undaunted.checkpointing.errors import NoCheckpointError  # noqa: E402
+from undaunted.checkpointing.local import folder  # noqa: E402
 from undaunted.checkpointing.local.basic_state_dict import (  # noqa: E402
     BasicTensorAwareStateDict,
 )
-from undaunted.checkpointing.local.ckpt_managers import saving  # noqa: E402
-from undaunted.checkpointing.local.ckpt_managers.base_manager import (  # noqa: E402
+from undaunted.checkpointing.local.ckpt_managers.local_manager import (  # noqa: E402  # noqa: E402
     CheckpointingException,
     CkptID,
-)
-from undaunted.checkpointing.local.ckpt_managers.local_manager import (  # noqa: E402
     LocalCheckpointManager,
 )
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -85,7 +84,7 @@ def test_two_saves_on_their_way(local: LocalCheckpointManager, tmp_path: Path) -
         current.state_dict["t"].zero_()
     assert queue.maybe_finalize_async_calls(blocking=True) == [0, 1, 2]
     queue.close()
-    local._cleaner.join()
+    local.close()
     assert files(tmp_path) == ["iter_0000002_0_local.pt", "iter_0000003_0_local.pt"]
     assert loaded(tmp_path)[0] == 3
 
@@ -163,17 +162,35 @@ def test_settings_that_are_not_possible(tmp_path: Path, arguments: dict[str, Any
 
 
 def test_a_save_that_hangs_keeps_its_buffer(local: LocalCheckpointManager) -> None:
-    release = threading.Event()
-    own = saving._Own(lambda: str(release.wait(20)), None, 0.01)
-    with pytest.raises(TimeoutError, match=r"has not taken the shard within 0\.01 s"):
-        own.join()
-    release.set()
-    own._timeout_s = 20
-    own.join()
     job = local.save(state(1), 1, is_async=True).async_fn
-    job._running = True  # as if it hung as well
+    job._running = True  # as if it hung
     job.release()
     assert job._image is not None
     job()
     assert "given up" in job.failure.message
     assert job._image is None
+
+
+def test_a_slow_deletion_holds_up_no_save_and_takes_none_of_them(
+    local: LocalCheckpointManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listing, release = threading.Event(), threading.Event()
+    scan = folder._entries
+
+    def slow(path: os.PathLike[str]) -> list[os.DirEntry[str]]:
+        if threading.current_thread().name == "undaunted-local-clean":
+            listing.set()
+            assert release.wait(20)
+        return scan(path)
+
+    monkeypatch.setattr(folder, "_entries", slow)
+    queue = AsyncCallsQueue()
+    for iteration in range(1, 6):
+        queue.schedule_async_request(local.save(state(iteration), iteration, is_async=True))
+        assert queue.maybe_finalize_async_calls(blocking=True) == [iteration - 1]
+        if iteration == 2:
+            assert listing.wait(20)
+    release.set()
+    queue.close()
+    local.close()
+    assert files(tmp_path) == ["iter_0000004_0_local.pt", "iter_0000005_0_local.pt"]

@@ -12,13 +12,13 @@ import torch.distributed as dist  # noqa: E402
 
 from undaunted.checkpointing.errors import DamagedCheckpointError  # noqa: E402
 from undaunted.checkpointing.local import shard  # noqa: E402
-from undaunted.checkpointing.local.replication import retrieval  # noqa: E402
-from undaunted.checkpointing.local.replication.exchange import Header, exchange  # noqa: E402
-from undaunted.checkpointing.local.replication.group_utils import (  # noqa: E402
-    GroupWrapper,
-    PeerError,
-    open_group,
+from undaunted.checkpointing.local.replication.exchange import (  # noqa: E402
+    Header,
+    exchange,
+    receive,
+    send,
 )
+from undaunted.checkpointing.local.replication.group import Group, PeerError  # noqa: E402
 from undaunted.checkpointing.staging.copy import memory_of  # noqa: E402
 
 if TYPE_CHECKING:
@@ -27,41 +27,29 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.torch
 
 
-class Group(GroupWrapper):
-    """A rank in a thread: `torch.distributed` knows of none."""
-
-    def __init__(self, store: Any, me: int, ranks: list[int], timeout_s: float = 20.0) -> None:
-        self.me = me
-        group = open_group(store, "test", ranks, me, timeout_s)
-        super().__init__(group, ranks=ranks, timeout_s=timeout_s)
-
-    @property
-    def my_global_rank(self) -> int:
-        return self.me
-
-    @property
-    def supported_devices(self) -> list[Any]:
-        return [torch.device("cpu")]
-
-
-class Given:
-    def __init__(self, image: Any, crc32: str | None = None) -> None:
-        self.image = image
-        self.crc32 = crc32
-
-    def checksums(self) -> str | None:
-        return self.crc32
-
-
 class Taken:
-    def __init__(self) -> None:
+    """What becomes of what others send."""
+
+    def __init__(self, me: int) -> None:
+        self.me = me
+        self.headers: dict[int, Header] = {}
         self.got: list[tuple[int, list[int], str]] = []
 
-    def room(self, size: int) -> Any:
-        return torch.empty(size + 7, dtype=torch.uint8)
+    def room(self, rank: int, theirs: Header) -> Any:
+        self.headers[rank] = theirs
+        return torch.empty(max(theirs.size, 0) + 7, dtype=torch.uint8)
 
     def received(self, rank: int, image: Any, crc32: str) -> None:
         self.got.append((rank, image.tolist(), crc32))
+
+
+def swapped(
+    group: Group, image: Any, crc32: str | None = None, save: str = "s", place: str = ""
+) -> Taken:
+    taken = Taken(group.me)
+    mine = Header.of(image, save, place)
+    exchange(group, mine, image, lambda: crc32, taken.room, taken.received)
+    return taken
 
 
 def on_ranks(ranks: list[int], function: Callable[[Group], Any], timeout_s: float = 20.0) -> list:
@@ -69,7 +57,7 @@ def on_ranks(ranks: list[int], function: Callable[[Group], Any], timeout_s: floa
     store = dist.HashStore()
 
     def run(me: int) -> Any:
-        group = Group(store, me, ranks, timeout_s)
+        group = Group.connect(store, "test", ranks, me, timeout_s)
         try:
             return function(group)
         except Exception as error:
@@ -80,30 +68,28 @@ def on_ranks(ranks: list[int], function: Callable[[Group], Any], timeout_s: floa
 
 
 def test_every_rank_gets_what_the_others_have() -> None:
-    def swap(group: Group) -> Any:
-        taken = Taken()
+    def swap(group: Group) -> Taken:
         image = torch.full((group.me + 1,), group.me, dtype=torch.uint8)
-        headers = exchange(group, Given(image, f"{group.me:08x}"), taken, "s", f"p{group.me}")
-        return list(headers), taken.got
+        return swapped(group, image, f"{group.me:08x}", place=f"p{group.me}")
 
-    for me, (headers, got) in zip([3, 5, 9], on_ranks([3, 5, 9], swap), strict=True):
-        assert sorted(got) == [(r, [r] * (r + 1), f"{r:08x}") for r in (3, 5, 9) if r != me]
-        assert dict(headers) == {r: Header.of(r + 1, "s", f"p{r}") for r in (3, 5, 9) if r != me}
+    images = {rank: torch.empty(rank + 1) for rank in (3, 5, 9)}
+    for taken in on_ranks([3, 5, 9], swap):
+        others = [rank for rank in images if rank != taken.me]
+        assert sorted(taken.got) == [(r, [r] * (r + 1), f"{r:08x}") for r in others]
+        assert taken.headers == {r: Header.of(images[r], "s", f"p{r}") for r in others}
 
 
 def test_who_has_nothing_or_has_not_written_it_says_so() -> None:
-    def swap(group: Group) -> Any:
-        taken = Taken()
-        given = Given(None) if group.me == 0 else Given(torch.zeros(3, dtype=torch.uint8))
-        return [header.size for _, header in exchange(group, given, taken, "s")], taken.got
+    def swap(group: Group) -> tuple[list[int], list[Any]]:
+        taken = swapped(group, None if group.me == 0 else torch.zeros(3, dtype=torch.uint8))
+        return [header.size for header in taken.headers.values()], taken.got
 
     assert on_ranks([0, 1], swap) == [([3], []), ([-1], [])]
 
 
 def test_another_save_is_an_error_of_both() -> None:
-    def swap(group: Group) -> Any:
-        given = Given(torch.zeros(1, dtype=torch.uint8), "0" * 8)
-        return list(exchange(group, given, Taken(), f"save-{group.me}"))
+    def swap(group: Group) -> Taken:
+        return swapped(group, torch.zeros(1, dtype=torch.uint8), "0" * 8, f"save-{group.me}")
 
     one, other = on_ranks([0, 1], swap)
     assert isinstance(one, PeerError)
@@ -115,7 +101,7 @@ def test_a_peer_that_does_nothing_is_named_in_time() -> None:
     def swap(group: Group) -> Any:
         if group.me == 1:
             return group  # stays connected
-        return list(exchange(group, Given(None), Taken(), "s"))
+        return swapped(group, None)
 
     error, _ = on_ranks([0, 1], swap, timeout_s=2.0)
     assert isinstance(error, PeerError)
@@ -143,11 +129,11 @@ def test_a_shard_is_sent_when_it_is_loaded() -> None:
     def move(group: Group) -> Any:
         if group.me == 0:
             for sent, checksums in [(image, crc32), (None, ""), (image, "0" * 8)]:
-                retrieval.send(group, 1, sent, checksums, "s")
+                send(group, 1, sent, checksums, "s")
             return None
-        got = [retrieval.receive(group, 0, "s"), retrieval.receive(group, 0, "s")]
+        got = [receive(group, 0, "s"), receive(group, 0, "s")]
         with pytest.raises(DamagedCheckpointError, match="the bytes arrived changed"):
-            retrieval.receive(group, 0, "s")
+            receive(group, 0, "s")
         return got
 
     (_, (whole, nothing)) = on_ranks([0, 1], move)
@@ -157,4 +143,4 @@ def test_a_shard_is_sent_when_it_is_loaded() -> None:
 
 def test_ranks_that_do_not_come_are_named() -> None:
     with pytest.raises(PeerError, match=r"ranks 0, 1 could not be connected within 0\.1 s"):
-        open_group(dist.HashStore(), "x", [0, 1], 0, 0.1)
+        Group.connect(dist.HashStore(), "x", [0, 1], 0, 0.1)

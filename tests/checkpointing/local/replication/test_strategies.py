@@ -1,35 +1,48 @@
-"""Strategies that are made at first need; the others are tested by jobs of several ranks."""
+"""Who keeps copies for whom; the rest is tested by jobs of several ranks."""
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 pytest.importorskip("torch")
 
 from undaunted.checkpointing.local.replication.strategies import (
+    CliqueReplicationStrategy,
     LazyCliqueReplicationStrategy,
     LazyReplicationStrategyBuilder,
     ReplicationStrategy,
+    parse_group_sequence,
 )
 
 pytestmark = pytest.mark.torch
 
 
-class Told(ReplicationStrategy):
-    """Says what it was called with."""
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4))
+def test_groups_divide_the_world(jump: int, factor: int, times: int) -> None:
+    world_size = jump * factor * times
+    groups = parse_group_sequence(jump, factor, world_size)
+    assert sorted(rank for group in groups for rank in group) == list(range(world_size))
+    assert groups == sorted(groups)
+    for group in groups:
+        assert len(group) == factor
+        assert {after - before for before, after in itertools.pairwise(group)} <= {jump}
 
-    clique = (0, 2)
 
-    def replicate(self, local_ckpt: Any, id_: Any) -> Any:
-        return [local_ckpt], [id_]
+def test_pairs_of_four_nodes_with_eight_ranks() -> None:
+    groups = parse_group_sequence(8, 2, 32)
+    assert groups[0] == [0, 8]
+    assert groups[7] == [7, 15]
+    assert groups[8] == [16, 24]
 
-    def retrieve_plan(self, globally_available_ids: Any, wanted: Any) -> Any:
-        return globally_available_ids, wanted
 
-    def retrieve_execute(self, plan: Any, my_data: Any) -> Any:
-        return {"plan": plan, "data": my_data}
+@pytest.mark.parametrize("arguments", [(0, 2, 4), (2, 0, 4), (2, 2, 6), (8, 2, 8)])
+def test_worlds_that_cannot_be_divided(arguments: tuple[int, int, int]) -> None:
+    with pytest.raises(ValueError, match=r"multiple of|at least 1"):
+        parse_group_sequence(*arguments)
 
 
 def test_a_builder_makes_its_strategy_once_at_first_need() -> None:
@@ -37,17 +50,12 @@ def test_a_builder_makes_its_strategy_once_at_first_need() -> None:
 
     class Mine(LazyReplicationStrategyBuilder):
         def _eager_build(self) -> ReplicationStrategy:
-            built.append(Told())
+            built.append(CliqueReplicationStrategy([0, 2]))
             return built[-1]
 
     mine = Mine()
     assert not built
-    assert mine.clique == (0, 2)
-    local: Any = "state"
-    assert mine.replicate(local, 7) == ([local], [7])
-    assert mine.retrieve_plan({0: [1]}, [1]) == ({0: [1]}, [1])
-    plan: Any = "plan"
-    assert mine.retrieve_execute(plan, {}) == {"plan": plan, "data": {}}
+    assert mine.clique == [0, 2]
     assert len(built) == 1
     assert mine.replication_strategy is built[0]
 

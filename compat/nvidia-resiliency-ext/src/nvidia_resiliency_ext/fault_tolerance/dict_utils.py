@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from undaunted.checkpointing.utils import dict_list_map_outplace, diff
+from nvidia_resiliency_ext.checkpointing.utils import dict_list_map_outplace, diff
 from undaunted.shared_utils.dict_utils import (
     compare_namespaces,
     compare_state_dicts_and_get_new_values,

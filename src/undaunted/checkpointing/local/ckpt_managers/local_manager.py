@@ -1,38 +1,68 @@
-"""Local checkpoints in files on the node's own disk."""
+"""Local checkpoints: what all ranks do together to save and load shards on their nodes' disks."""
 
 from __future__ import annotations
 
 import logging
+import threading
+import time
+import weakref
+from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
 import torch
 
-from undaunted.checkpointing.errors import DamagedCheckpointError
+from undaunted.agreement.connect import Connected, connect
+from undaunted.agreement.failures import Failure
+from undaunted.checkpointing import aborting, announce
+from undaunted.checkpointing.async_ckpt.core import AsyncRequest
+from undaunted.checkpointing.errors import (
+    AGREED,
+    CheckpointError,
+    DamagedCheckpointError,
+    NoCheckpointError,
+)
 from undaunted.checkpointing.files.reading import Piece
 from undaunted.checkpointing.local import flat, folder
-from undaunted.checkpointing.local.ckpt_managers.base_manager import (
-    TIMEOUT_S,
-    BaseCheckpointManager,
-)
+from undaunted.checkpointing.local.buffers import Buffers
 from undaunted.checkpointing.local.folder import ShardFile, ShardFolder
-from undaunted.checkpointing.local.selection import Held
+from undaunted.checkpointing.local.replication.exchange import fetch
+from undaunted.checkpointing.local.saving import (
+    CheckpointingException,
+    Image,
+    Peers,
+    SameMachineReplicationException,
+    SaveJob,
+    ThisSave,
+)
+from undaunted.checkpointing.local.selection import CkptID, Held, Standing, Verdict, decider
 from undaunted.checkpointing.staging.copy import memory_of
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
     from undaunted.checkpointing.local.base_state_dict import TensorAwareStateDict
     from undaunted.checkpointing.local.replication.strategies import ReplicationStrategy
+    from undaunted.checkpointing.local.selection import Choice
     from undaunted.checkpointing.local.shard import Head
 
+__all__ = [
+    "CheckpointingException",
+    "CkptID",
+    "LocalCheckpointManager",
+    "SameMachineReplicationException",
+]
+
 _log = logging.getLogger("undaunted")
+_TIMEOUT_S = 1800.0
 _READ_THREADS = 4
 _T = TypeVar("_T")
 
 
-class LocalCheckpointManager(BaseCheckpointManager):
+class LocalCheckpointManager:
     """Keeps shards in ``root/session/rank/iter_{iteration:07d}_{rank}_local.pt``.
 
     All ranks make the same calls in the same order:
@@ -44,6 +74,10 @@ class LocalCheckpointManager(BaseCheckpointManager):
         ...
         request = manager.save(BasicTensorAwareStateDict({"model": model.state_dict()}), step, True)
         queue.schedule_async_request(request)
+
+    Attributes:
+        session_id: tells the checkpoints of different runs apart.
+        latest_iteration: of the newest checkpoint, as far as is known; -1 = none.
     """
 
     def __init__(
@@ -53,39 +87,56 @@ class LocalCheckpointManager(BaseCheckpointManager):
         repl_strategy: ReplicationStrategy | None = None,
         *,
         keep: int = 2,
-        timeout_s: float = TIMEOUT_S,
+        timeout_s: float = _TIMEOUT_S,
         allow_pickle: bool = False,
         same_on_all_ranks: bool = False,
     ) -> None:
-        """Take settings; the other arguments are those of `BaseCheckpointManager`.
+        """Take settings; nothing is done, and `torch.distributed` is not needed yet.
 
         Args:
             root_local_ckpt_dir: on a disk of this node, with room for ``keep`` + 1 checkpoints of
                 the shards of its ranks, and of those they keep copies of.
             session_id: name of a folder in it, so that runs may share a disk; "" = no such folder.
-            repl_strategy: who keeps copies for whom.
-            keep: how many checkpoints stay.
-            timeout_s: for every wait, in seconds.
-            allow_pickle: whether other objects than plain data may be saved and loaded.
-            same_on_all_ranks: whether each rank's state is the whole one.
+            repl_strategy: who keeps copies for whom; None = nobody.
+            keep: how many checkpoints stay; 1 needs copies, as an older one must be left when the
+                newest is damaged.
+            timeout_s: for every wait of a rank for others and for its disk, in seconds.
+            allow_pickle: whether a state may have objects that are neither plain data nor tensors,
+                which reading it back runs code for. Only where nobody else writes to the disk.
+            same_on_all_ranks: whether the state of every rank is the whole one, as with DDP; then
+                any shard will do for any rank, and the number of ranks may change.
 
         Raises:
             ValueError: a value is not possible.
         """
-        super().__init__(
-            session_id,
-            repl_strategy,
-            keep=keep,
-            timeout_s=timeout_s,
-            allow_pickle=allow_pickle,
-            same_on_all_ranks=same_on_all_ranks,
-        )
+        if keep < (1 if repl_strategy else 2):
+            raise ValueError(
+                f"keep={keep}: at least 2, or 1 with replicas, so that there is another checkpoint "
+                "when the newest is damaged"
+            )
         folder.check_session(session_id)
+        self.session_id = session_id
+        self.latest_iteration = -1
         self._root = root_local_ckpt_dir
+        self._strategy = repl_strategy
+        self._timeout_s = timeout_s
+        self._allow_pickle = allow_pickle
+        self._same_on_all_ranks = same_on_all_ranks
+        self._buffers = Buffers(2)
+        self._turn = threading.Lock()
+        self._saves = _Saves(keep)
+        self._count = 0
+        self._loads = 0
+        self._connection: Connected | None = None
         self._opened: ShardFolder | None = None
+        self._peers: Peers | None = None
+        self._choice: Choice | None = None
+        self._reasons: list[str] = []
         self._files: dict[Held, list[ShardFile]] = {}
         self._damaged: set[Path] = set()
         self._said: set[str] = set()
+        self._cleaner = _Cleaner(self._delete_old)
+        aborting.register(self)
 
     @property
     def rank(self) -> int:
@@ -97,13 +148,244 @@ class LocalCheckpointManager(BaseCheckpointManager):
         """The folder of this rank's shards; see `rank`."""
         return self._folder().own
 
+    # --- saving -----------------------------------------------------------------------------------
+
+    def save(
+        self, state_dict: TensorAwareStateDict, iteration: int, is_async: bool = False
+    ) -> AsyncRequest | None:
+        """Save the state of this rank; its content is fixed when this returns.
+
+        Args:
+            state_dict: the state; it is not changed.
+            iteration: more than that of any checkpoint before.
+            is_async: return a request, for `AsyncCallsQueue.schedule_async_request`, as soon as
+                the state is copied; else wait until all ranks have written.
+
+        Raises:
+            CheckpointingException: (not when ``is_async``) a rank has failed; on all ranks.
+            ValueError: the iteration is not a new one.
+        """
+        newest = max([self.latest_iteration, *self._saves.under_way()])
+        if iteration < 0 or iteration <= newest:
+            raise ValueError(
+                f"iteration {iteration} is not newer than the last one that was saved, {newest}"
+            )
+        job = self._prepare(state_dict, iteration)
+        self._saves.begin(job)
+        finalize = partial(self._finalize, job, is_async)
+        if is_async:
+            return AsyncRequest(job, (), [finalize])
+        job()
+        finalize()
+        return None
+
+    def _prepare(self, state: TensorAwareStateDict, iteration: int) -> SaveJob:
+        """Copy the state; what goes wrong is for the job to tell, so that no rank goes on alone."""
+        connected = self._connected()
+        began = time.monotonic()
+        self._count += 1
+        name = f"{connected.session}-{self._count}"
+        place, image, failure = "", None, None
+        try:
+            place = self._folder().identity()
+            image = self._copy(state, iteration, name)
+        except Exception as error:  # noqa: BLE001 - told to all ranks
+            failure = Failure.of(error)
+        of = ThisSave(self._count, iteration, name, place, self._timeout_s)
+        return SaveJob(of, image, failure, self._write, self._clique(), self._turn, began)
+
+    def _copy(self, state: TensorAwareStateDict, iteration: int, name: str) -> Image:
+        prepared = self._lay_out(state, iteration, name)
+        lease = self._buffers.take(prepared.size, self._timeout_s)
+        try:
+            flat.copy_into(prepared, lease.buffer.tensor)
+        except BaseException:
+            lease.release()
+            raise
+        return Image(prepared.head, lease, prepared.size)
+
+    def _lay_out(self, state: TensorAwareStateDict, iteration: int, name: str) -> flat.Prepared:
+        connected = self._connected()
+        identity = flat.Identity(
+            iteration, connected.rank, connected.world_size, self.session_id, name, time.time()
+        )
+        return flat.prepare(state, identity, self._allow_pickle)
+
+    def warm_up(self, state_dict: TensorAwareStateDict) -> None:
+        """Allocate the memory for such a state now, so that the first save is as fast as others.
+
+        Raises:
+            OSError: there is not enough.
+        """
+        size = self._lay_out(state_dict, 0, "").size
+        peers = self._clique()
+        for buffers in (self._buffers, *([peers.buffers] if peers else [])):
+            buffers.warm_up(size, self._timeout_s)
+
+    def _write(
+        self,
+        memory: memoryview,
+        size: int,
+        head: Head,
+        wrote: Callable[[int], None],
+        expected: str | None = None,
+    ) -> str:
+        """Write a shard; see `ShardFolder.write`."""
+        crc32 = self._folder().write(memory, size, head, wrote, expected)
+        self._damaged.discard(self._folder().own / folder.name_of(head.iteration, head.rank))
+        return crc32
+
+    def _finalize(self, job: SaveJob, in_background: bool) -> None:
+        """Agree that all ranks have saved; then delete what is not kept any more."""
+        job.release()
+        try:
+            self._connected().main.round(
+                f"local checkpoint {job.iteration}",
+                job.failure or b"",
+                lambda _: b"",
+                self._timeout_s,
+            )
+        except CheckpointError as error:
+            self._saves.end(job, saved=False)
+            raise self._failed(job, error) from error
+        self._saves.end(job, saved=True)
+        job.tell_saved()
+        self.latest_iteration = max(self.latest_iteration, job.iteration)
+        self._choice = None
+        if in_background:
+            self._cleaner.ask()
+        else:
+            self._delete_old()
+
+    def _failed(self, job: SaveJob, error: CheckpointError) -> CheckpointingException:
+        """Remove what the save has left, and return the error that the user gets."""
+        if self._peers is not None:
+            self._peers.renew()
+        self._folder().delete(lambda iteration: iteration == job.iteration)
+        mine = job.failure.kind if job.failure else ""
+        same = mine == SameMachineReplicationException.__name__
+        kind = SameMachineReplicationException if same else CheckpointingException
+        failed = kind(str(error), getattr(error, "ranks", ()), getattr(error, "errno", None))
+        announce.failed(job.iteration, failed)
+        return failed
+
+    def _delete_old(self) -> None:
+        """Delete the shards of iterations that are not kept, and those before all of these."""
+        if not self._saves.kept():
+            return
+        # Asked after the folder is listed: a save may begin while a slow disk is.
+        self._folder().delete(lambda iteration: iteration not in self._saves.kept())
+        self._folder().delete_old(min(self._saves.kept()))
+
+    # --- loading ----------------------------------------------------------------------------------
+
+    def find_latest(self) -> int:
+        """Return the newest iteration of which all ranks can get their shards; -1 if there is none.
+
+        Heads and ends of files are looked at, not yet their tensors. What is left out is logged.
+
+        Raises:
+            CheckpointError: a rank did not answer.
+        """
+        if self._choice is None:
+            verdict = self._agree(Standing(list(self._held())))
+            self._take(verdict.choice)
+            self._reasons = verdict.reasons
+        return self.latest_iteration
+
+    def load(self) -> tuple[TensorAwareStateDict, CkptID]:
+        """Return this rank's state and what it is: from its own disk, or from a rank that has it.
+
+        Every byte is checked. When a shard turns out to be damaged everywhere, all ranks take the
+        next older checkpoint.
+
+        Raises:
+            NoCheckpointError: there is none that all can load; it says why.
+        """
+        self.find_latest()
+        choice, reasons, began = self._choice, self._reasons, time.monotonic()
+        while choice is not None:
+            state, standing = self._try(choice)
+            verdict = self._agree(standing)
+            if verdict.done:
+                assert state is not None
+                self._take(choice)
+                self._saves.loaded(choice.iteration)
+                size = sum(tensor.nbytes for tensor in state.tensors)
+                announce.loaded(choice.iteration, size, time.monotonic() - began)
+                me = self._connected().rank
+                return state, CkptID(choice.iteration, choice.shards[me], self.session_id)
+            del state  # before the next one is read
+            choice, reasons = verdict.choice, [*reasons, *verdict.reasons]
+        self._take(None)
+        raise NoCheckpointError(
+            f"no local checkpoint can be loaded: {'; '.join(reasons) or 'there is none'}"
+        )
+
+    def _agree(self, standing: Standing) -> Verdict:
+        content = self._connected().main.round(
+            "finding a local checkpoint",
+            msgspec.msgpack.encode(standing),
+            decider(self._same_on_all_ranks),
+            self._timeout_s,
+        )
+        verdict = msgspec.msgpack.decode(content, type=Verdict)
+        if self._connected().rank == 0:
+            for reason in verdict.reasons:
+                _log.warning("Local checkpoint: %s", reason)
+        return verdict
+
+    def _take(self, choice: Choice | None) -> None:
+        self._choice = choice
+        self.latest_iteration = -1 if choice is None else choice.iteration
+
+    def _try(self, choice: Choice) -> tuple[TensorAwareStateDict | None, Standing]:
+        """Try to load; damage and absent peers are for all ranks to know."""
+        before = set(self._held())
+        state, problem = None, ""
+        try:
+            state = self._get(choice, before)
+        except (CheckpointError, OSError, RuntimeError, MemoryError) as error:
+            problem = str(error) or type(error).__name__
+        after = list(self._held())
+        loaded = None if state is None else (choice.iteration, choice.save)
+        return state, Standing(after, loaded, problem, before != set(after))
+
+    def _get(self, choice: Choice, mine: Collection[Held]) -> TensorAwareStateDict:
+        """Return this rank's state; sends first what others need."""
+        me = self._connected().rank
+        key = (choice.iteration, choice.save)
+        here = {one.rank: one for one in mine if (one.iteration, one.save) == key}
+        self._loads += 1
+        name = f"{self._connected().session}/load/{self._loads}"
+        received, failed = None, None
+
+        def read(rank: int) -> tuple[torch.Tensor, str]:
+            return self._of_first_whole(here[rank], _read_file)
+
+        try:
+            received = fetch(choice, me, name, read, self._timeout_s)
+        except (CheckpointError, OSError, RuntimeError) as error:
+            failed = error  # what is on the own disk is looked at all the same
+        if received is not None:
+            return flat.rebuild_from(received, "a shard from a peer", self._allow_pickle)
+        if failed is not None and choice.shards[me] not in here:
+            raise failed
+        state = self._of_first_whole(here[choice.shards[me]], self._load_file)
+        if failed is not None:
+            raise failed
+        return state
+
+    # --- the shards of this node ------------------------------------------------------------------
+
     def _folder(self) -> ShardFolder:
         if self._opened is None:
             self._opened = ShardFolder(self._root, self.session_id, self._connected().rank)
             self._opened.sweep()
         return self._opened
 
-    def _my_ckpt_ids(self) -> Iterable[Held]:
+    def _held(self) -> Collection[Held]:
+        """Return the shards that this rank can read, as far as can be told quickly."""
         own = self._folder().own
         self._files = {}
         for file in self._folder().scan(self._complain):
@@ -113,10 +395,7 @@ class LocalCheckpointManager(BaseCheckpointManager):
                 self._files.setdefault(held, []).append(file)
         for files in self._files.values():
             files.sort(key=lambda file: file.path.parent != own)  # the own copy first
-        return self._files
-
-    def _load(self, held: Held) -> TensorAwareStateDict:
-        return self._of_first_whole(held, self._load_file)
+        return self._files.keys()
 
     def _load_file(self, file: ShardFile) -> TensorAwareStateDict:
         where = str(file.path)
@@ -125,10 +404,13 @@ class LocalCheckpointManager(BaseCheckpointManager):
         folder.read(file, pieces, _READ_THREADS, _ignore)
         return flat.rebuild(file.head, tensors, where, self._allow_pickle)
 
-    def _read(self, held: Held) -> tuple[torch.Tensor, str]:
-        return self._of_first_whole(held, _read_file)
-
     def _of_first_whole(self, held: Held, read: Callable[[ShardFile], _T]) -> _T:
+        """Read a shard, every byte checked; a damaged copy is not offered again.
+
+        Raises:
+            DamagedCheckpointError: there is no whole copy.
+            OSError: it cannot be read.
+        """
         failed: Exception | None = None
         for file in self._files.get(held, []):
             if file.path in self._damaged:
@@ -140,33 +422,120 @@ class LocalCheckpointManager(BaseCheckpointManager):
                 failed = error
         raise failed or DamagedCheckpointError(f"the shard of rank {held.rank} is gone", "")
 
-    def _save(
-        self,
-        memory: memoryview,
-        size: int,
-        head: Head,
-        wrote: Callable[[int], None],
-        expected: str | None,
-    ) -> str:
-        crc32 = self._folder().write(memory, size, head, wrote, expected)
-        self._damaged.discard(self._folder().own / folder.name_of(head.iteration, head.rank))
-        return crc32
-
-    def _cleanup(self, keep: Collection[int]) -> None:
-        self._folder().delete(lambda iteration: iteration not in keep)
-        self._folder().delete_old(min(keep))
-
-    def _cleanup_failed_save(self, iteration: int) -> None:
-        self._folder().delete(lambda other: other == iteration)
-
     def _complain(self, text: str) -> None:
         """Say it once."""
         if text not in self._said:
             self._said.add(text)
             _log.warning(text)
 
-    def _place(self) -> str:
-        return self._folder().identity()
+    # --- the others -------------------------------------------------------------------------------
+
+    def _connected(self) -> Connected:
+        if self._connection is None:
+            self._connection = connect(None, self._timeout_s, AGREED)
+        return self._connection
+
+    def _clique(self) -> Peers | None:
+        if self._peers is None and self._strategy is not None:
+            connected = self._connected()
+            clique = self._strategy.clique
+            if len(clique) > 1:
+                self._peers = Peers(clique, connected.rank, connected.session, self._timeout_s)
+        return self._peers
+
+    def abort(self) -> None:
+        """Give everything up, from any thread: saves, and waits for other ranks, which raise."""
+        self._saves.cancel()
+        if self._connection is not None:
+            self._connection.abort()
+
+    def close(self) -> None:
+        """Let memory and connections go; saves that are under way must be finalized before."""
+        self._cleaner.close(self._timeout_s)
+        self._buffers.close()
+        if self._peers is not None:
+            self._peers.close()
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class _Saves:
+    """Which iterations are being saved, and which of those that are complete stay."""
+
+    def __init__(self, keep: int) -> None:
+        self._lock = threading.Lock()
+        self._complete: deque[int] = deque(maxlen=keep)  # oldest first
+        self._jobs: weakref.WeakSet[SaveJob] = weakref.WeakSet()  # neither finalized nor dropped
+
+    def begin(self, job: SaveJob) -> None:
+        with self._lock:
+            self._jobs.add(job)
+
+    def end(self, job: SaveJob, *, saved: bool) -> None:
+        with self._lock:
+            self._jobs.discard(job)
+            if saved:
+                self._complete.append(job.iteration)
+
+    def loaded(self, iteration: int) -> None:
+        with self._lock:
+            self._complete.append(iteration)
+
+    def under_way(self) -> list[int]:
+        with self._lock:
+            return [job.iteration for job in self._jobs]
+
+    def kept(self) -> set[int]:
+        """Return what must not be deleted; empty as long as all must stay."""
+        with self._lock:
+            if len(self._complete) < (self._complete.maxlen or 0):
+                return set()
+            return {*self._complete, *(job.iteration for job in self._jobs)}
+
+    def cancel(self) -> None:
+        with self._lock:
+            jobs = list(self._jobs)
+        for job in jobs:
+            job.cancel()
+
+
+class _Cleaner:
+    """Deletes old shards on a thread of its own: large files take a while, training goes on."""
+
+    def __init__(self, delete: Callable[[], None]) -> None:
+        self._delete = delete
+        self._lock = threading.Lock()
+        self._asked = False
+        self._thread: threading.Thread | None = None
+
+    def ask(self) -> None:
+        """Delete, after what is being deleted."""
+        with self._lock:
+            self._asked = True
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._work, name="undaunted-local-clean", daemon=True
+                )
+                self._thread.start()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._asked:
+                    self._thread = None
+                    return
+                self._asked = False
+            try:
+                self._delete()
+            except OSError as error:
+                _log.warning("Old local checkpoints are not deleted: %s", error)
+
+    def close(self, timeout_s: float) -> None:
+        """Wait for what is being deleted."""
+        thread = self._thread
+        if thread is not None:
+            thread.join(timeout_s)
 
 
 def _read_file(file: ShardFile) -> tuple[torch.Tensor, str]:

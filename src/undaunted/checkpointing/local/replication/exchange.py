@@ -1,23 +1,28 @@
-"""Each rank of a group gets the flat shards of all others, beside training.
+"""Shards on their way between ranks: to all peers beside a save, to one rank for a load.
 
-In step ``k`` every rank sends to the one ``k`` places after it and receives from the one ``k``
-places before it: a header of fixed length, the image, and the checksums of the image's blocks, as
-the sender has written them to its own disk. One image is received at a time, whatever the size of
-the group.
+In step ``k`` of a save every rank sends to the one ``k`` places after it and receives from the one
+``k`` places before it: a header of fixed length, the image, and the checksums of the image's
+blocks, as the sender has written them to its own disk. One image is received at a time, whatever
+the size of the group.
 """
 
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from undaunted.checkpointing.dcp.torch_private import default_store
+from undaunted.checkpointing.errors import CheckpointError, NoCheckpointError
 from undaunted.checkpointing.local import shard
-from undaunted.checkpointing.local.replication.group_utils import GroupWrapper, PeerError
+from undaunted.checkpointing.local.replication.group import Group, PeerError
+from undaunted.checkpointing.staging.copy import memory_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
+
+    from undaunted.checkpointing.local.selection import Choice
 
 _MAGIC = 0x554E4441
 _VERSION = 1
@@ -25,25 +30,6 @@ _NOTHING = -1
 _INVALID = "x" * 8
 # A long message goes in parts, each with the whole deadline: a slow network is not a dead one.
 PART_BYTES = 64 << 20
-
-
-class Outgoing(Protocol):
-    """What this rank sends to all others."""
-
-    image: torch.Tensor | None
-
-    def checksums(self) -> str | None:
-        """Wait until the image is written here, and return its checksums; None if it is not."""
-
-
-class Incoming(Protocol):
-    """What becomes of what others send."""
-
-    def room(self, size: int) -> torch.Tensor:
-        """Return memory for an image of this many bytes."""
-
-    def received(self, rank: int, image: torch.Tensor, crc32: str) -> None:
-        """Take the image of a global rank, which must have these checksums."""
 
 
 class Header(NamedTuple):
@@ -60,8 +46,9 @@ class Header(NamedTuple):
     place: int
 
     @classmethod
-    def of(cls, size: int, save: str, place: str) -> Header:
+    def of(cls, image: torch.Tensor | None, save: str, place: str = "") -> Header:
         """Return the header of an image."""
+        size = _NOTHING if image is None else image.numel()
         return cls(size, zlib.crc32(save.encode()), zlib.crc32(place.encode()))
 
     def message(self) -> torch.Tensor:
@@ -87,45 +74,138 @@ class Header(NamedTuple):
 
 
 def exchange(
-    group: GroupWrapper, outgoing: Outgoing, incoming: Incoming, save: str, place: str = ""
-) -> Iterator[tuple[int, Header]]:
+    group: Group,
+    mine: Header,
+    image: torch.Tensor | None,
+    checksums: Callable[[], str | None],
+    room: Callable[[int, Header], torch.Tensor],
+    received: Callable[[int, torch.Tensor, str], None],
+) -> None:
     """Send this rank's image to all others of the group, and take theirs.
 
     Args:
         group: its ranks all do this at the same time.
-        outgoing: an image of None says that this rank has failed.
-        incoming: see there.
-        save: the same on all ranks.
-        place: see `Header`.
-
-    Yields:
-        Each other rank with its header, before its image is received: the place to object.
+        mine: header of the image.
+        image: None says that this rank has failed.
+        checksums: waits until the image is written here, and returns its checksums; None if it
+            is not.
+        room: called for each other rank with its header, also if it has no image; returns memory
+            for the image. What it raises ends the exchange.
+        received: called with the rank, its image and the checksums that this must have.
 
     Raises:
         PeerError: a rank ended, did not answer in time, or takes part in another save.
     """
-    ranks, me = group.ranks, group.my_group_rank
-    image = outgoing.image
-    mine = Header.of(_NOTHING if image is None else image.numel(), save, place)
+    ranks, me = group.ranks, group.ranks.index(group.me)
     for step in range(1, len(ranks)):
         to, source = ranks[(me + step) % len(ranks)], ranks[(me - step) % len(ranks)]
-        their = _swap(group, mine, to, source)
-        if their.save != mine.save:
+        theirs = _swap(group, mine, to, source)
+        if theirs.save != mine.save:
             raise PeerError(f"rank {source} takes part in another save than this one", [source])
-        yield source, their
-        room = incoming.room(their.size)[: their.size] if their.size >= 0 else None
-        coming = [] if room is None else [group.irecv(part, source) for part in parts(room)]
-        going = [] if image is None else [group.isend(part, to) for part in parts(image)]
+        memory = room(source, theirs)[: max(theirs.size, 0)]
+        coming = [group.irecv(part, source) for part in _parts(memory)]
+        going = [] if image is None else [group.isend(part, to) for part in _parts(image)]
         for work in coming:
             group.wait(work, source)
         for work in going:
             group.wait(work, to)
-        crc32 = _swap_checksums(group, outgoing, to, source, their.size)
-        if room is not None and crc32 is not None:
-            incoming.received(source, room, crc32)
+        crc32 = _swap_checksums(group, image, checksums, to, source, theirs.size)
+        if crc32 is not None:
+            received(source, memory, crc32)
 
 
-def _swap(group: GroupWrapper, mine: Header, to: int, source: int) -> Header:
+def fetch(
+    choice: Choice,
+    me: int,
+    name: str,
+    read: Callable[[int], tuple[torch.Tensor, str]],
+    timeout_s: float,
+) -> torch.Tensor | None:
+    """Carry out the transfers of a choice; those who have no part in them return at once.
+
+    Args:
+        choice: the same on all ranks.
+        me: global rank.
+        name: new, the same on all ranks.
+        read: returns a rank's shard, which this rank has, and its checksums.
+        timeout_s: for every wait.
+
+    Returns:
+        The shard this rank has received; None when it needs none.
+
+    Raises:
+        CheckpointError: what it should send is damaged, a peer did not answer, or had nothing.
+        OSError: what it should send cannot be read.
+    """
+    ranks = sorted({rank for move in choice.transfers for rank in (move.sender, move.receiver)})
+    if me not in ranks:
+        return None
+    group = Group.connect(default_store(), name, ranks, me, timeout_s)
+    received: torch.Tensor | None = None
+    failed: Exception | None = None
+    for move in choice.transfers:
+        if move.sender == me:
+            image, crc32 = None, ""
+            try:
+                image, crc32 = read(move.shard)
+            except (CheckpointError, OSError) as error:
+                failed = error  # the receiver is told, and the transfers after it go on
+            send(group, move.receiver, image, crc32, choice.save)
+        elif move.receiver == me:
+            received = receive(group, move.sender, choice.save)
+            if received is None:
+                failed = NoCheckpointError(f"rank {move.sender} found its copy damaged")
+    if failed is not None:
+        raise failed
+    return received
+
+
+def send(group: Group, to: int, image: torch.Tensor | None, crc32: str, save: str) -> None:
+    """Send a shard to a rank.
+
+    Args:
+        group: of both.
+        to: who gets it.
+        image: None says that there is none.
+        crc32: checksums of its blocks.
+        save: which save it is from.
+
+    Raises:
+        PeerError: it did not get there.
+    """
+    messages = [Header.of(image, save).message()]
+    if image is not None:
+        messages += [*_parts(image), _sent(crc32)]
+    works = [group.isend(message, to) for message in messages]
+    for work in works:
+        group.wait(work, to)
+
+
+def receive(group: Group, source: int, save: str) -> torch.Tensor | None:
+    """Return the shard that a rank sends; None when it has none.
+
+    Raises:
+        PeerError: nothing came.
+        DamagedCheckpointError: it arrived changed.
+    """
+    mine = Header.of(None, save)
+    message = torch.zeros_like(mine.message())
+    group.wait(group.irecv(message, source), source)
+    header = Header.read(message, source)
+    if header.size < 0:
+        return None
+    image = torch.empty(header.size, dtype=torch.uint8)
+    checksums = torch.zeros(_checksum_bytes(header.size), dtype=torch.uint8)
+    for work in [group.irecv(part, source) for part in [*_parts(image), checksums]]:
+        group.wait(work, source)
+    if header.save != mine.save:
+        raise shard.damaged(f"the shard from rank {source}", "is of another save")
+    if shard.block_checksums(memory_of(image)) != _text(checksums):
+        raise shard.damaged(f"the shard from rank {source}", "the bytes arrived changed")
+    return image
+
+
+def _swap(group: Group, mine: Header, to: int, source: int) -> Header:
     theirs, ours = torch.zeros_like(mine.message()), mine.message()
     works = [(group.irecv(theirs, source), source), (group.isend(ours, to), to)]
     for work, peer in works:
@@ -134,27 +214,38 @@ def _swap(group: GroupWrapper, mine: Header, to: int, source: int) -> Header:
 
 
 def _swap_checksums(
-    group: GroupWrapper, outgoing: Outgoing, to: int, source: int, size: int
+    group: Group,
+    image: torch.Tensor | None,
+    checksums: Callable[[], str | None],
+    to: int,
+    source: int,
+    size: int,
 ) -> str | None:
     """Return the checksums of what was received; None if its sender has not written it."""
     theirs = torch.zeros(_checksum_bytes(max(size, 0)), dtype=torch.uint8)
     coming = group.irecv(theirs, source) if size > 0 else None
-    if outgoing.image is not None:
-        crc32 = outgoing.checksums()
-        text = _INVALID * (_checksum_bytes(outgoing.image.numel()) // 8) if crc32 is None else crc32
-        ours = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
-        group.wait(group.isend(ours, to), to)
+    if image is not None:
+        crc32 = checksums()
+        text = _INVALID * (_checksum_bytes(image.numel()) // 8) if crc32 is None else crc32
+        group.wait(group.isend(_sent(text), to), to)
     if coming is None:
         return None
     group.wait(coming, source)
-    text = bytes(theirs.tolist()).decode("ascii", "replace")
-    return None if text.startswith(_INVALID) else text
+    return None if _text(theirs).startswith(_INVALID) else _text(theirs)
 
 
 def _checksum_bytes(size: int) -> int:
     return -(-size // shard.BLOCK_BYTES) * 8
 
 
-def parts(image: torch.Tensor) -> list[torch.Tensor]:
+def _sent(text: str) -> torch.Tensor:
+    return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+
+
+def _text(received: torch.Tensor) -> str:
+    return bytes(received.tolist()).decode("ascii", "replace")
+
+
+def _parts(image: torch.Tensor) -> list[torch.Tensor]:
     """Return the parts in which an image is sent."""
-    return list(image.split(PART_BYTES))
+    return list(image.split(PART_BYTES)) if image.numel() else []

@@ -1,99 +1,49 @@
-"""Who keeps copies of whose shards, and how a lost shard comes back."""
+"""Who keeps copies of whose shards."""
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 import torch.distributed as dist
 
-from undaunted.checkpointing.local import flat, shard
-from undaunted.checkpointing.local.replication.exchange import exchange
-from undaunted.checkpointing.local.replication.group_utils import GroupWrapper
-from undaunted.checkpointing.local.replication.plans import (
-    ExchangePlan,
-    NoReplicasAvailableError,
-    parse_group_sequence,
-    plan_transfers,
-)
-from undaunted.checkpointing.local.replication.states import flatten
-from undaunted.checkpointing.staging.copy import memory_of
-
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Mapping, Sequence
-
-    from undaunted.checkpointing.local.base_state_dict import TensorAwareStateDict
+    from collections.abc import Iterable, Sequence
 
 __all__ = [
     "CliqueReplicationStrategy",
     "LazyCliqueReplicationStrategy",
     "LazyReplicationStrategyBuilder",
-    "NoReplicasAvailableError",
     "ReplicationStrategy",
+    "parse_group_sequence",
 ]
 
 
 class ReplicationStrategy(ABC):
-    """How shards are kept more than once."""
+    """Which ranks keep copies for each other; a manager asks when it first saves or loads."""
 
     @property
     @abstractmethod
     def clique(self) -> Sequence[int]:
         """The global ranks, this one included, that keep copies of each other's shards."""
 
-    @abstractmethod
-    def replicate(
-        self, local_ckpt: TensorAwareStateDict, id_: Hashable
-    ) -> tuple[list[TensorAwareStateDict], list[Any]]:
-        """Return the states of all ranks of the clique, and their ids; blocks.
-
-        A manager does not use this: it sends flat shards beside training.
-        """
-
-    @abstractmethod
-    def retrieve_plan(
-        self,
-        globally_available_ids: Mapping[int, Collection[Any]],
-        wanted: Collection[Any],
-    ) -> ExchangePlan[Any]:
-        """Return who sends what to whom.
-
-        Args:
-            globally_available_ids: by global rank, what it has; the same on all ranks.
-            wanted: what this rank needs.
-
-        Raises:
-            NoReplicasAvailableError: nobody in the clique has what one of it needs.
-        """
-
-    @abstractmethod
-    def retrieve_execute(
-        self, plan: ExchangePlan[Any], my_data: Mapping[Any, TensorAwareStateDict]
-    ) -> dict[Hashable, TensorAwareStateDict]:
-        """Carry out a plan; see `GroupWrapper.execute_plan`."""
-
 
 class CliqueReplicationStrategy(ReplicationStrategy):
     """Every rank of a group has the shards of all its ranks.
 
     Args:
-        local_group: the ranks; a `GroupWrapper` or a process group.
-        target_device: where `replicate` puts the states of others.
+        local_group: its global ranks, or a process group of torch.
     """
 
-    def __init__(self, local_group: Any, target_device: str | torch.device = "cpu") -> None:
-        group = GroupWrapper.wrap(local_group)
-        if torch.device("cpu") not in group.supported_devices:  # copies travel from host memory
-            group = GroupWrapper.from_list_of_groups([group.ranks])
-        self.local_group = group
-        self.target_device = torch.device(target_device)
+    def __init__(self, local_group: Any) -> None:
+        self._ranks = ranks_of(local_group)
 
     @classmethod
     def from_replication_params(
         cls, replication_jump: int | None = None, replication_factor: int = 2
-    ) -> CliqueReplicationStrategy:
+    ) -> Self:
         """Divide all ranks into groups; see `parse_group_sequence`.
 
         Args:
@@ -104,53 +54,12 @@ class CliqueReplicationStrategy(ReplicationStrategy):
             ValueError: the world cannot be divided like that.
         """
         jump = replication_jump or ranks_of_a_node()
-        groups = parse_group_sequence(jump, replication_factor, dist.get_world_size())
-        return cls(GroupWrapper.from_list_of_groups(groups))
+        return cls(group_of_this_rank(jump, replication_factor))
 
     @property
     def clique(self) -> Sequence[int]:
         """The ranks of the group."""
-        return self.local_group.ranks
-
-    def replicate(
-        self, local_ckpt: TensorAwareStateDict, id_: Hashable
-    ) -> tuple[list[TensorAwareStateDict], list[Any]]:
-        """Return the states of all ranks of the group and their ids, this rank's first."""
-        ids = dict(zip(self.clique, self.local_group.all_gather_object(id_), strict=True))
-        taken = _Taken()
-        for _ in exchange(self.local_group, _Given(flatten(local_ckpt)), taken, "replicate"):
-            pass
-        for state in taken.states.values():
-            self._place(state)
-        me = self.local_group.my_global_rank
-        return [local_ckpt, *taken.states.values()], [
-            ids[me],
-            *(ids[rank] for rank in taken.states),
-        ]
-
-    def _place(self, state: TensorAwareStateDict) -> None:
-        if self.target_device.type == "cpu":
-            state.copy_tensors_to_cpu()
-            return
-        tensors = state.pop_tensors()
-        state.insert_tensors([tensor.to(self.target_device) for tensor in tensors])
-
-    def retrieve_plan(
-        self, globally_available_ids: Mapping[int, Collection[Any]], wanted: Collection[Any]
-    ) -> ExchangePlan[Any]:
-        """Return who of the group sends what to whom; see `ReplicationStrategy`."""
-        everyone = self.local_group.all_gather_object(list(wanted))
-        available = {rank: globally_available_ids.get(rank, ()) for rank in self.clique}
-        plan: ExchangePlan[Any] = ExchangePlan(self.local_group)
-        for move in plan_transfers(available, dict(zip(self.clique, everyone, strict=True))):
-            plan.plan(sender=move.sender, receiver=move.receiver, id_=move.id_)
-        return plan
-
-    def retrieve_execute(
-        self, plan: ExchangePlan[Any], my_data: Mapping[Any, TensorAwareStateDict]
-    ) -> dict[Hashable, TensorAwareStateDict]:
-        """Carry out a plan; see `GroupWrapper.execute_plan`."""
-        return self.local_group.execute_plan(plan, my_data)
+        return list(self._ranks)
 
 
 class LazyReplicationStrategyBuilder(ReplicationStrategy):
@@ -178,24 +87,6 @@ class LazyReplicationStrategyBuilder(ReplicationStrategy):
         """See `ReplicationStrategy.clique`."""
         return self.replication_strategy.clique
 
-    def replicate(
-        self, local_ckpt: TensorAwareStateDict, id_: Hashable
-    ) -> tuple[list[TensorAwareStateDict], list[Any]]:
-        """See `ReplicationStrategy.replicate`."""
-        return self.replication_strategy.replicate(local_ckpt, id_)
-
-    def retrieve_plan(
-        self, globally_available_ids: Mapping[int, Collection[Any]], wanted: Collection[Any]
-    ) -> ExchangePlan[Any]:
-        """See `ReplicationStrategy.retrieve_plan`."""
-        return self.replication_strategy.retrieve_plan(globally_available_ids, wanted)
-
-    def retrieve_execute(
-        self, plan: ExchangePlan[Any], my_data: Mapping[Any, TensorAwareStateDict]
-    ) -> dict[Hashable, TensorAwareStateDict]:
-        """See `ReplicationStrategy.retrieve_execute`."""
-        return self.replication_strategy.retrieve_execute(plan, my_data)
-
 
 class LazyCliqueReplicationStrategy(LazyReplicationStrategyBuilder):
     """`CliqueReplicationStrategy.from_replication_params`, at first need.
@@ -210,8 +101,40 @@ class LazyCliqueReplicationStrategy(LazyReplicationStrategyBuilder):
         self._jump = replication_jump
         self._factor = replication_factor
 
-    def _eager_build(self) -> CliqueReplicationStrategy:
+    def _eager_build(self) -> ReplicationStrategy:
         return CliqueReplicationStrategy.from_replication_params(self._jump, self._factor)
+
+
+def parse_group_sequence(
+    replication_jump: int, replication_factor: int, world_size: int
+) -> list[list[int]]:
+    """Return the groups of ranks that keep copies for each other.
+
+    Ranks that are ``replication_jump`` apart are on different nodes, when that is the number of
+    ranks of a node; ``replication_factor`` of them, one after the other, make a group.
+
+    >>> parse_group_sequence(2, 2, 8)
+    [[0, 2], [1, 3], [4, 6], [5, 7]]
+
+    Raises:
+        ValueError: the world cannot be divided into such groups.
+    """
+    if replication_jump < 1 or replication_factor < 1:
+        raise ValueError(
+            f"replication_jump and replication_factor must be at least 1, not {replication_jump} "
+            f"and {replication_factor}"
+        )
+    span = replication_jump * replication_factor
+    if world_size % span:
+        raise ValueError(
+            f"{world_size} ranks cannot be divided into groups of {replication_factor} that are "
+            f"{replication_jump} apart: the number of ranks must be a multiple of {span}"
+        )
+    return [
+        list(range(start + first, start + span, replication_jump))
+        for start in range(0, world_size, span)
+        for first in range(replication_jump)
+    ]
 
 
 def ranks_of_a_node() -> int:
@@ -220,28 +143,17 @@ def ranks_of_a_node() -> int:
     return int(told) if told.isdigit() and int(told) else max(torch.cuda.device_count(), 1)
 
 
-class _Given:
-    """A state that is sent without being written."""
-
-    def __init__(self, image: torch.Tensor) -> None:
-        self.image: torch.Tensor | None = image
-        self._crc32 = shard.block_checksums(memory_of(image))
-
-    def checksums(self) -> str | None:
-        return self._crc32
+def group_of_this_rank(jump: int, factor: int) -> list[int]:
+    """Return the ranks that keep copies for this one; see `parse_group_sequence`."""
+    me = dist.get_rank()
+    groups = parse_group_sequence(jump, factor, dist.get_world_size())
+    return next(ranks for ranks in groups if me in ranks)
 
 
-class _Taken:
-    """States that are kept in memory."""
-
-    def __init__(self) -> None:
-        self.states: dict[int, TensorAwareStateDict] = {}
-
-    def room(self, size: int) -> torch.Tensor:
-        return torch.empty(size, dtype=torch.uint8)
-
-    def received(self, rank: int, image: torch.Tensor, crc32: str) -> None:
-        where = f"the state from rank {rank}"
-        if shard.block_checksums(memory_of(image)) != crc32:
-            raise shard.damaged(where, "the bytes arrived changed")
-        self.states[rank] = flat.rebuild_from(image, where)
+def ranks_of(group: Iterable[int] | dist.ProcessGroup) -> list[int]:
+    """Return the global ranks of a group; none if this rank is not in a process group."""
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        return []
+    if isinstance(group, dist.ProcessGroup):
+        return list(dist.get_process_group_ranks(group))
+    return list(group)

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import threading
 import time
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, Protocol
 
 from undaunted.agreement.failures import Failure
@@ -15,7 +16,7 @@ from undaunted.checkpointing.errors import SaveError
 from undaunted.checkpointing.local import shard
 from undaunted.checkpointing.local.buffers import Buffers
 from undaunted.checkpointing.local.replication.exchange import Header, exchange
-from undaunted.checkpointing.local.replication.group_utils import GroupWrapper, open_group
+from undaunted.checkpointing.local.replication.group import Group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -43,7 +44,7 @@ class Write(Protocol):
         size: int,
         head: Head,
         wrote: Callable[[int], None],
-        expected: str | None,
+        expected: str | None = None,
     ) -> str:
         """See `ShardFolder.write`."""
 
@@ -80,8 +81,8 @@ class Image(NamedTuple):
     size: int
 
 
-class Replication:
-    """The peers that keep copies for this rank, connected over a group of their own.
+class Peers:
+    """The ranks that keep copies for this one, connected over a group of their own.
 
     The group is made by the first save, and made anew after one that failed.
     """
@@ -100,9 +101,9 @@ class Replication:
         self._me = me
         self._session = session
         self._timeout_s = timeout_s
-        self._group: GroupWrapper | None = None
+        self._group: Group | None = None
 
-    def group(self, number: int) -> GroupWrapper:
+    def group(self, number: int) -> Group:
         """Return the group.
 
         Args:
@@ -114,8 +115,9 @@ class Replication:
         if self._group is None:
             known = hashlib.sha256(repr(self._clique).encode()).hexdigest()[:16]
             name = f"{self._session}/clique/{known}/{number}"
-            opened = open_group(default_store(), name, self._clique, self._me, self._timeout_s)
-            self._group = GroupWrapper(opened, ranks=self._clique, timeout_s=self._timeout_s)
+            self._group = Group.connect(
+                default_store(), name, self._clique, self._me, self._timeout_s
+            )
         return self._group
 
     def renew(self) -> None:
@@ -142,7 +144,7 @@ class SaveJob:
         image: Image | None,
         failure: Failure | None,
         write: Write,
-        replication: Replication | None,
+        peers: Peers | None,
         turn: threading.Lock,
         began: float,
     ) -> None:
@@ -152,8 +154,8 @@ class SaveJob:
             of: the save.
             image: this rank's shard; None when the state could not be copied.
             failure: why it could not.
-            write: writes a shard; see `ShardFolder.write`.
-            replication: None where there are no copies.
+            write: writes a shard.
+            peers: None where there are no copies.
             turn: held while a save of this rank is under way.
             began: when training stopped for it, monotonic, in seconds.
         """
@@ -167,7 +169,7 @@ class SaveJob:
         self._doomed = failure
         self._image = image
         self._write = write
-        self._replication = replication
+        self._peers = peers
         self._turn = turn
         self._cancelled = False
         self._running = False
@@ -221,21 +223,24 @@ class SaveJob:
             self._turn.release()
 
     def _run(self) -> None:
-        if self._replication is None:
+        if self._peers is None:
             self._write_own()
             return
-        own = _Own(self._write_own, self._image, self._of.timeout_s)
+        own = _in_thread(self._write_own)
         failed: Exception | None = None
         try:
-            self._copy(self._replication, own)
+            self._copy(self._peers, own)
         except Exception as error:  # noqa: BLE001 - raised when the own shard is written
             failed = error
-            self._replication.renew()  # so that peers that still wait notice at once
+            self._peers.renew()  # so that peers that still wait notice at once
         try:
-            own.join()
+            own.exception(self._of.timeout_s)
         except TimeoutError:
             self.cancel()  # what is written from now on may be of a later save: it is not kept
-            raise
+            raise TimeoutError(
+                f"the disk has not taken the shard within {self._of.timeout_s:g} s"
+            ) from None
+        own.result()
         if failed is not None:
             raise failed
 
@@ -243,104 +248,70 @@ class SaveJob:
         if self._image is None:
             return None
         memory = self._image.lease.buffer.memory
-        return self._write(memory, self._image.size, self._image.head, self._progress, None)
+        return self._write(memory, self._image.size, self._image.head, self._progress)
 
-    def _copy(self, replication: Replication, own: _Own) -> None:
-        """Send the own shard to the peers and write theirs."""
-        group = replication.group(self._of.number)
-        place = Header.of(0, "", self._of.place).place
-        taken = _Taken(self._of, replication.buffers, self._write, self._progress)
-        with contextlib.closing(taken):
-            for rank, header in exchange(group, own, taken, self._of.name, self._of.place):
-                if header.place == place:
-                    raise SameMachineReplicationException(
-                        f"rank {rank} keeps its checkpoints in the same folder of this machine, "
-                        "so that copies there are none: choose replication_jump so that the ranks "
-                        "of a group are on different nodes, or a folder for each"
-                    )
+    def _copy(self, peers: Peers, own: Future[str | None]) -> None:
+        """Send the own shard to the peers and write theirs, one after the other."""
+        image = None
+        if self._image is not None:
+            image = self._image.lease.buffer.tensor[: self._image.size]
+        mine = Header.of(image, self._of.name, self._of.place)
+
+        def checksums() -> str | None:
+            try:
+                return own.result(self._of.timeout_s)
+            except Exception:  # noqa: BLE001 - the peers are told; `_run` raises it
+                return None
+
+        lease: Lease | None = None
+
+        def room(rank: int, theirs: Header) -> torch.Tensor:
+            nonlocal lease
+            if theirs.place == mine.place:
+                raise SameMachineReplicationException(
+                    f"rank {rank} keeps its checkpoints in the same folder of this machine, so "
+                    "that copies there are none: choose replication_jump so that the ranks of a "
+                    "group are on different nodes, or a folder for each"
+                )
+            if lease is not None:
+                lease.release()
+            lease = peers.buffers.take(max(theirs.size, 0), self._of.timeout_s)
+            tensor: torch.Tensor = lease.buffer.tensor
+            return tensor
+
+        def received(rank: int, image: torch.Tensor, crc32: str) -> None:
+            assert lease is not None
+            self._write_theirs(rank, lease.buffer.memory, image.numel(), crc32)
+
+        try:
+            exchange(peers.group(self._of.number), mine, image, checksums, room, received)
+        finally:
+            if lease is not None:
+                lease.release()
+
+    def _write_theirs(self, rank: int, memory: memoryview, size: int, crc32: str) -> None:
+        """Write a peer's shard; raises `DamagedCheckpointError` if it is another one."""
+        where = f"the shard from rank {rank}"
+        end, announced = shard.head_length(bytes(memory[: min(shard.PREFIX_BYTES, size)]), where)
+        head = shard.decode_head(bytes(memory[:end]), where)
+        if (announced, head.rank, head.save) != (size, rank, self._of.name):
+            raise shard.damaged(where, "is another one")
+        self._write(memory, size, head, self._progress, crc32)
 
     def _progress(self, _: int) -> None:
         if self._cancelled:
             raise InterruptedError("the save was given up")
 
 
-class _Own:
-    """The own shard, being written on a thread while it is sent."""
+def _in_thread(function: Callable[[], str | None]) -> Future[str | None]:
+    """Run a function on a thread that nobody waits for at the end of the program."""
+    future: Future[str | None] = Future()
 
-    def __init__(
-        self, write: Callable[[], str | None], image: Image | None, timeout_s: float
-    ) -> None:
-        self.image: torch.Tensor | None = None
-        if image is not None:
-            self.image = image.lease.buffer.tensor[: image.size]
-        self._write = write
-        self._timeout_s = timeout_s
-        self._crc32: str | None = None
-        self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._work, name="undaunted-local", daemon=True)
-        self._thread.start()
-
-    def _work(self) -> None:
+    def run() -> None:
         try:
-            self._crc32 = self._write()
-        except Exception as error:  # noqa: BLE001 - raised by join
-            self._error = error
+            future.set_result(function())
+        except BaseException as error:  # noqa: BLE001 - raised to whoever asks for the result
+            future.set_exception(error)
 
-    def checksums(self) -> str | None:
-        """Wait until it is written, and return its checksums; None when it is not."""
-        self._thread.join(self._timeout_s)
-        return self._crc32
-
-    def join(self) -> None:
-        """Wait until it is written.
-
-        Raises:
-            Exception: it is not.
-        """
-        self._thread.join(self._timeout_s)
-        if self._thread.is_alive():
-            raise TimeoutError(f"the disk has not taken the shard within {self._timeout_s:g} s")
-        if self._error is not None:
-            raise self._error
-
-
-class _Taken:
-    """Shards of peers, written one after the other."""
-
-    def __init__(
-        self, of: ThisSave, buffers: Buffers, write: Write, progress: Callable[[int], None]
-    ) -> None:
-        self._of = of
-        self._buffers = buffers
-        self._write = write
-        self._progress = progress
-        self._lease: Lease | None = None
-
-    def room(self, size: int) -> torch.Tensor:
-        """Return memory for a shard."""
-        self.close()
-        self._lease = self._buffers.take(size, self._of.timeout_s)
-        tensor: torch.Tensor = self._lease.buffer.tensor
-        return tensor
-
-    def received(self, rank: int, image: torch.Tensor, crc32: str) -> None:
-        """Write a shard that has come.
-
-        Raises:
-            DamagedCheckpointError: it is not what was announced.
-        """
-        assert self._lease is not None
-        memory = self._lease.buffer.memory
-        where = f"the shard from rank {rank}"
-        prefix = bytes(memory[: min(shard.PREFIX_BYTES, image.numel())])
-        end, size = shard.head_length(prefix, where)
-        head = shard.decode_head(bytes(memory[:end]), where)
-        if (size, head.rank, head.save) != (image.numel(), rank, self._of.name):
-            raise shard.damaged(where, "is another one")
-        self._write(memory, size, head, self._progress, crc32)
-
-    def close(self) -> None:
-        """Give the memory back."""
-        lease, self._lease = self._lease, None
-        if lease is not None:
-            lease.release()
+    threading.Thread(target=run, name="undaunted-local", daemon=True).start()
+    return future
