@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from undaunted.agreement.failures import AgreedError, Failure
 from undaunted.agreement.store import AbortedError, Bounded, TimedOutError
@@ -21,22 +21,11 @@ from undaunted.agreement.turn import Member, Turn, Verdict
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["Agreeing", "Agreement", "Alone", "Failure", "Link"]
+    from undaunted.agreement.store import StoreLink
+
+__all__ = ["Agreeing", "Agreement", "Alone", "Failure"]
 
 KINDS = (AgreedError,)
-
-
-class Link(Protocol):
-    """The connection to a store's server."""
-
-    def interrupt(self) -> None:
-        """Have calls that wait in the store, and `reopen`, fail; it is of no use afterwards."""
-
-    def reopen(self, timeout_s: float, given_up: Callable[[], bool]) -> Any:
-        """Return another store, connected to the same server.
-
-        ``given_up`` says whether this was interrupted before it had begun.
-        """
 
 
 class Agreement:
@@ -55,7 +44,7 @@ class Agreement:
         world_size: int,
         session: str,
         lane: str = "main",
-        link: Link | None = None,
+        link: StoreLink | None = None,
         job_ranks: Sequence[int] = (),
         kinds: Sequence[type[AgreedError]] = KINDS,
     ) -> None:

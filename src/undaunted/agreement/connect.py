@@ -49,21 +49,20 @@ class Connected:
         background: for the thread that saves.
     """
 
-    def __init__(self, main: Agreeing, background: Agreeing, farewell: _Farewell | None) -> None:
-        """Args: see the class; what is to be done at the end."""
+    def __init__(self, main: Agreeing, background: Agreeing, server: Any = None) -> None:
+        """Args: see the class; on rank 0 the store with the server, which lives as long as that."""
         self.session = main.session
         self.rank = main.rank
         self.world_size = main.world_size
         self.main = main
         self.background = background
-        self._farewell = farewell
+        self._server = server
 
     def abort(self) -> None:
         """Have all rounds, also those in progress, raise at once. `close` does not wait then."""
         self.main.abort()
         self.background.abort()
-        if self._farewell is not None:
-            self._farewell.drop()
+        self._server = None
 
     def close(self, timeout_s: float = FAREWELL_S) -> None:
         """Give the connections back; again and again without harm.
@@ -71,9 +70,10 @@ class Connected:
         Args:
             timeout_s: seconds that rank 0, which serves, waits for the others to close theirs.
         """
-        farewell, self._farewell = self._farewell, None
-        if farewell is not None:
-            farewell.say(timeout_s)
+        if isinstance(self.main, Agreement):
+            with contextlib.suppress(AgreedError):
+                self.main.leave(timeout_s)
+        self._server = None
         self.main.close()
         self.background.close()
 
@@ -86,24 +86,6 @@ class _Invitation(msgspec.Struct, frozen=True, array_like=True):
     network: str
     session: str
     problem: str = ""
-
-
-class _Farewell:
-    """The last words: rank 0 serves until the others need nothing more."""
-
-    def __init__(self, agreement: Agreement, server: Any) -> None:
-        self._agreement = agreement
-        self._server = server
-
-    def say(self, timeout_s: float) -> None:
-        """Take leave; whoever does not answer is not waited for longer than this."""
-        with contextlib.suppress(AgreedError):
-            self._agreement.leave(timeout_s)
-        self.drop()
-
-    def drop(self) -> None:
-        """Serve no more."""
-        self._server = None
 
 
 def connect(
@@ -187,7 +169,7 @@ def check_alone(otherwise: str = "", kind: type[AgreedError] = AgreedError) -> N
 
 def _alone(kinds: Sequence[type[AgreedError]]) -> Connected:
     alone = Alone(os.urandom(_SESSION_BYTES).hex(), kinds)
-    return Connected(alone, alone, None)
+    return Connected(alone, alone)
 
 
 def _on_one_machine(dist: Any, group: ProcessGroup | None, timeout_s: float) -> bool:
@@ -279,7 +261,7 @@ def _join(
         Agreement(store, rank, len(job_ranks), session, lane, connection, job_ranks, kinds)
         for store, lane, connection in zip(stores, ("main", "background"), links, strict=True)
     )
-    connected = Connected(main, background, _Farewell(main, server))
+    connected = Connected(main, background, server)
     try:
         for agreement in (main, background):
             agreement.round("connect", b"", _nothing, _left_s(deadline))

@@ -107,7 +107,7 @@ def _never() -> bool:
 
 
 class StoreLink:
-    """Implements `agreement.Link`.
+    """The connection to a store's server.
 
     Attributes:
         host, port: of the server.
@@ -175,7 +175,7 @@ class StoreLink:
         return store
 
     def interrupt(self) -> None:
-        """See `agreement.Link`."""
+        """Have calls that wait in the store, and `reopen`, fail; it is of no use afterwards."""
         _shut_down(self._connections)
         if (bounded := self._reopening) is not None:
             bounded.abort()
