@@ -19,7 +19,7 @@ import torch
 
 from undaunted.digests.generators import Generators
 from undaunted.digests.observer import Observer
-from undaunted.digests.recorder import Recorder
+from undaunted.digests.record import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -54,3 +54,18 @@ def test_who_most_likely_hangs_is_not_sure() -> None:
     cause, confidence = cause_seen("hang", None, told(certain=False))
     assert (cause, confidence < SURE) == ("host_lag", True)
     assert cause_seen("hang", None, told(certain=True)) == ("host_lag", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("exception", "cause"),
+    [
+        ("FloatingPointError: step 91", "not_finite"),
+        ("ValueError: the loss of step 3 is nan", "not_finite"),
+        ("RuntimeError: grad norm is not finite: inf", "not_finite"),
+        ("my.Bad: Non-finite gradients in layer 3", "not_finite"),
+        ("ValueError: no information about the loss", "program_error"),
+        ("ValueError: nan is no name of a column", "program_error"),
+    ],
+)
+def test_numbers_that_are_not_finite(exception: str, cause: str) -> None:
+    assert cause_seen("crash", verdict("crash", exception=exception))[0] == cause

@@ -5,6 +5,7 @@ Agents use this as well: the rules of logs, which take a second to be read, are 
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from undaunted.attribution.findings import UNEQUAL, UNREAD, UNSAVED
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 
 GUESSED = 0.4  # confidence of what is most likely
 _UNSAVED = "undaunted.checkpointing.errors.StateError"
+_NO_NUMBER = re.compile(r"\b(?:nans?|infs?|infinit[ey]|not finite|non-?finite)\b", re.IGNORECASE)
+_OF_TRAINING = re.compile(
+    r"\b(?:loss|grad|norm|logit|output|activation|weight|parameter)", re.IGNORECASE
+)
 _CRASHES = frozenset({"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGTRAP"})
 
 
@@ -52,7 +57,14 @@ def cause_seen(
         return UNSAVED, 1.0
     if is_peer_lost(name, message, verdict.traceback):
         return "peer_lost", 1.0
-    return "program_error", 1.0
+    return ("not_finite" if _is_not_finite(name, message) else "program_error"), 1.0
+
+
+def _is_not_finite(name: str, message: str) -> bool:
+    """Whether an exception is about a loss, a gradient or the like that is no finite number."""
+    if name.rpartition(".")[2] == "FloatingPointError":
+        return True
+    return bool(_NO_NUMBER.search(message) and _OF_TRAINING.search(message))
 
 
 def blames_rank(kind: str, cause: str) -> bool:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from undaunted.checkpointing.foreign import load_dcp as load_dcp
     from undaunted.checkpointing.per_rank import PerRank as PerRank
     from undaunted.checkpointing.random_state import RandomState as RandomState
+    from undaunted.checkpointing.trust import choose as choose
 
 _MODULE_OF = {
     "CheckpointError": "errors",
@@ -38,6 +39,7 @@ _MODULE_OF = {
     "StateError": "errors",
     "StructureError": "errors",
     "WriterError": "errors",
+    "choose": "trust",
     "load_dcp": "foreign",
 }
 
@@ -53,6 +55,7 @@ __all__ = [
     "StateError",
     "StructureError",
     "WriterError",
+    "choose",
     "load_dcp",
 ]
 

@@ -60,6 +60,11 @@ def skipped(step: int, why: str) -> None:
     log.warning("the checkpoint of step %d cannot be used: %s", step, why)
 
 
+def doubted(step: int, taken: int, why: str) -> None:
+    """Tell that a checkpoint is passed over since it leads to failures; the launcher says it."""
+    _event(f"doubted step={step} taken={taken} {why}")
+
+
 def deleted(step: int) -> None:
     """Tell that a checkpoint was deleted, as the rule of retention says."""
     _event(f"deleted step={step}")

@@ -36,6 +36,7 @@ from undaunted.checkpointing.saves import Saves
 from undaunted.checkpointing.slots import Slots
 from undaunted.checkpointing.snapshot import Snapshot
 from undaunted.checkpointing.taking import Taker
+from undaunted.checkpointing.trust import Trust
 from undaunted.checkpointing.writer.options import WriterOptions
 from undaunted.checkpointing.writer.seat import WriterSeat
 from undaunted.coordinator.epoch import round_epoch
@@ -131,7 +132,8 @@ class Checkpointer:
         self._slots = Slots(slots)
         self._number = 0
         rule = Rule(keep=keep, every=keep_every)
-        self._publisher = publisher = Publisher(self._storage, links.background, epoch, rule)
+        trust = Trust(self._storage, links.session)
+        self._publisher = publisher = Publisher(self._storage, links.background, epoch, rule, trust)
         self._taker = Taker(
             links.rank,
             links.world_size,
@@ -140,7 +142,7 @@ class Checkpointer:
             self._shelf,
             lambda: publisher.has_saved,
         )
-        self._loader = Loader(self._storage, links.main, self._publisher, self._shelf, timeout)
+        self._loader = Loader(self._storage, links.main, publisher, self._shelf, trust, timeout)
         self._saves = Saves(
             self._writer,
             self._publisher,

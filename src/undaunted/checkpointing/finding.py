@@ -8,6 +8,7 @@ import msgspec
 
 from undaunted.checkpointing import announce
 from undaunted.checkpointing.errors import DamagedCheckpointError
+from undaunted.checkpointing.format.ledger import Candidate
 from undaunted.checkpointing.format.manifest import NAME as MANIFEST
 from undaunted.checkpointing.format.manifest import Manifest
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from undaunted.agreement.agreement import Agreeing
     from undaunted.checkpointing.files.storage import Storage
+    from undaunted.checkpointing.trust import Trust
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -30,7 +32,12 @@ class Found(msgspec.Struct, frozen=True):
     skipped: dict[int, str]
 
 
-def find(storage: Storage, wanted: int | None = None, without: Collection[int] = ()) -> Found:
+def find(
+    storage: Storage,
+    wanted: int | None = None,
+    without: Collection[int] = (),
+    trust: Trust | None = None,
+) -> Found:
     """Look for a checkpoint here, without asking anybody.
 
     The newest is the one that was committed last: after a return to an older step, those of higher
@@ -40,14 +47,20 @@ def find(storage: Storage, wanted: int | None = None, without: Collection[int] =
         storage: where.
         wanted: the only step that will do; None means the newest.
         without: steps that do not count.
+        trust: passes newer ones over that lead to failures; None = the newest is taken.
     """
     steps = [step for step in storage.steps() if step not in without and wanted in (None, step)]
     skipped: dict[int, str] = {}
     # A look at every file of every checkpoint would take long: only that of the newest counts.
-    ranked = [(age(found), found.step) for found in _manifests(storage, steps, skipped)]
-    newest_first = [step for _, step in sorted(ranked, reverse=True)]
-    usable = _manifests(storage, newest_first, skipped, check_files=True)
-    return Found(next(usable, None), skipped)
+    ranked = sorted(_manifests(storage, steps, skipped), key=age, reverse=True)
+    candidates = [candidate(one) for one in ranked]
+    order = candidates if trust is None else trust.choose(candidates).order
+    usable = _manifests(storage, [one.step for one in order], skipped, check_files=True)
+    found = next(usable, None)
+    if trust is not None and found is not None:
+        taken = candidates.index(candidate(found))
+        trust.loaded(candidates[taken], candidates[:taken])
+    return Found(found, skipped)
 
 
 def _manifests(
@@ -62,6 +75,12 @@ def _manifests(
             announce.skipped(step, str(error))
 
 
+def candidate(manifest: Manifest) -> Candidate:
+    """Return how the ledger knows a checkpoint."""
+    name = f"{manifest.step}-{manifest.session}-{manifest.attempt}"
+    return Candidate(name=name, step=manifest.step, session=manifest.session)
+
+
 def age(manifest: Manifest) -> tuple[float, int]:
     """Return what checkpoints are ordered by, the oldest first."""
     return manifest.saved_at, manifest.step
@@ -74,6 +93,7 @@ def find_together(
     timeout_s: float,
     wanted: int | None = None,
     without: Collection[int] = (),
+    trust: Trust | None = None,
 ) -> Found:
     """Look on rank 0, and tell all ranks.
 
@@ -86,13 +106,14 @@ def find_together(
         timeout_s: for the agreement.
         wanted: see :func:`find`.
         without: see :func:`find`.
+        trust: see :func:`find`.
 
     Raises:
         SaveError: a rank did not answer, or the place cannot be read.
     """
 
     def decide(_: Sequence[bytes]) -> bytes:
-        found = find(storage, wanted, without)
+        found = find(storage, wanted, without, trust)
         if not without:  # the first search
             _name_strays(storage, wanted, found.skipped)
         return msgspec.msgpack.encode(found)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from undaunted.checkpointing.files.storage import Storage
     from undaunted.checkpointing.keeping.copies import Snapshot as Copied
     from undaunted.checkpointing.snapshot import Snapshot
+    from undaunted.checkpointing.trust import Trust
 
 _TICK_S = 1e-3
 
@@ -66,12 +67,14 @@ class Publisher:
         agreement: Agreeing,
         epoch: int,
         rule: retention.Rule,
+        trust: Trust,
     ) -> None:
-        """Args: where, with whom, in which round, and what is kept."""
+        """Args: where, with whom, in which round, what is kept, and which are not trusted."""
         self._storage = storage
         self._agreement = agreement
         self._epoch = epoch
         self._rule = rule
+        self._trust = trust
         self._gate = _Gate()
         self.has_saved = False
         self._ages: dict[int, tuple[float, int]] = {}  # by step; rank 0 only
@@ -182,7 +185,8 @@ class Publisher:
             saved_at=max(time.time(), latest + _TICK_S),
             writer=f"undaunted {__version__}",
         )
-        self._storage.commit(target, manifest, self._gate)
+        self._storage.commit(target, manifest, self._gate, aside=step in self._trust.steps)
+        self._trust.steps.discard(step)
         self._ages[step] = finding.age(manifest)
 
     def _by_age(self) -> list[int]:
@@ -207,7 +211,8 @@ class Publisher:
         if self._agreement.rank != 0:
             return
         try:
-            for step in retention.to_delete(self._by_age(), self._rule, good):
+            steps = [step for step in self._by_age() if step not in self._trust.steps]
+            for step in retention.to_delete(steps, self._rule, good):
                 if self._gate.is_shut:
                     return
                 with contextlib.suppress(FileNotFoundError):  # someone else has

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from undaunted.checkpointing.format.manifest import Manifest
     from undaunted.checkpointing.keeping.client import ShelfClient
     from undaunted.checkpointing.publishing import Publisher
+    from undaunted.checkpointing.trust import Trust
 
 _READ_THREADS = 4
 
@@ -41,13 +42,15 @@ class Loader:
         agreement: Agreeing,
         publisher: Publisher,
         shelf: ShelfClient | None,
+        trust: Trust,
         timeout_s: float,
     ) -> None:
-        """Args: from where, with whom, who commits what is rescued, and who keeps memory."""
+        """Args: where, with whom, who commits what is rescued, who keeps memory, which to take."""
         self._storage = storage
         self._agreement = agreement
         self._publisher = publisher
         self._shelf = shelf
+        self._trust = trust
         self._timeout_s = timeout_s
         self._looked = False  # for copies that earlier rounds have left
         self._aborted = False
@@ -75,7 +78,13 @@ class Loader:
             # Without a count of its own: ranks that have not searched equally often can meet.
             name = f"search for {which}" + (f", {len(reasons)} passed over" if reasons else "")
             found = find_together(
-                self._storage, self._agreement, name, self._timeout_s, wanted, list(reasons)
+                self._storage,
+                self._agreement,
+                name,
+                self._timeout_s,
+                wanted,
+                list(reasons),
+                self._trust,
             )
             reasons.update(found.skipped)
             manifest = found.manifest

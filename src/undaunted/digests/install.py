@@ -7,12 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from undaunted.digests.generators import Generators
-from undaunted.digests.imports import after_import
-from undaunted.digests.observer import Observer
-from undaunted.digests.past import Past
-from undaunted.digests.record import VARIABLE, file_of, read_file
-from undaunted.digests.recorder import Recorder
+from undaunted.digests.generators import Generators, after_import
+from undaunted.digests.observer import Observer, Past
+from undaunted.digests.record import VARIABLE, Recorder, file_of, read_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

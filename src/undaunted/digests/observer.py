@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter, defaultdict
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from undaunted.digests import state, tensors
-from undaunted.digests.past import Past
-from undaunted.digests.position import Position
-from undaunted.digests.record import FORWARD, STEP, UPDATE, Record
+from undaunted.digests.record import FORWARD, PARAMETERS, STEP, UPDATE, Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from undaunted.digests.generators import Generators
-    from undaunted.digests.recorder import Recorder
+    from undaunted.digests.record import Recorder
 
     Taken = tuple[state.Parts, bool]  # parts, finite
+    from collections.abc import Iterable, Mapping
 
 
 class Observer:
@@ -199,3 +200,125 @@ class Observer:
                 file=sys.stderr,
                 flush=True,
             )
+
+
+class _Counting(Enum):
+    UNKNOWN = "no update has begun"
+    HELD = "one update has begun, nobody has counted"
+    OURS = "we count"
+    SCRIPT = "the script counts"
+
+
+class Position:
+    """Which iteration a record of one rank belongs to. Pure.
+
+    A script that calls ``undaunted.step`` says so itself. For one that does not, iterations are
+    counted: one for each update of the parameters. Which of them a script is shows when its second
+    update begins. What was recorded before that is held back, and forgotten if the script counts
+    after all: it belongs to an iteration whose number nobody knows.
+
+    Attributes:
+        iteration: the one under way, -1 before the first.
+    """
+
+    def __init__(self) -> None:
+        """Begin before the first iteration."""
+        self.iteration = -1
+        self._counting = _Counting.UNKNOWN
+        self._numbers: Counter[str] = Counter()
+        self._announced = -1
+
+    @property
+    def known(self) -> bool:
+        """Something has begun, or it is known who counts."""
+        return self._counting is not _Counting.UNKNOWN
+
+    @property
+    def counted(self) -> bool:
+        """The iteration is counted by us."""
+        return self._counting in (_Counting.HELD, _Counting.OURS)
+
+    @property
+    def held(self) -> bool:
+        """What is recorded now has to wait."""
+        return self._counting is _Counting.HELD
+
+    def told(self, iteration: int) -> None:
+        """Take over what the script says."""
+        self._counting = _Counting.SCRIPT
+        # One that goes back repeats iterations in the same process: their records are first again.
+        self._go_to(iteration)
+
+    def nobody_counts(self) -> None:
+        """Count from the first update on: the script does not, as is known of it."""
+        self._counting = _Counting.OURS
+
+    def update_begins(self) -> None:
+        """Count, if that is ours."""
+        if self._counting is _Counting.SCRIPT:
+            return
+        self._counting = _Counting.OURS if self.known else _Counting.HELD
+        self._go_to(self.iteration + 1)
+
+    def begins_at(self, iteration: int) -> None:
+        """Take over what the first iteration counted is, where a process goes on."""
+        self.iteration = iteration
+        self._announced = iteration - 1
+
+    def news(self) -> range:
+        """Return the iterations that have begun and that nobody has told of; each one once."""
+        if self._counting is not _Counting.OURS:
+            return range(0)
+        new = range(self._announced + 1, self.iteration + 1)
+        self._announced = self.iteration
+        return new
+
+    def number(self, at: str) -> int:
+        """Return how many records of this kind the iteration has had before this one."""
+        self._numbers[at] += 1
+        return self._numbers[at] - 1
+
+    def _go_to(self, iteration: int) -> None:
+        if iteration != self.iteration:
+            self._numbers.clear()
+        self.iteration = iteration
+
+
+class Past:
+    """Finds the iteration that a process begins with where its script does not tell.
+
+    Attributes:
+        counted: nobody but us has counted the iterations of this rank.
+    """
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        """Take records of earlier processes, in the order in which they were written."""
+        self.counted = False
+        self._begun: defaultdict[str, list[Record]] = defaultdict(list)
+        self._updated: dict[str, int] = {}
+        for record in records:
+            self.counted = record.counted
+            if record.at == FORWARD and record.n == 0 and PARAMETERS in record.parts:
+                self._begun[record.parts[PARAMETERS]].append(record)
+            elif record.at == UPDATE and PARAMETERS in record.parts:
+                self._updated[record.parts[PARAMETERS]] = record.iteration
+
+    def iteration_of(self, parts: Mapping[str, str], updated: Callable[[], str]) -> int | None:
+        """Return the iteration that began with these parameters, or is the next; None if none is.
+
+        Of several, as with a learning rate of 0, it is the one that is most alike, and the latest.
+        A process that saves and leaves has updated the parameters and not begun with them.
+
+        Args:
+            parts: of the record before a forward pass.
+            updated: returns the digest of the parameters as an optimizer of them all has it.
+        """
+        begun = self._begun.get(parts[PARAMETERS], ())
+        alike = [
+            (sum(one.parts.get(name) == parts[name] for name in parts), one.iteration)
+            for one in begun
+        ]
+        if alike:
+            return max(alike)[1]
+        last = self._updated.get(updated()) if self._updated else None
+        return None if last is None else last + 1

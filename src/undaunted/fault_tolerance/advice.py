@@ -13,9 +13,10 @@ from msgspec.structs import replace
 
 from undaunted.attribution import decision
 from undaunted.attribution.decision import History, Round
-from undaunted.attribution.findings import UNEQUAL, Finding
+from undaunted.attribution.findings import SURE, UNEQUAL, Finding
 from undaunted.attribution.verdicts import GUESSED, blames_rank, cause_seen
 from undaunted.base.text import name_ranks, one_line
+from undaunted.checkpointing.format.ledger import Failure
 from undaunted.coordinator.core.advice import Advice, Attempt
 from undaunted.coordinator.core.messages import Advised
 
@@ -90,7 +91,27 @@ def _advise(known: History, attempt: Attempt, problem: str) -> Advice:
         advised = replace(
             advised, cause=finding.cause, ranks=finding.ranks, confidence=finding.confidence
         )
-    return Advice(advised, known.encode(), problem)
+    return Advice(advised, known.encode(), problem, _failure(attempt, finding, about))
+
+
+def _failure(attempt: Attempt, finding: Finding | None, about: Round) -> str:
+    """Return how the round failed, for ranks that choose the checkpoint they load."""
+    if finding is None or finding.confidence < SURE:
+        return ""
+    steps = None
+    if about.iteration is not None and attempt.first is not None:
+        steps = max(about.iteration - attempt.first, 0)
+    elif about.iteration is None and about.progress_known:
+        steps = 0
+    failure = Failure(
+        round=attempt.round,
+        cause=finding.cause,
+        error=decision.fingerprint(finding.quote),
+        nodes=finding.nodes,
+        ranks=finding.ranks,
+        steps=steps,
+    )
+    return msgspec.json.encode(failure).decode()
 
 
 def _root(attempt: Attempt) -> tuple[Finding | None, Found | None]:

@@ -76,6 +76,18 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
             rare=True,
         ),
     ] = 300.0
+    suspect_steps: Annotated[
+        Count,
+        Opt(
+            "Two rounds that fail alike within so many steps after loading a checkpoint make ranks "
+            "load an older one",
+            rare=True,
+        ),
+    ] = 20
+    no_checkpoint_fallback: Annotated[
+        Flag,
+        Opt("Load the newest checkpoint, whatever it has led to", rare=True),
+    ] = False
     worker_start: Annotated[
         Literal["warm", "fresh"],
         values.one_of("HOW", "warm", "fresh"),

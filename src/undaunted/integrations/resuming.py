@@ -11,6 +11,7 @@ from undaunted.agreement.agreement import Agreement
 from undaunted.agreement.failures import AgreedError
 from undaunted.base.ids import node_of_rank
 from undaunted.base.text import name_ranks, one_line
+from undaunted.checkpointing.trust import TrustedPaths
 from undaunted.training import exchange
 
 if TYPE_CHECKING:
@@ -25,8 +26,10 @@ _LOG = logging.getLogger("undaunted")
 def newest(found: Iterable[str], check: Callable[[str], object]) -> str | None:
     """Return the newest checkpoint that training can go on from; rank 0 names those passed over.
 
+    Those that lead to failures come last: see `checkpointing.trust`.
+
     Args:
-        found: the newest one first.
+        found: the newest one first; of one folder.
         check: raises EOFError for one that was cut short, ValueError for one that is of no use for
             another reason.
 
@@ -38,7 +41,8 @@ def newest(found: Iterable[str], check: Callable[[str], object]) -> str | None:
     """
     passed_over: list[str] = []
     chosen, cut_short = None, 0
-    for one in found:
+    trusted = TrustedPaths(list(found))
+    for one in trusted.order:
         try:
             check(one)
         except (EOFError, ValueError) as why:
@@ -46,6 +50,7 @@ def newest(found: Iterable[str], check: Callable[[str], object]) -> str | None:
             cut_short += isinstance(why, EOFError)
         else:
             chosen = one
+            trusted.loaded(one)
             break
     text = one_line("; ".join(passed_over), _LONGEST)
     if chosen is None and (len(passed_over) > 1 or len(passed_over) > cut_short):

@@ -157,6 +157,18 @@ class Conformance:
                 one.manifest(3)
             assert other.sweep("s9") == []
 
+    def test_a_ledger(self, make: Any) -> None:
+        with closing(make()) as storage:
+            assert storage.read_ledger() == b""
+            save(storage, 3)
+            for text in (b"one\n", b"one\ntwo\n"):
+                storage.write_ledger(text)
+                assert storage.read_ledger() == text
+            assert storage.steps() == [3]
+        with closing(make()) as other:
+            other.sweep("s9")
+            assert other.read_ledger() == b"one\ntwo\n"
+
     def test_nothing_is_found_before_the_commit(self, make: Any) -> None:
         with closing(make()) as writer, closing(make()) as reader:
             target, files = write_attempt(writer, 100)

@@ -139,6 +139,14 @@ def test_whatever_is_seen(rounds: list[Iterations], limit: int) -> None:
     assert all(seen.last is None or seen.last <= mark for seen in stuck)
 
 
+def test_rounds_that_begin_with_an_older_checkpoint_are_counted_anew() -> None:
+    job = ProgressTracker(max_rounds=3)
+    assert ended_after(job, *[stepped(90, 91)] * 2, *[stepped(60, 61)] * 2)[0] is None
+    assert ended_after(job, stepped(60, 61))[0] is not None
+    job = ProgressTracker(max_rounds=3)  # not the other way round
+    assert ended_after(job, *[stepped(60, 61)] * 3, stepped(61, 61))[0] == 3
+
+
 def test_who_has_not_seen_the_ranks_says_nothing_about_them() -> None:
     tracker = ProgressTracker(max_restarts=5)
     assert "no rank has called" in tracker.to_say([NO_STEP])

@@ -15,7 +15,7 @@ from undaunted.checkpointing.files import blocks, durable
 from undaunted.checkpointing.files.direct import NOT_OFFERED, DirectReader, folder_mode
 from undaunted.checkpointing.files.living import Living
 from undaunted.checkpointing.files.storage import NO_GATE, warn
-from undaunted.checkpointing.format import fence, names
+from undaunted.checkpointing.format import fence, ledger, names
 from undaunted.checkpointing.format import manifest as manifests
 
 if TYPE_CHECKING:
@@ -78,6 +78,8 @@ class FolderStorage:
         target: str,
         manifest: manifests.Manifest,
         gate: AbstractContextManager[object] = NO_GATE,
+        *,
+        aside: bool = False,
     ) -> None:
         """See `Storage`."""
         attempt = self._attempt(target)
@@ -95,7 +97,10 @@ class FolderStorage:
         durable.sync_folder(self.place)
         if former:
             with contextlib.suppress(OSError):  # left for the sweep
-                durable.remove_tree(former)
+                if aside:
+                    os.rename(former, self._path(names.doubted(attempt)))
+                else:
+                    durable.remove_tree(former)
 
     def raise_epoch(self, epoch: int) -> None:
         """See `Storage`."""
@@ -155,6 +160,18 @@ class FolderStorage:
             for replaced in self._replaced(step):
                 return self._path(replaced)
         return committed
+
+    def read_ledger(self) -> bytes:
+        """See `Storage`."""
+        try:
+            return durable.read_file(self._path(names.LEDGER), ledger.MOST_BYTES)
+        except FileNotFoundError:
+            return b""
+
+    def write_ledger(self, content: bytes) -> None:
+        """See `Storage`."""
+        path = self._path(names.LEDGER)
+        durable.replace_file(path, content, f"{path}.{os.urandom(4).hex()}")
 
     def delete(self, step: int) -> None:
         """See `Storage`."""

@@ -93,8 +93,11 @@ class ObjectStorage:
         target: str,
         manifest: manifests.Manifest,
         gate: AbstractContextManager[object] = NO_GATE,
+        *,
+        aside: bool = False,
     ) -> None:
         """See `Storage`."""
+        del aside  # objects cannot be renamed
         attempt = self._attempt(target)
         try:
             self._check_files(attempt, manifest)
@@ -154,6 +157,17 @@ class ObjectStorage:
     def locate(self, step: int) -> str:
         """See `Storage`."""
         return f"{self.place}/{_below(_attempt_in(self._read_manifest(step)))}"
+
+    def read_ledger(self) -> bytes:
+        """See `Storage`."""
+        try:
+            return self._remote.get(self._path(names.LEDGER))
+        except FileNotFoundError:
+            return b""
+
+    def write_ledger(self, content: bytes) -> None:
+        """See `Storage`."""
+        self._put(names.LEDGER, content)
 
     def delete(self, step: int) -> None:
         """See `Storage`."""

@@ -74,6 +74,8 @@ class Storage(Readable, Protocol):
         target: str,
         manifest: Manifest,
         gate: AbstractContextManager[object] = NO_GATE,
+        *,
+        aside: bool = False,
     ) -> None:
         """Make the attempt the checkpoint of its step, at once or not at all.
 
@@ -81,6 +83,7 @@ class Storage(Readable, Protocol):
             target: see :meth:`target`.
             manifest: of the checkpoint.
             gate: entered for the one call that makes it exist; what it raises prevents that.
+            aside: a folder keeps what was the checkpoint of the step, under another name.
 
         Raises:
             StaleEpochError: a newer round has been here.
@@ -109,6 +112,12 @@ class Storage(Readable, Protocol):
         Raises:
             DamagedCheckpointError: it cannot be used.
         """
+
+    def read_ledger(self) -> bytes:
+        """Return the content of the ledger, see `format.ledger`; empty when there is none."""
+
+    def write_ledger(self, content: bytes) -> None:
+        """Replace it, durably, at once or not at all."""
 
     def delete(self, step: int) -> None:
         """Delete a committed checkpoint: from the first moment it is no longer found."""

@@ -20,6 +20,7 @@ _SESSION = re.compile(r"[0-9a-z]{1,64}")
 _MAX_NAME_BYTES = 255
 
 EPOCH = ".epoch"
+LEDGER = ".ledger"
 METADATA = ".metadata"  # torch's name
 
 
@@ -75,6 +76,11 @@ def deleted(number: int, token: str) -> str:
         token: lower-case letters and digits that make it unique.
     """
     return f".{step(number)}.{_DELETED_MARK}-{token}"
+
+
+def doubted(replaced_by: Attempt) -> str:
+    """Return what a checkpoint is called that was not trusted, once another one has its step."""
+    return f"doubted-{step(replaced_by.step)}.{replaced_by.session}-{replaced_by.number}"
 
 
 def session_file(session: str) -> str:

@@ -24,6 +24,7 @@ from undaunted.checkpointing.keeping.copies import Copies
 from undaunted.checkpointing.keeping.messages import LastBegun, LastEnded
 from undaunted.checkpointing.publishing import Publisher
 from undaunted.checkpointing.rescue import rescue
+from undaunted.checkpointing.trust import Trust
 from undaunted.coordinator.epoch import round_epoch
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
     alone = Alone(os.urandom(6).hex(), AGREED)
     storage = open_storage(place)
     epoch = round_epoch()
-    publisher = Publisher(storage, alone, epoch, Rule(keep=None))
+    publisher = Publisher(storage, alone, epoch, Rule(keep=None), Trust(storage, alone.session))
 
     def commit(snapshot: Snapshot, reports: Sequence[Report], drawn: bytes) -> None:
         # The last round may have ended before a process of it came here.

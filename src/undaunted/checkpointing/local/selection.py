@@ -6,6 +6,7 @@ decides for all (`decide`).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
@@ -14,7 +15,7 @@ from undaunted.base.text import name_ranks
 from undaunted.checkpointing.errors import NoCheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping
 
 _T = TypeVar("_T")
 
@@ -51,6 +52,10 @@ class Save(NamedTuple):
     saved_at: float
     name: str
     world_size: int
+
+
+# Returns the first save to try, and why not newer ones; see `select`.
+Trusted = Callable[[Sequence[Save]], tuple[Save | None, dict[Save, str]]]
 
 
 class Held(msgspec.Struct, frozen=True, array_like=True):
@@ -139,22 +144,27 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
     reasons: list[str]
 
 
-def decider(interchangeable: bool) -> Callable[[Sequence[bytes]], bytes]:
+def decider(
+    interchangeable: bool, trusted: Trusted | None = None
+) -> Callable[[Sequence[bytes]], bytes]:
     """Return what rank 0 decides with; see `decide`."""
 
     def decide_encoded(contributions: Sequence[bytes]) -> bytes:
         standings = [msgspec.msgpack.decode(one, type=Standing) for one in contributions]
-        return msgspec.msgpack.encode(decide(standings, interchangeable))
+        return msgspec.msgpack.encode(decide(standings, interchangeable, trusted))
 
     return decide_encoded
 
 
-def decide(standings: Sequence[Standing], interchangeable: bool) -> Verdict:
+def decide(
+    standings: Sequence[Standing], interchangeable: bool, trusted: Trusted | None = None
+) -> Verdict:
     """Return whether all have loaded the same, or else what to load.
 
     Args:
         standings: of all ranks.
         interchangeable: see `select`.
+        trusted: see `select`.
 
     Raises:
         NoCheckpointError: a rank could not load what was chosen, and there is no reason to choose
@@ -166,34 +176,57 @@ def decide(standings: Sequence[Standing], interchangeable: bool) -> Verdict:
     problems = [f"rank {rank}: {one.problem}" for rank, one in enumerate(standings) if one.problem]
     if problems and not any(one.damaged for one in standings):
         raise NoCheckpointError(f"no local checkpoint was loaded: {'; '.join(problems[:8])}")
-    choice, reasons = select([one.held for one in standings], interchangeable)
+    choice, reasons = select([one.held for one in standings], interchangeable, trusted)
     return Verdict(False, choice, [*problems, *reasons][:64])
 
 
-def select(held: Sequence[Collection[Held]], interchangeable: bool = False) -> Selection:
+def select(
+    held: Sequence[Collection[Held]],
+    interchangeable: bool = False,
+    trusted: Trusted | None = None,
+) -> Selection:
     """Return the newest checkpoint of which every rank can get its shard.
 
     Args:
         held: by rank: the shards it can read.
         interchangeable: each shard is the whole state, as with DDP: any shard will do for any
             rank, and the number of ranks does not matter.
+        trusted: given those that can be loaded, the newest first, returns the first one to try,
+            None if it is none of them, and why not newer ones.
     """
-    reasons: list[str] = []
+    usable: list[Save] = []
+    reasons: dict[Save, str] = {}
     for save in sorted(_saves(held), reverse=True):
-        available = {
-            rank: {one.rank for one in shards if (one.iteration, one.save) == (save[0], save[2])}
-            for rank, shards in enumerate(held)
-        }
-        why = _why_not(save, available, len(held), interchangeable)
+        why = _why_not(save, _available(held, save), len(held), interchangeable)
         if why:
-            reasons.append(f"iteration {save.iteration}: {why}")
-            continue
-        shards = _assign(available, interchangeable)
-        moves = plan_transfers(available, {rank: [one] for rank, one in enumerate(shards)})
-        transfers = [Transfer(*move) for move in moves]
-        chosen = Choice(save.iteration, save.name, save.world_size, shards, transfers)
-        return Selection(chosen, reasons)
-    return Selection(None, reasons)
+            reasons[save] = why
+        else:
+            usable.append(save)
+    if trusted is None:
+        first = next(iter(usable), None)
+    else:
+        first, doubts = trusted(usable)
+        reasons |= doubts
+    newer = [save for save in sorted(reasons, reverse=True) if first is None or save > first]
+    named = [f"iteration {save.iteration}: {reasons[save]}" for save in newer]
+    return Selection(None if first is None else _choice(held, first, interchangeable), named)
+
+
+def _available(held: Sequence[Collection[Held]], save: Save) -> dict[int, set[int]]:
+    """Return by rank the shards of a save that it can read."""
+    key = (save.iteration, save.name)
+    return {
+        rank: {one.rank for one in shards if (one.iteration, one.save) == key}
+        for rank, shards in enumerate(held)
+    }
+
+
+def _choice(held: Sequence[Collection[Held]], save: Save, interchangeable: bool) -> Choice:
+    available = _available(held, save)
+    shards = _assign(available, interchangeable)
+    moves = plan_transfers(available, {rank: [one] for rank, one in enumerate(shards)})
+    transfers = [Transfer(*move) for move in moves]
+    return Choice(save.iteration, save.name, save.world_size, shards, transfers)
 
 
 def plan_transfers(

@@ -32,6 +32,7 @@ class Attempt:
         lost: the node that is blamed cannot be reached any more.
         findings: what nodes have found out about their own failures.
         left: ranks that had ended with 0, if all that failed have only lost a peer.
+        first: the iteration it began with, None = none or not known.
     """
 
     round: int
@@ -42,6 +43,7 @@ class Attempt:
     lost: bool
     findings: Mapping[str, bytes]
     left: tuple[int, ...] = ()
+    first: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +54,13 @@ class Advice:
         advised: for all nodes; None = the round did not fail.
         history: with this round.
         problem: what is wrong with the history that was known, or with the function.
+        failure: for the ranks of the next round, how this one failed; opaque.
     """
 
     advised: Advised | None
     history: bytes
     problem: str = ""
+    failure: str = ""
 
 
 # Takes the history and what happened. Pure, bounded, and does not raise.

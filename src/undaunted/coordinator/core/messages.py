@@ -369,6 +369,7 @@ class Start(_Message, frozen=True):
 
     ``turned``: by so many places the ranks are on other slots than usual: local rank 0 has rank
     ``first_rank + turned``, the next one the next rank, and after the last rank comes the first.
+    ``failure``: how the last round failed, for the ranks; opaque, "" = it did not.
     """
 
     node: str
@@ -383,6 +384,7 @@ class Start(_Message, frozen=True):
     master_port: int = 0
     epoch: int = 0  # of the leader
     turned: int = 0
+    failure: str = ""
 
     def rank(self, local_rank: int) -> int:
         """Return the global rank of a local one."""

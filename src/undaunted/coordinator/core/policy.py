@@ -123,6 +123,7 @@ class JobPolicy:
         tracker: whether rounds advance.
         intensity: restarts that are not long ago.
         history: of the rounds that are over, opaque; see `advice`.
+        failure: of the last round, for the ranks of the next one; see `messages.Start`.
         slow_before: ranks whose node was left out since they were slow.
         turned: by how many places ranks are on other slots than in the first round.
         limits: that somebody has ordered, for nodes that join later; None = nobody has.
@@ -149,6 +150,7 @@ class JobPolicy:
     tracker: ProgressTracker = field(init=False)
     intensity: Intensity = field(init=False)
     history: bytes = b""
+    failure: str = ""
     slow_before: tuple[int, ...] = ()
     turned: int = 0
     limits: m.NewLimits | None = None
@@ -912,6 +914,7 @@ class JobPolicy:
                 master_addr=accepted.master_addr,
                 master_port=accepted.master_port,
                 turned=self.turned % place.slots,
+                failure=self.failure,
             )
             for place in places
         ]
@@ -1046,18 +1049,21 @@ class JobPolicy:
             return []
         failed = self._counted or (self.after is not None and bool(self.after.budget))
         blamed = self.blame.verdict(self.round) if failed else None
+        iterations = together(self.members.iterations)
         attempt = Attempt(
             round=self.round,
             nodes=tuple(self.members.seats),
             spare=len(self.roster.candidates()) - self.config.min_nodes,
-            iteration=together(self.members.iterations).last,
+            iteration=iterations.last,
             blamed=blamed,
             lost=blamed is not None and blamed.node in self.blame.losses,
             findings=self.blame.findings,
             left=self.blame.left_alone(),
+            first=iterations.first,
         )
         advice = self.config.advise(self.history, attempt)
         self.history = advice.history if len(advice.history) <= MOST_HISTORY else b""
+        self.failure = advice.failure
         problem = f"the history of earlier failures begins anew: {advice.problem}"
         commands: list[m.Command] = [m.Say(problem)] if advice.problem else []
         if (advised := advice.advised) is None:

@@ -53,6 +53,7 @@ class ProgressTracker:
     _said: bool = False
     _stalled: list[str] = field(default_factory=list)  # one text per round without progress
     _from: int = 0  # what had been reached before the first of these
+    _lowest: int | None = None  # the lowest iteration that one of these began with
 
     def round_over(self, number: int, nodes: Iterable[Iterations]) -> str:
         """Take in what every node says of a round that failed.
@@ -66,7 +67,7 @@ class ProgressTracker:
         if self._reached is None and seen.last is not None:
             self._reached = seen.last  # known for the first time, so the job has come that far
         elif self._reached is not None and not seen.problem:
-            self._compare(number, seen.last, self._reached)
+            self._compare(number, seen, self._reached)
         return self._explanation() if 0 < self.max_rounds <= len(self._stalled) else ""
 
     @property
@@ -89,15 +90,23 @@ class ProgressTracker:
         why = problem or "no rank has called undaunted.step so far"
         return f"whether restarts make progress is not known: {why}"
 
-    def _compare(self, number: int, last: int | None, reached: int) -> None:
+    def _compare(self, number: int, seen: Iterations, reached: int) -> None:
+        last = seen.last
         if last is not None and last - reached >= self.min_iterations:
             self._stalled.clear()
         elif self.max_rounds > 0:
-            if not self._stalled:
-                self._from = reached
-            how = "began no iteration" if last is None else f"reached {last}"
-            self._stalled.append(f"round {number} {how}")
+            self._stall(number, seen, reached)
         self._reached = reached if last is None else max(reached, last)
+
+    def _stall(self, number: int, seen: Iterations, reached: int) -> None:
+        if not self._stalled:
+            self._from, self._lowest = reached, seen.first
+        elif seen.first is not None and seen.first < (self._lowest or 0):
+            # It began with an older checkpoint than those before, which may have been bad.
+            self._stalled.clear()
+            self._lowest = seen.first
+        how = "began no iteration" if seen.last is None else f"reached {seen.last}"
+        self._stalled.append(f"round {number} {how}")
 
     def _explanation(self) -> str:
         count = len(self._stalled)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from undaunted.coordinator.core.messages import Start
     from undaunted.fault_tolerance.run_config import RunConfig
 
+# As in `checkpointing.trust`, which is for ranks: this file is imported before the template starts.
+FAILURE_VARIABLE, SUSPECT_VARIABLE = "UNDAUNTED_FAILURE", "UNDAUNTED_SUSPECT_STEPS"
 # What launchers know each other by. The first as in `coordinator.wire.credentials`, which imports
 # ssl: this file is imported before the template starts, which is what a user waits for.
 SECRETS = ("UNDAUNTED_TOKEN", TOKEN_VARIABLE)
@@ -46,7 +48,7 @@ def shared_environment(
 ) -> dict[str, str]:
     """What the environments of all ranks of the node have in common."""
     env = dict(inherited)
-    for name in ("UNDAUNTED_FAULTS", SCRIPT_VARIABLE):
+    for name in ("UNDAUNTED_FAULTS", SCRIPT_VARIABLE, FAILURE_VARIABLE):
         env.pop(name, None)
     for secret in SECRETS:
         env.pop(secret, None)
@@ -101,7 +103,10 @@ def worker_environment(
         "UNDAUNTED_INPROCESS": place.guard,
         "UNDAUNTED_RECORDINGS": place.recordings,
         epoch.VARIABLE: str(epoch.number(start.epoch, start.round)),
+        SUSPECT_VARIABLE: str(0 if config.no_checkpoint_fallback else config.suspect_steps),
     }
+    if start.failure:
+        env[FAILURE_VARIABLE] = start.failure
     if config.virtual_local_rank:
         env |= _alone(shared.get("CUDA_VISIBLE_DEVICES"), place.local_rank)
     if config.cycle_info is not None:

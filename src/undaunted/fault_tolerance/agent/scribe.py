@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import time
 from collections import Counter
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 _NS = 1_000_000_000
 UNREAD = "nobody reads"  # part of who wants a restart, where ranks could not print
 _CLOSE_S = 2.0
+# As `checkpointing.announce` puts it into the page of rank 0.
+_DOUBTED = re.compile(r"doubted step=([0-9]+) taken=([0-9]+) (.*)", re.DOTALL)
 
 
 class Scribe:
@@ -574,6 +577,13 @@ class Scribe:
                     text=event.text,
                 )
             )
+            if event.name == "checkpoint" and (found := _DOUBTED.match(event.text)):
+                self.say(
+                    one_line(
+                        f"the checkpoint of step {found[1]} is not trusted: {found[3]}; the ranks "
+                        f"go on from step {found[2]} (--no-checkpoint-fallback loads the newest)"
+                    )
+                )
         if lost:
             self.journal.record(
                 e.RankEventsLost(t=_now_ns(), round=self._round, rank=rank, count=lost)

@@ -23,7 +23,9 @@ from undaunted.checkpointing.errors import (
     DamagedCheckpointError,
     NoCheckpointError,
 )
+from undaunted.checkpointing.files.folder import FolderStorage
 from undaunted.checkpointing.files.reading import Piece
+from undaunted.checkpointing.format.ledger import Candidate
 from undaunted.checkpointing.local import flat, folder
 from undaunted.checkpointing.local.buffers import Buffers
 from undaunted.checkpointing.local.folder import ShardFile, ShardFolder
@@ -38,15 +40,16 @@ from undaunted.checkpointing.local.saving import (
 )
 from undaunted.checkpointing.local.selection import CkptID, Held, Standing, Verdict, decider
 from undaunted.checkpointing.staging.copy import memory_of
+from undaunted.checkpointing.trust import Trust
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
     from undaunted.checkpointing.local.base_state_dict import TensorAwareStateDict
     from undaunted.checkpointing.local.replication.strategies import ReplicationStrategy
-    from undaunted.checkpointing.local.selection import Choice
+    from undaunted.checkpointing.local.selection import Choice, Save
     from undaunted.checkpointing.local.shard import Head
 
 __all__ = [
@@ -90,6 +93,7 @@ class LocalCheckpointManager:
         timeout_s: float = _TIMEOUT_S,
         allow_pickle: bool = False,
         same_on_all_ranks: bool = False,
+        other_tier: bool = False,
     ) -> None:
         """Take settings; nothing is done, and `torch.distributed` is not needed yet.
 
@@ -105,6 +109,9 @@ class LocalCheckpointManager:
                 which reading it back runs code for. Only where nobody else writes to the disk.
             same_on_all_ranks: whether the state of every rank is the whole one, as with DDP; then
                 any shard will do for any rank, and the number of ranks may change.
+            other_tier: whether the program goes on from other checkpoints, as on a common file
+                system, when `find_latest` returns -1. Then it does so, too, when all local ones
+                lead to failures; else the newest is loaded again.
 
         Raises:
             ValueError: a value is not possible.
@@ -122,6 +129,8 @@ class LocalCheckpointManager:
         self._timeout_s = timeout_s
         self._allow_pickle = allow_pickle
         self._same_on_all_ranks = same_on_all_ranks
+        self._other_tier = other_tier
+        self._trust: Trust | None = None
         self._buffers = Buffers(2)
         self._turn = threading.Lock()
         self._saves = _Saves(keep)
@@ -134,6 +143,7 @@ class LocalCheckpointManager:
         self._reasons: list[str] = []
         self._files: dict[Held, list[ShardFile]] = {}
         self._damaged: set[Path] = set()
+        self._newer: list[Candidate] = []  # those that could be chosen last
         self._said: set[str] = set()
         self._cleaner = _Cleaner(self._delete_old)
         aborting.register(self)
@@ -311,6 +321,7 @@ class LocalCheckpointManager:
                 assert state is not None
                 self._take(choice)
                 self._saves.loaded(choice.iteration)
+                self._write_down(choice)
                 size = sum(tensor.nbytes for tensor in state.tensors)
                 announce.loaded(choice.iteration, size, time.monotonic() - began)
                 me = self._connected().rank
@@ -326,7 +337,7 @@ class LocalCheckpointManager:
         content = self._connected().main.round(
             "finding a local checkpoint",
             msgspec.msgpack.encode(standing),
-            decider(self._same_on_all_ranks),
+            decider(self._same_on_all_ranks, self._trusted),
             self._timeout_s,
         )
         verdict = msgspec.msgpack.decode(content, type=Verdict)
@@ -334,6 +345,27 @@ class LocalCheckpointManager:
             for reason in verdict.reasons:
                 _log.warning("Local checkpoint: %s", reason)
         return verdict
+
+    def _trusted(self, saves: Sequence[Save]) -> tuple[Save | None, dict[Save, str]]:
+        """Choose among saves, the newest first, on rank 0; see `checkpointing.trust`."""
+        if self._trust is None:
+            session = self._connected().session
+            self._trust = Trust(FolderStorage(str(self._folder().session)), session)
+        by_name = {_candidate(one.iteration, one.name).name: one for one in saves}
+        candidates = [_candidate(one.iteration, one.name) for one in saves]
+        choice = self._trust.choose(candidates)
+        doubts = {by_name[name]: f"not trusted: {why}" for name, why in choice.doubts.items()}
+        if choice.is_none_trusted and self._other_tier:
+            return None, doubts
+        self._newer = candidates
+        first = by_name[choice.order[0].name] if choice.order else None
+        return first, {} if choice.is_none_trusted else doubts
+
+    def _write_down(self, choice: Choice) -> None:
+        if self._trust is not None:
+            one = _candidate(choice.iteration, choice.save)
+            at = self._newer.index(one) if one in self._newer else 0
+            self._trust.loaded(one, self._newer[:at])
 
     def _take(self, choice: Choice | None) -> None:
         self._choice = choice
@@ -542,6 +574,11 @@ def _read_file(file: ShardFile) -> tuple[torch.Tensor, str]:
     image = torch.empty(file.image_bytes, dtype=torch.uint8)
     folder.read(file, [Piece(0, memory_of(image))], _READ_THREADS, _ignore)
     return image, file.crc32
+
+
+def _candidate(iteration: int, save: str) -> Candidate:
+    """Return how the ledger knows a save."""
+    return Candidate(name=f"{iteration}-{save}", step=iteration, session=save.rpartition("-")[0])
 
 
 def _ignore(_: int) -> None:

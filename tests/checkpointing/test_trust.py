@@ -1,0 +1,135 @@
+"""Rounds that load checkpoints, as the launcher starts them: each test plays several of them."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from undaunted.checkpointing import choose
+from undaunted.checkpointing.format import ledger
+from undaunted.checkpointing.format.ledger import Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+NOT_FINITE = {"cause": "not_finite", "error": "FloatingPointError: loss is nan", "steps": 2}
+
+
+@pytest.fixture
+def begin(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Begin a round, with what the launcher says of the one before."""
+
+    def begun(number: int, rank: int = 0, **failure: Any) -> None:
+        monkeypatch.setenv("UNDAUNTED_SUSPECT_STEPS", "20")
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "run")
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(number))
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        monkeypatch.setenv("UNDAUNTED_FAILURE", "")
+        if failure:
+            about = Failure(round=number - 1, **failure)
+            monkeypatch.setenv("UNDAUNTED_FAILURE", msgspec.json.encode(about).decode())
+
+    return begun
+
+
+def paths(folder: Path, *steps: int) -> list[str]:
+    """Checkpoints of a script that saves by itself, the newest first."""
+    found = [folder / f"step-{step}.pt" for step in sorted(steps, reverse=True)]
+    for path in found:
+        path.touch()
+    return [str(path) for path in found]
+
+
+def test_a_script_that_saves_by_itself(tmp_path: Path, begin: Callable[..., None]) -> None:
+    three = paths(tmp_path, 30, 60, 90)
+    assert choose(three) == three[0]
+    assert not (tmp_path / ".ledger").exists()  # without a launcher
+    begin(0)
+    assert choose(three) == three[0]
+    begin(1, **NOT_FINITE)
+    assert choose(three) == three[1]
+    begin(2, cause="killed", steps=1)
+    assert choose(three) == three[1]
+    os.utime(three[0], ns=(1, 1))  # saved again
+    begin(3, cause="killed", steps=1)
+    assert choose(three) == three[0]
+
+
+def test_ranks_come_to_the_same_in_any_order(tmp_path: Path, begin: Callable[..., None]) -> None:
+    three = paths(tmp_path, 30, 60, 90)
+    begin(0)
+    choose(three)
+    for number, order in enumerate([(0, 1, 2), (2, 0, 1), (1, 2, 0)], start=1):
+        taken = set()
+        for rank in order:
+            begin(number, rank, **NOT_FINITE)
+            taken.add(choose(three))
+        assert taken == {three[number] if number < 3 else three[0]}
+
+
+def test_nothing_there(begin: Callable[..., None]) -> None:
+    begin(0)
+    assert choose([]) is None
+
+
+@pytest.mark.parametrize("content", [b"garbage", b"\xff" * 2000])
+def test_a_ledger_of_garbage(tmp_path: Path, begin: Callable[..., None], content: bytes) -> None:
+    two = paths(tmp_path, 1, 2)
+    (tmp_path / ".ledger").write_bytes(content)
+    begin(1, **NOT_FINITE)
+    assert choose(two) == two[0]
+    entries = ledger.decode((tmp_path / ".ledger").read_bytes())
+    assert [type(one).__name__ for one in entries] == ["Loaded"]
+
+
+def test_a_ledger_that_cannot_be_written(tmp_path: Path, begin: Callable[..., None]) -> None:
+    two = paths(tmp_path, 1, 2)
+    (tmp_path / ".ledger").mkdir()
+    begin(1, **NOT_FINITE)
+    assert choose(two) == two[0]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"round": "x"}', "\udc80"])
+def test_a_failure_of_garbage(
+    tmp_path: Path, begin: Callable[..., None], monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    two = paths(tmp_path, 1, 2)
+    begin(0)
+    choose(two)
+    begin(1)
+    monkeypatch.setenv("UNDAUNTED_FAILURE", text)
+    assert choose(two) == two[0]
+
+
+@pytest.mark.torch
+def test_local_checkpoints(tmp_path: Path, begin: Callable[..., None]) -> None:
+    torch = pytest.importorskip("torch")
+    from undaunted.checkpointing.local.basic_state_dict import BasicTensorAwareStateDict
+    from undaunted.checkpointing.local.ckpt_managers.local_manager import LocalCheckpointManager
+
+    def round_of(number: int, **failure: Any) -> tuple[int, int]:
+        """What is the latest, and what is loaded, -1 = nothing."""
+        begin(number, **failure)
+        manager = LocalCheckpointManager(tmp_path)
+        try:
+            latest = manager.find_latest()
+            return latest, manager.load()[1].iteration if latest != -1 else -1
+        finally:
+            manager.close()
+
+    begin(0)
+    manager = LocalCheckpointManager(tmp_path)
+    for iteration in (30, 60):
+        manager.save(BasicTensorAwareStateDict({"w": torch.ones(9)}), iteration)
+    manager.close()
+    assert round_of(1) == (60, 60)
+    assert round_of(2, **NOT_FINITE) == (30, 30)
+    assert round_of(3, **NOT_FINITE) == (60, 60)  # both lead to it
+    begin(4, **NOT_FINITE)
+    manager = LocalCheckpointManager(tmp_path, other_tier=True)
+    assert manager.find_latest() == -1
+    manager.close()

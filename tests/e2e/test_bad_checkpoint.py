@@ -1,0 +1,108 @@
+"""A checkpoint that leads to failures is passed over for the one before it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.e2e.launcher import launched
+from undaunted.checkpointing.format import ledger
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.e2e, pytest.mark.torch]
+
+# A model with loader workers; what is saved at step 90 of the first round is bad, in the way that
+# the argument says, and that round ends soon after. The result is that of a run that was not hit.
+TRAINING = """
+    import hashlib, json, os, signal, sys
+    import torch, torch.distributed as dist
+    import undaunted
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.utils.data import DataLoader, TensorDataset
+    from undaunted.checkpointing import Checkpointer
+
+    how, first = sys.argv[1], os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    inputs = torch.randn(400, 16)
+    samples = TensorDataset(inputs, inputs.sum(1, keepdim=True))
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
+    wrapped = DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(model.parameters())
+    state = {"model": model, "optimizer": optimizer, "order": list(range(400))}
+    with Checkpointer("checkpoints", timeout=60) as checkpoints:
+        start = checkpoints.load(state) or 0
+        print(f"rank {rank} begins after step {start}", flush=True)
+        batches = DataLoader(samples, 4, sampler=state["order"][start * 4:], num_workers=1)
+        for step, (x, y) in enumerate(batches, start + 1):
+            undaunted.step(step)
+            loss = (wrapped(x) - y).square().mean()
+            if not torch.isfinite(loss):
+                raise FloatingPointError(f"the loss of step {step} is {loss.item()}")
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if step % 30 == 0:
+                good = model[0].weight.detach().clone()
+                if first and step == 90 and how == "nan":
+                    model[0].weight.data[3, 5] = float("nan")
+                if first and step == 90 and how == "index":
+                    state["order"] = [900] * 400
+                checkpoints.save(step, state)
+                model[0].weight.data.copy_(good)
+            if first and step == 95 and how != "whole":
+                checkpoints.wait()
+                os.kill(os.getpid(), signal.SIGKILL)
+    if rank == 0:
+        digest = hashlib.sha256()
+        for value in model.state_dict().values():
+            digest.update(value.numpy().tobytes())
+        open("result.json", "w").write(json.dumps(digest.hexdigest()))
+    dist.destroy_process_group()
+"""
+TWO = ("--nproc-per-node", "2", "--max-restarts", "5")
+
+
+@pytest.fixture(autouse=True)
+def _needs_torch() -> None:
+    pytest.importorskip("torch")
+
+
+def trained(folder: Path, how: str, *options: str, code: int = 0) -> tuple[Any, str, int]:
+    """The digest of the result, what was printed, and how many rounds there were."""
+    folder.mkdir()
+    with launched(folder, TRAINING, *TWO, *options, args=(how,)) as launcher:
+        assert launcher.finish() == code, launcher.text
+        text = launcher.text
+    rounds = text.count("rank 0 begins after step")
+    result = folder / "result.json"
+    return (json.loads(result.read_text()) if result.exists() else None), text, rounds
+
+
+def test_no_finished_run_stands_on_a_bad_checkpoint(tmp_path: Path) -> None:
+    whole, _, _ = trained(tmp_path / "whole", "whole")
+    for how, restarts in [("nan", 2), ("index", 3)]:
+        digest, text, rounds = trained(tmp_path / how, how)
+        assert digest == whole, how
+        assert rounds == restarts + 1, text
+        assert "the checkpoint of step 90 is not trusted" in text
+        assert "the ranks go on from step 60" in text
+        entries = ledger.decode((tmp_path / how / "checkpoints/.ledger").read_bytes())
+        loads = [one.step for one in entries if isinstance(one, ledger.Loaded)]
+        assert loads == [*[90] * (restarts - 1), 60]
+        assert len(entries[-1].passed_over) == 1  # type: ignore[union-attr]
+        (aside,) = (tmp_path / how / "checkpoints").glob("doubted-step-00000090.*")
+        assert (aside / "undaunted.json").exists()
+
+
+def test_without_a_fallback_the_newest_is_loaded(tmp_path: Path) -> None:
+    options = ("--no-checkpoint-fallback",)
+    _, text, rounds = trained(tmp_path / "nan", "nan", *options, code=93)
+    assert rounds == 4, text  # until no progress was made three times
+    assert "is not trusted" not in text
+    assert not (tmp_path / "nan/checkpoints/.ledger").exists()
