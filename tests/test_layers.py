@@ -28,6 +28,7 @@ BANDS = (
         "progress",
         "health",
         "coordinator",
+        "agreement",
         "shared_utils",
     ),
     ("attribution", "checkpointing", "inprocess", "fault_tolerance", "training"),
@@ -42,6 +43,7 @@ ARROWS = {
     "progress": {"base"},
     "health": {"base"},
     "coordinator": {"base"},
+    "agreement": {"base", "coordinator"},  # which has the addresses of this machine
     "shared_utils": {"base", "faults"},  # tools under the names that users of NVRx know
     "inprocess": {"attribution"},  # one judge of hangs
     "training": {"checkpointing"},

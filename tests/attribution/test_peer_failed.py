@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from undaunted.agreement.failures import Failure
+from undaunted.agreement.turn import Member, Turn
 from undaunted.attribution.peer_failed import failed_rank
-from undaunted.checkpointing.agreement.messages import Failure
-from undaunted.checkpointing.agreement.turn import Place, Turn
-from undaunted.checkpointing.errors import CheckpointError
+from undaunted.checkpointing.errors import AGREED
 
 OURS = "undaunted.checkpointing.errors.SaveError: "
 
@@ -37,12 +37,13 @@ def test_which_rank_a_message_says_has_failed(exception: str, rank: int | None) 
     "kind", ["SaveError", "StateError", "WriterError", "StaleEpochError", "StructureError"]
 )
 def test_what_ranks_tell_each_other_names_the_one(kind: str) -> None:
-    turn = Turn(Place(None, 1, 3, [4, 5, 6]), "p", "save 1 (step 7)", 1.0)
-    with pytest.raises(CheckpointError) as raised:
-        turn.failed(Failure("/data/x: No space left on device", 28, kind)).answer()
-    name = f"{type(raised.value).__module__}.{type(raised.value).__qualname__}"
+    turn = Turn(Member(None, 1, 3, [4, 5, 6]), "p", "save 1 (step 7)", 1.0)
+    verdict = turn.failed(Failure("/data/x: No space left on device", 28, kind))
+    assert verdict.failure is not None
+    error = verdict.failure.error(AGREED, verdict.ranks)
+    name = f"{type(error).__module__}.{type(error).__qualname__}"
     assert name.endswith(kind)
-    assert failed_rank(f"{name}: {raised.value}") == 5
+    assert failed_rank(f"{name}: {error}") == 5
 
 
 @given(st.text())

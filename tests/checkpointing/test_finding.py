@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.checkpointing.files.conformance import BLOCK, save
-from undaunted.checkpointing.agreement.alone import Alone
+from undaunted.agreement.agreement import Alone
+from undaunted.checkpointing.errors import AGREED
 from undaunted.checkpointing.files.folder import FolderStorage
 from undaunted.checkpointing.finding import Found, find_together
 
@@ -18,7 +19,7 @@ def storage(tmp_path: Path) -> FolderStorage:
 
 
 def search(storage: FolderStorage, wanted: int | None = None) -> Found:
-    return find_together(storage, Alone("s1"), "search", 1.0, wanted)
+    return find_together(storage, Alone("s1", AGREED), "search", 1.0, wanted)
 
 
 def test_nothing_is_found_and_nothing_said_where_nothing_is(

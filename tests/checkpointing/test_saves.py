@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from undaunted.checkpointing.agreement.messages import Failure
+from undaunted.agreement.failures import Failure
 from undaunted.checkpointing.errors import SaveError
 from undaunted.checkpointing.format.image import Image
 from undaunted.checkpointing.saves import Saves

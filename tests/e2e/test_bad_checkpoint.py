@@ -87,6 +87,7 @@ def trained(folder: Path, how: str, *options: str, code: int = 0) -> tuple[Any, 
     return (json.loads(result.read_text()) if result.exists() else None), text, rounds
 
 
+@pytest.mark.timeout(360)  # three jobs, nine starts
 def test_no_finished_run_stands_on_a_bad_checkpoint(tmp_path: Path) -> None:
     whole, _, _ = trained(tmp_path / "whole", "whole")
     for how, restarts in [("nan", 2), ("index", 3)]:
@@ -103,6 +104,7 @@ def test_no_finished_run_stands_on_a_bad_checkpoint(tmp_path: Path) -> None:
         assert (aside / "undaunted.json").exists()
 
 
+@pytest.mark.timeout(240)
 def test_a_replica_with_a_wrong_bit_is_not_saved(tmp_path: Path) -> None:
     whole, _, _ = trained(tmp_path / "whole", "whole")
     digest, text, rounds = trained(tmp_path / "bit", "bit")

@@ -21,9 +21,9 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Literal
 
+from undaunted.agreement.connect import FAREWELL_S, connect
+from undaunted.agreement.failures import Failure
 from undaunted.checkpointing import aborting, announce, finding
-from undaunted.checkpointing.agreement.connect import FAREWELL_S, connect
-from undaunted.checkpointing.agreement.messages import Failure
 from undaunted.checkpointing.arguments import (
     ATTEMPTS,
     check_certifying,
@@ -31,7 +31,7 @@ from undaunted.checkpointing.arguments import (
     step_number,
 )
 from undaunted.checkpointing.dcp.saving import Saver
-from undaunted.checkpointing.errors import CheckpointError, SaveError, StateError
+from undaunted.checkpointing.errors import AGREED, CheckpointError, SaveError, StateError
 from undaunted.checkpointing.files.places import open_storage
 from undaunted.checkpointing.format.retention import Rule
 from undaunted.checkpointing.keeping.client import ShelfClient
@@ -137,7 +137,7 @@ class Checkpointer:
             threads=threads, bandwidth=bandwidth, stall_timeout_s=min(STALL_S, timeout / 2)
         )
         self._writer = WriterSeat(str(directory), options)
-        self._links = links = connect(process_group, timeout)
+        self._links = links = connect(process_group, timeout, AGREED)
         self._read_only = ""  # why
         self._enter(epoch)
         self._shelf = ShelfClient.connect(links.rank, self._storage.place)

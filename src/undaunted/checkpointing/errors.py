@@ -6,13 +6,17 @@ launcher tells it from those that only heard of it (`undaunted.attribution.peer_
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
+
+from undaunted.agreement.failures import AgreedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from undaunted.agreement.failures import Failure
 
-class CheckpointError(Exception):
+
+class CheckpointError(AgreedError):
     """Every error of checkpointing."""
 
 
@@ -23,11 +27,6 @@ class SaveError(CheckpointError):
         ranks: of the job; those that failed or did not answer, ascending.
         errno: of the operating system's error, or None.
     """
-
-    def __init__(self, message: str, ranks: Sequence[int] = (), errno: int | None = None) -> None:
-        super().__init__(message)
-        self.ranks = tuple(ranks)
-        self.errno = errno
 
 
 class StateError(SaveError):
@@ -63,6 +62,28 @@ class DamagedCheckpointError(CheckpointError):
         self.names = tuple(names)
         self.block = block
 
+    def details(self) -> dict[str, Any]:
+        """See `AgreedError`."""
+        return {"path": self.path, "names": self.names, "block": self.block}
+
+    @classmethod
+    def told(cls, failure: Failure, ranks: Sequence[int]) -> Self:  # noqa: ARG003 - the interface
+        """See `AgreedError`."""
+        return cls(failure.message, **failure.details)
+
 
 class StructureError(CheckpointError):
     """The state to fill and the checkpoint do not fit; the message names what is missing."""
+
+
+# What ranks raise as one of them has raised it; the first is raised for all other errors.
+AGREED = (
+    SaveError,
+    StateError,
+    WriterError,
+    StaleEpochError,
+    CheckpointError,
+    NoCheckpointError,
+    DamagedCheckpointError,
+    StructureError,
+)

@@ -15,7 +15,7 @@ from undaunted.checkpointing.format.manifest import Manifest
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from undaunted.checkpointing.agreement.alone import Agreeing
+    from undaunted.agreement.agreement import Agreeing
     from undaunted.checkpointing.files.storage import Storage
     from undaunted.checkpointing.trust import Trust
 

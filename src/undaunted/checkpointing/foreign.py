@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from undaunted.checkpointing.agreement.connect import connect
+from undaunted.agreement.connect import connect
 from undaunted.checkpointing.dcp.loading import load_foreign
+from undaunted.checkpointing.errors import AGREED
 
 if TYPE_CHECKING:
     import os
@@ -39,7 +40,7 @@ def load_dcp(
             part. A `StructureError` when the folder does not have what the state needs, a
             `DamagedCheckpointError` when a file is missing, cut short or no checkpoint.
     """
-    connected = connect(process_group, timeout, may_be_alone=True)
+    connected = connect(process_group, timeout, AGREED, may_be_alone=True)
     try:
         load_foreign(state_dict, str(folder), agreement=connected.main, timeout_s=timeout)
     finally:

@@ -21,8 +21,8 @@ from undaunted.checkpointing.snapshot import Report, merged
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from undaunted.checkpointing.agreement.alone import Agreeing
-    from undaunted.checkpointing.agreement.messages import Failure
+    from undaunted.agreement.agreement import Agreeing
+    from undaunted.agreement.failures import Failure
     from undaunted.checkpointing.files.storage import Storage
     from undaunted.checkpointing.keeping.copies import Snapshot as Copied
     from undaunted.checkpointing.snapshot import Snapshot

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from undaunted.agreement.failures import Failure
 from undaunted.checkpointing import announce
-from undaunted.checkpointing.agreement.messages import Failure
 from undaunted.checkpointing.finding import find
 from undaunted.checkpointing.format.manifest import MAX_ATTEMPTS, File
 from undaunted.checkpointing.keeping.copies import Snapshot  # noqa: TC001 - a type of a field
@@ -22,7 +22,7 @@ from undaunted.checkpointing.snapshot import Report
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from undaunted.checkpointing.agreement.alone import Agreeing
+    from undaunted.agreement.agreement import Agreeing
     from undaunted.checkpointing.files.storage import Storage
     from undaunted.checkpointing.format.manifest import Manifest
     from undaunted.checkpointing.keeping.copies import Copies

@@ -23,7 +23,7 @@ from undaunted.checkpointing.keeping.copies import Copies
 from undaunted.checkpointing.rescue import rescue
 
 if TYPE_CHECKING:
-    from undaunted.checkpointing.agreement.alone import Agreeing
+    from undaunted.agreement.agreement import Agreeing
     from undaunted.checkpointing.files.storage import Storage
     from undaunted.checkpointing.format.manifest import Manifest
     from undaunted.checkpointing.keeping.client import ShelfClient

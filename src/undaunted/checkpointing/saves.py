@@ -13,9 +13,9 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
+from undaunted.agreement.failures import Failure
 from undaunted.base.shown import Shown
 from undaunted.checkpointing import announce
-from undaunted.checkpointing.agreement.messages import Failure
 from undaunted.checkpointing.errors import CheckpointError, SaveError, StaleEpochError
 from undaunted.checkpointing.format.manifest import MAX_ATTEMPTS, File
 from undaunted.checkpointing.snapshot import Report, Snapshot

@@ -12,7 +12,7 @@ from undaunted.checkpointing.format.manifest import File  # noqa: TC001 - a type
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from undaunted.checkpointing.agreement.messages import Failure
+    from undaunted.agreement.failures import Failure
     from undaunted.checkpointing.dcp.saving import Planned, Staged
     from undaunted.checkpointing.slots import Slot
 

@@ -7,10 +7,10 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
+from undaunted.agreement.agreement import Agreement
+from undaunted.agreement.failures import AgreedError
 from undaunted.base.ids import node_of_rank
 from undaunted.base.text import name_ranks, one_line
-from undaunted.checkpointing.agreement.agreement import Agreement
-from undaunted.checkpointing.errors import CheckpointError
 from undaunted.checkpointing.trust import TrustedPaths
 from undaunted.training import exchange
 
@@ -87,7 +87,7 @@ def begin_alike(start: int | bool, text: str, timeout_s: float = _ALL_S) -> None
     mine = json.dumps([start, f"{text} on {node_of_rank(os.environ)}"]).encode()
     try:
         difference = agreement.round("begin of training", mine, _difference, timeout_s)
-    except CheckpointError as error:
+    except AgreedError as error:
         raise RuntimeError(f"{error}; {_REMEDY}") from error
     finally:
         agreement.close()

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from undaunted.checkpointing.agreement.connect import device_of
+from undaunted.agreement.connect import device_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,7 +16,7 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from undaunted.checkpointing.agreement.store_link import StoreLink
+from undaunted.agreement.store import StoreLink
 from undaunted.training import exchange
 from undaunted.training.stopping import WAIT, Answer, StopReason, text_of
 

@@ -17,10 +17,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from tests.checkpointing.dcp.saved import Folder, manifest_of, write
-from undaunted.checkpointing.agreement.connect import connect
+from undaunted.agreement.connect import connect
 from undaunted.checkpointing.dcp.loading import load
 from undaunted.checkpointing.dcp.saving import Saver
-from undaunted.checkpointing.errors import DamagedCheckpointError
+from undaunted.checkpointing.errors import AGREED, DamagedCheckpointError
 from undaunted.checkpointing.staging.arena import Arena
 
 WORLD = 2
@@ -158,7 +158,7 @@ def main(rank: int, root: Path) -> None:
         world_size=WORLD,
         timeout=timedelta(seconds=DEADLINE_S),
     )
-    connected = connect(None, DEADLINE_S)
+    connected = connect(None, DEADLINE_S, AGREED)
     agreement = connected.main
     saves_and_loads("sharded", sharded, root, agreement)
     saves_and_loads("replicated", replicated, root, agreement)

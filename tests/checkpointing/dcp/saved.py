@@ -6,8 +6,9 @@ import time
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from undaunted.checkpointing.agreement.alone import Alone
+from undaunted.agreement.agreement import Alone
 from undaunted.checkpointing.dcp.saving import Planned, Saver, Staged
+from undaunted.checkpointing.errors import AGREED
 from undaunted.checkpointing.format.manifest import FORMAT_VERSION, File, Manifest
 from undaunted.checkpointing.staging.arena import Arena
 
@@ -18,7 +19,7 @@ BLOCK_BYTES = 1 << 12
 
 
 def alone() -> Alone:
-    return Alone("session")
+    return Alone("session", AGREED)
 
 
 def write(folder: Path, staged: Staged, arena: Arena) -> None:

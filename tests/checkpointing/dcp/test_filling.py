@@ -15,9 +15,9 @@ from tests.checkpointing.dcp.saved import Folder, manifest_of, save
 from tests.checkpointing.dcp.test_loading import read
 from tests.checkpointing.dcp.test_reads import in_parts
 from tests.checkpointing.dcp.test_saving import assert_same
-from undaunted.checkpointing.agreement.agreement import Agreement
+from undaunted.agreement.agreement import Agreement
 from undaunted.checkpointing.dcp.loading import load
-from undaunted.checkpointing.errors import CheckpointError, StructureError
+from undaunted.checkpointing.errors import AGREED, CheckpointError, StructureError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -160,7 +160,7 @@ def load_together(folder: Path, states: list[Any]) -> None:
     storage: Any = Folder(folder)
 
     def run(rank: int) -> None:
-        agreement = Agreement(store, rank, 2, "s")
+        agreement = Agreement(store, rank, 2, "s", kinds=AGREED)
         load(states[rank], storage, manifest, agreement=agreement, threads=1, timeout_s=30)
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]

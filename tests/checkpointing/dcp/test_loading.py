@@ -11,7 +11,7 @@ import torch
 
 from tests.checkpointing.dcp.saved import BLOCK_BYTES, Folder, alone, manifest_of, save
 from tests.checkpointing.dcp.test_saving import assert_same, like, state
-from undaunted.checkpointing.agreement.alone import Alone
+from undaunted.agreement.agreement import Alone
 from undaunted.checkpointing.dcp import loading
 from undaunted.checkpointing.dcp.loading import load
 from undaunted.checkpointing.dcp.reads import Read

@@ -11,10 +11,10 @@ from torch.distributed.checkpoint import DefaultSavePlanner
 
 from tests.checkpointing.dcp.test_reads import in_parts
 from tests.checkpointing.dcp.test_saving import together
-from undaunted.checkpointing.agreement.agreement import Agreement
+from undaunted.agreement.agreement import Agreement
 from undaunted.checkpointing.dcp.sameness import check_plans
 from undaunted.checkpointing.dcp.saving import Planned, Saver
-from undaunted.checkpointing.errors import SaveError
+from undaunted.checkpointing.errors import AGREED, SaveError
 
 pytestmark = pytest.mark.torch
 
@@ -86,7 +86,7 @@ def test_many_are_not_all_listed() -> None:
 
 def test_all_ranks_are_told_and_the_next_save_may_work() -> None:
     store = torch.distributed.HashStore()
-    savers = [Saver(Agreement(store, rank, 2, "s")) for rank in range(2)]
+    savers = [Saver(Agreement(store, rank, 2, "s", kinds=AGREED)) for rank in range(2)]
     states: list[dict[str, Any]] = [{"a": torch.ones(2)}, {"a": 1}]
     for error in together(lambda rank: savers[rank].plan(states[rank], 30)):
         assert isinstance(error, SaveError)

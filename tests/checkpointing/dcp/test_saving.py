@@ -14,9 +14,9 @@ from torch.distributed.checkpoint import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import TensorProperties
 
 from tests.checkpointing.dcp.saved import alone, save, write
-from undaunted.checkpointing.agreement.agreement import Agreement
+from undaunted.agreement.agreement import Agreement
 from undaunted.checkpointing.dcp.saving import Planned, Saver
-from undaunted.checkpointing.errors import CheckpointError, SaveError
+from undaunted.checkpointing.errors import AGREED, CheckpointError, SaveError
 from undaunted.checkpointing.staging.arena import HEADER_BYTES, Arena, ArenaTooSmallError
 
 if TYPE_CHECKING:
@@ -367,7 +367,9 @@ def test_tensors_without_a_frame(tmp_path: Path) -> None:
 def test_only_rank_0_knows_the_metadata() -> None:
     store = torch.distributed.HashStore()
     first, second = together(
-        lambda rank: Saver(Agreement(store, rank, 2, "s")).plan({"a": torch.ones(2), "n": 1}, 30)
+        lambda rank: Saver(Agreement(store, rank, 2, "s", kinds=AGREED)).plan(
+            {"a": torch.ones(2), "n": 1}, 30
+        )
     )
     assert isinstance(first, Planned)
     with pytest.raises(ValueError, match="rank 0"):
@@ -382,7 +384,7 @@ def save_as_two(folder: Path, value: dict[str, Any], **settings: Any) -> list[An
     store = torch.distributed.HashStore()
 
     def save_it(rank: int) -> Any:
-        planned = Saver(Agreement(store, rank, 2, "s"), **settings).plan(value, 30)
+        planned = Saver(Agreement(store, rank, 2, "s", kinds=AGREED), **settings).plan(value, 30)
         arena = Arena.create("test", planned.arena_bytes())
         staged = planned.stage(arena)
         write(folder, staged, arena)
@@ -420,9 +422,9 @@ def test_a_planner_that_changes_the_list_of_plans(tmp_path: Path) -> None:
     assert_same(loaded, value)
 
 
-def together(call: Callable[[int], Any]) -> list[Any]:
-    """Call it as each of two ranks; returns what each returned or raised."""
-    results: list[Any] = [None, None]
+def together(call: Callable[[int], Any], ranks: int = 2) -> list[Any]:
+    """Call it as each of the ranks; returns what each returned or raised."""
+    results: list[Any] = [None] * ranks
 
     def run(rank: int) -> None:
         try:
@@ -430,7 +432,7 @@ def together(call: Callable[[int], Any]) -> list[Any]:
         except CheckpointError as error:
             results[rank] = error
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(ranks)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -440,7 +442,7 @@ def together(call: Callable[[int], Any]) -> list[Any]:
 
 def test_a_change_on_one_rank_makes_all_plan_anew() -> None:
     store = torch.distributed.HashStore()
-    savers = [Saver(Agreement(store, rank, 2, "s")) for rank in range(2)]
+    savers = [Saver(Agreement(store, rank, 2, "s", kinds=AGREED)) for rank in range(2)]
     states: list[dict[str, Any]] = [{"a": torch.ones(2)}, {"a": torch.ones(2)}]
     plan = lambda rank: savers[rank].plan(states[rank], 30)  # noqa: E731
     before = together(plan)
@@ -455,9 +457,47 @@ def test_a_change_on_one_rank_makes_all_plan_anew() -> None:
     assert [a._plan is b._plan for a, b in zip(again, after, strict=True)] == [True, True]
 
 
+class Counted:
+    """A store that notes how much its user reads."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.read = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def get(self, key: str) -> bytes:
+        value: bytes = self._store.get(key)
+        self.read += len(value)
+        return value
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        values: list[bytes] = self._store.multi_get(keys)
+        self.read += sum(map(len, values))
+        return values
+
+
+def test_what_a_rank_is_told_does_not_grow_with_the_number_of_ranks() -> None:
+    def read_by_rank_1(ranks: int) -> int:
+        store = torch.distributed.HashStore()
+        counted = Counted(store)
+
+        def plan(rank: int) -> Any:
+            state = {f"{rank}.{number}": torch.ones(2) for number in range(300)}
+            mine = counted if rank == 1 else store
+            return Saver(Agreement(mine, rank, ranks, "s", kinds=AGREED)).plan(state, 30)
+
+        assert all(len(one._plan.final.items) == 300 for one in together(plan, ranks))
+        return counted.read
+
+    few, many = read_by_rank_1(2), read_by_rank_1(8)
+    assert many < 1.5 * few
+
+
 def test_a_rank_that_cannot_plan_is_named_on_all() -> None:
     store = torch.distributed.HashStore()
-    savers = [Saver(Agreement(store, rank, 2, "s")) for rank in range(2)]
+    savers = [Saver(Agreement(store, rank, 2, "s", kinds=AGREED)) for rank in range(2)]
     states: list[dict[str, Any]] = [{"a": torch.ones(2)}, {}]
     for state in ({"a": {"b": 1}, "a.b": torch.ones(1)}, {"lock": threading.Lock()}):
         states[1] = state

@@ -11,10 +11,10 @@ import torch
 
 from tests.checkpointing.dcp.saved import alone
 from tests.checkpointing.dcp.test_saving import together
-from undaunted.checkpointing.agreement.agreement import Agreement
+from undaunted.agreement.agreement import Agreement
 from undaunted.checkpointing.dcp.loading import fill
 from undaunted.checkpointing.dcp.saving import Saver
-from undaunted.checkpointing.errors import SaveError, StructureError
+from undaunted.checkpointing.errors import AGREED, SaveError, StructureError
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:Sparse")]
 
@@ -67,7 +67,7 @@ def test_other_ranks_do_not_wait() -> None:
     store = torch.distributed.HashStore()
     states: list[Any] = [{"a": 1}, None]
     for error in together(
-        lambda rank: Saver(Agreement(store, rank, 2, "s")).plan(states[rank], 60)
+        lambda rank: Saver(Agreement(store, rank, 2, "s", kinds=AGREED)).plan(states[rank], 60)
     ):
         assert isinstance(error, SaveError)
         assert error.ranks == (1,)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from torch.distributed.checkpoint import DefaultSavePlanner
 from torch.distributed.checkpoint.api import CheckpointException
 
-from undaunted.checkpointing.agreement.connect import check_alone
+from undaunted.agreement.connect import check_alone
 from undaunted.checkpointing.async_ckpt import exchange, metadata_cache
 from undaunted.checkpointing.async_ckpt.metadata_cache import (
     CheckpointMetadataCache,
@@ -94,7 +94,7 @@ def save_state_dict_async_plan(
     cache = (metadata_cache or _the_cache()) if enable_cache else None
     try:
         if not ranks.use_dist:
-            check_alone()
+            check_alone(kind=SaveError)
         planning = _Planning(state_dict, storage_writer, ranks, planner or DefaultSavePlanner())
         with collection_paused():
             metadata = planning.run(cache)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed.checkpoint import DefaultLoadPlanner
 
-from undaunted.checkpointing.agreement.messages import Failure
+from undaunted.agreement.failures import Failure
 from undaunted.checkpointing.dcp import filling
 from undaunted.checkpointing.dcp import metadata as metadata_file
 from undaunted.checkpointing.dcp.garbage import collection_paused
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from torch.distributed.checkpoint.metadata import Metadata
 
-    from undaunted.checkpointing.agreement.alone import Agreeing
+    from undaunted.agreement.agreement import Agreeing
     from undaunted.checkpointing.files.storage import Readable
     from undaunted.checkpointing.format.manifest import Manifest
 

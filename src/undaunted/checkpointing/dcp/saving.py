@@ -16,7 +16,7 @@ from torch.distributed.checkpoint import DefaultSavePlanner
 from torch.distributed.checkpoint.default_planner import create_default_local_save_plan
 from torch.distributed.checkpoint.metadata import StorageMeta
 
-from undaunted.checkpointing.agreement.messages import Failure
+from undaunted.agreement.failures import Failure
 from undaunted.checkpointing.dcp import blueprint as blueprints
 from undaunted.checkpointing.dcp import fingerprint as fingerprints
 from undaunted.checkpointing.dcp import items, packed, plan_codec, sameness, states
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import Metadata
     from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
 
-    from undaunted.checkpointing.agreement.alone import Agreeing
+    from undaunted.agreement.agreement import Agreeing
     from undaunted.checkpointing.format.image import Image
     from undaunted.checkpointing.staging.arena import Arena
 
@@ -62,15 +62,19 @@ class _Proposal(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _Decision(msgspec.Struct, array_like=True, frozen=True):
-    """Of rank 0: the plans of all ranks, see ``plan_codec.encode_part``.
+    """Of rank 0 for one rank.
 
-    ``apart`` is what `sameness.grouped` says of each rank.
+    Attributes:
+        number: of the plan, the same for all ranks.
+        structure: of the states of all ranks, hexadecimal.
+        part: what this rank writes, see ``plan_codec.encode_part``.
+        apart: what `sameness.grouped` says of this rank.
     """
 
     number: int
-    parts: list[bytes]
     structure: str
-    apart: list[dict[int, list[int]]]
+    part: bytes
+    apart: dict[int, list[int]]
 
 
 @dataclass(eq=False)
@@ -358,19 +362,19 @@ class Saver:
         except Exception as error:  # noqa: BLE001 - as above
             mine, cause = Failure.of(error), error
 
-        def decide(plans: Sequence[bytes]) -> bytes:
+        def decide(plans: Sequence[bytes]) -> list[bytes]:
             with collection_paused():
-                decision, known = self._decide(planner, plans)
+                decisions, known = self._decide(planner, plans)
             overall.append(known)
-            return msgspec.msgpack.encode(decision)
+            return [msgspec.msgpack.encode(decision) for decision in decisions]
 
         try:
-            verdict = self._agreement.round(what, mine, decide, timeout_s)
+            verdict = self._agreement.scatter(what, mine, decide, timeout_s)
         except CheckpointError as told:
             raise told from cause
         assert local is not None
         decision = msgspec.msgpack.decode(verdict, type=_Decision)
-        decided = plan_codec.decode_part(local, decision.parts[self._agreement.rank])
+        decided = plan_codec.decode_part(local, decision.part)
         final = planner.finish_plan(decided)
         if final.items != decided.items:
             raise CheckpointError(
@@ -379,10 +383,12 @@ class Saver:
             )
         known = overall[0] if overall else None
         laid = known.files[0] if known else blueprints.lay_out(self._agreement.rank, final)
-        groups = sameness.groups_of(local, decision.apart[self._agreement.rank])
+        groups = sameness.groups_of(local, decision.apart)
         self._plan = _Plan(decision.number, decision.structure, final, laid, known, groups)
 
-    def _decide(self, planner: SavePlanner, encoded: Sequence[bytes]) -> tuple[_Decision, _Overall]:
+    def _decide(
+        self, planner: SavePlanner, encoded: Sequence[bytes]
+    ) -> tuple[list[_Decision], _Overall]:
         self._number += 1
         proposals = [msgspec.msgpack.decode(one, type=_Proposal) for one in encoded]
         local = [plan_codec.decode_plan(one.plan) for one in proposals]
@@ -406,8 +412,11 @@ class Saver:
         apart = sameness.grouped(local, self._differing)
         files = [blueprints.lay_out(rank, plan) for rank, plan in enumerate(final)]
         structure = fingerprints.digest(b"".join(structures)).hex()
-        decision = _Decision(self._number, parts, structure, apart)
-        return decision, _Overall(looks, overall, files, compared=compared)
+        decisions = [
+            _Decision(self._number, structure, part, values)
+            for part, values in zip(parts, apart, strict=True)
+        ]
+        return decisions, _Overall(looks, overall, files, compared=compared)
 
 
 def _flattens(planner: SavePlanner) -> TypeGuard[DefaultSavePlanner]:

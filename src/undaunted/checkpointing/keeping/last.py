@@ -15,8 +15,8 @@ from typing import IO, TYPE_CHECKING
 
 import msgspec
 
-from undaunted.checkpointing.agreement.alone import Alone
-from undaunted.checkpointing.errors import CheckpointError
+from undaunted.agreement.agreement import Alone
+from undaunted.checkpointing.errors import AGREED, CheckpointError
 from undaunted.checkpointing.files.places import open_storage
 from undaunted.checkpointing.format.retention import Rule
 from undaunted.checkpointing.keeping.client import Left
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
     logging.basicConfig(level=logging.INFO, format="[undaunted] %(message)s")
     place, pipe, *arenas = argv
     left = [Left(*map(int, arena.split(":"))) for arena in arenas]
-    alone = Alone(os.urandom(6).hex())
+    alone = Alone(os.urandom(6).hex(), AGREED)
     storage = open_storage(place)
     epoch = round_epoch()
     publisher = Publisher(storage, alone, epoch, Rule(keep=None), Trust(storage, alone.session))

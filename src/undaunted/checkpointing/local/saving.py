@@ -9,8 +9,8 @@ import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, Protocol
 
+from undaunted.agreement.failures import Failure
 from undaunted.checkpointing import announce
-from undaunted.checkpointing.agreement.messages import Failure
 from undaunted.checkpointing.dcp.torch_private import default_store
 from undaunted.checkpointing.errors import SaveError
 from undaunted.checkpointing.local import shard

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 import torch
 
+from undaunted.agreement.connect import Connected, connect
+from undaunted.agreement.failures import Failure
 from undaunted.checkpointing import aborting, announce
-from undaunted.checkpointing.agreement.connect import Connected, connect
-from undaunted.checkpointing.agreement.messages import Failure
 from undaunted.checkpointing.async_ckpt.core import AsyncRequest
 from undaunted.checkpointing.errors import (
+    AGREED,
     CheckpointError,
     DamagedCheckpointError,
     NoCheckpointError,
@@ -463,7 +464,7 @@ class LocalCheckpointManager:
 
     def _connected(self) -> Connected:
         if self._connection is None:
-            self._connection = connect(None, self._timeout_s)
+            self._connection = connect(None, self._timeout_s, AGREED)
         return self._connection
 
     def _clique(self) -> Peers | None:

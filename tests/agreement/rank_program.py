@@ -10,10 +10,10 @@ from typing import Any
 
 import torch.distributed as dist
 
-from undaunted.checkpointing.agreement import address
-from undaunted.checkpointing.agreement.agreement import Failure
-from undaunted.checkpointing.agreement.connect import connect
-from undaunted.checkpointing.errors import CheckpointError
+from undaunted.agreement import connect as connecting
+from undaunted.agreement.agreement import Failure
+from undaunted.agreement.connect import connect
+from undaunted.checkpointing.errors import AGREED, CheckpointError
 
 rank, world_size, path, timeout_s = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], 60.0
 dist.init_process_group(
@@ -24,14 +24,14 @@ dist.init_process_group(
     timeout=timedelta(seconds=timeout_s),
 )
 if "apart" in sys.argv:
-    address.network = lambda: f"machine {rank}"
+    connecting.network = lambda: f"machine {rank}"
 links: Any = None
 
 
 def run(what: str, lane: str, limit_s: float) -> Any:
     global links
     if what == "connect":
-        links = connect(None, limit_s)
+        links = connect(None, limit_s, AGREED)
         return [links.rank, links.world_size, links.session]
     if what == "where":
         return links.background._link.host

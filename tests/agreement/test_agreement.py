@@ -1,4 +1,4 @@
-"""Ranks are threads here; real processes are in test_processes.py."""
+"""Ranks are threads here; real processes are in test_connect.py."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from undaunted.agreement.agreement import Agreement, Alone, Failure
 from undaunted.base import name_server
-from undaunted.checkpointing.agreement.agreement import Agreement, Failure
 from undaunted.checkpointing.errors import (
+    AGREED,
     DamagedCheckpointError,
     NoCheckpointError,
     SaveError,
@@ -67,7 +68,9 @@ agreements: list[Agreement] = []
 
 
 def ranks_of(stores: list[Any]) -> list[Agreement]:
-    made = [Agreement(one, rank, len(stores), "s0") for rank, one in enumerate(stores)]
+    made = [
+        Agreement(one, rank, len(stores), "s0", kinds=AGREED) for rank, one in enumerate(stores)
+    ]
     agreements.extend(made)
     return made
 
@@ -129,7 +132,10 @@ def test_a_failure_ends_the_round_at_once_for_all(stores: Any, failing: int) -> 
 
 
 def test_ranks_of_a_group_are_called_what_the_job_calls_them(stores: Any) -> None:
-    made = [Agreement(one, rank, 2, "s0", job_ranks=[4, 6]) for rank, one in enumerate(stores(2))]
+    made = [
+        Agreement(one, rank, 2, "s0", job_ranks=[4, 6], kinds=AGREED)
+        for rank, one in enumerate(stores(2))
+    ]
     agreements.extend(made)
     for error in everyone(made, lambda rank: Failure("disk") if rank else b"", fail, LONG_S):
         assert (str(error), error.ranks) == ("r: rank 6: disk", (6,))
@@ -306,6 +312,101 @@ def test_a_rank_0_that_comes_late_does_not_wait_for_what_is_over(stores: Any) ->
     assert time.monotonic() - began < LONG_S / 2
 
 
+class Counted:
+    """A store that notes how much its user reads."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.read = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def _note(self, value: bytes) -> bytes:
+        self.read += len(value)
+        return value
+
+    def get(self, key: str) -> bytes:
+        return self._note(self._store.get(key))
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        return [self._note(one) for one in self._store.multi_get(keys)]
+
+    def compare_set(self, key: str, expected: str, value: bytes) -> bytes:
+        return self._note(self._store.compare_set(key, expected, value))
+
+
+def scattered(ranks: Sequence[Agreement], decide: Any, contribution: Any = b"") -> list[Any]:
+    return together(
+        [lambda one=one: one.scatter("r", contribution, decide, LONG_S) for one in ranks]
+    )
+
+
+@pytest.mark.parametrize("length", [10_000, 9 << 20])  # 9 MiB: a TCPStore refuses it
+def test_a_rank_is_sent_its_own_part_and_no_other(stores: Any, length: int) -> None:
+    connections = [Counted(one) for one in stores(4)]
+    ranks = ranks_of(connections)
+    before = connections[0].num_keys()
+    for number in range(2):
+        parts = [bytes([number, rank]) * (length // 2) for rank in range(4)]
+        assert scattered(ranks, lambda _, parts=parts: parts) == parts
+    for one in connections[1:]:
+        assert 2 * length <= one.read < 3 * length
+    assert connections[0].read < length
+    assert connections[0].num_keys() - before <= 3 + 3 * (length >> 20)
+
+
+def test_rounds_of_both_kinds_follow_each_other(stores: Any) -> None:
+    ranks = ranks_of(stores(3))
+    for _ in range(2):
+        assert scattered(ranks, lambda _: [b"a", b"b", b"c"]) == [b"a", b"b", b"c"]
+        assert everyone(ranks, lambda _: b"x", b"".join, LONG_S) == [b"xxx"] * 3
+
+
+@pytest.mark.parametrize("failing", [0, 2])
+def test_a_failure_ends_a_round_with_parts_for_all(stores: Any, failing: int) -> None:
+    ranks = ranks_of(stores(4))
+    here = [ranks[0], ranks[2], ranks[3]]
+    errors = together(
+        [
+            lambda one=one: one.scatter(
+                "r", Failure("disk", 28) if one.rank == failing else b"", fail, LONG_S
+            )
+            for one in here
+        ]
+    )
+    assert [(type(error), error.ranks, error.errno) for error in errors] == [
+        (SaveError, (failing,), 28)
+    ] * 3
+
+
+def test_parts_for_another_number_of_ranks_are_an_error_of_all(stores: Any) -> None:
+    errors = scattered(ranks_of(stores(2)), lambda _: [b"one"])
+    assert [(type(error), error.ranks) for error in errors] == [(SaveError, (0,))] * 2
+
+
+def test_parts_that_come_after_the_verdict_are_nobodys(stores: Any) -> None:
+    """Rank 1 has given up when rank 0 decides: both believe that, and no part is left behind."""
+    connections = stores(2)
+    ranks, before = ranks_of(connections), connections[0].num_keys()
+    given_up = threading.Event()
+
+    def hangs(_: Sequence[bytes]) -> list[bytes]:
+        given_up.wait(LONG_S)
+        return [b"0", b"1" * (9 << 20)]
+
+    def rank_1() -> Any:
+        try:
+            return ranks[1].scatter("r", b"", hangs, 2 * SHORT_S)
+        finally:
+            given_up.set()
+
+    errors = together([lambda: ranks[0].scatter("r", b"", hangs, 2 * SHORT_S), rank_1])
+    assert [(type(error), error.ranks) for error in errors] == [(SaveError, (0,))] * 2
+    assert connections[0].num_keys() - before <= 3
+    assert scattered(ranks, lambda _: [b"a", b"b"]) == [b"a", b"b"]
+
+
 def test_what_is_too_long_for_one_value_is_contributed_too(stores: Any) -> None:
     long = bytes(range(256)) * (36 << 10)  # 9 MiB: a TCPStore refuses it
     connections = stores(2)
@@ -357,14 +458,14 @@ def test_abort_ends_a_wait_and_all_later_ones() -> None:
 
         def interrupt(self) -> None:
             for key in ("verdict", "go"):
-                store.set(f"undaunted/checkpointing/s0/main/0/{key}", b"\xc0")
+                store.set(f"undaunted/agreement/s0/main/0/{key}", b"\xc0")
 
     store = dist.HashStore()
-    rank = Agreement(store, 0, 2, "s0", link=Link())
+    rank = Agreement(store, 0, 2, "s0", link=Link(), kinds=AGREED)
     contributed = threading.Event()
 
     def wait() -> None:
-        store.wait(["undaunted/checkpointing/s0/main/0/0"])
+        store.wait(["undaunted/agreement/s0/main/0/0"])
         contributed.set()
 
     watcher = threading.Thread(target=wait)
@@ -379,3 +480,35 @@ def test_abort_ends_a_wait_and_all_later_ones() -> None:
     assert "given up" in str(errors[0])
     with pytest.raises(SaveError, match="given up"):
         rank.round("r", b"", fail, LONG_S)
+
+
+def test_a_rank_alone_decides_by_itself() -> None:
+    alone = Alone("s", AGREED)
+    assert (alone.rank, alone.world_size, alone.session) == (0, 1, "s")
+    assert alone.round("r", b"x", lambda found: found[0] * 2, 1.0) == b"xx"
+
+
+def test_a_rank_alone_has_the_only_part() -> None:
+    assert Alone("s", AGREED).scatter("r", b"x", lambda found: [found[0] * 2], 1.0) == b"xx"
+
+
+def test_a_failure_of_a_rank_alone_is_raised() -> None:
+    with pytest.raises(SaveError, match=r"^disk full$") as caught:
+        Alone("s", AGREED).round("r", Failure("disk full", 28), lambda _: b"", 1.0)
+    assert (caught.value.ranks, caught.value.errno) == ((0,), 28)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_a_rank_alone_raises_while_deciding(known: bool) -> None:
+    raised = StaleEpochError("old") if known else OSError(5, "Input/output error", "/x")
+
+    def decide(contributions: Sequence[bytes]) -> bytes:
+        raise raised
+
+    with pytest.raises(SaveError) as caught:
+        Alone("s", AGREED).round("r", b"", decide, 1.0)
+    if known:
+        assert caught.value is raised
+    else:
+        assert caught.value.errno == 5
+        assert caught.value.__cause__ is raised

@@ -12,30 +12,20 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from undaunted.checkpointing.agreement.bounded import AbortedError, Bounded, TimedOutError
-from undaunted.checkpointing.agreement.messages import Failure, Verdict
-from undaunted.checkpointing.agreement.turn import Place, Turn
-from undaunted.checkpointing.errors import CheckpointError, SaveError
+from undaunted.agreement.failures import AgreedError, Failure
+from undaunted.agreement.store import AbortedError, Bounded, TimedOutError
+from undaunted.agreement.turn import Member, Turn, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["Agreement", "Failure", "Link"]
+    from undaunted.agreement.store import StoreLink
 
+__all__ = ["Agreeing", "Agreement", "Alone", "Failure"]
 
-class Link(Protocol):
-    """The connection to a store's server."""
-
-    def interrupt(self) -> None:
-        """Have calls that wait in the store, and `reopen`, fail; it is of no use afterwards."""
-
-    def reopen(self, timeout_s: float, given_up: Callable[[], bool]) -> Any:
-        """Return another store, connected to the same server.
-
-        ``given_up`` says whether this was interrupted before it had begun.
-        """
+KINDS = (AgreedError,)
 
 
 class Agreement:
@@ -54,8 +44,9 @@ class Agreement:
         world_size: int,
         session: str,
         lane: str = "main",
-        link: Link | None = None,
+        link: StoreLink | None = None,
         job_ranks: Sequence[int] = (),
+        kinds: Sequence[type[AgreedError]] = KINDS,
     ) -> None:
         """Take part.
 
@@ -69,13 +60,16 @@ class Agreement:
                 still.
             job_ranks: those of the group, in its order; messages and errors name them. Empty means
                 that they are the same.
+            kinds: of errors that are raised on all ranks as on the one that had it; the first of
+                them is raised for all others, and when ranks do not answer.
         """
         self.rank = rank
         self.world_size = world_size
         self.session = session
-        self._place = Place(store, rank, world_size, job_ranks)
+        self._member = Member(store, rank, world_size, job_ranks)
+        self._kinds = kinds
         self._link = link
-        self._prefix = f"undaunted/checkpointing/{session}/{lane}"
+        self._prefix = f"undaunted/agreement/{session}/{lane}"
         self._next = 0
         self._finished: list[str] = []  # rounds whose keys are still there; rank 0 only
         self._broken = False
@@ -90,7 +84,7 @@ class Agreement:
         *,
         join_later: bool = False,
     ) -> bytes:
-        """Return what rank 0 decides from the contributions of all ranks.
+        """Return what rank 0 decides for all from the contributions of all ranks.
 
         Args:
             name: what this is about, the same on all ranks; for messages.
@@ -106,14 +100,47 @@ class Agreement:
                 this rank is told that it came too late, and waits for nobody.
 
         Raises:
-            SaveError: with the ranks that failed or did not answer. Other errors of
-                ``undaunted.checkpointing.errors`` as a rank contributed or ``decide`` raised them.
+            AgreedError: with the ranks that failed or did not answer; of the kind that a rank
+                contributed or ``decide`` raised, if that is one of those given.
         """
+        return self._together(name, contribution, decide, timeout_s, join_later=join_later)
+
+    def scatter(
+        self,
+        name: str,
+        contribution: bytes | Failure,
+        decide: Callable[[Sequence[bytes]], list[bytes]],
+        timeout_s: float,
+    ) -> bytes:
+        """Return what rank 0 decides for this rank; otherwise the same as `round`.
+
+        No rank is sent what is for another.
+
+        Args:
+            name: see `round`.
+            contribution: see `round`.
+            decide: as in `round`, and returns as many results as there are ranks, in their order.
+            timeout_s: see `round`.
+
+        Raises:
+            AgreedError: see `round`.
+        """
+        return self._together(name, contribution, decide, timeout_s)
+
+    def _together(
+        self,
+        name: str,
+        contribution: bytes | Failure,
+        decide: Callable[[Sequence[bytes]], bytes | list[bytes]],
+        timeout_s: float,
+        *,
+        join_later: bool = False,
+    ) -> bytes:
         began = time.monotonic()
         while True:
             prefix = f"{self._prefix}/{self._next}"
             self._next += 1
-            turn = Turn(self._place, prefix, name, timeout_s)
+            turn = Turn(self._member, prefix, name, timeout_s)
             with self._naming_losses(turn):
                 self._connect(timeout_s)
                 if join_later and self._bounded.call(turn.is_over, turn.limit_s):
@@ -124,7 +151,9 @@ class Agreement:
                 else:
                     verdict, cause = self._follow(turn, contribution), None
             if verdict.is_of(name) or time.monotonic() - began >= timeout_s:
-                return _answer(verdict, cause)
+                if verdict.failure is not None:
+                    raise verdict.failure.error(self._kinds, verdict.ranks) from cause
+                return verdict.content
 
     def abort(self) -> None:
         """Have the round in progress, and all later ones, raise at once; nobody is told."""
@@ -134,44 +163,53 @@ class Agreement:
         """After the last round: rank 0 waits until the others have read its verdict.
 
         Raises:
-            SaveError: they did not say so in time, or the connection is lost.
+            AgreedError: they did not say so in time, or the connection is lost.
         """
-        if self._broken or self._place.store is None:
+        if self._broken or self._member.store is None:
             return
-        last = Turn(self._place, f"{self._prefix}/leave", "leave", timeout_s)
+        last = Turn(self._member, f"{self._prefix}/leave", "leave", timeout_s)
         try:
             self._bounded.call(last.leave, last.limit_s)
-        except RuntimeError as error:
-            server = self._place.job_ranks[0]
-            raise SaveError(f"the connection of the ranks was lost: {error}", (server,)) from error
+        except (AbortedError, TimedOutError, RuntimeError) as error:
+            server = self._member.job_ranks[0]
+            message = f"the connection of the ranks was lost: {error}"
+            raise self._error(message, (server,)) from error
 
     def close(self) -> None:
         """Take part no more; lets go of the store."""
         self._bounded.abort()
-        self._place.store = None
+        self._member.store = None
 
     def _lead(
         self,
         turn: Turn,
         contribution: bytes | Failure,
-        decide: Callable[[Sequence[bytes]], bytes],
+        decide: Callable[[Sequence[bytes]], bytes | list[bytes]],
     ) -> tuple[Verdict, Exception | None]:
         gathered = self._bounded.call(lambda: turn.gather(contribution), turn.limit_s)
         over: list[str] = []
+        parts: list[bytes] = []
         error: Exception | None = None
         if isinstance(gathered, Verdict):
             verdict = gathered
         else:
             try:
-                verdict = Verdict(decide(gathered))
+                verdict, parts = self._decided(decide(gathered))
             except Exception as raised:  # noqa: BLE001 - raised on all ranks
                 error = raised
                 verdict = turn.failed(Failure.of(raised))
             # All ranks are in this round: nobody reads the keys of earlier ones any more.
             over, self._finished = self._finished, []
-        final = self._bounded.call(lambda: turn.close(verdict, over), turn.limit_s)
+        final = self._bounded.call(lambda: turn.close(verdict, over, parts), turn.limit_s)
         self._note_over(turn)
         return final, error
+
+    def _decided(self, decided: bytes | list[bytes]) -> tuple[Verdict, list[bytes]]:
+        if isinstance(decided, bytes):
+            return Verdict(decided), []
+        if len(decided) != self.world_size:
+            raise ValueError(f"{len(decided)} results were decided for {self.world_size} ranks")
+        return Verdict(scattered=True), decided
 
     def _note_over(self, turn: Turn) -> None:
         if self.rank == 0:
@@ -186,21 +224,21 @@ class Agreement:
     @contextlib.contextmanager
     def _naming_losses(self, turn: Turn) -> Iterator[None]:
         """Say of a connection that is lost who is at its other end."""
-        server = self._place.job_ranks[0]
+        server = self._member.job_ranks[0]
         try:
             yield
         except TimedOutError as error:
             self._broken = True
-            raise SaveError(
+            raise self._error(
                 f"{turn.name}: rank {server}, whose process serves the agreement, did not answer "
                 f"within {turn.timeout_s:g} s: it is stopped, or its node cannot be reached",
                 (server,),
             ) from error
-        except (AbortedError, CheckpointError):
-            raise
+        except AbortedError as error:
+            raise self._error(str(error)) from None
         except (RuntimeError, OSError) as error:  # torch's errors of stores are RuntimeErrors
             self._broken = True
-            raise SaveError(
+            raise self._error(
                 f"{turn.name}: the process of rank {server}, which serves the agreement, is gone "
                 f"or cannot be reached: {error}",
                 (server,),
@@ -211,12 +249,17 @@ class Agreement:
         if self._broken:
             link = self._link
             if link is None:
-                raise SaveError("the connection of the ranks was lost", self._place.job_ranks[:1])
+                server = self._member.job_ranks[:1]
+                raise self._error("the connection of the ranks was lost", server)
             bounded = self._bounded
-            self._place.store = bounded.call(
+            self._member.store = bounded.call(
                 lambda: link.reopen(timeout_s, lambda: bounded.aborted), timeout_s
             )
             self._broken = False
+
+    def _error(self, message: str, ranks: Sequence[int] = ()) -> AgreedError:
+        """Return the error of a round that did not come about."""
+        return Failure(message).error(self._kinds, ranks)
 
     def _interrupt(self) -> None:
         self._broken = True
@@ -224,8 +267,59 @@ class Agreement:
             self._link.interrupt()
 
 
-def _answer(verdict: Verdict, cause: Exception | None) -> bytes:
-    try:
-        return verdict.answer()
-    except CheckpointError as error:
-        raise error from cause
+class Alone:
+    """Agreement of a rank with itself: without ``torch.distributed``, or in a world of one.
+
+    Has the interface of `Agreement`; nothing is waited for.
+
+    Attributes:
+        rank: 0.
+        world_size: 1.
+        session: name of this run, new for each.
+    """
+
+    rank = 0
+    world_size = 1
+
+    def __init__(self, session: str, kinds: Sequence[type[AgreedError]] = KINDS) -> None:
+        """Args: as for `Agreement`."""
+        self.session = session
+        self._kinds = kinds
+
+    def round(
+        self,
+        name: str,  # noqa: ARG002 - the interface
+        contribution: bytes | Failure,
+        decide: Callable[[Sequence[bytes]], bytes],
+        timeout_s: float,  # noqa: ARG002 - the interface
+        *,
+        join_later: bool = False,  # noqa: ARG002 - the interface
+    ) -> bytes:
+        """Return what is decided; see `Agreement.round`."""
+        if isinstance(contribution, Failure):
+            raise contribution.error(self._kinds, (0,))
+        try:
+            return decide([contribution])
+        except AgreedError:
+            raise
+        except Exception as error:
+            raise Failure.of(error).error(self._kinds, (0,)) from error
+
+    def scatter(
+        self,
+        name: str,
+        contribution: bytes | Failure,
+        decide: Callable[[Sequence[bytes]], list[bytes]],
+        timeout_s: float,
+    ) -> bytes:
+        """Return what is decided; see `Agreement.scatter`."""
+        return self.round(name, contribution, lambda mine: decide(mine)[0], timeout_s)
+
+    def abort(self) -> None:
+        """Nobody waits."""
+
+    def close(self) -> None:
+        """There is nothing to give back."""
+
+
+Agreeing = Agreement | Alone

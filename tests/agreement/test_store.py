@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from undaunted.checkpointing.agreement.agreement import Agreement
-from undaunted.checkpointing.agreement.store_link import StoreLink
-from undaunted.checkpointing.errors import SaveError
+from undaunted.agreement.agreement import Agreement
+from undaunted.agreement.failures import AgreedError
+from undaunted.agreement.store import AbortedError, Bounded, StoreLink, TimedOutError
 
 pytest.importorskip("torch.distributed")
 pytestmark = pytest.mark.torch
@@ -89,17 +89,17 @@ def test_a_round_is_aborted_from_another_thread() -> None:
     link, server = StoreLink.serve(LONG_S)
     rank_1_link = StoreLink("127.0.0.1", link.port)
     rank_1 = Agreement(rank_1_link.reopen(LONG_S), 1, 2, "s", link=rank_1_link)
-    errors: list[SaveError] = []
+    errors: list[AgreedError] = []
 
     def take_part() -> None:
         try:
             rank_1.round("save", b"", lambda _: b"", LONG_S)
-        except SaveError as error:
+        except AgreedError as error:
             errors.append(error)
 
     thread = threading.Thread(target=take_part)
     thread.start()
-    server.wait(["undaunted/checkpointing/s/main/0/1"])
+    server.wait(["undaunted/agreement/s/main/0/1"])
     began = time.monotonic()
     rank_1.abort()
     thread.join(LONG_S)
@@ -112,7 +112,7 @@ def test_a_server_that_answers_nothing_is_given_up_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         link = StoreLink("127.0.0.1", silent.getsockname()[1])
         began = time.monotonic()
-        with pytest.raises((SaveError, RuntimeError)):
+        with pytest.raises((AgreedError, RuntimeError)):
             link.reopen(0.5)
         assert time.monotonic() - began < LONG_S / 2
 
@@ -143,12 +143,12 @@ def test_who_is_aborted_while_it_connects_again_keeps_nobody_else_from_connectin
 
     monkeypatch.setattr(lost, "_connect", connect)
     rank_1._interrupt()
-    errors: list[SaveError] = []
+    errors: list[AgreedError] = []
 
     def take_part() -> None:
         try:
             rank_1.round("save", b"", lambda _: b"", LONG_S)
-        except SaveError as error:
+        except AgreedError as error:
             errors.append(error)
 
     thread = threading.Thread(target=take_part)
@@ -170,6 +170,53 @@ def test_who_is_aborted_before_it_connects_again_does_not() -> None:
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         link = StoreLink("127.0.0.1", nobody.getsockname()[1])
         began = time.monotonic()
-        with pytest.raises(SaveError, match="given up"):
+        with pytest.raises(AgreedError, match="given up"):
             link.reopen(LONG_S, lambda: True)
     assert time.monotonic() - began < LONG_S / 2
+
+
+def test_results_and_errors_are_handed_on() -> None:
+    bounded = Bounded(lambda: None)
+    assert bounded.call(lambda: 7, LONG_S) == 7
+
+    def fail() -> None:
+        raise KeyError("x")
+
+    with pytest.raises(KeyError, match="x"):
+        bounded.call(fail, LONG_S)
+    assert bounded.call(lambda: 8, LONG_S) == 8
+
+
+def test_a_call_that_hangs_is_interrupted() -> None:
+    interrupted, ended = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        interrupted.wait(LONG_S)
+        ended.set()
+
+    with pytest.raises(TimedOutError, match=r"within 0\.05 s"):
+        Bounded(interrupted.set).call(hang, 0.05)
+    assert ended.wait(LONG_S)
+
+
+def test_abort_from_another_thread() -> None:
+    interrupted, begun, ended = threading.Event(), threading.Event(), threading.Event()
+    bounded = Bounded(interrupted.set)
+
+    def hang() -> None:
+        begun.set()
+        interrupted.wait(LONG_S)
+        ended.set()
+
+    def abort() -> None:
+        assert begun.wait(LONG_S)
+        bounded.abort()
+
+    thread = threading.Thread(target=abort)
+    thread.start()
+    with pytest.raises(AbortedError):
+        bounded.call(hang, LONG_S)
+    thread.join()
+    assert ended.wait(LONG_S)
+    with pytest.raises(AbortedError):
+        bounded.call(lambda: 7, LONG_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.said import lines_of
-from undaunted.checkpointing.agreement import address
-from undaunted.checkpointing.agreement.alone import Alone
-from undaunted.checkpointing.agreement.connect import connect
+from undaunted.agreement import connect as connecting
+from undaunted.agreement.agreement import Alone
+from undaunted.agreement.connect import connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -114,7 +115,7 @@ def test_on_one_machine_only_loopback_is_served(start: Any) -> None:
 def test_on_several_machines_the_ranks_find_the_address(start: Any) -> None:
     ranks = start(2, "apart")
     assert [one["value"] for one in ranks.all("round")] == ["0,1"] * 2
-    own = address.to_serve_at({}, one_machine=False)
+    own = connecting.to_serve_at({}, one_machine=False)
     assert ranks.all("where")[0]["value"] == (own or "127.0.0.1")
 
 
@@ -176,3 +177,64 @@ def test_a_rank_0_that_is_stopped_is_noticed_in_time_and_may_come_back(start: An
     late = ranks.hear(0)
     assert late.get("value", "0,1,2") == "0,1,2"
     assert [one.get("value") for one in ranks.all("round")] == ["0,1,2"] * 3
+
+
+# --- where others reach this process --------------------------------------------------------------
+
+
+def test_the_same_network_has_the_same_name() -> None:
+    assert connecting.network()
+    assert connecting.network() == connecting.network()
+
+
+def test_own_hosts_begin_with_what_masters_peers_use() -> None:
+    assert connecting.own_hosts({"MASTER_ADDR": "127.0.0.1"})[0] == "127.0.0.1"
+    assert connecting.own_hosts({"MASTER_ADDR": "localhost"})[0] == "localhost"
+    assert connecting.own_hosts({}) == [socket.gethostname()]
+
+
+def test_a_master_that_cannot_be_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **named: object) -> None:
+        raise OSError("Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    assert connecting.own_hosts({"MASTER_ADDR": "nowhere"}) == [socket.gethostname()]
+
+
+def test_where_all_ranks_are_here_loopback_is_served() -> None:
+    assert connecting.to_serve_at({"MASTER_ADDR": "192.0.2.7"}, one_machine=True) == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("routes", "at"),
+    [
+        ({"node0": "10.0.0.5"}, "10.0.0.5"),
+        ({"node0": "127.0.1.1", "here": "10.0.0.6"}, "10.0.0.6"),
+        ({"node0": "127.0.1.1", "here": "127.0.1.1"}, ""),
+        ({}, ""),
+    ],
+)
+def test_on_several_nodes_the_own_address_is_served(
+    routes: dict[str, str], at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def own_address(other: str) -> str:
+        if other not in routes:
+            raise OSError("Name or service not known")
+        return routes[other]
+
+    monkeypatch.setattr(connecting, "own_address", own_address)
+    monkeypatch.setattr(socket, "gethostname", lambda: "here")
+    assert connecting.to_serve_at({"MASTER_ADDR": "node0"}, one_machine=False) == at
+
+
+def test_the_first_host_that_answers_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert connecting.reachable(["127.0.0.2", "127.0.0.1"], port, LONG_S) == "127.0.0.1"
+
+
+def test_no_host_answers() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(OSError, match=rf"port {port} cannot be reached \(127\.0\.0\.1: "):
+        connecting.reachable(["127.0.0.1"], port, LONG_S)

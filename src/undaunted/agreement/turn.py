@@ -1,10 +1,12 @@
 """What one rank does in the store for one round.
 
-Keys of a round: each rank's contribution, ``count``, the number of them, ``go``, which wakes rank
-0, and ``verdict``, which is written once; who ends a round early sets ``go`` as well. What was
-decided is in ``piece-0`` and so on, before the verdict, where it is long; so is what rank 3
-contributes, in ``3-piece-0``. A rank deletes its contribution when it has the verdict. Rank 0
-deletes the rest when every rank has contributed to a later round: by then nobody reads it any more.
+Keys of a round: each rank's contribution (``3``), ``count``, the number of them, ``go``, which
+wakes rank 0, and ``verdict``, which is written once; who ends a round early sets ``go`` as well.
+Where each rank gets something else, that is in a key for each (``part-3``), written before the
+verdict. What is too long for one value is in keys besides (``3.0`` and so on), written before it.
+
+A rank deletes its contribution and its part when it has the verdict. Rank 0 deletes the rest when
+every rank has contributed to a later round: by then nobody reads it any more.
 """
 
 from __future__ import annotations
@@ -15,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from undaunted.agreement.failures import Failure
 from undaunted.base.text import format_ranks
-from undaunted.checkpointing.agreement.messages import Contribution, Failure, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 # A store may say a little early that time is up.
 _EARLY_S = 0.1
@@ -27,10 +29,48 @@ _EARLY_S = 0.1
 PIECE_BYTES = 4 << 20
 
 
-class Place:
-    """Of one rank among the others.
+# How a value begins: its content follows, or the keys that have it in pieces.
+_WHOLE, _IN_PIECES = b"=", b"+"
 
-    It has the store, so that nothing else keeps that alive: frames of exceptions, for example.
+
+class Contribution(msgspec.Struct, frozen=True, array_like=True):
+    """Of one rank to one round.
+
+    Attributes:
+        name: of the round, the same on all ranks.
+        content: what it contributes.
+    """
+
+    name: str
+    content: bytes
+
+
+class Verdict(msgspec.Struct, frozen=True, array_like=True):
+    """The end of a round: the first that is written holds for all ranks.
+
+    Attributes:
+        content: what was decided.
+        failure: why nothing was.
+        ranks: whose failure that is.
+        name: of the round that failed, as who wrote this calls it; "" = whatever it is called.
+        scattered: whether each rank has a part of its own in place of the content.
+    """
+
+    content: bytes = b""
+    failure: Failure | None = None
+    ranks: tuple[int, ...] = ()
+    name: str = ""
+    scattered: bool = False
+
+    def is_of(self, name: str) -> bool:
+        """Whether this is about the round that a rank calls so."""
+        return self.name in ("", name)
+
+
+class Member:
+    """A rank of the group, with the only reference to its store.
+
+    Closing drops the store that way although the traceback of an old error lives.
 
     Attributes:
         store: a torch store; None after the end.
@@ -58,24 +98,24 @@ class Turn:
         limit_s: seconds after which a method has returned, unless the store's server stands still.
     """
 
-    def __init__(self, place: Place, prefix: str, name: str, timeout_s: float) -> None:
+    def __init__(self, member: Member, prefix: str, name: str, timeout_s: float) -> None:
         """Args: see `Agreement`."""
         self.name = name
         self.prefix = prefix
-        self._place = place
-        self._rank = place.rank
-        self._world_size = place.world_size
-        self._pieces = 0  # of its contribution
+        self._member = member
+        self._rank = member.rank
+        self._world_size = member.world_size
+        self._keys: list[str] = []  # of its contribution
         self.timeout_s = timeout_s
         margin_s = min(5.0, 0.2 + timeout_s / 10)
         # Who does not decide waits a little longer than who does. Not all equally long: a client of
         # a TCPStore whose wait is over just when the key appears may wait for ever (torch 2.13).
-        self._longer_s = timeout_s + margin_s * (2 - 1 / max(1, place.rank))
+        self._longer_s = timeout_s + margin_s * (2 - 1 / max(1, member.rank))
         self.limit_s = timeout_s + 3 * margin_s
 
     @property
     def _store(self) -> Any:
-        return self._place.store
+        return self._member.store
 
     def failed(self, failure: Failure) -> Verdict:
         """Return the end of the round by a failure of this rank, which the message names."""
@@ -97,7 +137,7 @@ class Turn:
         if self._store.check([self._key("verdict")]):
             return self._verdict()
         found = [
-            msgspec.msgpack.decode(one, type=Contribution)
+            msgspec.msgpack.decode(self._content(one), type=Contribution)
             for one in self._get([self._of(rank) for rank in range(self._world_size)])
         ]
         strangers = tuple(rank for rank, one in enumerate(found) if one.name != self.name)
@@ -109,26 +149,31 @@ class Turn:
                 "order"
             )
             return Verdict(failure=Failure(message), ranks=ranks)
-        return [
-            self._joined(f"{rank}-", one.pieces) if one.pieces else one.content
-            for rank, one in enumerate(found)
-        ]
+        return [one.content for one in found]
 
-    def close(self, verdict: Verdict, over: Sequence[str] = ()) -> Verdict:
+    def close(
+        self, verdict: Verdict, over: Sequence[str] = (), parts: Sequence[bytes] = ()
+    ) -> Verdict:
         """On rank 0: write the verdict unless there is one; return which holds.
 
         Args:
             verdict: what rank 0 thinks.
             over: prefixes of rounds whose keys are deleted.
+            parts: of all ranks, if the verdict is scattered.
         """
+        others = range(1, len(parts))
+        keys = [key for rank in others for key in self._write(self._part(rank), parts[rank])]
         final = self._decide(verdict)
+        if final.scattered:
+            final = Verdict(parts[0])
+        else:  # nobody reads them
+            self._delete(keys)
         for prefix in over:
-            for what in ("count", "go", "verdict"):
-                self._store.delete_key(f"{prefix}/{what}")
+            self._delete(f"{prefix}/{what}" for what in ("count", "go", "verdict"))
             piece = 0
-            while self._store.delete_key(f"{prefix}/piece-{piece}"):
+            while self._store.delete_key(f"{prefix}/verdict.{piece}"):
                 piece += 1
-        self._withdraw()
+        self._delete(self._keys)
         return final
 
     def take_part(self, contribution: bytes | Failure) -> Verdict | None:
@@ -161,14 +206,11 @@ class Turn:
             self._store.set(self._key("go"), b"")
 
     def _contribute(self, contribution: bytes | Failure) -> None:
+        mine = Contribution(self.name, b"" if isinstance(contribution, Failure) else contribution)
+        self._keys = self._write(self._of(self._rank), msgspec.msgpack.encode(mine))
         if isinstance(contribution, Failure):
-            self._store.set(self._of(self._rank), self._encoded(b"", 0))
             self._give_up(self.failed(contribution))
-            return
-        self._pieces = self._cut(f"{self._rank}-", contribution)
-        content = b"" if self._pieces else contribution
-        self._store.set(self._of(self._rank), self._encoded(content, self._pieces))
-        if self._store.add(self._key("count"), 1) == self._world_size:
+        elif self._store.add(self._key("count"), 1) == self._world_size:
             self._store.set(self._key("go"), b"")
 
     def _given_up(self, missing: Sequence[int]) -> Verdict:
@@ -192,47 +234,54 @@ class Turn:
         return [rank for rank in ranks if not self._store.check([self._of(rank)])]
 
     def _decide(self, verdict: Verdict) -> Verdict:
-        mine = msgspec.msgpack.encode(self._in_pieces(verdict))
-        written = self._store.compare_set(self._key("verdict"), "", mine)
-        return verdict if written == mine else self._whole(written)
-
-    def _in_pieces(self, verdict: Verdict) -> Verdict:
-        """Write down what was decided if that is too long for one value."""
-        pieces = self._cut("", verdict.content)
-        return Verdict(pieces=pieces) if pieces else verdict
-
-    def _whole(self, written: bytes) -> Verdict:
-        verdict = msgspec.msgpack.decode(written, type=Verdict)
-        if not verdict.pieces:
-            return verdict
-        return Verdict(self._joined("", verdict.pieces))
-
-    def _cut(self, whose: str, content: bytes) -> int:
-        """Write what is too long for one value in pieces; return how many, 0 = it is not."""
-        if len(content) <= PIECE_BYTES:
-            return 0
-        starts = range(0, len(content), PIECE_BYTES)
-        for piece, start in enumerate(starts):
-            key = self._key(f"{whose}piece-{piece}")
-            self._store.set(key, content[start : start + PIECE_BYTES])
-        return len(starts)
-
-    def _joined(self, whose: str, pieces: int) -> bytes:
-        return b"".join(self._get([self._key(f"{whose}piece-{piece}") for piece in range(pieces)]))
+        key = self._key("verdict")
+        mine, _ = self._value(key, msgspec.msgpack.encode(verdict))
+        written = self._store.compare_set(key, "", mine)
+        return verdict if written == mine else self._decoded(written)
 
     def _read_and_leave(self) -> Verdict:
+        """Return the verdict, with the part of this rank; delete what no other rank reads."""
         verdict = self._verdict()
-        self._withdraw()
+        if verdict.scattered:
+            key = self._part(self._rank)
+            part = self._store.get(key)
+            self._keys += [key, *_pieces(part)]
+            verdict = Verdict(self._content(part))
+        self._delete(self._keys)
         return verdict
 
-    def _withdraw(self) -> None:
-        """Delete what this rank has contributed."""
-        self._store.delete_key(self._of(self._rank))
-        for piece in range(self._pieces):
-            self._store.delete_key(self._key(f"{self._rank}-piece-{piece}"))
-
     def _verdict(self) -> Verdict:
-        return self._whole(self._store.get(self._key("verdict")))
+        return self._decoded(self._store.get(self._key("verdict")))
+
+    def _decoded(self, value: bytes) -> Verdict:
+        return msgspec.msgpack.decode(self._content(value), type=Verdict)
+
+    def _write(self, key: str, content: bytes) -> list[str]:
+        """Write a content of any length; return the keys that have it now."""
+        value, pieces = self._value(key, content)
+        self._store.set(key, value)
+        return [key, *pieces]
+
+    def _value(self, key: str, content: bytes) -> tuple[bytes, list[str]]:
+        """Return what is to be written under a key, and the keys with pieces of it, if it is long.
+
+        Those are written here.
+        """
+        if len(content) <= PIECE_BYTES:
+            return _WHOLE + content, []
+        starts = range(0, len(content), PIECE_BYTES)
+        pieces = [f"{key}.{piece}" for piece in range(len(starts))]
+        for piece, start in zip(pieces, starts, strict=True):
+            self._store.set(piece, content[start : start + PIECE_BYTES])
+        return _IN_PIECES + msgspec.msgpack.encode(pieces), pieces
+
+    def _content(self, value: bytes) -> bytes:
+        pieces = _pieces(value)
+        return b"".join(self._get(pieces)) if pieces else value[len(_WHOLE) :]
+
+    def _delete(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self._store.delete_key(key)
 
     def _wait(self, what: str, timeout_s: float) -> bool:
         """Wait for a key; False when time is up."""
@@ -252,14 +301,21 @@ class Turn:
             return found
         return [self._store.get(key) for key in keys]
 
-    def _encoded(self, content: bytes, pieces: int) -> bytes:
-        return msgspec.msgpack.encode(Contribution(self.name, content, pieces))
-
     def _of(self, rank: int) -> str:
         return f"{self.prefix}/{rank}"
 
+    def _part(self, rank: int) -> str:
+        return self._key(f"part-{rank}")
+
     def _job_rank(self, rank: int) -> int:
-        return self._place.job_ranks[rank]
+        return self._member.job_ranks[rank]
 
     def _key(self, what: str) -> str:
         return f"{self.prefix}/{what}"
+
+
+def _pieces(value: bytes) -> list[str]:
+    """Return the keys with the pieces of a value; none if it is whole."""
+    if value.startswith(_WHOLE):
+        return []
+    return msgspec.msgpack.decode(value[len(_IN_PIECES) :], type=list[str])

@@ -1,7 +1,8 @@
-"""A connection to a TCPStore that can be ended from another thread.
+"""A TCPStore whose calls end in time, whatever its server does.
 
-A client of a TCPStore waits for the server's answers in its one connection, and has no function
-that ends the wait. Shutting the connection down does.
+A client of a TCPStore waits for the server's answers in its one connection. It has no time limit of
+its own once the server stands still, and no function that ends the wait. So calls are made in a
+thread, and when time is up, or another thread says so, the connection is shut down, which ends it.
 """
 
 from __future__ import annotations
@@ -10,25 +11,95 @@ import contextlib
 import socket
 import threading
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from undaunted.agreement.failures import AgreedError
 from undaunted.base import name_server, open_sockets
-from undaunted.checkpointing.agreement.bounded import (
-    ABORTED,
-    AbortedError,
-    Bounded,
-    TimedOutError,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from undaunted.base.open_sockets import Descriptor
 
+T = TypeVar("T")
+
+ABORTED = "the agreement between the ranks was given up"
 # Whoever connects looks which connection is new.
 _connecting = threading.Lock()
 _LOOPBACK = "127.0.0.1"
 _BACKLOG = 4096
+
+
+class AbortedError(AgreedError):
+    """The wait was given up by this process itself."""
+
+
+class TimedOutError(AgreedError):
+    """The store did not answer in time."""
+
+
+class Bounded:
+    """One call at a time.
+
+    Attributes:
+        aborted: see `abort`.
+    """
+
+    def __init__(self, interrupt: Callable[[], None]) -> None:
+        """Args: what has a call in progress fail, from another thread."""
+        self._interrupt = interrupt
+        self.aborted = False
+        self._lock = threading.Lock()
+        self._done: threading.Event | None = None
+
+    def call(self, function: Callable[[], T], timeout_s: float) -> T:
+        """Return what the function returns, or raise what it raises.
+
+        Raises:
+            TimedOutError: it did not return in time.
+            AbortedError: see :meth:`abort`.
+        """
+        done = threading.Event()
+        results: list[T] = []
+        errors: list[Exception] = []
+
+        def run() -> None:
+            try:
+                results.append(function())
+            except Exception as error:  # noqa: BLE001 - raised in the caller
+                errors.append(error)
+            finally:
+                done.set()
+
+        with self._lock:
+            if self.aborted:
+                raise AbortedError(ABORTED)
+            self._done = done
+        thread = threading.Thread(target=run, name="undaunted-agreement", daemon=True)
+        thread.start()
+        try:
+            in_time = done.wait(timeout_s)
+        except BaseException:
+            self._interrupt()
+            raise
+        if self.aborted:
+            raise AbortedError(ABORTED)
+        if not in_time:
+            self._interrupt()
+            raise TimedOutError(f"no answer within {timeout_s:g} s")
+        thread.join(timeout_s)  # its last instructions
+        if errors:
+            raise errors[0]
+        return results[0]
+
+    def abort(self) -> None:
+        """Have the call in progress, and all later ones, raise `AbortedError`."""
+        with self._lock:
+            self.aborted = True
+            done = self._done
+        if done is not None and not done.is_set():
+            self._interrupt()
+            done.set()
 
 
 def _never() -> bool:
@@ -36,7 +107,7 @@ def _never() -> bool:
 
 
 class StoreLink:
-    """Implements `agreement.Link`.
+    """The connection to a store's server.
 
     Attributes:
         host, port: of the server.
@@ -80,7 +151,7 @@ class StoreLink:
             given_up: says whether the caller was interrupted before this could be.
 
         Raises:
-            SaveError: the server does not answer in time, or this was interrupted.
+            AgreedError: the server does not answer in time, or this was interrupted.
             RuntimeError: nobody serves there; torch says why.
         """
         before: set[Descriptor] | None = None
@@ -104,7 +175,7 @@ class StoreLink:
         return store
 
     def interrupt(self) -> None:
-        """See `agreement.Link`."""
+        """Have calls that wait in the store, and `reopen`, fail; it is of no use afterwards."""
         _shut_down(self._connections)
         if (bounded := self._reopening) is not None:
             bounded.abort()
