@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import signal
 import textwrap
 import time
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.e2e.launcher import DEADLINE_S, alive, explained
+from tests.netns.hosts import Hosts
+from tests.netns.job import Job
 from tests.netns.pods import Pod, memory_group, why_no_pods
 
 if TYPE_CHECKING:
@@ -35,6 +38,7 @@ FAILS_ONCE = """
 
 LOADER = """
     import os, sys, torch, undaunted
+    from undaunted.checkpointing import Checkpointer
     from undaunted.training import Session
 
     class Data(torch.utils.data.Dataset):
@@ -44,7 +48,11 @@ LOADER = """
         def __getitem__(self, index):
             return torch.zeros(BYTES // 4)
 
+    checkpoints = Checkpointer("checkpoints-{RANK}".format(**os.environ), process_group="alone")
+
     def saved(step):
+        checkpoints.save(step, {"weights": torch.zeros(1 << 20), "step": step})
+        checkpoints.close()
         os.write(1, f"saved {step} \\n".encode())
 
     if __name__ == "__main__":
@@ -95,8 +103,8 @@ def begun(pod: Pod, ranks: int = 2) -> None:
 
 
 def test_a_pod_is_told_to_stop(pod: Callable[..., Pod]) -> None:
-    """The workers of data loaders do not keep the ranks from saving."""
-    run = pod(LOADER.replace("BYTES", "4096"), *TWO, **RESTRICTED)
+    """Workers of data loaders do not keep the ranks from saving, nor does a tiny /dev/shm."""
+    run = pod(LOADER.replace("BYTES", "4096"), *TWO, shm="1m", **RESTRICTED)
     begun(run)
     run.tell(signal.SIGTERM)
     assert run.finish() == 75, run.text
@@ -104,6 +112,8 @@ def test_a_pod_is_told_to_stop(pod: Callable[..., Pod]) -> None:
     assert len(steps) == 2, run.text
     assert len(set(steps)) == 1, run.text
     assert not [event for event in run.events("decision") if event["action"] == "restart"]
+    for rank in range(2):
+        assert list((run.run_dir.parent / f"checkpoints-{rank}").iterdir())
 
 
 def test_orphans_of_ranks_and_of_others_are_reaped(pod: Callable[..., Pod]) -> None:
@@ -151,32 +161,6 @@ def test_a_loader_that_needs_more_shared_memory_than_a_pod_has(pod: Callable[...
     assert "/dev/shm" in run.seen[-1], run.text
 
 
-CHECKPOINT = """
-    import os, sys, torch, undaunted
-    from undaunted.checkpointing import Checkpointer
-
-    checkpoints = Checkpointer("checkpoints")
-    state = {"weights": torch.zeros(2 << 20), "step": 0}
-    checkpoints.load(state)
-    first = state["step"]
-    for step in range(first, 10):
-        undaunted.step(step)
-        state["step"] = step + 1
-        checkpoints.save(step, state)
-        if step == 5 and not first:
-            checkpoints.close()
-            os._exit(3)
-    checkpoints.close()
-    os.write(1, f"began at {first}\\n".encode())
-"""
-
-
-def test_checkpoints_of_a_pod_with_hardly_any_shared_memory(pod: Callable[..., Pod]) -> None:
-    run = pod(CHECKPOINT, "--max-restarts", "1", shm="1m", **RESTRICTED)
-    assert run.finish() == 0, run.text
-    run.wait_for(r"^began at [1-6]$")
-
-
 # The last rank takes more memory than there is, once.
 EATS = """
     import os
@@ -197,3 +181,43 @@ def test_a_rank_takes_more_memory_than_its_pod_may(pod: Callable[..., Pod]) -> N
     (first,) = [event for event in run.events("verdict") if event["round"] == 0]
     print(json.dumps(first), explained(run.run_dir))
     assert "memory" in json.dumps(first), first
+
+
+class Names:
+    """The name service of pods: what it knows of them is what has been told last."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "names"
+        self.know({})
+        here = shlex.quote(str(self._file))
+        self.boot = f"mount --bind {here} /etc/hosts && mount --bind /dev/null /etc/resolv.conf"
+
+    def know(self, addresses: dict[str, str]) -> None:
+        known = "".join(f"{at} {name}.train {name}\n" for name, at in addresses.items())
+        self._file.write_text(f"127.0.0.1 localhost\n{known}")
+
+
+def test_a_pod_is_known_late_and_its_successor_has_another_address(tmp_path: Path) -> None:
+    """Pods of an indexed Job behind a headless service; the first one coordinates."""
+    names, first = Names(tmp_path), "train-0"
+    pods = [first, "train-1", "train-2", "train-3"]
+    with contextlib.ExitStack() as opened:
+        hosts = Hosts(pods, names.boot)
+        opened.callback(hosts.close)
+        run = Job(hosts, tmp_path, "3:4", "--rdzv-endpoint", f"{first}.train:29400")
+        opened.callback(run.close)
+        run.start(*pods[1:])
+        for name in pods[1:]:
+            run[name].wait_for("looking for the coordinator")
+        names.know({name: hosts.address(name) for name in pods})
+        run.start(first)
+        run.begins(0, *pods[:3])
+
+        hosts.stop(first)
+        run.begins(1, *pods[1:])
+        hosts.move(first)
+        names.know({name: hosts.address(name) for name in pods})
+        run.start(first)
+        run[first].wait_for(f"spare nodes: {first}")
+        run.finish()
+        run.ends(*pods)
