@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import shlex
 import signal
+import subprocess
+import sys
 import textwrap
 import time
 from typing import TYPE_CHECKING, Any
@@ -14,7 +16,7 @@ import pytest
 from tests.e2e.launcher import DEADLINE_S, alive, explained
 from tests.netns.hosts import Hosts
 from tests.netns.job import Job
-from tests.netns.pods import Pod, memory_group, why_no_pods
+from tests.netns.pods import NAMESPACES, Pod, memory_group, why_no_pods
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -179,6 +181,27 @@ def test_a_rank_takes_more_memory_than_its_pod_may(pod: Callable[..., Pod]) -> N
         run = pod(EATS, *TWO, "--max-restarts", "1", group=group)
         assert run.finish() == 0, run.text
     assert explained(run.run_dir)["cause"] == "host_out_of_memory"
+
+
+CALL = """
+    import os
+    from undaunted import inprocess
+    about = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    os.environ.update(about)
+    inprocess.Wrapper()(lambda: print("called"))()
+"""
+
+
+def test_a_call_in_the_first_process_says_that_nothing_can_end_it() -> None:
+    """Without a launcher: a pod whose command is `python train.py`."""
+    program = (sys.executable, "-c", textwrap.dedent(CALL))
+    enter = ("unshare", *NAMESPACES, "--fork", "--kill-child", "--mount-proc")
+    line = ("sh", "-ec", 'ip link set lo up; exec "$@"', "sh")
+    done = subprocess.run(
+        [*enter, *line, *program], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "called\n"), done.stderr
+    assert "undaunted run" in done.stderr
 
 
 class Names:
