@@ -4,12 +4,13 @@
 set -u
 declare -A provides=(
     [strace]=strace [etcd]=etcd-server [etcdctl]=etcd-client [ip]=iproute2 [tc]=iproute2
+    [sshd]=openssh-server [ssh]=openssh-client
     [munged]=munge [slurmctld]=slurmctld [slurmd]=slurmd [srun]=slurm-client
 )
 
 missing=()
 for program in "${!provides[@]}"; do
-    command -v "$program" >/dev/null || missing+=("${provides[$program]}")
+    PATH=$PATH:/usr/sbin command -v "$program" >/dev/null || missing+=("${provides[$program]}")
 done
 # Any Chromium will do; this one is the smallest (96 MB with what it needs).
 if ! command -v chromium-headless-shell chromium chromium-browser google-chrome >/dev/null; then

@@ -275,6 +275,19 @@ def test_ends_in_words(fields: dict[str, int], words: str) -> None:
     assert words in verdict(failure(0, **fields)).line
 
 
+@pytest.mark.parametrize(
+    ("fields", "cause"),
+    [
+        ({"signal": 9, "oom_kills": 1}, "host_out_of_memory"),
+        ({"signal": 9}, ""),
+        ({"signal": 11, "oom_kills": 1}, ""),
+        ({"signal": 9, "oom_kills": 1, "error": error("ValueError", "bad", 1)}, ""),
+    ],
+)
+def test_the_cause_of_who_was_killed_for_memory(fields: dict[str, object], cause: str) -> None:
+    assert verdict(failure(0, **fields)).cause == cause
+
+
 def test_a_rank_on_its_way_out_with_an_exit_code() -> None:
     leaving = failure(1, 500, error=error("SystemExit", "7", 100, TRACEBACK))
     found = verdict(victim(0, 150), leaving)

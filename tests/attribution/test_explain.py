@@ -206,6 +206,17 @@ def test_a_verdict_tells_best_of_a_failure() -> None:
     assert told.verdict.rank == 1
 
 
+# As torch puts it.
+OF_A_WORKER = """RuntimeError: Caught RuntimeError in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "worker.py", line 374, in _worker_loop
+    data = fetcher.fetch(index)
+  File "storage.py", line 414, in _new_shared
+    return cls._new_using_fd_cpu(size)
+RuntimeError: unable to allocate shared memory(shm) for file </torch_2_0>: No space left on device
+"""
+
+
 @pytest.mark.parametrize(
     ("exception", "cause"),
     [
@@ -215,6 +226,7 @@ def test_a_verdict_tells_best_of_a_failure() -> None:
         ("OSError: [Errno 28] No space left on device", "disk_full"),
         ("ValueError: corrupt data in shard 17", "program_error"),
         ("BrokenPipeError: [Errno 32] Broken pipe", "program_error"),  # of its own connection
+        (OF_A_WORKER, "shared_memory_full"),
         ("", "program_error"),
     ],
 )  # fmt: skip

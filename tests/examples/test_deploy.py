@@ -90,7 +90,7 @@ def start_over_ssh(folder: Path, hosts: str) -> subprocess.Popen[str]:
     (folder / "train.py").write_text(textwrap.dedent(SCRIPT))
     port = free_ports(2)
     path = [folder / "bin", Path(sys.executable).parent, os.environ["PATH"]]
-    env = {"PATH": ":".join(map(str, path)), "HOSTS": hosts, "PORT": str(port)}
+    env = {"PATH": ":".join(map(str, path)), "HOSTS": hosts, "PORT": str(port), "RECONNECT_S": "0"}
     return subprocess.Popen(
         [DEPLOY / "ssh" / "train.sh", "--worker-start", "fresh", "train.py"],
         cwd=folder,

@@ -98,6 +98,7 @@ class Hosts:
 
     def __init__(self, names: Sequence[str], boot: str | None = None) -> None:
         self.names = list(names)
+        self._numbers = {name: number for number, name in enumerate(names, 1)}
         self._boot = boot
         self._hosts: dict[str, Namespace] = {}
         self._open = contextlib.ExitStack()
@@ -119,7 +120,7 @@ class Hosts:
         """Start a host; it has the same address and name as ever."""
         self._hosts[name] = host = Namespace(name, self._boot)
         self._open.callback(host.close)
-        number = self.names.index(name) + 1
+        number = self._numbers[name]
         own = f"eth0 address 02:00:00:00:00:{number:02x}"
         self._switch.ip(
             f"link add to-{name} type veth peer name {own} netns {host.pid}",
@@ -127,9 +128,18 @@ class Hosts:
         )
         host.ip(f"address add {self.address(name)}/24 dev eth0", "link set eth0 up")
 
+    def move(self, name: str) -> None:
+        """Start another host of this name, with another address."""
+        self._numbers[name] = max(self._numbers.values()) + 1
+        self.power_on(name)
+
     def power_off(self, name: str) -> None:
         """Take a whole machine its power: all that runs on it is gone, and nobody is told."""
         self.unplug(name)
+        self.stop(name)
+
+    def stop(self, name: str) -> None:
+        """End all that runs on a whole machine, whose kernel closes the connections."""
         self._hosts[name].close()
         with contextlib.suppress(AssertionError):  # the kernel removes it as well, but later
             self._switch.ip(f"link delete to-{name}")
@@ -148,7 +158,7 @@ class Hosts:
         return self._hosts[name].is_open
 
     def address(self, name: str) -> str:
-        return f"{NET}.{self.names.index(name) + 1}"
+        return f"{NET}.{self._numbers[name]}"
 
     def enter(self, name: str) -> tuple[str, ...]:
         """What to put in front of a command that shall run on a host."""

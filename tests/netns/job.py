@@ -98,7 +98,7 @@ class Job:
     def start_as(self, name: str, host: str, *options: str) -> Node:
         """Start the launcher of node ``name`` on a host, with options that override others."""
         args = [*self._options, "--node-name", name, *options, "train.py"]
-        node = Node(name, args, self.cwd, self.hosts.enter(host))
+        node = Node(name, args, self.cwd, self._enter(host))
         self._opened.callback(node.close)
         self.nodes[name] = node
         return node
@@ -106,10 +106,14 @@ class Job:
     def coordinate(self) -> Node:
         """Start a coordinator on the first host, which trains nothing."""
         host = self.hosts.names[0]
-        node = Node(host, self._options, self.cwd, self.hosts.enter(host), "coordinator")
+        node = Node(host, self._options, self.cwd, self._enter(host), "coordinator")
         self._opened.callback(node.close)
         self.nodes[host] = node
         return node
+
+    def _enter(self, host: str) -> tuple[str, ...]:
+        # Who enters a whole machine is in its topmost directory.
+        return (*self.hosts.enter(host), "env", "-C", str(self.cwd))
 
     def __getitem__(self, name: str) -> Node:
         return self.nodes[name]

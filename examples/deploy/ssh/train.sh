@@ -15,7 +15,7 @@ run_dir=$PWD/undaunted-runs/$job
 token=$(head -c 32 /dev/urandom | base64 -w 0)
 arguments=("$@")
 ssh=(ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=10)
-reconnect_s=300 # a host that is not reached for so long is not asked any more
+reconnect_s=${RECONNECT_S:-300} # a host that is not reached for so long is not asked any more
 (umask 077 && mkdir -p "$run_dir")
 
 start() { # INDEX: starts a launcher that does not need the connection, and prints its process id
@@ -28,24 +28,37 @@ start() { # INDEX: starts a launcher that does not need the connection, and prin
     printf -v output '%q' "$run_dir/out-$host"
     # The token comes on standard input: command lines can be seen by others.
     "${ssh[@]}" "$host" "read -r UNDAUNTED_TOKEN; export UNDAUNTED_TOKEN
+        command -v undaunted >/dev/null || { echo 'undaunted is not in PATH' >&2; exit 127; }
         cd $directory || exit; : >$output || exit
         (setsid $launcher </dev/null >$output 2>&1 & echo \$!
         exec </dev/null >/dev/null 2>&1; wait) &" <<<"$token"
 }
 
+ended() { # says whether the job has, as far as is known
+    undaunted report --outcome "$run_dir" >/dev/null 2>&1
+    [[ $? != [23] ]]
+}
+
 follow() { # INDEX: shows what a launcher prints until it ends, again after a lost connection
-    local host=${hosts[$1]} seen=0 line output since=$SECONDS
+    local host=${hosts[$1]} seen=0 failed=0 lost_at=0 here line output now
     trap '' INT TERM # which are for the launcher
     printf -v output '%q' "$run_dir/out-$host"
     while :; do
+        here=
         while IFS= read -r line; do
-            printf '%s\n' "$line"
-            seen=$((seen + 1)) since=$SECONDS
+            if [ -n "$here" ]; then
+                printf '%s\n' "$line"
+                seen=$((seen + 1))
+            elif [ "$line" = connected ]; then # before it, what the shell's start files print
+                here=1 failed=0 lost_at=0
+            fi
         done < <("${ssh[@]}" "$host" \
-            "tail -n +$((seen + 1)) -f --pid=${pids[$1]} $output" </dev/null)
+            "echo connected; tail -n +$((seen + 1)) -f --pid=${pids[$1]} $output" </dev/null)
         wait $! && return
-        if ((SECONDS - since > reconnect_s)); then
-            echo "$host: not reached for $reconnect_s s; its output is in $run_dir/out-$host" >&2
+        now=$SECONDS failed=$((failed + 1))
+        ((lost_at)) || lost_at=$now
+        if ((now - lost_at > reconnect_s)) || { ((failed > 1)) && ended; }; then
+            echo "$host: not reached any more; its output is in $run_dir/out-$host" >&2
             return
         fi
         sleep 2
@@ -72,7 +85,7 @@ done
 for i in "${!hosts[@]}"; do
     while wait "${starts[i]}"; code=$?; ((code > 128 && code < 255)); do :; done # a signal
     if ((code == 0)); then
-        pids[i]=$(<"$run_dir/pid-${hosts[i]}")
+        pids[i]=$(tail -n 1 "$run_dir/pid-${hosts[i]}")
     else
         echo "${hosts[i]}: no launcher was started, ssh ended with $code" >&2
     fi

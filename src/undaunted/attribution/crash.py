@@ -13,7 +13,7 @@ from signal import SIGKILL
 from typing import TYPE_CHECKING
 
 from undaunted.attribution import exits
-from undaunted.attribution.findings import UNEQUAL
+from undaunted.attribution.findings import OUT_OF_MEMORY, UNEQUAL
 from undaunted.attribution.peer_failed import failed_rank
 from undaunted.attribution.peer_lost import (
     is_peer_lost,
@@ -196,8 +196,17 @@ def judge(
         exception=root.exception,
         traceback="" if root.exits_with_text else root.traceback,
         frame=str(frame) if frame else "",
-        cause=UNEQUAL if finished and origins[root.rank] == Origin.PEER_LOST else "",
+        cause=_cause(root, origins[root.rank], finished),
     )
+
+
+def _cause(root: RankFailure, origin: Origin, finished: Sequence[int]) -> str:
+    """Return the cause that is known here, "" = it is as its kind says."""
+    if finished and origin == Origin.PEER_LOST:
+        return UNEQUAL
+    if root.exception or root.killed:
+        return ""
+    return OUT_OF_MEMORY if exits.for_want_of_memory(root.died_of, root.oom_kills) else ""
 
 
 def origin_of(failure: RankFailure) -> Origin:
@@ -281,7 +290,7 @@ def _killed_together(
     return f"; {len(killed)} ranks of this node were killed by {name} ({ranks}){memory}"
 
 
-def _without_frames(exception: str) -> str:
+def without_frames(exception: str) -> str:
     """Leave out the traceback in the message of an exception that a loader's worker has raised."""
     caught, found, original = exception.partition(_ORIGINAL)
     _, last_frame, rest = original.rpartition('\n  File "')
@@ -298,7 +307,7 @@ def _what(root: RankFailure) -> str:
         text = one_line(root.error.message if root.error else "", longest=_LONGEST_MESSAGE)
         return exits.exit_in_words(1) + (f": {text}" if text else "")
     if root.exception:
-        return f"failed: {one_line(_without_frames(root.exception), longest=_LONGEST_MESSAGE)}"
+        return f"failed: {one_line(without_frames(root.exception), longest=_LONGEST_MESSAGE)}"
     if root.died_of is not None:
         return exits.death_in_words(root.died_of, oom_kills=root.oom_kills)
     if root.code is not None:

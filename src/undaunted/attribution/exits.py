@@ -47,12 +47,22 @@ def death_in_words(number: int, *, oom_kills: int = 0) -> str:
         oom_kills: by how much the out-of-memory counter rose meanwhile, see `oom`.
     """
     name = signal_name(number)
-    if name == "SIGKILL" and oom_kills > 0:
+    if for_want_of_memory(number, oom_kills):
         return (
             "was killed by SIGKILL: most likely the kernel's out-of-memory killer "
             f"(its counter oom_kill rose by {oom_kills})"
         )
     return f"was killed by {name}" + (f" ({_SIGNALS[name]})" if name in _SIGNALS else "")
+
+
+def for_want_of_memory(number: int | None, oom_kills: int) -> bool:
+    """Whether a signal that ended a process was most likely the kernel's, which needed memory.
+
+    Args:
+        number: the signal, None = it ended otherwise.
+        oom_kills: by how much the out-of-memory counter rose meanwhile.
+    """
+    return number == signal.SIGKILL and oom_kills > 0
 
 
 def exit_in_words(code: int) -> str:

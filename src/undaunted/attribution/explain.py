@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 from msgspec.structs import replace
 
+from undaunted.attribution.crash import without_frames
 from undaunted.attribution.decision import Decision, History, Round, decide, without_cause
 from undaunted.attribution.findings import (
     CAUSES,
     LIKELY,
+    OUT_OF_MEMORY,
     SAID_BY_ANYBODY,
     SURE,
     UNEQUAL,
@@ -220,7 +222,7 @@ def _adds_nothing(one: Finding, told: Finding) -> bool:
     if one.cause in _OWN_WORDS and told.cause == "program_error" and message:
         return message in one.quote and {*one.ranks} <= {*told.ranks}
     known, other = CAUSES.get(one.cause), CAUSES.get(told.cause)
-    ended = other is not None and (other.follows or told.cause == "killed")
+    ended = other is not None and (other.follows or told.cause in {"killed", OUT_OF_MEMORY})
     follow = known is not None and known.follows and ended
     return follow and not one.ranks and told.confidence >= SURE and one.cause != told.cause
 
@@ -457,7 +459,7 @@ def cause_of(exception: str) -> str:
     An exception that means a lost peer has its cause from the launcher, which knows its traceback:
     others of these words are of the program's own connections.
     """
-    line = exception.splitlines()[0] if exception else ""
+    line = next(iter(without_frames(exception).splitlines()), "")
     key = template(line.encode())
     numbers = rules().search([key]).get(key, ())
     meaning = rules().meaning(line, 0, numbers, ends_traceback=True) if numbers else None

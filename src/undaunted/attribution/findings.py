@@ -19,6 +19,7 @@ Action = Literal["restart", "exclude", "stop"]
 SURE = 0.5  # least confidence of a finding that decides anything
 UNSAVED = "state_not_saved"  # a checkpoint cannot be made of the state
 UNEQUAL = "unequal_work"  # a rank has ended with 0, and the others wait for it
+OUT_OF_MEMORY = "host_out_of_memory"  # of a machine, or of what a job or container may have of it
 UNREAD = "output_unread"  # ranks cannot print, as nobody reads what the launcher prints
 LIKELY = 0.65  # up to here it is said to be probable only
 
@@ -116,7 +117,7 @@ CAUSES: Mapping[str, Cause] = {
                 ),
                 ("time_limit", "job", "restart", 1, "the time of the job was over"),
                 ("cancelled", "job", "restart", 1, "the job was cancelled"),
-                ("host_out_of_memory", "node", "restart", 1, "a node ran out of memory"),
+                (OUT_OF_MEMORY, "node", "restart", 1, "a node ran out of memory"),
                 (
                     "shared_memory_full",
                     "job",

@@ -1,7 +1,8 @@
 """The front: the process the user, Slurm or Kubernetes started.
 
 It forks the agent, passes signals on to it, and returns its exit code. It is also the agent's
-safety net: as a subreaper it inherits every process of a dead agent, and ends it.
+safety net: as a subreaper it inherits every process of a dead agent, and ends it. As the first
+process of a container it is the parent of all orphans there, whoever started them, and reaps them.
 """
 
 from __future__ import annotations
@@ -152,6 +153,7 @@ def _fork_agent(
             signal.signal(ending, (lambda *_: None) if ignored else signal.SIG_DFL)
         for number in {*config.signals, *PROGRAMS_SIGNALS}:
             signal.signal(number, signal.SIG_IGN)  # until the agent's loop handles them
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setsid()  # Ctrl-C in the terminal reaches the front only, which passes it on
         from undaunted.fault_tolerance.agent.start import run_agent
 
@@ -184,7 +186,7 @@ def _flush_standard_streams() -> None:
 
 @contextlib.contextmanager
 def _signals_to_pipe(wanted: Iterable[int]) -> Iterator[socket.socket]:
-    """Turn these signals into bytes (their numbers) on the yielded socket.
+    """Turn these signals, and SIGCHLD, into bytes (their numbers) on the yielded socket.
 
     Afterwards they do nothing: the process ends, with the exit code of the job.
     """
@@ -195,13 +197,14 @@ def _signals_to_pipe(wanted: Iterable[int]) -> Iterator[socket.socket]:
     numbers = [n for n in wanted if signal.getsignal(n) is not signal.SIG_IGN]
     for number in numbers:
         signal.signal(number, lambda *_: None)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else children vanish
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # were it ignored, children would vanish
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {*numbers, signal.SIGCHLD})
     try:
         yield readable
     finally:
         for number in numbers:
             signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
         readable.close()
         writable.close()
@@ -210,8 +213,11 @@ def _signals_to_pipe(wanted: Iterable[int]) -> Iterator[socket.socket]:
 def _stand_by(
     config: RunConfig, agent_pid: int, agent: socket.socket, signals: socket.socket
 ) -> tuple[int, bool]:
-    """Forward signals until the agent is gone; return its wait status, and if there was one."""
-    interrupts, told, repeats = 0, False, Repeats()
+    """Forward signals until the agent is gone; return its wait status, and if there was one.
+
+    After a signal that should have ended this process, the status has that instead.
+    """
+    interrupts, told, repeats, ends = 0, False, Repeats(), 0
     agent.setblocking(False)
     pidfd = process.open_pidfd(agent_pid)
     assert pidfd is not None, "an own child exists until it has been waited for"
@@ -222,19 +228,33 @@ def _stand_by(
         while True:
             ready = {fd for fd, _ in poller.poll()}
             if signals.fileno() in ready:
-                now, told = time.monotonic(), True
-                numbers = bytes(n for n in signals.recv(64) if repeats.counts(n, now))
+                now, came = time.monotonic(), signals.recv(64)
+                if signal.SIGCHLD in came:
+                    _reap_orphans(agent_pid)
+                came = bytes(number for number in came if number != signal.SIGCHLD)
+                told = told or bool(came)
+                numbers = bytes(n for n in came if repeats.counts(n, now))
                 interrupts += numbers.count(signal.SIGINT)
                 if interrupts >= _INTERRUPTS_TO_KILL_AGENT:
                     process.signal_pidfd(pidfd, signal.SIGKILL)
                 if numbers:
                     with contextlib.suppress(OSError):  # full buffer or dying agent: see the pidfd
                         agent.send(numbers)
-                _end_by_itself(config, numbers)
+                if numbers and (ends := ends or _end_by_itself(config, numbers)):
+                    with contextlib.suppress(OSError):  # the agent has ended
+                        agent.shutdown(socket.SHUT_RDWR)  # as if this process had
             if pidfd in ready:
-                return os.waitpid(agent_pid, 0)[1], told
+                status = os.waitpid(agent_pid, 0)[1]
+                return (128 + ends) << 8 if ends else status, told
     finally:
         os.close(pidfd)
+
+
+def _reap_orphans(agent_pid: int) -> None:
+    """Take the status of children that have ended, until the agent is one of them."""
+    ends = os.WEXITED | os.WNOHANG
+    while (end := os.waitid(os.P_ALL, 0, ends | os.WNOWAIT)) and end.si_pid != agent_pid:
+        os.waitid(os.P_PID, end.si_pid, ends)
 
 
 def _says(agent: socket.socket) -> bytes:
@@ -245,12 +265,19 @@ def _says(agent: socket.socket) -> bytes:
         return b""
 
 
-def _end_by_itself(config: RunConfig, numbers: bytes) -> None:
-    """End this process as a signal does that it does not handle; the agent ends all others."""
+def _end_by_itself(config: RunConfig, numbers: bytes) -> int:
+    """End this process as a signal does that it does not handle; the agent ends all others.
+
+    Returns:
+        The signal that could not: the first process of a container gets none from within. 0 = there
+        was none to end it.
+    """
     for number in numbers:
         if number not in config.signals and number not in PROGRAMS_SIGNALS:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
+            return number
+    return 0
 
 
 def _exit_code(config: RunConfig, status: int, agent_pid: int, killed: int) -> int:

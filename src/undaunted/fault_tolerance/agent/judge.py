@@ -290,7 +290,10 @@ def full_disk(config: RunConfig, root: RankFailure) -> str:
     said = f"{root.exception}\n{root.traceback}\n{root.last_lines}"
     own = _own_places(config)
     if _NO_SHARED_MEMORY in said:
-        return "; /dev/shm is full: give it more (--shm-size of a container), or use fewer workers"
+        return (
+            "; /dev/shm is full: give it more (docker: --shm-size, Kubernetes: an emptyDir of "
+            "medium Memory), or use fewer workers"
+        )
     if _NO_ROOM.search(said):
         return within(_DISK_DEADLINE_S, lambda: _full_now(own), "; a disk was full")
     if root.exception or root.died_of is not None:

@@ -43,6 +43,7 @@ _NAMES = (
 _READ_BYTES = 64 * 1024
 # A guard reads at once; if it has not read for this long, it has failed.
 _SEND_S = 30.0
+_FIRST = 1  # process of a container: no signal from within it ends this one
 
 _ENCODER = msgspec.msgpack.Encoder()
 
@@ -162,6 +163,11 @@ def replace(make: Callable[[], GuardLink]) -> GuardLink:
     """Close the link that there may be, and make a new one."""
     close()
     _current.append(make())
+    if os.getpid() == _FIRST:
+        _say(
+            "this rank is the first process of its container: no other one there can end it when "
+            "it hangs. Start it with undaunted run, or below an init (docker run --init)"
+        )
     return _current[0]
 
 
@@ -211,6 +217,8 @@ class LostGuard:
         if self._page.phase is not Phase.OUTSIDE:
             text = f"has not left the call {self._limit_s:g} s after its guard has ended"
             _say(f"process {os.getpid()} {text}: it is killed")
+            if os.getpid() == _FIRST:
+                os._exit(128 + signal.SIGKILL)
             os.kill(os.getpid(), signal.SIGKILL)
 
 
