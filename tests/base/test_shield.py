@@ -206,6 +206,58 @@ print(os.waitpid(pid, 0)[1])
     assert out.split() == ["-15", "-15", "15", "15"]
 
 
+@pytest.mark.parametrize("more", [{}, {"close_fds": False}])  # Triton's way, by posix_spawn
+@pytest.mark.parametrize("name", ["g++", "ptxas-blackwell", "ninja"])
+def test_compilers_end_when_they_have_compiled(tmp_path, name, more):
+    (tmp_path / name).symlink_to("/bin/cat")
+    out = run(
+        tmp_path,
+        f"""
+child = subprocess.Popen(["./{name}"], stdin=subprocess.PIPE, **{more})
+send(child.pid)
+child.communicate()
+print(child.returncode)
+""",
+    )
+    assert out == "0\n"
+
+
+def test_workers_of_inductor_compile_to_the_end(tmp_path):
+    """Those that compile for Triton; and the process that measures kernels."""
+    pytest.importorskip("torch")
+    out = run(
+        tmp_path,
+        """
+from torch._inductor.autotune_process import TuningProcess
+from torch._inductor.compile_worker.subproc_pool import SubprocPool
+
+def below(pid):
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pid, *(each for child in children for each in below(child))]
+
+os.mkfifo("told")
+pool, tuning = SubprocPool(1), TuningProcess(None)
+compiled = pool.submit(Path.read_text, Path("told"))
+with open("told", "w") as told:  # which the worker has opened
+    workers = below(pool.process.pid)
+    print(len(workers))
+    for pid in [*workers, tuning.process.pid]:
+        send(pid)
+    told.write("compiled")
+print(compiled.result(60))
+pool.shutdown()
+tuning.shutdown()
+print(pool.process.returncode, tuning.process.returncode)
+print([pid for pid in workers if os.path.exists(f"/proc/{pid}")])
+
+pool = SubprocPool(1)
+pool.process.terminate()
+print(pool.process.wait(60))
+""",
+    )
+    assert out.splitlines() == ["2", "compiled", "0 0", "[]", "-15"]
+
+
 def test_an_orphan_ends_by_the_signal(tmp_path):
     out = run(
         tmp_path,
