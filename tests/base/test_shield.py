@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -222,40 +224,54 @@ print(child.returncode)
     assert out == "0\n"
 
 
-def test_workers_of_inductor_compile_to_the_end(tmp_path):
-    """Those that compile for Triton; and the process that measures kernels."""
-    pytest.importorskip("torch")
+# As inductor's: reads jobs from a pipe until that is closed, and has a pool of processes.
+INDUCTORS = """
+import multiprocessing, os, sys
+
+def work(job):
+    return job, os.getpid()
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        print(*sys.argv, sys.path[0], *pool.apply(work, ["begins"]), flush=True)
+        for job in sys.stdin:
+            print(*pool.apply(work, [job.strip()]), flush=True)
+"""
+
+
+@pytest.mark.parametrize("name", ["compile_worker/__main__.py", "__autotune_main__.py"])
+def test_processes_of_inductor(tmp_path, name):
+    path = tmp_path / "torch" / "_inductor" / name
+    path.parent.mkdir(parents=True)
+    path.write_text(INDUCTORS)
     out = run(
         tmp_path,
         """
-from torch._inductor.autotune_process import TuningProcess
-from torch._inductor.compile_worker.subproc_pool import SubprocPool
-
-def below(pid):
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [pid, *(each for child in children for each in below(child))]
-
-os.mkfifo("told")
-pool, tuning = SubprocPool(1), TuningProcess(None)
-compiled = pool.submit(Path.read_text, Path("told"))
-with open("told", "w") as told:  # which the worker has opened
-    workers = below(pool.process.pid)
-    print(len(workers))
-    for pid in [*workers, tuning.process.pid]:
-        send(pid)
-    told.write("compiled")
-print(compiled.result(60))
-pool.shutdown()
-tuning.shutdown()
-print(pool.process.returncode, tuning.process.returncode)
-print([pid for pid in workers if os.path.exists(f"/proc/{pid}")])
-
-pool = SubprocPool(1)
-pool.process.terminate()
-print(pool.process.wait(60))
-""",
+def begin():
+    child = subprocess.Popen(
+        [sys.executable, sys.argv[1], "--workers=1"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        text=True,
     )
-    assert out.splitlines() == ["2", "compiled", "0 0", "[]", "-15"]
+    send(child.pid)  # while it begins
+    *words, worker = child.stdout.readline().split()
+    return child, words, worker
+
+child, words, worker = begin()
+print(words == [sys.argv[1], "--workers=1", os.path.dirname(sys.argv[1]), "begins"])
+send(child.pid)
+send(worker)
+print(child.communicate("compiles")[0].split() == ["compiles", worker])
+print(child.returncode)
+child, *_ = begin()
+child.terminate()
+print(child.wait())
+""",
+        str(path),
+    )
+    assert out.split() == ["True", "True", "0", "-15"]
+    torch = importlib.util.find_spec("torch")
+    if torch is not None:
+        assert (Path(torch.origin).parent / "_inductor" / name).exists()
 
 
 def test_an_orphan_ends_by_the_signal(tmp_path):
