@@ -344,8 +344,9 @@ def _watch_for_drain(node: str, drained: list[str], over: threading.Event) -> No
             *(node, one_line(str(error), longest=200)),
         )
         return
-    drained.append(f"Ray drains node {node}")
-    _thread.interrupt_main(signal.SIGINT)
+    if not over.is_set():
+        drained.append(f"Ray drains node {node}")
+        _thread.interrupt_main(signal.SIGINT)
 
 
 def _prepare(token: str) -> list[str]:
