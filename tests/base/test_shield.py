@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -204,6 +206,72 @@ print(os.waitpid(pid, 0)[1])
 """,
     )
     assert out.split() == ["-15", "-15", "15", "15"]
+
+
+@pytest.mark.parametrize("more", [{}, {"close_fds": False}])  # Triton's way, by posix_spawn
+@pytest.mark.parametrize("name", ["g++", "ptxas-blackwell", "ninja"])
+def test_compilers_end_when_they_have_compiled(tmp_path, name, more):
+    (tmp_path / name).symlink_to("/bin/cat")
+    out = run(
+        tmp_path,
+        f"""
+child = subprocess.Popen(["./{name}"], stdin=subprocess.PIPE, **{more})
+send(child.pid)
+child.communicate()
+print(child.returncode)
+""",
+    )
+    assert out == "0\n"
+
+
+# As inductor's: reads jobs from a pipe until that is closed, and has a pool of processes.
+INDUCTORS = """
+import multiprocessing, os, sys
+
+def work(job):
+    return job, os.getpid()
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        print(*sys.argv, sys.path[0], *pool.apply(work, ["begins"]), flush=True)
+        for job in sys.stdin:
+            print(*pool.apply(work, [job.strip()]), flush=True)
+"""
+
+
+@pytest.mark.parametrize("name", ["compile_worker/__main__.py", "__autotune_main__.py"])
+def test_processes_of_inductor(tmp_path, name):
+    path = tmp_path / "torch" / "_inductor" / name
+    path.parent.mkdir(parents=True)
+    path.write_text(INDUCTORS)
+    out = run(
+        tmp_path,
+        """
+def begin():
+    child = subprocess.Popen(
+        [sys.executable, sys.argv[1], "--workers=1"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        text=True,
+    )
+    send(child.pid)  # while it begins
+    *words, worker = child.stdout.readline().split()
+    return child, words, worker
+
+child, words, worker = begin()
+print(words == [sys.argv[1], "--workers=1", os.path.dirname(sys.argv[1]), "begins"])
+send(child.pid)
+send(worker)
+print(child.communicate("compiles")[0].split() == ["compiles", worker])
+print(child.returncode)
+child, *_ = begin()
+child.terminate()
+print(child.wait())
+""",
+        str(path),
+    )
+    assert out.split() == ["True", "True", "0", "-15"]
+    torch = importlib.util.find_spec("torch")
+    if torch is not None:
+        assert (Path(torch.origin).parent / "_inductor" / name).exists()
 
 
 def test_an_orphan_ends_by_the_signal(tmp_path):

@@ -2,7 +2,8 @@
 
 `SIGNALLED_SAMPLES=200 pytest tests/e2e/test_signal_to_all.py` tries so many, from seed
 `SIGNALLED_SEED` on, with the programs that `SIGNALLED_PROGRAMS` names: those of frameworks, too
-("accelerate transformers lightning torchtitan"), where these are installed.
+("accelerate transformers lightning torchtitan"), where these are installed. With
+`SIGNALLED_IN_EVALUATION=1` the signal comes in an evaluation that would not end.
 """
 
 from __future__ import annotations
@@ -27,10 +28,13 @@ SAMPLES = int(os.environ.get("SIGNALLED_SAMPLES", "0"))
 FIRST = int(os.environ.get("SIGNALLED_SEED", "0"))
 NAMES = os.environ.get("SIGNALLED_PROGRAMS", "none handler flag session").split()
 TORCHTITAN = Path(__file__).parents[1] / "integrations" / "torchtitan"
+IN_EVALUATION = os.environ.get("SIGNALLED_IN_EVALUATION") == "1"
 LONGEST_S = 1.9  # from the first process to the last one
 # A rank reads each of its batches from each of its workers.
 SCRIPT = """
     import contextlib, multiprocessing, os, sys
+
+    EVALUATES = "evaluates" in sys.argv
 
     def serve(connection):
         with contextlib.suppress(EOFError, OSError):  # the rank has ended
@@ -75,10 +79,16 @@ SCRIPT = """
         with Session(save=saved) as session:
             batches = Batches(int(sys.argv[1]), sys.argv[2])
             for step in range(100000):
-                begun(step)
+                if not EVALUATES:
+                    begun(step)
                 with session.step(step):
                     batches.next(step)
                     time.sleep(0.005)
+                if EVALUATES and step == 2:
+                    for batch in session.evaluating(range(100000)):
+                        begun(batch)
+                        batches.next(batch)
+                        time.sleep(0.005)
                 if session.should_stop(step):
                     break
         sys.exit(session.exit_code)
@@ -166,7 +176,8 @@ PROGRAMS |= {
         model = torch.nn.Linear(4, 1)
         data = torch.utils.data.DataLoader(Data(), batch_size=2, num_workers=WORKERS)
         optimizer = torch.optim.AdamW(model.parameters())
-        model, optimizer, data = accelerator.prepare(model, optimizer, data)
+        held_out = torch.utils.data.DataLoader(Data(), batch_size=2, num_workers=WORKERS)
+        model, optimizer, data, held_out = accelerator.prepare(model, optimizer, data, held_out)
         def save(step):
             accelerator.save_state(f"states/{step}")
             accelerator.wait_for_everyone()
@@ -177,7 +188,11 @@ PROGRAMS |= {
                     accelerator.backward(model(batch["x"]).square().mean())
                     optimizer.step()
                     optimizer.zero_grad()
-                begun()
+                if EVALUATES and step == 2:
+                    for batch in session.evaluating(held_out):
+                        begun()
+                elif not EVALUATES:
+                    begun()
                 if session.should_stop(step):
                     break
         sys.exit(session.exit_code)
@@ -203,6 +218,10 @@ PROGRAMS |= {
 
         class Says(transformers.TrainerCallback):
             def on_step_end(self, *_, **__):
+                if not EVALUATES:
+                    begun()
+
+            def on_prediction_step(self, *_, **__):
                 begun()
 
             def on_save(self, args, state, control, **_):
@@ -211,9 +230,11 @@ PROGRAMS |= {
         args = transformers.TrainingArguments(
             "out", report_to="none", disable_tqdm=True, use_cpu=True, max_steps=1_000_000,
             save_strategy="no", logging_strategy="no", dataloader_num_workers=WORKERS,
+            eval_strategy="steps" if EVALUATES else "no", eval_steps=3,
         )
+        callbacks = [Says(), UndauntedCallback()]
         transformers.Trainer(
-            Model(), args, train_dataset=Data(), callbacks=[Says(), UndauntedCallback()]
+            Model(), args, train_dataset=Data(), eval_dataset=Data(), callbacks=callbacks
         ).train()
 
     if __name__ == "__main__":
@@ -235,11 +256,18 @@ PROGRAMS |= {
             def training_step(self, batch, _):
                 return self.line(batch["x"]).square().mean()
 
+            def validation_step(self, batch, _):
+                self.line(batch["x"])
+
             def configure_optimizers(self):
                 return torch.optim.AdamW(self.parameters())
 
         class Says(L.Callback):
             def on_train_batch_end(self, *_):
+                if not EVALUATES:
+                    begun()
+
+            def on_validation_batch_end(self, *_):
                 begun()
 
             def on_save_checkpoint(self, trainer, *_):
@@ -248,10 +276,14 @@ PROGRAMS |= {
         trainer = L.Trainer(
             max_epochs=1, accelerator="cpu", devices=2, strategy="ddp", logger=False,
             enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
-            callbacks=[Says(), UndauntedCallback("checkpoints")],
+            callbacks=[Says(), UndauntedCallback("checkpoints")], num_sanity_val_steps=0,
+            val_check_interval=3,
         )
-        data = torch.utils.data.DataLoader(Data(), batch_size=2, num_workers=WORKERS)
-        trainer.fit(Model(), data)
+        data, held_out = (
+            torch.utils.data.DataLoader(Data(), batch_size=2, num_workers=WORKERS)
+            for _ in range(2)
+        )
+        trainer.fit(Model(), data, *[held_out] * EVALUATES)
 
     if __name__ == "__main__":
         multiprocessing.set_start_method(sys.argv[2])
@@ -298,6 +330,7 @@ PROGRAMS |= {
         main()
 """,
 }
+EVALUATING = {"session", "accelerate", "transformers", "lightning"}
 LIBRARIES = {"accelerate", "transformers", "lightning", "torchtitan"}
 
 
@@ -362,12 +395,17 @@ PEERS = """
 """
 
 
-# Among them each program, with workers and without, and each order.
+# Among them each program, with workers and without, and each order; one in an evaluation.
+@pytest.mark.timeout(400)  # programs of frameworks begin slowly
 @pytest.mark.parametrize(
-    "seed", range(FIRST, FIRST + SAMPLES) if SAMPLES else [0, 4, 5, 10, 12, 46, 58]
+    ("seed", "evaluates"),
+    [(seed, IN_EVALUATION) for seed in range(FIRST, FIRST + SAMPLES)]
+    or [*((seed, False) for seed in (0, 4, 5, 10, 12, 46, 58)), (0, True)],
 )
-def test_all_ranks_save_and_nothing_has_crashed(tmp_path: Path, seed: int) -> None:
+def test_all_ranks_save_and_nothing_has_crashed(tmp_path: Path, seed: int, evaluates: bool) -> None:
     case = Case(seed)
+    if evaluates and case.program not in EVALUATING:
+        case.program = "session"
     script = SCRIPT + PROGRAMS[case.program]
     options = ("--nproc-per-node", "2", "--max-restarts", case.restarts)
     env: dict[str, str] = {}
@@ -379,7 +417,8 @@ def test_all_ranks_save_and_nothing_has_crashed(tmp_path: Path, seed: int) -> No
 
         write_texts(tmp_path)
         env |= {"PYTHONPATH": f"{TORCHTITAN}:{env['PYTHONPATH']}", "HF_HOME": str(tmp_path / "hf")}
-    with launched(tmp_path, script, *options, args=(case.workers, case.method), **env) as launcher:
+    words = (case.workers, case.method, *["evaluates"] * evaluates)
+    with launched(tmp_path, script, *options, args=words, **env) as launcher:
         for _ in range(2):
             launcher.wait_for_next("^begun$", 3 * DEADLINE_S)
         case.signal_all(launcher.process.pid)

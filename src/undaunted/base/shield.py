@@ -62,8 +62,17 @@ _PROGRAM_LINES = tuple(
 )
 # What `torch.compile` and Triton start, and wait for. They end by themselves soon.
 _COMPILERS = re.compile(
-    r"(.*/)?([\w-]*-)?(g\+\+|gcc|c\+\+|cc|clang(\+\+)?|nvcc|ptxas[\w-]*)(-\d+)?"
+    r"(.*/)?([\w-]*-)?(g\+\+|gcc|c\+\+|cc|(amd)?clang(\+\+)?|nvcc|hipcc|ptxas[\w-]*|ninja)(-\d+)?"
 )
+# Programs in Python of `torch.compile`: its pool compiles for Triton, the other one measures. They
+# end when the rank closes their pipe.
+_INDUCTORS = re.compile(r".*/torch/_inductor/(compile_worker/__main__|__autotune_main__)\.py")
+_RUN_FILE = """
+import runpy, sys
+if sys.path[:1] == [""]:
+    sys.path[0] = {folder!r}
+runpy.run_path({path!r}, run_name="__main__")
+"""
 _PROGRAMS = {*map(int, PROGRAMS_SIGNALS)} - {int(signal.SIGXCPU)}  # the kernel sends that one
 _TORCH = "torch.utils.data._utils.signal_handling"
 _TORCHS = "_set_worker_signal_handlers"
@@ -281,14 +290,15 @@ def begin(numbers: Iterable[int], above: Sequence[int] = ()) -> bool:
 
 
 def _shield_executed(here: _Process) -> None:
-    """Have Python processes that `multiprocessing` executes begin with `begin`."""
+    """Have Python processes that `multiprocessing` and inductor execute begin with `begin`."""
     import _posixsubprocess
     import subprocess
 
     execute: Callable[..., int] = _posixsubprocess.fork_exec
 
     def fork_exec(words: Sequence[object], *rest: object) -> int:
-        ours = any(map(_is_of_multiprocessing, words))
+        inductors = _is_of_inductor(words)
+        ours = inductors or any(map(_is_of_multiprocessing, words))
         if not ours and not _is_compiler(words):
             return execute(words, *rest)
         here.cover_terminate()
@@ -302,6 +312,8 @@ def _shield_executed(here: _Process) -> None:
                 above=(*here.above, os.getpid()),
                 blocked=sorted(here.outlived.difference(map(int, mask))),
             )
+            if inductors:
+                return execute(_begun_first(words, first), *rest)
             new = [first + word if _is_of_multiprocessing(word) else word for word in words]
             return execute(new, *rest)
         finally:
@@ -310,6 +322,7 @@ def _shield_executed(here: _Process) -> None:
     _posixsubprocess.fork_exec = fork_exec  # type: ignore[assignment]
     if hasattr(subprocess, "_fork_exec"):  # for compilers: it has its own name for the function
         subprocess._fork_exec = fork_exec  # noqa: SLF001
+    vars(subprocess)["_USE_POSIX_SPAWN"] = False  # else Triton's compilers do not come here
 
 
 def _shield_loaders(here: _Process) -> None:
@@ -329,6 +342,18 @@ def _is_compiler(words: Sequence[object]) -> bool:
     name = words[0] if len(words) > 0 else ""
     text = os.fsdecode(name) if isinstance(name, str | bytes | os.PathLike) else ""
     return _COMPILERS.fullmatch(text) is not None
+
+
+def _is_of_inductor(words: Sequence[object]) -> bool:
+    name = words[1] if len(words) > 1 else ""
+    return isinstance(name, str) and _INDUCTORS.fullmatch(name) is not None
+
+
+def _begun_first(words: Sequence[object], first: str) -> list[object]:
+    """Return the command of a Python file that runs these lines before its own."""
+    interpreter, path, *rest = words
+    folder = os.path.dirname(str(path))  # noqa: PTH120 - as Python puts it into `sys.path`
+    return [interpreter, "-c", first + _RUN_FILE.format(path=path, folder=folder), *rest]
 
 
 def _is_of_multiprocessing(word: object) -> TypeGuard[str]:

@@ -8,6 +8,7 @@ What happens to the ranks is undaunted's: docs/ray.md.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import dataclasses
 import logging
@@ -15,6 +16,7 @@ import os
 import secrets
 import signal
 import socket
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -55,10 +57,17 @@ _ALARM_S = 3.0
 # So long a Ctrl-C may wait while a thread waits for Ray.
 _SLICE_S = 1.0
 _KILLED = 128 + signal.SIGKILL  # exit code
+_PREEMPTED = 75  # exit code
+# From a question whether Ray drains a node to the next one; it tells nobody.
+_ASK_S = 5.0
 
 
 class _LostError(LaunchError):
     """A launcher, or the coordinator, was killed, and not its job: it is started again."""
+
+
+class _DrainedError(LaunchError):
+    """Ray drains the node of a launcher, which was told to stop: its ranks have saved."""
 
 
 @dataclasses.dataclass
@@ -143,7 +152,28 @@ def run(
     )
     if callable(entrypoint):
         _check_travel(ray, entrypoint, args)
-    places = Nodes(ray, resources, nodes, config.min_nodes, wait_s)
+    while True:
+        places = Nodes(ray, resources, nodes, config.min_nodes, wait_s)
+        try:
+            return _run_on(ray, places, config, resources, entrypoint, args)
+        except _DrainedError as error:
+            _LOG.warning("%s; the job begins again on other nodes", error.message)
+
+
+def _run_on(
+    ray: Any,
+    places: Nodes,
+    config: LaunchConfig,
+    resources: Mapping[str, float],
+    entrypoint: Entrypoint,
+    args: Sequence[Any],
+) -> dict[int, Any]:
+    """Run the job on nodes that are reserved now.
+
+    Raises:
+        _DrainedError: Ray drains one of them, and the job could not go on without it.
+    """
+    nodes = config.max_nodes
     members: list[_Member] = []
     coordinator: list[_Member] = []
     try:
@@ -278,7 +308,7 @@ def _launch(
     config: LaunchConfig, token: str, index: int, joins: bool, entrypoint: Entrypoint, *args: Any
 ) -> dict[int, Any]:
     """Be the caller of a launcher, which ends with us; in a process of Ray's on its node."""
-    _prepare(token)
+    drained = _prepare(token)
     node = _node_name()
     if joins:  # Ray may have put another one of the job here when that lost its node
         node = f"{node}-{index}"
@@ -287,27 +317,59 @@ def _launch(
     config = dataclasses.replace(
         config, node_name=node, rdzv_configs={**config.rdzv_configs, "rank": index}
     )
+    over = threading.Event()
+    threading.Thread(target=_watch_for_drain, args=(node, drained, over), daemon=True).start()
     try:
         return elastic_launch(config, entrypoint)(*args)
     except LaunchError as error:
         if not error.outcome and error.run_dir is not None:  # it began, and has not said its end
             error.__class__ = _LostError
         raise
+    finally:
+        over.set()
 
 
-def _prepare(token: str) -> None:
-    """Make this process of Ray's one that starts something of the job."""
+def _watch_for_drain(node: str, drained: list[str], over: threading.Event) -> None:
+    """Have the main thread tell its launcher to stop once Ray drains this node."""
+    import ray
+
+    try:
+        here, state = ray.get_runtime_context().get_node_id(), ray._private.state.state  # noqa: SLF001
+        while here not in state.get_draining_nodes():
+            if over.wait(_ASK_S):
+                return
+    except Exception as error:  # noqa: BLE001 - the job does not depend on it
+        _LOG.warning(
+            "node %s: cannot ask whether Ray drains it (%s); its ranks would not be told",
+            *(node, one_line(str(error), longest=200)),
+        )
+        return
+    if not over.is_set():
+        drained.append(f"Ray drains node {node}")
+        _thread.interrupt_main(signal.SIGINT)
+
+
+def _prepare(token: str) -> list[str]:
+    """Make this process of Ray's one that starts something of the job.
+
+    Returns:
+        A list; once it has a line, SIGINT means that this node is drained.
+    """
     os.environ["UNDAUNTED_TOKEN"] = token
     cancelled: list[bool] = []
+    drained: list[str] = []
 
     def cancel(*_: object) -> None:
         # Only a forced cancellation kills; this one may come twice, from a signal sent twice.
         if not cancelled:
             cancelled.append(True)
+            if drained:
+                raise _saying(drained[0], _DrainedError(_PREEMPTED, None, None, None))
             raise KeyboardInterrupt
 
     # By it Ray cancels a task; in what a shell has started with & it is ignored.
     signal.signal(signal.SIGINT, cancel)
+    return drained
 
 
 def _find_script(path: Path, node: str) -> None:
@@ -357,10 +419,11 @@ def _results(
     results: dict[int, Any] = {}
     errors: list[Exception] = []
     memory = ""
+    drained = _Drained(min_nodes)
     waiting = [*members, *coordinator]
     finished, over, lost = False, False, 0
     while any(member in members for member in waiting):
-        coming = None if over else places.one_more(len(members))
+        coming = None if over else places.one_more(len(members) - drained.count)
         tasks = [member.task for member in waiting] + [coming] * (coming is not None)
         alone = len(tasks) == 1 and members[0].starts > 1
         # When it is over the others end soon; without enough nodes they may wait long for more.
@@ -391,17 +454,41 @@ def _results(
                 continue
             errors.append(_given_up(member, outcome, loss) if loss else outcome)
             lost += launched
+            drained.note(outcome, len(members) - lost)
         else:
             results.update(outcome)
             finished |= launched
         waiting.remove(member)
         over |= finished or not launched or len(members) - lost < min_nodes
-    for error in errors:
-        if isinstance(error, TypeError):  # a return value cannot travel
-            raise error from None
-    if finished:  # without the nodes that were lost or left out
-        return dict(sorted(results.items()))
-    raise _with_memory(min(errors, key=_distance), memory) from None
+    if finished and not any(isinstance(error, TypeError) for error in errors):
+        return dict(sorted(results.items()))  # without the nodes that were lost or left out
+    raise drained.instead_of(_with_memory(min(errors, key=_distance), memory)) from None
+
+
+class _Drained:
+    """Nodes of the job that Ray has drained.
+
+    Attributes:
+        count: how many.
+    """
+
+    def __init__(self, min_nodes: int) -> None:
+        self.count = 0
+        self._min_nodes = min_nodes
+        self._needed: _DrainedError | None = None
+
+    def note(self, error: Exception, left: int) -> None:
+        """A launcher has ended; so many are left."""
+        if isinstance(error, _DrainedError):
+            _LOG.warning("%s: its ranks were told to save", error.message)
+            self.count += 1
+            if left < self._min_nodes:
+                self._needed = error
+
+    def instead_of(self, error: Exception) -> Exception:
+        """Return what is raised: nothing has failed if the others stopped for want of a node."""
+        stopped = isinstance(error, _DrainedError) or getattr(error, "outcome", "") == "preempted"
+        return self._needed if self._needed is not None and stopped else error
 
 
 def _loss(ray: Any, error: Exception) -> str:
@@ -418,9 +505,15 @@ def _loss(ray: Any, error: Exception) -> str:
 
 def _given_up(member: _Member, error: Exception, loss: str) -> LaunchError:
     """Return what is raised for one that was lost and is not started again."""
-    often = f" once more than {member.again} times" if member.again else ""
+    often = f" {member.starts} times" if member.starts > 1 else ""
     said = f"{member.name} was lost{often}: {loss}"
-    return LaunchError(_KILLED, None, None, getattr(error, "run_dir", None), said)
+    return _saying(said, LaunchError(_KILLED, None, None, getattr(error, "run_dir", None)))
+
+
+def _saying(message: str, error: LaunchError) -> LaunchError:
+    """Return an error that says just this."""
+    error.message, error.args = message, (message,)
+    return error
 
 
 def _with_memory(error: Exception, memory: str) -> Exception:
@@ -445,9 +538,11 @@ def _outcome(ray: Any, task: Any) -> dict[int, Any] | Exception:
 
 def _distance(error: Exception) -> int:
     """Return how far from its first cause the end of a launcher is."""
+    if isinstance(error, TypeError):  # a return value cannot travel
+        return -1
     if isinstance(error, LaunchError) and error.outcome:
         return 0 if error.rank is not None else 1
-    return 2
+    return 3 if isinstance(error, _DrainedError) else 2
 
 
 def _stop(ray: Any, launchers: list[Any], coordinator: list[Any], config: LaunchConfig) -> None:
