@@ -64,6 +64,20 @@ def test_named_directory_is_made_or_used(tmp_path):
     assert make_run_dir(str(tmp_path / "mine"), "one", "/")[0] == tmp_path / "mine"
 
 
+def test_launchers_with_one_pid_on_several_nodes_make_one_directory(tmp_path, monkeypatch):
+    """Each container counts from 1, and launchers start at the same moment."""
+    write, others = os.write, iter([make_run_dir])
+
+    def meanwhile(fd, content):
+        for other in others:
+            assert other("run", "one", str(tmp_path)) == (tmp_path / "run", "")
+        return write(fd, content)
+
+    monkeypatch.setattr(directories.os, "write", meanwhile)
+    assert make_run_dir("run", "one", str(tmp_path)) == (tmp_path / "run", "")
+    assert list((tmp_path / "run").iterdir()) == []
+
+
 def test_named_directory_that_cannot_be_used_is_an_error(tmp_path, refuse):
     (tmp_path / "file").touch()
     (tmp_path / "open").mkdir()

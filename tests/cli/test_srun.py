@@ -59,6 +59,7 @@ STAND_INS = {
             [ -z "${HANGS:-}" ] || exec sleep 300
             echo "KillWait                = 25 sec"
             ;;
+        "write batch_script 17 -") printf '%s\n' '#!/bin/sh' "${HEADER:-}" ;;
         "show partition"*) echo "   MaxNodes=UNLIMITED GraceTime=20 Hidden=NO" ;;
         "--oneliner show job "*) echo "JobId=17 JobState=${STATE:-RUNNING} BatchFlag=${BATCH:-1}" ;;
         requeue*)
@@ -66,6 +67,10 @@ STAND_INS = {
             [ -z "${NO_RIGHT:-}" ] || { echo "operation is presently disabled" >&2; exit 1; }
             ;;
         esac
+    """,
+    "sacctmgr": """
+        [ -z "${HANGS:-}" ] || exec sleep 300
+        case "$*" in *" name=low "*) echo 00:00:15 ;; *) echo ;; esac
     """,
 }
 SAVES = """
@@ -346,16 +351,28 @@ def test_a_missing_script_is_asked_for_as_this_command_takes_it(job: Job) -> Non
 SHOWS = "import os; print('grace', os.environ.get('UNDAUNTED_GRACE_S'), flush=True)"
 
 
-@pytest.mark.parametrize(("partition", "seconds"), [("", "25"), ("short", "20")])
-def test_the_launchers_know_how_long_slurm_waits(job: Job, partition: str, seconds: str) -> None:
-    _, output = job.run(SHOWS, SLURM_JOB_PARTITION=partition)
+@pytest.mark.parametrize(
+    ("env", "seconds"),
+    [
+        ({}, "25"),
+        ({"SLURM_JOB_PARTITION": "short"}, "20"),
+        ({"SLURM_JOB_PARTITION": "short", "SLURM_JOB_QOS": "low"}, "15"),
+        ({"SLURM_JOB_QOS": "normal"}, "25"),
+        ({"SLURM_JOB_QOS": "low", "HEADER": "#SBATCH --signal=TERM@10"}, "10"),
+    ],
+    ids=["KillWait", "partition", "qos", "qos without", "signal"],
+)
+def test_the_launchers_know_how_long_slurm_waits(
+    job: Job, env: dict[str, str], seconds: str
+) -> None:
+    _, output = job.run(SHOWS, **env)
     assert f"grace {seconds}" in output
-    _, output = job.stop(signal.SIGTERM, SLURM_JOB_PARTITION=partition)
+    _, output = job.stop(signal.SIGTERM, **env)
     said = [line for line in output.splitlines() if "received SIGTERM" in line]
     assert any(f" {seconds}.0 s " in line for line in said), output
 
 
 def test_a_slurm_that_does_not_answer_does_not_keep_the_job(job: Job) -> None:
-    code, output = job.run(SHOWS, HANGS="1")
+    code, output = job.run(SHOWS, HANGS="1", SLURM_JOB_QOS="low")
     assert "grace None" in output
     assert code == 0

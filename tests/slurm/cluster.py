@@ -89,12 +89,17 @@ class Cluster:
         shared: directories that are to be seen on all of its machines, even if they are in /tmp.
         site: settings that are not as in `SETTINGS`: of slurm.conf, of all nodes (CPUs), of all
             partitions (GraceTime) and of cgroup.conf (Constrain...).
+        nodes: their names.
     """
 
     def __init__(
-        self, directory: Path, shared: Sequence[Path] = (), site: Mapping[str, object] | None = None
+        self,
+        directory: Path,
+        shared: Sequence[Path] = (),
+        site: Mapping[str, object] | None = None,
+        nodes: Sequence[str] = NODES,
     ) -> None:
-        self.directory = directory
+        self.directory, self._names = directory, nodes
         self._daemons: list[subprocess.Popen[bytes]] = []
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
         self._environment = {
@@ -112,7 +117,7 @@ class Cluster:
             self._cgroup = ours / directory.name
             lines.append(f"CgroupMountpoint={directory / 'cgroup'}\n")
         (directory / "cgroup.conf").write_text("".join(lines))
-        self.hosts = Hosts([*NODES, LOGIN], boot(directory, shared, self._cgroup))
+        self.hosts = Hosts([*self._names, LOGIN], boot(directory, shared, self._cgroup))
         try:
             self._start(site)
         except BaseException:
@@ -124,7 +129,7 @@ class Cluster:
         names = "".join(f"{hosts.address(name)} {name}\n" for name in hosts.names)
         (here / "hosts").write_text("127.0.0.1 localhost\n::1 localhost\n" + names)
         self._configure(site)
-        for name in ("state", *(f"spool-{node}" for node in NODES)):
+        for name in ("state", *(f"spool-{node}" for node in self._names)):
             (here / name).mkdir()
         (here / "munge.key").write_bytes(secrets.token_bytes(128))
         (here / "munge.key").chmod(0o600)
@@ -135,16 +140,16 @@ class Cluster:
         # It goes into the background, and is ready then.
         self.run("munged", "--socket", here / "munge.sock", *files, "--force")
         self._controller = self.start("slurmctld", "-D", "-c")
-        for node in NODES:
+        for node in self._names:
             self._nodes[node] = self._start_on(node, "slurmd", "-D", "-N", node)
-        self.run("srun", "--nodes", len(NODES), "true")  # waits until the nodes are there
+        self.run("srun", "--nodes", len(self._names), "true")  # waits until the nodes are there
 
     def _configure(self, site: dict[str, object]) -> None:
         here, grace, cpus = self.directory, site.pop("GraceTime", 0), site.pop("CPUs", 4)
         text = SETTINGS.format(dir=here, login=LOGIN, address=self.hosts.address(LOGIN))
         settings: dict[str, object] = dict(line.split("=", 1) for line in text.splitlines())
         config = [f"{name}={value}\n" for name, value in (settings | site).items()]
-        config += [NODE.format(node, self.hosts.address(node), cpus) + "\n" for node in NODES]
+        config += [NODE.format(node, self.hosts.address(node), cpus) + "\n" for node in self._names]
         config.append(PARTITIONS.format(grace=grace))
         (here / "slurm.conf").write_text("".join(config))
 
@@ -265,7 +270,7 @@ class Cluster:
     def left_on_nodes(self) -> list[str]:
         """What jobs that have ended have left on the nodes: processes, shared memory, files."""
         left = []
-        for node in NODES:
+        for node in self._names:
             if not self.hosts.is_on(node):
                 continue
             pids = self.processes(node)

@@ -217,26 +217,26 @@ def test_a_job_without_enough_nodes_goes_back_to_the_queue(
     assert "too_few_nodes (exit code 19): nothing else came within " in job.text
 
 
+def coordinator(cluster: Cluster, cwd: Path, *more: str) -> subprocess.Popen[bytes]:
+    """Start the coordinator of `ARRAY`, and wait until it serves."""
+    common = ["--nnodes", "1:2", "--elastic", "--rdzv-endpoint", "login:29400"]
+    options = ["--rdzv-id", "array", "--run-dir", "undaunted-runs/array", "--max-restarts", "0"]
+    words = ("undaunted", "coordinator", *common, *options, *more)
+    started = cluster.start(*words, cwd=cwd, stderr=subprocess.PIPE)
+    assert started.stderr is not None
+    assert b"at port" in started.stderr.readline()
+    return started
+
+
+ARRAY = {"COORDINATOR": "login:29400", "NODES": "1:2", "RUN": "array"}
+
+
 def test_each_node_is_a_task_of_an_array(
     submit: Callable[..., Job], cluster: Cluster, script: Path
 ) -> None:
     """One of two is preempted; the other goes on, and takes it in again when it is back."""
-    endpoint = "login:29400"
-    common = ["--nnodes", "1:2", "--elastic", "--rdzv-endpoint", endpoint, "--rdzv-id", "array"]
-    options = [
-        "--max-restarts",
-        "0",
-        "--run-dir",
-        "coordinator",
-        "--rdzv-conf",
-        "last_call_timeout=60",
-    ]
-    words = ("undaunted", "coordinator", *common, *options)
-    coordinator = cluster.start(*words, cwd=script, stderr=subprocess.PIPE)
-    assert coordinator.stderr is not None
-    assert b"at port" in coordinator.stderr.readline()
-    given = {"COORDINATOR": endpoint, "NODES": "1:2", "RUN": "array"}
-    job = submit("array.sbatch", "train.py", options=("--array=0-1",), **given)
+    started = coordinator(cluster, script, "--rdzv-conf", "last_call_timeout=60")
+    job = submit("array.sbatch", "train.py", options=("--array=0-1",), **ARRAY)
     running(job, 4)
     cluster.run("scancel", "--signal=TERM", f"{job.id}_1")
     job.wait_for(r"^rank 1/2 round 1 .* again 0$")
@@ -244,11 +244,40 @@ def test_each_node_is_a_task_of_an_array(
     job.wait_for(r"^rank 3/4 round 2 .* again 1$")
     (script / "finish").touch()
     assert job.end() == 0, job.text
-    with coordinator.stderr:
-        assert coordinator.wait(60) == 0, coordinator.stderr.read().decode()
-    late = submit("array.sbatch", "train.py", options=("--array=0-0",), **given)
+    assert started.stderr is not None
+    with started.stderr:
+        assert started.wait(60) == 0, started.stderr.read().decode()
+    late = submit("array.sbatch", "train.py", options=("--array=0-0",), **ARRAY)
     assert late.end() == 0, late.text
     assert "round 0" not in late.text
+
+
+@slurm
+def test_a_task_that_comes_after_a_failed_job_ends_as_the_job(
+    submit: Callable[..., Job], cluster: Cluster, script: Path
+) -> None:
+    """At once; and where a coordinator serves again, it takes part."""
+    started = coordinator(cluster, script)
+    options = ("--array=0-0",)
+    given = {**ARRAY, "RANKS_PER_NODE": "1"}
+    (script / "crash-0").touch()
+    job = submit("array.sbatch", "train.py", options=options, **given)
+    assert job.end() == 1, job.text
+    assert started.stderr is not None
+    with started.stderr:
+        assert started.wait(60) == 1
+    late = submit("array.sbatch", "train.py", options=options, **given)
+    assert late.end() == 1, late.text
+    assert "before this task came: failed (exit code 1): " in late.text
+    assert "round 0" not in late.text
+    (script / "crash-0").unlink()
+    (script / "finish").touch()
+    started = coordinator(cluster, script)
+    again = submit("array.sbatch", "train.py", options=options, **given)
+    assert again.end() == 0, again.text
+    assert started.stderr is not None
+    with started.stderr:
+        assert started.wait(60) == 0
 
 
 def test_a_task_of_a_sweep_goes_back_to_the_queue_alone(

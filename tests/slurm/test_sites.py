@@ -206,3 +206,29 @@ def test_a_job_of_different_nodes_is_started_by_hand(cluster: Cluster, script: P
     srun = f"srun --het-group=0,1 undaunted run {options} train.py"
     told = cluster.run(*parts, *srun.split(), cwd=script)
     assert re.search(r"^rank 1/2 round 0 ", told, re.MULTILINE)
+
+
+# Killed while it saves; its own srun tells no outcome.
+KILLED = """#!/bin/bash
+srun --ntasks-per-node=1 undaunted run --nnodes 2 --nproc-per-node 1 --rdzv-endpoint n1:29400 \\
+    --rdzv-id job --run-dir run train.py
+undaunted report --outcome run
+echo "outcome $?"
+"""
+HANGS = SAVES.replace("def save(iteration):\n", "def save(iteration):\n        signal.pause()\n")
+
+
+@pytest.mark.parametrize("cluster", [{"KillWait": 3}], ids=["KillWait"], indirect=True)
+@pytest.mark.parametrize("script", [f"    import signal{HANGS}"], ids=["hangs"], indirect=True)
+def test_launchers_that_slurm_has_killed_do_not_run(cluster: Cluster, script: Path) -> None:
+    """The batch script of the same job is told so, though most of them were on other nodes."""
+    (script / "job.sh").write_text(KILLED)
+    job = cluster.submit(script, "--nodes=2", "job.sh")
+    try:
+        for rank in range(2):
+            job.wait_for(rf"^rank {rank} works in start 0 round 0$")
+        cluster.run("scancel", f"{job.id}.0")
+        assert job.end() == 0
+    finally:
+        job.close()
+    assert "all of them were killed\noutcome 1\n" in job.text

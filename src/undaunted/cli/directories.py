@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import stat
 from pathlib import Path
 
@@ -115,7 +116,8 @@ def _make_usable(path: Path) -> None:
 
 def _probe(directory: Path) -> None:
     """Write a file and remove it."""
-    path = directory / f".probe-{os.getpid()}"
+    # On another node a launcher with the same pid may do the same now.
+    path = directory / f".probe-{secrets.token_hex(8)}"
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         os.write(fd, bytes(_PROBE_BYTES))

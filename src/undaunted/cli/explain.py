@@ -52,9 +52,9 @@ from undaunted.cli.run_journals import NoRunError, damage, find_run, read_run
 from undaunted.journal.job.launches import Launch, launches_of
 from undaunted.journal.job.summary import summarize_job
 from undaunted.journal.job.values import JobRound, JobSummary
-from undaunted.journal.owner import is_running
 from undaunted.journal.reader import DEFAULT_RUNS, Journal, find_journals
 from undaunted.journal.render import plain
+from undaunted.services.slurm.steps import is_running
 
 if TYPE_CHECKING:
     from undaunted.attribution.decision import Round

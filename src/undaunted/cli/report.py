@@ -23,10 +23,10 @@ from undaunted.journal.job.rank_time import Price, parse_price
 from undaunted.journal.job.render import render_job, still_runs
 from undaunted.journal.job.summary import summarize_job
 from undaunted.journal.job.values import JobSummary
-from undaunted.journal.owner import is_running
 from undaunted.journal.reader import DEFAULT_RUNS, Journal
 from undaunted.journal.render import Line, labelled, plain, render_round, render_run, utc
 from undaunted.journal.summary import RunSummary
+from undaunted.services.slurm.steps import is_running
 
 _SCHEMA = 2
 _FAILED = 1

@@ -146,7 +146,7 @@ def main(argv: Sequence[str]) -> int:
 
 async def _main(own: SrunOptions, parsed: RunParsed, given: dict[str, list[str]]) -> int:
     job = _prepare(own, parsed, given)
-    job = job._replace(grace_s=await grace_s(job.here.partition))
+    job = job._replace(grace_s=await grace_s(job.here, os.environ))
     code = await _run(job)
     return await _finish(job, code, own.requeues)
 

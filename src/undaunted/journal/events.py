@@ -47,7 +47,8 @@ class JournalOpened(Event, tag="journal_opened", frozen=True, kw_only=True):
     """First line of a file: who writes it, on which boot of which machine.
 
     ``start_ticks`` is when the process ``pid`` of the namespace ``pid_namespace`` began, in clock
-    ticks since boot; 0 = not known.
+    ticks since boot; 0 = not known. ``slurm_step`` is the step of Slurm of which it is a task, as
+    in 17.0; "" = of none.
     """
 
     schema: int = SCHEMA
@@ -56,6 +57,7 @@ class JournalOpened(Event, tag="journal_opened", frozen=True, kw_only=True):
     pid: int = 0
     start_ticks: int = 0
     pid_namespace: int = 0
+    slurm_step: str = ""
 
     @property
     def writer(self) -> tuple[str, int, int]:

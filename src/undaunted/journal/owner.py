@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from undaunted.base import machine, process
 from undaunted.journal.events import JournalOpened
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _PID_NAMESPACE = Path("/proc/self/ns/pid")
 
@@ -26,6 +30,7 @@ def this_process(t: int, version: str) -> JournalOpened:
         pid=pid,
         start_ticks=process.start_time(pid) or 0,
         pid_namespace=_pid_namespace(),
+        slurm_step=_slurm_step(os.environ),
     )
 
 
@@ -39,6 +44,11 @@ def is_running(opened: JournalOpened) -> bool | None:
         return None
     stat = process.read_stat(opened.pid)
     return stat is not None and stat.start_time == opened.start_ticks and stat.state not in "ZX"
+
+
+def _slurm_step(environ: Mapping[str, str]) -> str:
+    job, step = environ.get("SLURM_JOB_ID", ""), environ.get("SLURM_STEP_ID", "")
+    return f"{job}.{step}" if job.isdecimal() and step.isdecimal() else ""
 
 
 def _boot_id() -> str:

@@ -654,8 +654,8 @@ class Scribe:
                 return f"{limit}, unless srun ends its step, as it does after a Ctrl-C"
             return f"{limit}; a second Ctrl-C ends them at once"
         if 0 < config.grace_s < config.term_timeout_s:
-            least = format_duration(config.grace_s)
-            return f"{least} to save and end where Slurm ends the job (KillWait, GraceTime)"
+            least = f"{format_duration(config.grace_s)} to save and end"
+            return f"{least} where Slurm ends the job (KillWait, GraceTime, --signal)"
         if config.slurm and not config.grace_s:
             return f"{limit}, or less: Slurm kills them after its KillWait where it ends the job"
         return limit
