@@ -91,7 +91,7 @@ def attempt(case: Case, launcher: Launcher, failures: list[str]) -> Values:
     except StageError as error:
         print(error, file=sys.stderr)
         failures.append(str(error))
-    if left := end_descendants(SWEEP_S):
+    if left := len(end_descendants(SWEEP_S)):
         failures.append(f"{launcher.name} left {left} processes behind")
     return values
 

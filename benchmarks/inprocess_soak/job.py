@@ -242,5 +242,5 @@ class Job:
             if pidfd is not None:
                 wait_pidfd(pidfd, max(0.0, deadline - time.monotonic()))
                 os.close(pidfd)
-        if left := end_descendants(END_S):
+        if left := len(end_descendants(END_S)):
             raise DeviationError(f"{left} processes are left")

@@ -51,7 +51,7 @@ def test_unknown_name_is_answered_with_the_known_ones(
 @pytest.fixture
 def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the launchers in the order in which they are measured; nothing is swept."""
-    monkeypatch.setattr(main_module, "end_descendants", lambda _: 0)
+    monkeypatch.setattr(main_module, "end_descendants", lambda _: {})
     return []
 
 
@@ -75,7 +75,7 @@ def test_launchers_that_cannot_do_it_are_left_out(order: list[str]) -> None:
 
 
 def test_a_failure_is_noted_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(main_module, "end_descendants", lambda _: 2)
+    monkeypatch.setattr(main_module, "end_descendants", lambda _: {7: "one", 8: "other"})
 
     def measure(launcher: Launcher) -> Values:
         if launcher is A:

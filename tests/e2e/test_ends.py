@@ -15,6 +15,7 @@ import textwrap
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -28,6 +29,9 @@ from tests.e2e.launcher import (
 )
 from tests.ports import free_ports
 from undaunted.base import process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.e2e
 
@@ -493,6 +497,116 @@ def test_a_helper_that_was_there_before_is_left_alone(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
     finally:
         os.kill(helper, signal.SIGKILL)
+
+
+# A module for the template, and so a process of the launcher's own: `PR_SET_PTRACER` lets the test
+# hold up its end, as a busy machine does where the priority is low.
+OWN_CHILD = """
+import ctypes, os, pathlib, signal
+if os.fork() == 0:
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1), 0, 0, 0)
+    pathlib.Path("pid.new").write_text(f"{os.getpid()}")
+    os.replace("pid.new", "pid")
+    while True:
+        signal.pause()
+"""
+# With PTRACE_O_TRACEEXIT (64) the killed process waits for this one before it ends.
+TRACER = """
+import ctypes, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
+PTRACE_SEIZE = 0x4206
+done = libc.ptrace(PTRACE_SEIZE, int(sys.argv[1]), None, 64) == 0
+print("holds" if done else f"cannot: error {ctypes.get_errno()}", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def held_at_its_end(pid: int) -> Iterator[None]:
+    """Have a process that is killed take until the end of the block to end."""
+    tracer = subprocess.Popen(
+        [sys.executable, "-c", TRACER, str(pid)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert tracer.stdout is not None
+    try:
+        said = tracer.stdout.readline().strip()
+        if said != "holds":
+            pytest.skip(f"this machine lets no process trace another one ({said})")
+        yield
+    finally:
+        tracer.communicate()
+
+
+@pytest.mark.parametrize("how", ["finished", "stopped"])
+def test_a_slow_end_of_a_process_of_the_launchers_own_is_nobodys_business(
+    tmp_path: Path, how: str
+) -> None:
+    (tmp_path / "ours.py").write_text(OWN_CHILD)
+    script = """
+        import os, signal, sys, threading
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        print("up", flush=True)
+        while not os.path.exists("go"):
+            threading.Event().wait(0.05)
+    """
+    options = ("--nproc-per-node", "1", "--worker-start", "warm", "--preload", "ours")
+    with launched(tmp_path, script, *options, PYTHONPATH=with_path(tmp_path)) as launcher:
+        launcher.wait_for("^up")
+        pid = int((tmp_path / "pid").read_text())
+        with held_at_its_end(pid):
+            if how == "finished":
+                (tmp_path / "go").touch()
+            else:
+                launcher.process.send_signal(signal.SIGTERM)
+            assert launcher.finish() in (0, 75), launcher.text
+            assert alive(pid), "its end is held up"
+        assert wait_until_gone([pid], timeout_s=DEADLINE_S) == [], "though it was killed"
+    assert "SIGKILL" not in launcher.text
+    assert "outlived" not in launcher.text
+
+
+def with_path(directory: Path) -> str:
+    return os.pathsep.join([str(directory), *filter(None, sys.path)])
+
+
+def test_a_process_of_the_users_that_outlives_the_job_is_named(tmp_path: Path) -> None:
+    """A script starts a helper and becomes the launcher; what that helper leaves is ended."""
+    (tmp_path / "train.py").write_text(
+        textwrap.dedent("""
+            import os, pathlib, threading
+            pathlib.Path("go").touch()
+            def left():
+                try:
+                    pid = int(pathlib.Path("pid").read_text())
+                    stat = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
+                except (OSError, ValueError):
+                    return False
+                return int(stat.split()[1]) == os.getppid() or stat.split()[1] == os.environ["TOP"]
+            while not left():
+                threading.Event().wait(0.05)
+        """)
+    )
+    run = "-m undaunted.cli.main run --run-dir run --worker-start fresh train.py"
+    helper = "until [ -e go ]; do sleep 0.05; done; sleep 600 >/dev/null 2>&1 & echo $! > pid"
+    command = f"export TOP=$$; ({helper}) & exec {sys.executable} {run}"
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S
+    )
+    pid = int((tmp_path / "pid").read_text())
+    try:
+        assert done.returncode == 0, done.stderr
+        assert f"1 process that outlived the job got SIGKILL: sleep (pid {pid})" in done.stderr
+        assert not alive(pid)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_a_port_that_is_taken(tmp_path: Path) -> None:

@@ -160,6 +160,16 @@ def ignores(pid: int, number: int) -> bool:
     return _has_signal(pid, b"SigIgn", number)
 
 
+def is_dying(pid: int) -> bool:
+    """Return whether ``pid`` has got SIGKILL, is on its way out for another reason, or is gone.
+
+    Where its priority is low, a busy machine may need seconds for the rest.
+    """
+    if _has_signal(pid, b"ShdPnd", signal.SIGKILL) or _has_signal(pid, b"SigPnd", signal.SIGKILL):
+        return True
+    return is_exiting(pid)
+
+
 def _has_signal(pid: int, field: bytes, number: int) -> bool:
     try:
         status = Path(f"/proc/{pid}/status").read_bytes()
@@ -363,34 +373,59 @@ def die_with_parent(parent: int, number: int = signal.SIGKILL) -> bool:
     return os.getppid() == parent
 
 
-def end_descendants(timeout_s: float, spare: Collection[tuple[int, int]] = ()) -> int:
+def end_descendants(
+    timeout_s: float, spare: Collection[tuple[int, int]] = (), *, dying: bool = True
+) -> dict[int, str]:
     """Kill and reap everything below this process, which must be a subreaper.
 
     Args:
         timeout_s: when to give up.
         spare: processes to leave alone with all below them: pid and start time.
+        dying: also wait for processes that others have killed (`is_dying`), and return them.
 
     Returns:
-        How many processes were killed. Those that cannot die are given up after ``timeout_s``.
+        Names of the processes that were killed, by pid. Those that cannot die are given up after
+        ``timeout_s``.
     """
-    killed: set[int] = set()
+    killed: dict[int, str] = {}
     deadline = time.monotonic() + timeout_s
-    while (left := descendants(os.getpid(), spare)) and time.monotonic() < deadline:
+    while left := descendants(os.getpid(), spare):
+        _reap()
         # Ending a process may make us the parent of others, hence the loop.
-        killed.update(pid for pid in left if state(pid) != "Z")
+        left = [pid for pid in left if dying or pid in killed or not is_dying(pid)]
+        if not left or time.monotonic() >= deadline:
+            break
+        for pid in left:
+            stat = read_stat(pid)
+            if stat is not None and stat.state != "Z":
+                killed.setdefault(pid, stat.comm)
         _kill_and_wait(left, deadline)
         _reap()
-    return len(killed)
+    return killed
 
 
 def _kill_and_wait(pids: list[int], deadline: float) -> None:
     pidfds = [pidfd for pid in pids if (pidfd := open_pidfd(pid)) is not None]
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            _hurry(pid)
     for pidfd in pidfds:
         with contextlib.suppress(PermissionError):  # it has changed its user
             signal_pidfd(pidfd, signal.SIGKILL)
     for pidfd in pidfds:
         wait_pidfd(pidfd, max(0.0, deadline - time.monotonic()))
         os.close(pidfd)
+
+
+def _hurry(pid: int) -> None:
+    """Have a process that gives way to others end as soon as this one would, if that is allowed.
+
+    Raises:
+        OSError: it is not (as for most users), or the process has ended.
+    """
+    ours = os.getpriority(os.PRIO_PROCESS, 0)
+    if os.getpriority(os.PRIO_PROCESS, pid) > ours:
+        os.setpriority(os.PRIO_PROCESS, pid, ours)
 
 
 def _reap() -> None:

@@ -23,18 +23,20 @@ import msgspec
 from undaunted.base import process
 from undaunted.base.deadline import within
 from undaunted.base.signals import PROGRAMS_SIGNALS, Repeats
+from undaunted.base.text import one_line
 from undaunted.fault_tolerance import run_lock
 from undaunted.fault_tolerance.output.lines import ERROR, TEXT
 from undaunted.fault_tolerance.run_config import SCRIPT_MAY_BE_LOST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from undaunted.fault_tolerance.run_config import RunConfig
 
 # The third Ctrl-C does not ask the agent any more.
 _INTERRUPTS_TO_KILL_AGENT = 3
 _SWEEP_DEADLINE_S = 5.0
+_MOST_NAMED = 5  # of the processes that outlived the job
 _DIED_BADLY = 1
 _IN_USE = _NOTHING_STARTED = 2
 _NO_THREAD = "can't start new thread"  # as Python puts it
@@ -82,7 +84,9 @@ def run(config: RunConfig, end_for_script: Callable[[RunConfig], None] | None = 
                 return _NOTHING_STARTED
         status, told = _stand_by(config, agent_pid, ours, signals)
         lost = _says(ours) == SCRIPT_MAY_BE_LOST
-        killed = process.end_descendants(_SWEEP_DEADLINE_S, strangers)
+        # An agent that has ended by itself has killed what it left, and said what was not its own.
+        dying = os.waitstatus_to_exitcode(status) < 0
+        killed = process.end_descendants(_SWEEP_DEADLINE_S, strangers, dying=dying)
         code = _exit_code(config, status, agent_pid, killed)
         # Ranks that were told to stop may end with 0 as well, having saved what they had.
         if not code and not told:
@@ -280,7 +284,7 @@ def _end_by_itself(config: RunConfig, numbers: bytes) -> int:
     return 0
 
 
-def _exit_code(config: RunConfig, status: int, agent_pid: int, killed: int) -> int:
+def _exit_code(config: RunConfig, status: int, agent_pid: int, killed: Mapping[int, str]) -> int:
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
         from undaunted.fault_tolerance.agent import error_files
@@ -289,12 +293,19 @@ def _exit_code(config: RunConfig, status: int, agent_pid: int, killed: int) -> i
         _say(
             config,
             f"the agent (pid {agent_pid}) was killed by signal {-code} and left "
-            f"{killed} processes behind; they have been ended. {_what_now(config)}",
+            f"{_processes(len(killed))} behind, which got SIGKILL. {_what_now(config)}",
         )
         return _DIED_BADLY
     if killed:  # what the job came to is decided all the same
-        _say(config, f"{killed} processes that outlived the job got SIGKILL")
+        which = ", ".join(f"{name} (pid {pid})" for pid, name in [*killed.items()][:_MOST_NAMED])
+        more = ", ..." if len(killed) > _MOST_NAMED else ""
+        many = _processes(len(killed))
+        _say(config, f"{many} that outlived the job got SIGKILL: {one_line(which)}{more}")
     return code
+
+
+def _processes(count: int) -> str:
+    return "1 process" if count == 1 else f"{count} processes"
 
 
 def _flag_finished(config: RunConfig) -> None:

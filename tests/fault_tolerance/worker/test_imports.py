@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -203,6 +203,49 @@ def test_a_trial_that_was_killed_is_made_again(package: Path) -> None:
     assert template.imports.done == []
     assert template.try_once()
     assert template.imports.done == ["latertest.slow"]
+
+
+def test_nothing_is_tried_any_more_once_the_launcher_stops(package: Path) -> None:
+    (package / "slow.py").write_text("import signal; signal.pause()")
+    template = Template("latertest.slow")
+    template.fork({}, {})
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        before = process.children()
+        while not (trials := process.children() - before):
+            assert process.wait_for_any([template.later.fd]) == [template.later.fd]
+            template.later.go_on(template.imports, ours)
+        template.later.end()
+        assert process.wait_for_any([template.later.fd]) == [template.later.fd]
+        template.later.go_on(template.imports, ours)
+        assert not trials & process.children(), "its template has waited for it"
+    assert template.imports.done == []
+    assert not template.try_once()
+
+
+def test_a_trial_keeps_no_stream_open(package: Path) -> None:
+    """Or whoever reads what the launcher prints would wait for it."""
+    (package / "looks.py").write_text(
+        "import os\n"
+        "from latertest import template, wanted\n"
+        "if os.getpid() != template:\n"
+        "    open_here = [f'/dev/fd/{fd}' for fd in range(100)]\n"
+        "    assert wanted not in {os.stat(f).st_ino for f in open_here if os.path.exists(f)}\n"
+    )
+    reader, writer = os.pipe()
+    before = os.dup(1)
+    package_itself: Any = sys.modules["latertest"]
+    package_itself.template, package_itself.wanted = os.getpid(), os.fstat(writer).st_ino
+    try:
+        os.dup2(writer, 1)
+        os.close(writer)
+        os.close(reader)
+        template = Template("latertest.looks")
+        assert template.try_once()
+    finally:
+        os.dup2(before, 1)
+        os.close(before)
+    assert template.imports.done == ["latertest.looks"]
 
 
 def test_trials_are_bounded(package: Path) -> None:

@@ -66,6 +66,9 @@ if TYPE_CHECKING:
 _CLOSE_JOURNAL_S = 2.0
 # For processes that a killed one left behind in the last moment; longer only for the unkillable.
 _LAST_SWEEP_S = 2.0
+# Once the ranks have ended only helpers of ours are left, and what was named. On a busy machine one
+# of low priority takes seconds to end: nobody waits for that, as it has got SIGKILL.
+_OURS_END_S = 0.5
 # How long a signal to all processes of a job takes from one of them to another. Less than `SAME_S`.
 _EVERYWHERE_S = 0.5
 # A rank that ends so soon after a signal of the program's has saved, perhaps, and others still do.
@@ -233,7 +236,8 @@ class Agent:
                 self._journal,
                 self._say,
             )
-        await self._helpers.wait()
+        if line := await self._helpers.wait():
+            self._say(line)
         return code
 
     async def close(self) -> None:
@@ -258,7 +262,7 @@ class Agent:
         self._health.close()
         await self._orders.close()
         await self._spawner.close()
-        process.end_descendants(_LAST_SWEEP_S, self._servers())
+        process.end_descendants(_LAST_SWEEP_S if cut_short else _OURS_END_S, self._servers())
         if cut_short:  # what its ranks did last
             self._ranks.watch.read_events()
             self._progress.end()

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.base import process
 from undaunted.base.deadline import wait_for
+from undaunted.base.text import one_line
 from undaunted.fault_tolerance.agent.processes import send
 
 if TYPE_CHECKING:
@@ -106,12 +107,15 @@ class Helpers:
         self._killed = True
         self._signal(self._helpers, self._sessions, signal.SIGKILL)
 
-    async def wait(self) -> None:
-        """Wait until all have ended, as long as they have at most."""
+    async def wait(self) -> str:
+        """Wait until all have ended, as long as they have at most; return who has not, in words."""
         self.look()
         if self._helpers:
             with contextlib.suppress(TimeoutError):
                 await wait_for(self._gone.wait(), UNDISTURBED_S + self._term_s + _GONE_S)
+        stats = [process.read_stat(pid) for pid in sorted(self.pids())]
+        left = [f"{stat.comm} (pid {stat.pid})" for stat in stats if stat and stat.state != "Z"]
+        return f"not ended, though it got SIGKILL: {one_line(', '.join(left))}" if left else ""
 
     def close(self) -> None:
         """Stop the clocks; the caller ends what is left."""

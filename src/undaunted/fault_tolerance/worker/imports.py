@@ -11,6 +11,7 @@ import contextlib
 import gc
 import importlib
 import os
+import signal
 import socket
 import sys
 from dataclasses import dataclass, field
@@ -193,6 +194,13 @@ class Later:
             _try(self._modules, sock, template)
         self._pidfd = process.open_pidfd(self._pid) or -1
 
+    def end(self) -> None:
+        """The ranks are to stop: end the trial, and begin no other. `fd` tells when it is over."""
+        self._trials = 0
+        self._modules = []
+        if self._pidfd >= 0:
+            process.signal_pidfd(self._pidfd, signal.SIGKILL)
+
     def _end(self, imports: Imports) -> None:
         status = os.waitpid(self._pid, 0)[1]
         os.close(self._pidfd)
@@ -252,16 +260,22 @@ def _settings() -> dict[str, str]:
 @contextlib.contextmanager
 def silence(*fds: int) -> Iterator[None]:
     """Have these standard streams lead nowhere: ranks say what packages say when imported."""
-    null = os.open(os.devnull, os.O_RDWR)
     kept = [os.dup(fd) for fd in fds]
     try:
-        for fd in fds:
-            os.dup2(null, fd)
+        be_silent(*fds)
         yield
     finally:
         for fd, before in zip(fds, kept, strict=True):
             os.dup2(before, fd)
             os.close(before)
+
+
+def be_silent(*fds: int) -> None:
+    """Like `silence`, for good: whoever reads to the end of a stream does not wait for us."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in fds:
+        os.dup2(null, fd)
+    if null not in fds:
         os.close(null)
 
 
@@ -276,10 +290,10 @@ def _try(modules: list[str], sock: socket.socket, template: int) -> NoReturn:
         sock.close()
         if process.die_with_parent(template):
             os.nice(LOWEST_PRIORITY)  # the ranks begin just now
-            with silence(0, 1, 2):
-                trial = Imports()
-                for name in modules:
-                    trial.load(name)
-                code = 1 if trial.failed or trial.objection() else 0
+            be_silent(0, 1, 2)
+            trial = Imports()
+            for name in modules:
+                trial.load(name)
+            code = 1 if trial.failed or trial.objection() else 0
     finally:
         os._exit(code)

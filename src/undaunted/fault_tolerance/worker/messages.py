@@ -119,7 +119,11 @@ class Refused(Message, frozen=True, tag="refused"):
     lasting: bool = False  # another template would refuse as well
 
 
-AnyMessage = Prepare | Fork | Ready | Forked | Refused
+class Stopping(Message, frozen=True, tag="stopping"):
+    """Agent to template: the launcher stops, and nothing more is imported."""
+
+
+AnyMessage = Prepare | Fork | Stopping | Ready | Forked | Refused
 
 
 class ProtocolError(Exception):

@@ -186,6 +186,8 @@ class Spawner:
     def replace_no_more(self) -> None:
         """The launcher stops: a template that ends from now on is not missed."""
         self._start = None
+        if self._warm is not None and not (self._one is not None and self._one.locked()):
+            self._warm.rest()
 
     def _begin_another(self) -> bool:
         """Replace a template that is lost, while the ranks run; return whether one was started."""
@@ -468,6 +470,15 @@ class WarmSpawner:
         """Between two requests: if it has ended, ``unavailable_reason`` says so."""
         if self._pidfd is not None and process.wait_pidfd(self._pidfd, 0):
             self._lose(_ENDED)
+
+    def rest(self) -> None:
+        """Between two requests: have it try no more imports, which the ranks' last save may need.
+
+        It comes to nothing if the template has ended, or reads nothing.
+        """
+        if self._sock is not None and self.ready is not None:
+            with contextlib.suppress(OSError):
+                self._sock.send(messages.encode(messages.Stopping()))
 
     def end(self) -> None:
         """End the template, whatever it does."""

@@ -96,6 +96,8 @@ def _serve(sock: socket.socket) -> WorkerSpec | None:
             if note and spec.local_rank in asked:
                 import_notes.begin(spec.env)
             return spec
+        elif isinstance(message, messages.Stopping):
+            later.end()
         else:
             return None
 

@@ -24,7 +24,7 @@ from undaunted.base import process
 from undaunted.base.memory import open_memfd
 from undaunted.fault_tolerance.worker import likeness
 from undaunted.fault_tolerance.worker.import_notes import changes, installed_file, stamp
-from undaunted.fault_tolerance.worker.imports import Imports, set_variables, silence
+from undaunted.fault_tolerance.worker.imports import Imports, be_silent, set_variables, silence
 from undaunted.fault_tolerance.worker.likeness import Snapshot
 from undaunted.fault_tolerance.worker.messages import Learned, RankValue
 from undaunted.fault_tolerance.worker.numerics import TEMPLATE_ENVIRONMENT
@@ -321,11 +321,11 @@ def be_compared(fd: int, template: int) -> NoReturn:
     os.nice(_PRIORITY)
     process.renice_session(_PRIORITY)
     learned = read(os.dup(fd))
-    with silence(0, 1, 2):
-        imports = Imports()
-        for name in learned.base:
-            imports.load(name)
-        _answer(fd, *_load(learned, None))
+    be_silent(0, 1, 2)
+    imports = Imports()
+    for name in learned.base:
+        imports.load(name)
+    _answer(fd, *_load(learned, None))
 
 
 def _answer(fd: int, modules: list[str], variables: dict[str, tuple[str, str]]) -> NoReturn:
