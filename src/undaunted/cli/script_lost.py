@@ -24,6 +24,7 @@ from undaunted.journal.job.launches import attempts_of, launches_of
 from undaunted.journal.job.summary import summarize_job
 from undaunted.journal.summary import FOR_ALL
 from undaunted.services.slurm.allocation import allocation, node_names
+from undaunted.services.slurm.commands import SlurmError
 from undaunted.services.slurm.queue import (
     Queue,
     journals_in,
@@ -58,8 +59,9 @@ def end_for_script(config: RunConfig) -> None:
     try:
         here = allocation(os.environ, of_task=True)
         asyncio.run(_InPlace(config, here).end())
-    except asyncio.CancelledError:
-        say("the job of Slurm was not ended, as a signal came; scancel does it")
+    except asyncio.CancelledError:  # by Slurm, if another launcher has ended the job meanwhile
+        if _still_runs(config, here):
+            say("the job of Slurm was not ended, as a signal came; scancel does it")
     except Exception as error:  # noqa: BLE001 - the exit code is the job's, whatever happens here
         what = one_line(f"{type(error).__name__}: {error}", longest=300)
         job = os.environ.get("SLURM_JOB_ID", "")
@@ -98,13 +100,17 @@ class _InPlace:
             earlier, now = in_time(_DISK_S, partial(_launches, self._config))
             if any(one.state.ended is not None for one in now if one.node == self._script.node):
                 return  # the script was there
-            if _is_over(now, self._script.node, left):
+            late = time.monotonic() > deadline
+            if _is_over(now, self._script.node, left - (_dropped(now) if late else set())):
                 await self._end(earlier, now)
                 return
-            if time.monotonic() > deadline:
+            if late:
+                silent = {one.node for one in now if one.state.ended is None} & left
+                others = sorted(silent - {self._script.node})
+                why = f"{', '.join(others)} may go on" if others else "Slurm does not say so"
                 self._say(
-                    f"node {self._script.node}, which ran the batch script, may be lost, but Slurm "
-                    f"does not say so, and others may go on: scancel {self._here.name} ends the job"
+                    f"node {self._script.node}, which ran the batch script, may be lost, but "
+                    f"{why}: scancel {self._here.name} ends the job"
                 )
                 return
             await asyncio.sleep(_PAUSE_S)
@@ -139,6 +145,19 @@ class _InPlace:
         return "yes"
 
 
+def _still_runs(config: RunConfig, here: Allocation) -> bool:
+    """Whether Slurm runs the job, as far as it answers."""
+    queue = Queue(here, partial(_say, config))
+
+    async def runs() -> bool:
+        return queue.runs(await wait_for(queue.shown(), _ANSWER_S))
+
+    try:
+        return asyncio.run(runs())
+    except (SlurmError, OSError, asyncio.CancelledError):
+        return True
+
+
 def _is_over(now: list[Launch], script: str, left: set[str]) -> bool:
     """Whether the job has ended on all nodes, where the script's node does not answer.
 
@@ -156,6 +175,16 @@ def _is_over(now: list[Launch], script: str, left: set[str]) -> bool:
         return True
     silent = {one.node for one in now if one.state.ended is None} - {script}
     return bool(ends) and not silent & left and (bool(told) or script not in left)
+
+
+def _dropped(now: list[Launch]) -> set[str]:
+    """Return nodes that were replaced, and whose launchers have not said an end since.
+
+    They were killed: a launcher that lives hears of the end, or gives up before this is asked.
+    """
+    last = max((number for one in now for number in one.state.rounds), default=-1)
+    silent = [one for one in now if one.state.ended is None and one.state.rounds]
+    return {one.node for one in silent if not one.ranks(last)}
 
 
 _OF_THE_JOB = (*FOR_ALL, "failed", "too_few_nodes")

@@ -60,6 +60,7 @@ _NO_NAME = "none"  # of --rdzv-id: it was not given
 _OF_ONE_NODE = ("node-name", "node-rank", "local-addr", "standalone")
 _KILLED = 1  # all launchers were killed: no end is recorded
 _END_S = 10.0
+_SLOW_S = 3.0  # that Slurm may take to answer before somebody is told
 
 
 def _words(text: str) -> list[str]:
@@ -267,6 +268,9 @@ class _Signals:
     async def _pass_on(self, number: int, passed_on: int) -> None:
         name, to_send = signal.Signals(number).name, signal.Signals(passed_on).name
         here, srun = self._job.here, await self.srun
+        slow = asyncio.get_running_loop().call_later(
+            _SLOW_S, _say, f"received {name}: not passed on yet, as Slurm does not answer"
+        )
         try:
             words = ("--noheader", "--steps", f"--jobs={here.name}", "--format=%i|%j")
             queue = Queue(here, _say)
@@ -279,6 +283,11 @@ class _Signals:
             else:
                 _say(f"{name} could not be passed on to the launchers: {error}")
             return
+        except asyncio.CancelledError:
+            _say(f"{name} was never passed on to the launchers, as Slurm did not answer")
+            raise
+        finally:
+            slow.cancel()
         if step:
             as_other = f" as {to_send}" if to_send != name else ""
             _say(f"received {name}: passed on to the launchers{as_other} (step {step})")
