@@ -115,7 +115,7 @@ class Helpers:
                 await wait_for(self._gone.wait(), UNDISTURBED_S + self._term_s + _GONE_S)
         stats = [process.read_stat(pid) for pid in sorted(self.pids())]
         left = [f"{stat.comm} (pid {stat.pid})" for stat in stats if stat and stat.state != "Z"]
-        return f"not ended, though it got SIGKILL: {one_line(', '.join(left))}" if left else ""
+        return f"not ended, though SIGKILL was sent: {one_line(', '.join(left))}" if left else ""
 
     def close(self) -> None:
         """Stop the clocks; the caller ends what is left."""
