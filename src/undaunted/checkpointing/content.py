@@ -115,6 +115,10 @@ class Contents:
         """Everything else."""
         return [one for one in self.entries.values() if isinstance(one, Object)]
 
+    def looked(self) -> None:
+        """Say that work goes on."""
+        self._progress(0)
+
     def named(self, damage: Iterable[Damage]) -> list[Damage]:
         """Return damage with the names of what is in the damaged blocks."""
         return [
@@ -259,7 +263,7 @@ def differences(first: Contents, second: Contents) -> Iterator[Difference]:
         names = [pair.first.name for pair in group]
         values, others = first.read(names), second.read(names)
         for name in names:
-            yield from _of_tensors(name, values.pop(name), others.pop(name))
+            yield from _of_tensors(name, values.pop(name), others.pop(name), first.looked)
     size = {one.name: one.size for one in [*first.objects, *second.objects]}
     for some in in_batches(objects, size.__getitem__, AT_ONCE_BYTES):
         contents, others_ = first.serialised(some), second.serialised(some)
@@ -294,17 +298,19 @@ def is_ordinary(tensor: torch.Tensor) -> bool:
     )
 
 
-def _of_tensors(name: str, first: torch.Tensor, second: torch.Tensor) -> Iterator[Difference]:
+def _of_tensors(
+    name: str, first: torch.Tensor, second: torch.Tensor, looked: Callable[[], None]
+) -> Iterator[Difference]:
     if not (is_ordinary(first) and is_ordinary(second)):
         if content_of(first) != content_of(second):
             kinds = (type(first).__name__, type(second).__name__)
             yield Difference(name=name, what="values", first=kinds[0], second=kinds[1])
         return
     if memory_of(first) != memory_of(second):
-        yield Difference(name=name, what="values", largest=_largest(first, second))
+        yield Difference(name=name, what="values", largest=_largest(first, second, looked))
 
 
-def _largest(first: torch.Tensor, second: torch.Tensor) -> float | None:
+def _largest(first: torch.Tensor, second: torch.Tensor, looked: Callable[[], None]) -> float | None:
     if first.dtype == torch.bool:
         return None
     wide = torch.complex128 if first.is_complex() else torch.float64
@@ -315,6 +321,7 @@ def _largest(first: torch.Tensor, second: torch.Tensor) -> float | None:
         apart = (left - right).abs()
         apart[(left == right) | (left.isnan() & right.isnan())] = 0.0  # of infinities as well
         largest = max(largest, float(apart.nan_to_num(math.inf).max()))
+        looked()
     return largest if math.isfinite(largest) else None
 
 

@@ -40,6 +40,7 @@ _DTYPES = {
 }  # fmt: skip
 _ALIGNMENT = 8
 _AT_ONCE_BYTES = 16 << 20  # in one call
+_SYNCED_BYTES = 256 << 20
 _MOST_HEADER_BYTES = 100_000_000  # readers refuse more
 
 
@@ -290,7 +291,13 @@ def _write_shard(
 
 
 def _write(fd: int, content: memoryview, wrote: Callable[[int], None]) -> None:
+    """Write all; a part of it is synced at a time, as the sync at the end would take minutes."""
+    unsynced = 0
     while content:
         done = os.write(fd, content[:_AT_ONCE_BYTES])
+        unsynced += done
+        if unsynced >= _SYNCED_BYTES:
+            os.fdatasync(fd)
+            unsynced = 0
         wrote(done)
         content = content[done:]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,8 +28,9 @@ from undaunted.checkpointing.files.folder import check_sizes
 from undaunted.checkpointing.files.objects import ObjectStorage
 from undaunted.checkpointing.files.places import open_storage
 from undaunted.checkpointing.files.reading import check_blocks
+from undaunted.checkpointing.finding import candidate
+from undaunted.checkpointing.format import ledger, names, retention
 from undaunted.checkpointing.format import manifest as manifests
-from undaunted.checkpointing.format import names, retention
 from undaunted.checkpointing.local import folder as shards
 
 if TYPE_CHECKING:
@@ -114,6 +116,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         size: bytes.
         ranks: that saved it.
         session: of the job that saved it.
+        loads: rounds of jobs that have loaded it, as far as the ledger goes back.
+        doubt: why jobs pass it over for an older one, or "".
     """
 
     step: int
@@ -124,6 +128,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     size: int | None = None
     ranks: int | None = None
     session: str | None = None
+    loads: int = 0
+    doubt: str = ""
 
 
 class LocalCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -234,7 +240,7 @@ def open_place(where: str) -> Place:
         return Place("one", path)
     if names.METADATA in entries:
         return Place("dcp", path)
-    if names.EPOCH in entries or any(map(_is_of_series, entries)):
+    if {names.EPOCH, names.LEDGER} & entries or any(map(_is_of_series, entries)):
         return Place("checkpoints", path, storage)
     if _local_sessions(path):
         return Place("local", path)
@@ -259,7 +265,7 @@ def _hint(path: str, entries: set[str]) -> str:
     for name in sorted(entries)[:_PEEKED]:
         with contextlib.suppress(OSError):
             inside = set(os.listdir(f"{path}/{name}"))
-            known = {manifests.NAME, names.METADATA, names.EPOCH} & inside
+            known = {manifests.NAME, names.METADATA, names.EPOCH, names.LEDGER} & inside
             if known or any(map(_is_of_series, inside)):
                 found.append(name)
     if not found:
@@ -271,8 +277,13 @@ def _hint(path: str, entries: set[str]) -> str:
 # --- which there are ------------------------------------------------------------------------------
 
 
-def list_all(where: str) -> Listing:
-    """Return all that is at a place; raises as `open_place`."""
+def list_all(where: str, looked: Callable[[], None] = lambda: None) -> Listing:
+    """Return all that is at a place; raises as `open_place`.
+
+    Args:
+        where: see `open_place`.
+        looked: called after each checkpoint.
+    """
     place = open_place(where)
     local, problems = list_local(place) if place.kind == "local" else ([], [])
     storage = place.storage
@@ -289,53 +300,82 @@ def list_all(where: str) -> Listing:
     return Listing(
         place=place.path,
         kind=place.kind,
-        checkpoints=list_checkpoints(place),
+        checkpoints=list_checkpoints(place, looked),
         strays=list(storage.strays().values()),
         unfinished=left,
         jobs=jobs,
     )
 
 
-def list_checkpoints(place: Place) -> list[Checkpoint]:
+def list_checkpoints(place: Place, looked: Callable[[], None] = lambda: None) -> list[Checkpoint]:
     """Return all committed checkpoints, the one that was committed last first.
+
+    Args:
+        place: where.
+        looked: called after each checkpoint.
 
     Raises:
         OSError: the place cannot be read.
     """
     if place.kind == "one":
-        return [_listed(OneFolder(place.path), 0, place.path)]
+        return [_listed(0, place.path, *_manifest(OneFolder(place.path), 0))]
     if place.storage is None:
         return []
-    found = [
-        _listed(place.storage, step, f"{place.path}/{names.step(step)}")
-        for step in place.storage.steps()
-    ]
+    storage = place.storage
+    read: list[tuple[Checkpoint, Manifest | None]] = []
+    for step in storage.steps():
+        manifest, problem = _manifest(storage, step)
+        path = f"{place.path}/{names.step(step)}"
+        read.append((_listed(step, path, manifest, problem), manifest))
+        looked()
     # As `finding.age`; nobody knows when one was saved whose manifest is damaged.
-    return sorted(found, key=lambda one: (one.saved_at or 0.0, one.step), reverse=True)
+    read.sort(key=lambda one: (one[0].saved_at or 0.0, one[0].step), reverse=True)
+    return _with_ledger(storage, read)
 
 
-def _listed(storage: Storage | OneFolder, step: int, path: str) -> Checkpoint:
-    problem = ""
+def _manifest(storage: Storage | OneFolder, step: int) -> tuple[Manifest | None, str]:
+    """Return the manifest, None if it is damaged, and why the checkpoint is not complete, or ""."""
+    manifest = None
     try:
-        found = storage.manifest(step, check_files=False)
-    except DamagedCheckpointError as error:
-        _raise_refusal(error)
-        return Checkpoint(step=step, path=path, complete=False, problem=str(error))
-    try:
+        manifest = storage.manifest(step, check_files=False)
         storage.manifest(step, check_files=True)
     except DamagedCheckpointError as error:
         _raise_refusal(error)
-        problem = str(error)
+        return manifest, str(error)
+    return manifest, ""
+
+
+def _listed(step: int, path: str, manifest: Manifest | None, problem: str) -> Checkpoint:
+    if manifest is None:
+        return Checkpoint(step=step, path=path, complete=False, problem=problem)
     return Checkpoint(
-        step=found.step,
+        step=manifest.step,
         path=path,
         complete=not problem,
         problem=problem,
-        saved_at=found.saved_at,
-        size=sum(file.size for file in found.files.values()),
-        ranks=found.world_size,
-        session=found.session,
+        saved_at=manifest.saved_at,
+        size=bytes_of(manifest),
+        ranks=manifest.world_size,
+        session=manifest.session,
     )
+
+
+def _with_ledger(
+    storage: Storage, read: list[tuple[Checkpoint, Manifest | None]]
+) -> list[Checkpoint]:
+    """Add what the ledger says; one that cannot be read says nothing."""
+    entries: list[ledger.Entry] = []
+    with contextlib.suppress(OSError):
+        entries = ledger.decode(storage.read_ledger())
+    candidates = [candidate(manifest) for _, manifest in read if manifest is not None]
+    doubts = ledger.choose(candidates, entries).doubts
+    loads = Counter(one.name for one in entries if isinstance(one, ledger.Loaded))
+    found = []
+    for one, manifest in read:
+        name = "" if manifest is None else candidate(manifest).name
+        replaced = msgspec.structs.replace(one, loads=loads[name], doubt=doubts.get(name, ""))
+        found.append(replaced)
+    return found
 
 
 def _raise_refusal(error: DamagedCheckpointError) -> None:
@@ -380,8 +420,15 @@ def _local_sessions(path: str) -> list[tuple[str, str]]:
 # --- one of them ----------------------------------------------------------------------------------
 
 
-def choose(place: Place, step: int | None = None) -> Chosen:
+def choose(
+    place: Place, step: int | None = None, looked: Callable[[], None] = lambda: None
+) -> Chosen:
     """Return a checkpoint: that of a step, or the newest one whose files are all there.
+
+    Args:
+        place: where.
+        step: of it; None = the newest.
+        looked: called after each checkpoint that is looked at.
 
     Raises:
         NoCheckpointError: there is none; says which there are.
@@ -398,7 +445,7 @@ def choose(place: Place, step: int | None = None) -> Chosen:
         return Chosen(place.path)
     storage = place.storage or OneFolder(place.path)
     if place.storage is not None:
-        step = _newest(place) if step is None else _existing(place, place.storage, step)
+        step = _newest(place, looked) if step is None else _existing(place, place.storage, step)
     try:
         manifest = storage.manifest(step or 0, check_files=False)
     except DamagedCheckpointError as error:
@@ -407,8 +454,8 @@ def choose(place: Place, step: int | None = None) -> Chosen:
     return Chosen(storage.locate(manifest.step), manifest, storage)
 
 
-def _newest(place: Place) -> int:
-    listed = list_checkpoints(place)
+def _newest(place: Place, looked: Callable[[], None]) -> int:
+    listed = list_checkpoints(place, looked)
     found = next((one.step for one in listed if one.complete), None)
     if found is None:
         why = f": {listed[0].problem}" if listed else ""
@@ -486,21 +533,27 @@ class Deletion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_deletion(
-    storage: Storage, rule: retention.Rule, is_whole: Callable[[int], bool]
+    storage: Storage,
+    rule: retention.Rule,
+    is_whole: Callable[[int], bool],
+    looked: Callable[[], None] = lambda: None,
 ) -> Deletion:
     """Return which checkpoints go by a rule of retention; the newest whole one never does.
+
+    One that jobs pass over does not count as that, unless they pass over all.
 
     Args:
         storage: where they are.
         rule: what is kept.
         is_whole: looks at a step; called for the newest first, until one is whole.
+        looked: called after each checkpoint.
 
     Raises:
         NoCheckpointError: none is whole.
     """
-    listed = list_checkpoints(Place("checkpoints", storage.place, storage))
+    listed = list_checkpoints(Place("checkpoints", storage.place, storage), looked)
     damaged = []
-    for one in listed:
+    for one in sorted(listed, key=lambda one: bool(one.doubt)):
         if one.complete and is_whole(one.step):
             break
         damaged.append(one.step)

@@ -28,7 +28,14 @@ from undaunted.doctor.checks.sizes import size
 if TYPE_CHECKING:
     from undaunted.checkpointing.content import Contents, Difference
     from undaunted.checkpointing.export import Exported
-    from undaunted.checkpointing.inspection import Chosen, Damage, Listing, LocalCheckpoint, Place
+    from undaunted.checkpointing.inspection import (
+        Checkpoint,
+        Chosen,
+        Damage,
+        Listing,
+        LocalCheckpoint,
+        Place,
+    )
 
 T = TypeVar("T")
 
@@ -36,6 +43,7 @@ _SCHEMA = 1
 _DIFFERENT = 1  # exit codes: something is damaged, or differs
 _ALL = "all"
 _STALL_S = 120.0  # storage that has answered nothing for so long is given up
+_DELETION_S = 1800.0  # the same, of a deletion, of which nobody sees how far it is
 _STOP_S = 10.0  # for what is being done when somebody interrupts
 _THREADS = 8
 _MOST_BLOCKS = 8  # of a file, for people
@@ -266,6 +274,10 @@ class _Work:
         self._last = time.monotonic()
         self._shown.advance(count_bytes)
 
+    def looked(self) -> None:
+        """Say that the storage has answered."""
+        self.advance(0)
+
     def run(self, body: Callable[["_Work"], T]) -> T:
         """Return what the body returns, or raise what it raises.
 
@@ -306,17 +318,12 @@ class _Work:
         return results[0]
 
 
-def _quickly(text: str, body: Callable[[], T]) -> T:
-    """Do what reads little."""
-    return _Work(text).run(lambda _: body())
-
-
 # --- list -----------------------------------------------------------------------------------------
 
 
 def _list(parsed: Parsed[ListOptions]) -> int:
     where = parsed.target
-    found = _quickly(f"looking at {where}", lambda: inspection.list_all(where))
+    found = _Work(f"looking at {where}").run(lambda work: inspection.list_all(where, work.looked))
     if parsed.options.json:
         _print_json(msgspec.to_builtins(found))
     else:
@@ -343,7 +350,7 @@ def _listing(found: "Listing", now: float) -> Iterator[str]:
                 "-" if one.saved_at is None else format_duration(max(0.0, now - one.saved_at)),
                 "-" if one.size is None else size(one.size),
                 "-" if one.ranks is None else str(one.ranks),
-                "complete" if one.complete else f"cannot be used: {one_line(one.problem)}",
+                _state(one),
             )
             for one in found.checkpoints
         ]
@@ -359,6 +366,12 @@ def _listing(found: "Listing", now: float) -> Iterator[str]:
         if session.alive:
             of = f"run {one_line(session.run)}" if session.run else "a job without a launcher"
             yield f"  {of} has these checkpoints open"
+
+
+def _state(one: "Checkpoint") -> str:
+    if not one.complete:
+        return f"cannot be used: {one_line(one.problem)}"
+    return f"complete, but passed over: {one_line(one.doubt)}" if one.doubt else "complete"
 
 
 _KINDS = {
@@ -415,16 +428,16 @@ class _Verdict(msgspec.Struct, frozen=True, kw_only=True):
 def _verify(parsed: Parsed[ListOptions]) -> int:
     where, (wanted,) = parsed.target, _operands(parsed, 1)
 
-    def targets() -> "tuple[Place, list[int | None]]":
+    def targets(work: _Work) -> "tuple[Place, list[int | None]]":
         place = inspection.open_place(where)
         if wanted != _ALL or place.storage is None:
             return place, [None if wanted in {"", _ALL} else _step(wanted)]
-        listed = inspection.list_checkpoints(place)
+        listed = inspection.list_checkpoints(place, work.looked)
         if not listed:
             raise CheckpointError(f"{where} has no checkpoints")
         return place, [one.step for one in listed]
 
-    place, steps = _quickly(f"looking at {where}", targets)
+    place, steps = _Work(f"looking at {where}").run(targets)
     verdicts = []
     for step in steps:
         verdict = _verified(place, step)
@@ -442,7 +455,9 @@ def _verify(parsed: Parsed[ListOptions]) -> int:
 
 def _verified(place: "Place", step: int | None) -> _Verdict:
     try:
-        chosen = _quickly(f"looking at {place.path}", lambda: inspection.choose(place, step))
+        chosen = _Work(f"looking at {place.path}").run(
+            lambda work: inspection.choose(place, step, work.looked)
+        )
     except DamagedCheckpointError as error:
         found = inspection.Damage(file="", problem=str(error))
         return _Verdict(step=step, path=error.path, whole=False, damage=[found])
@@ -503,7 +518,8 @@ def _has(names: Sequence[str]) -> str:
 
 def _show(parsed: Parsed[ListOptions]) -> int:
     where, (wanted,) = parsed.target, _operands(parsed, 1)
-    contents = _quickly(f"looking at {where}", lambda: _contents(where, wanted)[0])
+    _need_torch()
+    contents = _Work(f"looking at {where}").run(lambda work: _contents(where, wanted, work))
     tensors, objects = contents.tensors, contents.objects
     if parsed.options.json:
         about = {"path": contents.path, "tensors": tensors, "objects": objects}
@@ -525,13 +541,17 @@ def _shape(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape)) or "()"
 
 
-def _contents(
-    where: str, wanted: str, advance: Callable[[int], None] = lambda _: None
-) -> "tuple[Contents, Chosen]":
-    chosen = inspection.choose(inspection.open_place(where), _step(wanted) if wanted else None)
+def _need_torch() -> None:
+    """Import it before any storage is waited for: that may take long, too."""
+    import undaunted.checkpointing.content  # noqa: F401
+
+
+def _contents(where: str, wanted: str, work: _Work) -> "Contents":
     from undaunted.checkpointing.content import Contents
 
-    return Contents(chosen, _THREADS, advance), chosen
+    step = _step(wanted) if wanted else None
+    chosen = inspection.choose(inspection.open_place(where), step, work.looked)
+    return Contents(chosen, _THREADS, work.advance)
 
 
 def _diff(parsed: Parsed[ListOptions]) -> int:
@@ -543,12 +563,13 @@ def _diff(parsed: Parsed[ListOptions]) -> int:
         sides = [(parsed.target, ""), (second, "")]
 
     def compare(work: _Work) -> "tuple[list[str], list[Difference]]":
-        contents = [_contents(where, wanted, work.advance)[0] for where, wanted in sides]
+        contents = [_contents(where, wanted, work) for where, wanted in sides]
         from undaunted.checkpointing.content import compared_bytes, differences
 
         work.expect(compared_bytes(*contents))
         return [one.path for one in contents], list(differences(*contents))
 
+    _need_torch()
     paths, found = _Work(f"comparing {parsed.target}").run(compare)
     if parsed.options.json:
         about = {"first": paths[0], "second": paths[1], "differences": found}
@@ -602,7 +623,7 @@ def _prune(parsed: Parsed[PruneOptions]) -> int:
                 work.expect(inspection.bytes_of(chosen.manifest))
             return not inspection.check(chosen, _THREADS, work.advance)
 
-        found = inspection.plan_deletion(place.storage, rule, is_whole)
+        found = inspection.plan_deletion(place.storage, rule, is_whole, work.looked)
         return place, found, inspection.who_may_load(place.storage, found.whole)
 
     place, found, hindrance = _Work(f"verifying the newest checkpoint of {where}").run(plan)
@@ -628,7 +649,7 @@ def _delete(place: "Place", step: int) -> bool:
     storage = place.storage
     assert storage is not None
     try:
-        _quickly(f"deleting step {step}", lambda: storage.delete(step))
+        _Work(f"deleting step {step}", _DELETION_S).run(lambda _: storage.delete(step))
     except FileNotFoundError:
         return False
     return True
@@ -656,15 +677,16 @@ def _export(parsed: Parsed[ExportOptions]) -> int:
         raise UsageError("say where to: --safetensors OUT")
 
     def write(work: _Work) -> "tuple[str, Exported, str]":
-        contents, chosen = _contents(where, wanted, work.advance)
+        contents = _contents(where, wanted, work)
         from undaunted.checkpointing.export import SHARD_BYTES, export, select
 
         selection = select(contents, options.prefix)
         work.expect(2 * selection.size)  # which are read and written
         shard_bytes = options.shard_size or SHARD_BYTES
         done = export(contents, selection, options.safetensors, shard_bytes, work.advance)
-        return chosen.path, done, _wrapper(selection.tensors)
+        return contents.path, done, _wrapper(selection.tensors)
 
+    _need_torch()
     path, done, wrapper = _Work(f"exporting {where}").run(write)
     if options.json:
         about = {"path": path, "out": options.safetensors, **done._asdict()}
