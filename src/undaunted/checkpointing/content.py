@@ -152,7 +152,7 @@ class Contents:
             ) from error
         read_all(self._source, self._metadata, wanted)
         self._advance(wanted)
-        return found
+        return {name: _plain(value) for name, value in found.items()}
 
     def serialised(self, names: Sequence[str]) -> dict[str, bytes]:
         """Return what ``torch.save`` has written of objects.
@@ -204,6 +204,13 @@ class Contents:
 def batches(tensors: Iterable[Tensor], most_bytes: int = AT_ONCE_BYTES) -> Iterator[list[Tensor]]:
     """Cut a list of tensors into what is read at once; one that is larger is read alone."""
     return in_batches(tensors, lambda one: one.size, most_bytes)
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Return an ordinary tensor with its values one after the other, as ours are written."""
+    if type(tensor) in ORDINARY and tensor.layout == torch.strided and not tensor.is_quantized:
+        return tensor.detach().resolve_conj().resolve_neg().contiguous()
+    return tensor
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -20,10 +20,11 @@ from undaunted.checkpointing.content import batches, is_ordinary
 from undaunted.checkpointing.errors import CheckpointError
 from undaunted.checkpointing.files import durable
 from undaunted.checkpointing.files.direct import file_mode, folder_mode
+from undaunted.checkpointing.format.frame import DTYPES
 from undaunted.checkpointing.staging.copy import memory_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from typing import Self
 
     from undaunted.checkpointing.content import Contents, Tensor
@@ -120,6 +121,8 @@ def export(
         CheckpointError: a tensor cannot be read, or has no plain values.
         OSError: with the path; nothing is left.
     """
+    if "://" in folder:
+        raise OSError(errno.EINVAL, "name a folder of this machine, not a URL", folder)
     target = os.path.abspath(folder)  # noqa: PTH100 - no links are followed
     _check_target(target)
     above, name = os.path.split(target)
@@ -152,8 +155,6 @@ def export(
 
 
 def _check_target(target: str) -> None:
-    if "://" in target:
-        raise OSError(errno.EINVAL, "name a folder of this machine", target)
     try:
         if os.listdir(target):
             raise FileExistsError(errno.EEXIST, "there are files in it: name a new folder", target)
@@ -231,15 +232,7 @@ def _shards(tensors: dict[str, Tensor], most_bytes: int) -> Iterator[dict[str, T
 
 
 def _ordered(shard: dict[str, Tensor]) -> dict[str, Tensor]:
-    width = {name: one.size // max(1, _elements(one.shape)) for name, one in shard.items()}
-    return dict(sorted(shard.items(), key=lambda item: -width[item[0]]))
-
-
-def _elements(shape: Sequence[int]) -> int:
-    count = 1
-    for length in shape:
-        count *= length
-    return count
+    return dict(sorted(shard.items(), key=lambda item: -DTYPES[item[1].dtype][0]))
 
 
 def _header(shard: dict[str, Tensor], path: str) -> bytes:

@@ -47,7 +47,7 @@ _DELETION_S = 1800.0  # the same, of a deletion, of which nobody sees how far it
 _STOP_S = 10.0  # for what is being done when somebody interrupts
 _THREADS = 8
 _MOST_BLOCKS = 8  # of a file, for people
-_MOST_NAMES = 4  # in a block, for people
+_MOST_NAMES = 8  # in a block, for people
 _DEFAULT_PREFIX = "model."
 _REMEDIES = {
     errno.EACCES: "Run this as the user who saves, or let the job save with "
