@@ -86,7 +86,9 @@ def test_import_of_the_package_is_light() -> None:
     assert loaded_by("import undaunted", HEAVY_FOR_USERS) == []
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["--version"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["run", "--help"], ["--version"], ["checkpoint", "--help"]]
+)
 def test_the_command_is_light(arguments: list[str]) -> None:
     pytest.importorskip("undaunted.cli.main", reason="the command line is not there")
     code = (

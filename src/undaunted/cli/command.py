@@ -38,7 +38,7 @@ class Words(NamedTuple):
     Attributes:
         given: texts by name of option, in the order they were given.
         target: the user's program, or the one argument of the command; "" = not given.
-        args: arguments of the program, untouched.
+        args: arguments of the program, untouched; or further operands.
     """
 
     given: dict[str, list[str]]
@@ -91,6 +91,7 @@ class Command(msgspec.Struct, Generic[T], eq=False, dict=True):
         groups: headings in the order of the help; others follow.
         shown: names of the options that ``--help`` shows; () = all that are not rare.
         operand: what the one argument beside options is called, "" = there is none.
+        more: how many operands there may be after it, of a command that runs no program.
         is_program: the operand is a program, and all after it belongs to that.
         has_variables: options have variables ``PET_...``; those of other tools always count.
         accepted: options that are read and have no effect.
@@ -105,6 +106,7 @@ class Command(msgspec.Struct, Generic[T], eq=False, dict=True):
     groups: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
     operand: str = ""
+    more: int = 0
     is_program: bool = False
     has_variables: bool = False
     accepted: tuple[Option, ...] = ()
@@ -178,8 +180,9 @@ class Command(msgspec.Struct, Generic[T], eq=False, dict=True):
             if not option.kind.repeat:
                 given[option.name] = []
             given.setdefault(option.name, []).append(text)
-        if not self.is_program and len(operands) > bool(self.operand):
-            most = f"give one {self.operand}" if self.operand else "leave it out"
+        if not self.is_program and len(operands) > bool(self.operand) + self.more:
+            one = bool(self.operand) and not self.more
+            most = f"give one {self.operand}" if one else "leave it out"
             raise UsageError(f"unexpected {operands[-1]!r}: {most}; see --help")
         return Words(given, operands[0] if operands else "", operands[1:])
 

@@ -24,7 +24,7 @@ from undaunted.base.streams import take_any_text
 from undaunted.base.text import count, format_ranks, name_ranks, one_line
 from undaunted.base.values import Flag
 from undaunted.cli.command import Command, Parsed
-from undaunted.cli.messages import UsageError, json_text, printing
+from undaunted.cli.messages import UsageError, json_text, printing, table
 
 _MOST_LINES = 20  # of a kind, for people
 _MOST_RANGES = 32  # of ranks in a line
@@ -144,7 +144,7 @@ def lines_of(found: Analysis, dumps: Dumps) -> Iterator[str]:
         yield f"waiting for them: {name_ranks(found.waiting, _MOST_RANGES)}"
     if found.groups:
         yield ""
-        yield from _table(
+        yield from table(
             ("GROUP", "OPERATION", "NUMBER", "WAITING", "NOT COME"),
             [_row(one) for one in found.groups[:_MOST_LINES]],
         )
@@ -199,13 +199,6 @@ def _name(one: GroupState) -> str:
     if one.description in {"", "undefined"}:
         return one.name or "-"
     return f"{one.name} ({one.description})"
-
-
-def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    widths = [max(len(row[place]) for row in [head, *rows]) for place in range(len(head))]
-    for row in [head, *rows]:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        yield "  ".join(cells).rstrip()
 
 
 def _more(number: int) -> Iterator[str]:

@@ -34,6 +34,8 @@ Commands:
   ctl       ask a running job for stacks or status; restart or stop it
   chaos     run a training script under planned faults; say what became of each
   doctor    look at this machine before training starts
+  checkpoint
+            list, verify, show, compare, delete and export checkpoints
   flight    say who keeps the others waiting, from dumps of the Flight Recorder
   serve     answer over HTTP what a log tells of: an attribution service
   mcp       let an assistant explain failures, over the Model Context Protocol
@@ -46,8 +48,8 @@ undaunted coordinator, nvrx-attrsvc for undaunted serve, nvrx-mcp-analysis for
 undaunted mcp, nvrx-smonsvc for undaunted slurm-monitor.
 """
 _COMMANDS = (
-    *("run", "srun", "coordinator", "report", "explain", "top", "ctl", "chaos", "doctor", "flight"),
-    *("serve", "mcp", "slurm-monitor"),
+    *("run", "srun", "coordinator", "report", "explain", "top", "ctl", "chaos", "doctor"),
+    *("checkpoint", "flight", "serve", "mcp", "slurm-monitor"),
 )
 _MOVED = {
     "simulate": "it is part of a checkout of undaunted: python -m simulator",

@@ -148,7 +148,7 @@ class _Loading:
     def look(self) -> bytes:
         """Compare the state with the metadata; returns what the other ranks have to know."""
         check_mapping(self._given)
-        metadata = self._metadata = self._read_metadata()
+        metadata = self._metadata = read_metadata(self._source)
         with torch.no_grad():  # else DTensors make nodes of a graph
             self._filling = filling.Filling(self._given, metadata, self._source.path)
         return self._filling.told()
@@ -164,10 +164,7 @@ class _Loading:
             reads = Reads(self._planner, self._metadata, self._source, self._filling.place)
             wanted = reads.of(dict(self._planner.state_dict))
         self._expect(sum(read.length for read in wanted))
-        for file, of_file in _by_file(wanted).items():
-            shared = self._beside and _is_shared(of_file)
-            for batch in in_batches(of_file, _own_bytes, AT_ONCE_BYTES):
-                self._read(file, batch, shared)
+        read_all(self._source, self._metadata, wanted, beside=self._beside)
         return b""
 
     def hand_over(self) -> bytes:
@@ -176,46 +173,76 @@ class _Loading:
         self._filling.hand_over()
         return b""
 
-    def _read_metadata(self) -> Metadata:
-        name = metadata_file.NAME
-        content = bytearray(self._source.size(name))
-        self._source.read(name, [Piece(0, memoryview(content))])
-        return metadata_file.decode(content, f"{self._source.path}/{name}")
 
-    def _read(self, file: str, reads: Sequence[Read], shared: bool) -> None:
-        """Read parts of one file."""
-        contents = [bytearray(read.length) if read.memory is None else None for read in reads]
-        pieces = [
-            Piece(
-                read.offset, read.memory if read.memory is not None else memoryview(content or b"")
-            )
-            for read, content in zip(reads, contents, strict=True)
-        ]
-        try:
-            self._source.read(file, pieces, shared=shared)
-        except DamagedCheckpointError as damaged:
-            if damaged.block is None:
-                raise
-            raise self._named(damaged, file, damaged.block) from damaged
-        for read, content in zip(reads, contents, strict=True):
-            if content is not None and read.use is not None:
-                read.use(content)
+def read_metadata(source: Source) -> Metadata:
+    """Read what a checkpoint has.
 
-    def _named(self, damaged: CheckpointError, file: str, block: int) -> DamagedCheckpointError:
-        """Say which tensors and objects are in a damaged block."""
-        assert self._metadata is not None
-        start = block * self._source.block_bytes
-        end = start + self._source.block_bytes
-        found = [
-            (info.offset, index.fqn)
-            for index, info in self._metadata.storage_data.items()
-            if info.relative_path == file
-            and info.offset < end
-            and info.offset + info.length > start
-        ]
-        names = list(dict.fromkeys(name for _, name in sorted(found)))
-        message = f"{damaged}; it has {listed(names)}" if names else str(damaged)
-        return DamagedCheckpointError(message, f"{self._source.path}/{file}", names, block)
+    Raises:
+        DamagedCheckpointError: it is no metadata, or not what was written.
+    """
+    name = metadata_file.NAME
+    content = bytearray(source.size(name))
+    source.read(name, [Piece(0, memoryview(content))])
+    return metadata_file.decode(content, f"{source.path}/{name}")
+
+
+def read_all(
+    source: Source, metadata: Metadata, reads: Sequence[Read], *, beside: bool = False
+) -> None:
+    """Do reads, with a bounded amount of memory besides that of the tensors.
+
+    Args:
+        source: of the files.
+        metadata: of the checkpoint.
+        reads: in any order.
+        beside: other ranks may be on this machine.
+
+    Raises:
+        DamagedCheckpointError: names the tensors and objects in the damaged block.
+    """
+    for file, of_file in _by_file(reads).items():
+        shared = beside and _is_shared(of_file)
+        for batch in in_batches(of_file, _own_bytes, AT_ONCE_BYTES):
+            _read(source, metadata, file, batch, shared=shared)
+
+
+def _read(
+    source: Source, metadata: Metadata, file: str, reads: Sequence[Read], *, shared: bool
+) -> None:
+    """Read parts of one file."""
+    contents = [bytearray(read.length) if read.memory is None else None for read in reads]
+    pieces = [
+        Piece(read.offset, read.memory if read.memory is not None else memoryview(content or b""))
+        for read, content in zip(reads, contents, strict=True)
+    ]
+    try:
+        source.read(file, pieces, shared=shared)
+    except DamagedCheckpointError as damaged:
+        if damaged.block is None:
+            raise
+        raise _named(source, metadata, damaged, file, damaged.block) from damaged
+    for read, content in zip(reads, contents, strict=True):
+        if content is not None and read.use is not None:
+            read.use(content)
+
+
+def _named(
+    source: Source, metadata: Metadata, damaged: CheckpointError, file: str, block: int
+) -> DamagedCheckpointError:
+    """Say which tensors and objects are in a damaged block."""
+    names = names_in(metadata, file, block * source.block_bytes, (block + 1) * source.block_bytes)
+    message = f"{damaged}; it has {listed(names)}" if names else str(damaged)
+    return DamagedCheckpointError(message, f"{source.path}/{file}", names, block)
+
+
+def names_in(metadata: Metadata, file: str, start: int, end: int) -> list[str]:
+    """Return the tensors and objects that have bytes in a part of a file, in the file's order."""
+    found = [
+        (info.offset, index.fqn)
+        for index, info in metadata.storage_data.items()
+        if info.relative_path == file and info.offset < end and info.offset + info.length > start
+    ]
+    return list(dict.fromkeys(name for _, name in sorted(found)))
 
 
 def _by_file(reads: Sequence[Read]) -> dict[str, list[Read]]:

@@ -14,7 +14,7 @@ from undaunted.checkpointing.errors import DamagedCheckpointError
 from undaunted.checkpointing.files import blocks, durable
 from undaunted.checkpointing.files.direct import NOT_OFFERED, DirectReader, folder_mode
 from undaunted.checkpointing.files.living import Living
-from undaunted.checkpointing.files.storage import NO_GATE, warn
+from undaunted.checkpointing.files.storage import NO_GATE, Leftover, warn
 from undaunted.checkpointing.format import fence, ledger, names
 from undaunted.checkpointing.format import manifest as manifests
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
+    from undaunted.checkpointing.files.living import Session
     from undaunted.checkpointing.files.storage import FileReader
     from undaunted.checkpointing.format.image import Image
 
@@ -133,6 +134,28 @@ class FolderStorage:
                 found[step] = path
         return found
 
+    def leftovers(self) -> list[Leftover]:
+        """See `Storage`."""
+        found = []
+        for name in self._names():
+            attempt, replaced = names.read_attempt(name), names.read_replaced(name)
+            size = _bytes_below(self._path(name)) if attempt or replaced else 0
+            if attempt is not None:
+                alive = self._living.is_alive(attempt.session)
+                found.append(Leftover(name, attempt.step, "unfinished", size, alive))
+            elif replaced is not None:
+                if os.path.lexists(self._path(names.step(replaced.step))):  # else it counts itself
+                    alive = self._living.is_alive(replaced.session)
+                    found.append(Leftover(name, replaced.step, "replaced", size, alive))
+            elif (step := names.read_deleted(name)) is not None:
+                size = _bytes_below(self._path(name))
+                found.append(Leftover(name, step, "deleted", size, alive=None))
+        return found
+
+    def sessions(self) -> list[Session] | None:
+        """See `Storage`."""
+        return self._living.look()
+
     def manifest(self, step: int, *, check_files: bool = True) -> manifests.Manifest:
         """See `Storage`."""
         folder = self.locate(step)
@@ -140,7 +163,7 @@ class FolderStorage:
         try:
             found = manifests.decode(durable.read_file(path, manifests.MAX_BYTES), path)
             if check_files:
-                _check_files(folder, found)
+                check_sizes(folder, found)
         except OSError as error:
             raise DamagedCheckpointError(str(error), path) from error
         if found.step != step:
@@ -295,7 +318,7 @@ class FolderStorage:
 
     def _write_manifest(self, target: str, content: manifests.Manifest) -> None:
         try:
-            _check_files(target, content)
+            check_sizes(target, content)
         except DamagedCheckpointError as error:
             raise OSError(
                 errno.ENOENT,
@@ -378,7 +401,17 @@ class FolderStorage:
         durable.remove_tree(self._path(name))
 
 
-def _check_files(folder: str, content: manifests.Manifest) -> None:
+def _bytes_below(folder: str) -> int:
+    """Return how many bytes the files in a folder have, as far as this can be known."""
+    size = 0
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):  # it may be gone
+                size += entry.stat(follow_symlinks=False).st_size
+    return size
+
+
+def check_sizes(folder: str, content: manifests.Manifest) -> None:
     """Raise `DamagedCheckpointError` unless all files are there with their sizes."""
     for name, file in content.files.items():
         path = os.path.join(folder, name)

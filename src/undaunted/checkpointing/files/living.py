@@ -15,7 +15,7 @@ import fcntl
 import os
 import struct
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from undaunted.checkpointing.format import names
 
@@ -23,11 +23,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MAX_RUN_BYTES = 256
-_F_OFD_SETLK = 37  # not every build of Python has the name
-_WHOLE_FILE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+_F_OFD_GETLK, _F_OFD_SETLK = 36, 37  # not every build of Python has the names
+_LOCK = "hhqqi4x"
+_WHOLE_FILE = struct.pack(_LOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 # Paths of the sessions of this process, and of the one that it is a fork of.
 _held_here: set[str] = set()
 _begun: weakref.WeakSet[Living] = weakref.WeakSet()
+
+
+class Session(NamedTuple):
+    """A session that has a file here.
+
+    Attributes:
+        name: of it.
+        run: the name of its run, "" without a launcher.
+        alive: whether a process holds its lock; None = this cannot be known.
+    """
+
+    name: str
+    run: str
+    alive: bool | None
 
 
 class Living:
@@ -107,6 +122,37 @@ class Living:
             path = os.path.join(self._folder, name)
             if session is not None and path not in _held_here:
                 yield session, path
+
+    def look(self) -> list[Session]:
+        """Return the sessions that have files here; nothing is changed."""
+        found = []
+        for name in sorted(os.listdir(self._folder)):
+            session = names.read_session_file(name)
+            if session is not None:
+                run = b""
+                with contextlib.suppress(OSError):
+                    run = _run_of(os.path.join(self._folder, name))
+                alive = self.is_alive(session)
+                found.append(Session(session, run.decode(errors="replace"), alive))
+        return found
+
+    def is_alive(self, session: str) -> bool | None:
+        """Whether a process holds the session's lock; None = this cannot be known.
+
+        Nothing is changed, as opposed to `is_over`.
+        """
+        path = os.path.join(self._folder, names.session_file(session))
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError as error:
+            return False if error.errno == errno.ENOENT else None
+        try:
+            held = fcntl.fcntl(fd, _F_OFD_GETLK, _WHOLE_FILE)
+            return bool(struct.unpack(_LOCK, held)[0] != fcntl.F_UNLCK)
+        except OSError:
+            return None
+        finally:
+            os.close(fd)
 
     def is_over(self, session: str) -> bool:
         """Whether the session has ended; its file is then removed."""

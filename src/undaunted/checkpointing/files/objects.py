@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 from undaunted.checkpointing.errors import DamagedCheckpointError
 from undaunted.checkpointing.files.remote import Remote
-from undaunted.checkpointing.files.storage import NO_GATE, warn
+from undaunted.checkpointing.files.storage import NO_GATE, Leftover, warn
 from undaunted.checkpointing.files.upload import PART_BYTES, upload
 from undaunted.checkpointing.format import fence, names
 from undaunted.checkpointing.format import manifest as manifests
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
 
     from undaunted.checkpointing.files.storage import FileReader
@@ -179,17 +179,11 @@ class ObjectStorage:
     def sweep(self, session: str) -> list[str]:
         """See `Storage`: what is older than `abandoned_after_s` counts as left by an ended one."""
         clock = names.session_file(session)
-        groups: dict[names.Attempt, list[str]] = {}
         found = self._remote.below(self._remote.root)
         if not found:  # a bucket that does not exist looks empty as well
             self._remote.check_bucket()
-        for path in found:
-            parts = path.removeprefix(f"{self._remote.root}/").split("/")
-            attempt = names.read_object(parts[0], parts[1]) if len(parts) == 3 else None
-            if attempt is not None and attempt.session != session:
-                groups.setdefault(attempt, []).append(path)
-        committed = {step: self._attempt_of(step) for step in {one.step for one in groups}}
-        left = [one for one in sorted(groups, key=_below) if committed[one.step] != one]
+        groups = self._uncommitted(found)
+        left = [one for one in groups if one.session != session]
         if not left:
             return []
         # The store's clock and no other says how old an object is.
@@ -208,8 +202,38 @@ class ObjectStorage:
                     warn("%s cannot be removed, nor all that is in it: %s", where, error)
         return swept
 
+    def leftovers(self) -> list[Leftover]:
+        """See `Storage`."""
+        found = self._remote.below(self._remote.root)
+        return [
+            Leftover(
+                _below(one), one.step, "unfinished", sum(found[path].size for path in paths), None
+            )
+            for one, paths in self._uncommitted(found).items()
+        ]
+
+    def sessions(self) -> None:
+        """See `Storage`: a store has no locks."""
+
+    def check(self) -> None:
+        """Raise FileNotFoundError if there is no such bucket, which looks as an empty one does."""
+        self._remote.check_bucket()
+
     def close(self) -> None:
         """See `Storage`."""
+
+    def _uncommitted(self, found: Iterable[str]) -> dict[names.Attempt, list[str]]:
+        """Return the attempts that are not the checkpoint of their step, and their objects."""
+        groups: dict[names.Attempt, list[str]] = {}
+        for path in found:
+            parts = path.removeprefix(f"{self._remote.root}/").split("/")
+            attempt = names.read_object(parts[0], parts[1]) if len(parts) == 3 else None
+            if attempt is not None:
+                groups.setdefault(attempt, []).append(path)
+        committed = {step: self._attempt_of(step) for step in {one.step for one in groups}}
+        return {
+            one: groups[one] for one in sorted(groups, key=_below) if committed[one.step] != one
+        }
 
     def _path(self, name: str) -> str:
         return f"{self._remote.root}/{name}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import mmap
 import zlib
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -101,6 +102,77 @@ def read_verified(
     share(len(parts), threads, "undaunted-read", reading.run)
 
 
+class WrongBlock(NamedTuple):
+    """A block that is not what was written.
+
+    Attributes:
+        file: index of the file.
+        block: its index in the file; None = the whole file.
+        why: in words.
+    """
+
+    file: int
+    block: int | None
+    why: str
+
+
+def check_blocks(
+    files: Sequence[tuple[Callable[[], FileReader], File]],
+    block_bytes: int,
+    threads: int,
+    read: Callable[[int], None],
+) -> list[WrongBlock]:
+    """Read every block of files and return those that are not what was written, in their order.
+
+    Args:
+        files: how each is opened, and its size and checksums from the manifest.
+        block_bytes: from the manifest.
+        threads: how many read at the same time, at most.
+        read: called with the number of bytes after each block, by any thread; what it raises ends
+            the reading and is raised here.
+
+    Raises:
+        OSError: a file is there and cannot be read, for another reason than its disk.
+    """
+    wrong: list[WrongBlock] = []
+    blocks: list[tuple[int, int, int]] = []
+    for at, (_, file) in enumerate(files):
+        try:
+            blocks += [(at, *block) for block in enumerate(_checksums(file, block_bytes))]
+        except DamagedBlock:
+            wrong.append(WrongBlock(at, None, "the manifest does not have its checksums"))
+
+    def run(numbers: Iterator[int]) -> None:
+        scratch = memoryview(mmap.mmap(-1, block_bytes))  # begins at a page
+        with contextlib.ExitStack() as opened:
+            current, reader = -1, None
+            for number in numbers:
+                at, block, checksum = blocks[number]
+                open_file, file = files[at]
+                offset = block * block_bytes
+                content = scratch[: min(block_bytes, file.size - offset)]
+                try:
+                    if current != at or reader is None:
+                        opened.close()
+                        current, reader = at, open_file()
+                        opened.callback(reader.close)
+                    reader.read_into(offset, content)
+                    if _checksum([content]) != checksum:
+                        wrong.append(WrongBlock(at, block, "is not what was written"))
+                except EOFError:
+                    wrong.append(WrongBlock(at, block, "is cut short"))
+                except FileNotFoundError:
+                    wrong.append(WrongBlock(at, None, "is missing"))
+                except OSError as error:
+                    if error.errno != errno.EIO:
+                        raise
+                    wrong.append(WrongBlock(at, block, f"cannot be read: {error.strerror}"))
+                read(len(content))
+
+    share(len(blocks), threads, "undaunted-check", run)
+    return sorted(set(wrong), key=lambda one: (one.file, -1 if one.block is None else one.block))
+
+
 class _Part(NamedTuple):
     """What is wanted of one block."""
 
@@ -180,11 +252,15 @@ class _Reading:
         return len(content)
 
     def _check(self, block: int, buffers: Sequence[memoryview]) -> None:
-        checksum = 0
-        for buffer in buffers:
-            checksum = zlib.crc32(buffer, checksum)
-        if checksum != self._checksums[block]:
+        if _checksum(buffers) != self._checksums[block]:
             raise DamagedBlock(block)
+
+
+def _checksum(buffers: Iterable[memoryview]) -> int:
+    checksum = 0
+    for buffer in buffers:
+        checksum = zlib.crc32(buffer, checksum)
+    return checksum
 
 
 def _side_by_side(parts: list[_Part], scratch: memoryview) -> list[memoryview]:

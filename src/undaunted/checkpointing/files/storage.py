@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from undaunted.checkpointing.files.living import Session
     from undaunted.checkpointing.format.image import Image
     from undaunted.checkpointing.format.manifest import Manifest
 
 NO_GATE: AbstractContextManager[object] = nullcontext()
+
+
+class Leftover(NamedTuple):
+    """What lies beside the committed checkpoints and is none.
+
+    Attributes:
+        name: relative to the place.
+        step: that it was, or was to become.
+        kind: an attempt that is not committed, the former content of a step, or what is deleted.
+        size: bytes.
+        alive: whether the session that has made it still lives; None = this cannot be known.
+    """
+
+    name: str
+    step: int
+    kind: Literal["unfinished", "replaced", "deleted"]
+    size: int
+    alive: bool | None
 
 
 class FileReader(Protocol):
@@ -101,6 +120,12 @@ class Storage(Readable, Protocol):
 
     def strays(self) -> Mapping[int, str]:
         """Return what is called like a committed checkpoint and is none: paths, by step."""
+
+    def leftovers(self) -> list[Leftover]:
+        """Return what else is here of saves and deletions; nothing is changed."""
+
+    def sessions(self) -> list[Session] | None:
+        """Return the sessions that have this place open; None = this cannot be known."""
 
     def manifest(self, step: int, *, check_files: bool = True) -> Manifest:
         """Read the manifest of a committed checkpoint.

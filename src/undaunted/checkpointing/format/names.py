@@ -119,7 +119,13 @@ def read_replaced(name: str) -> Attempt | None:
 
 def is_deleted(name: str) -> bool:
     """Whether this is what is left of a deleted checkpoint."""
-    return _DELETED.fullmatch(name) is not None
+    return read_deleted(name) is not None
+
+
+def read_deleted(name: str) -> int | None:
+    """Return the step of the deleted checkpoint of which this is left; None = something else."""
+    match = _DELETED.fullmatch(name)
+    return None if match is None else int(match[1])
 
 
 def read_session_file(name: str) -> str | None:

@@ -201,6 +201,12 @@ class ShardFolder:
         )
 
 
+def has_shards(session: Path) -> bool:
+    """Whether a folder is that of a run: a rank's folder in it has a shard."""
+    ranks = [entry for entry in _entries(session) if _RANK.fullmatch(entry.name)]
+    return any(_NAME.fullmatch(one.name) for rank in ranks for one in _entries(rank))
+
+
 def check_session(session: str) -> None:
     """Refuse what is not one part of a path.
 

@@ -1,0 +1,596 @@
+"""A look at checkpoints from outside of training: which there are, and whether each is whole.
+
+Nothing here needs torch, and nothing is changed but by `delete`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import msgspec
+
+from undaunted.base.text import count, one_line
+from undaunted.checkpointing.errors import (
+    CheckpointError,
+    DamagedCheckpointError,
+    NoCheckpointError,
+)
+from undaunted.checkpointing.files import durable
+from undaunted.checkpointing.files.direct import DirectReader
+from undaunted.checkpointing.files.folder import check_sizes
+from undaunted.checkpointing.files.objects import ObjectStorage
+from undaunted.checkpointing.files.places import open_storage
+from undaunted.checkpointing.files.reading import check_blocks
+from undaunted.checkpointing.finding import candidate
+from undaunted.checkpointing.format import ledger, names, retention
+from undaunted.checkpointing.format import manifest as manifests
+from undaunted.checkpointing.local import folder as shards
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from undaunted.checkpointing.files.storage import FileReader, Storage
+    from undaunted.checkpointing.format.manifest import Manifest
+    from undaunted.checkpointing.local.folder import ShardFile
+
+_NAMED = 5  # steps or directories that a message names
+_PEEKED = 1000  # directories that are looked into for a hint
+
+Kind = Literal["checkpoints", "one", "dcp", "local"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a user has named.
+
+    Attributes:
+        kind: a place of many checkpoints; one checkpoint of ours in a folder of its own; a folder
+            of `torch.distributed.checkpoint.save`; a place of local checkpoints.
+        path: the folder or URL.
+        storage: of many checkpoints, else None.
+    """
+
+    kind: Kind
+    path: str
+    storage: Storage | None = None
+
+
+class OneFolder:
+    """A checkpoint in a folder of any name. Implements `storage.Readable`."""
+
+    def __init__(self, path: str) -> None:
+        """Args: the folder."""
+        self._path = path
+
+    def open(self, step: int, name: str, *, shared: bool = False) -> FileReader:  # noqa: ARG002
+        """See `Readable`."""
+        return DirectReader(f"{self._path}/{names.check_file(name)}", shared=shared)
+
+    def locate(self, step: int) -> str:  # noqa: ARG002
+        """See `Readable`."""
+        return self._path
+
+    def manifest(self, step: int, *, check_files: bool = True) -> Manifest:  # noqa: ARG002
+        """See `Storage`; the step is the one that the manifest says."""
+        path = f"{self._path}/{manifests.NAME}"
+        try:
+            found = manifests.decode(durable.read_file(path, manifests.MAX_BYTES), path)
+            if check_files:
+                check_sizes(self._path, found)
+        except OSError as error:
+            raise DamagedCheckpointError(str(error), path) from error
+        return found
+
+
+class Chosen(NamedTuple):
+    """One checkpoint to look at.
+
+    Attributes:
+        path: of it, for messages.
+        manifest: of it; None = torch has written it, so that there are no checksums.
+        storage: has its files; None without a manifest.
+    """
+
+    path: str
+    manifest: Manifest | None = None
+    storage: Storage | OneFolder | None = None
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A committed checkpoint as a list shows it.
+
+    Attributes:
+        step: of training.
+        path: folder or URL.
+        complete: all files are there with their sizes. Their content was not read.
+        problem: why it is not complete, or "".
+        saved_at: seconds since 1970. This, and all that follows, is None if the manifest is
+            damaged.
+        size: bytes.
+        ranks: that saved it.
+        session: of the job that saved it.
+        loads: rounds of jobs that have loaded it, as far as the ledger goes back.
+        doubt: why jobs pass it over for an older one, or "".
+    """
+
+    step: int
+    path: str
+    complete: bool
+    problem: str = ""
+    saved_at: float | None = None
+    size: int | None = None
+    ranks: int | None = None
+    session: str | None = None
+    loads: int = 0
+    doubt: str = ""
+
+
+class LocalCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """What one node has of a local checkpoint.
+
+    Attributes:
+        session: the user's name of the run.
+        iteration: of training.
+        save: names the save.
+        saved_at: seconds since 1970.
+        ranks: that saved.
+        found: the ranks whose parts are here.
+        files: copies are counted as well.
+        size: bytes of all files.
+    """
+
+    session: str
+    iteration: int
+    save: str
+    saved_at: float
+    ranks: int
+    found: list[int]
+    files: int
+    size: int
+
+
+class Leftover(msgspec.Struct, frozen=True, kw_only=True):
+    """What saves and deletions have left, or are about to finish; see `storage.Leftover`."""
+
+    name: str
+    step: int
+    kind: str
+    size: int
+    alive: bool | None
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that has or had a place open; see `living.Session`."""
+
+    session: str
+    run: str
+    alive: bool | None
+
+
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is at a place.
+
+    Attributes:
+        place: folder or URL.
+        kind: see `Place`.
+        checkpoints: the one that was committed last first.
+        strays: paths of what is called like a checkpoint and is none.
+        unfinished: what saves and deletions have left, or are about to finish.
+        jobs: that have or had the place open, as far as this can be known.
+        local: local checkpoints.
+        problems: why files of local checkpoints do not count.
+    """
+
+    place: str
+    kind: str
+    checkpoints: list[Checkpoint] = []
+    strays: list[str] = []
+    unfinished: list[Leftover] = []
+    jobs: list[Job] = []
+    local: list[LocalCheckpoint] = []
+    problems: list[str] = []
+
+
+class Damage(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wrong with a checkpoint.
+
+    Attributes:
+        file: relative to the checkpoint, or "" for the checkpoint itself.
+        problem: in words.
+        block: its number, or None for the whole file.
+        start, end: of the block, bytes of the file; of the whole file without one.
+        names: tensors and objects that have bytes there; [] if these cannot be known.
+    """
+
+    file: str
+    problem: str
+    block: int | None = None
+    start: int = 0
+    end: int = 0
+    names: list[str] = []
+
+
+def open_place(where: str) -> Place:
+    """Find out what a user has named.
+
+    Raises:
+        NoCheckpointError: nothing of checkpoints is there; says what is.
+        OSError: it cannot be looked at.
+        ValueError: it is no place of checkpoints; says what to give.
+    """
+    storage = open_storage(where)
+    if isinstance(storage, ObjectStorage):
+        if not storage.steps() and not storage.leftovers():
+            storage.check()
+            raise NoCheckpointError(f"{where} has no checkpoints")
+        return Place("checkpoints", storage.place, storage)
+    path = storage.place
+    if not os.path.isdir(path):  # noqa: PTH112 - Path's raises where a name is too long
+        why = "is a file: name its directory" if os.path.lexists(path) else "does not exist"
+        raise NoCheckpointError(f"{path} {why}")
+    entries = set(os.listdir(path))
+    if manifests.NAME in entries:
+        return Place("one", path)
+    if names.METADATA in entries:
+        return Place("dcp", path)
+    if {names.EPOCH, names.LEDGER} & entries or any(map(_is_of_series, entries)):
+        return Place("checkpoints", path, storage)
+    if _local_sessions(path):
+        return Place("local", path)
+    raise NoCheckpointError(f"{path} has no checkpoints{_hint(path, entries)}")
+
+
+def _is_of_series(name: str) -> bool:
+    """Whether a folder with this name in it is one of many checkpoints."""
+    of_ours = (
+        names.read_step,
+        names.read_attempt,
+        names.read_replaced,
+        names.read_deleted,
+        names.read_session_file,
+    )
+    return any(read(name) is not None for read in of_ours)
+
+
+def _hint(path: str, entries: set[str]) -> str:
+    """Say which directories in it have some."""
+    found = []
+    for name in sorted(entries)[:_PEEKED]:
+        with contextlib.suppress(OSError):
+            inside = set(os.listdir(f"{path}/{name}"))
+            known = {manifests.NAME, names.METADATA, names.EPOCH, names.LEDGER} & inside
+            if known or any(map(_is_of_series, inside)):
+                found.append(name)
+    if not found:
+        return ""
+    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    return one_line(f"; these directories in it do: {', '.join(found[:_NAMED])}{more}")
+
+
+# --- which there are ------------------------------------------------------------------------------
+
+
+def list_all(where: str, looked: Callable[[], None] = lambda: None) -> Listing:
+    """Return all that is at a place; raises as `open_place`.
+
+    Args:
+        where: see `open_place`.
+        looked: called after each checkpoint.
+    """
+    place = open_place(where)
+    local, problems = list_local(place) if place.kind == "local" else ([], [])
+    storage = place.storage
+    if storage is None:
+        return Listing(
+            place=place.path,
+            kind=place.kind,
+            checkpoints=list_checkpoints(place),
+            local=local,
+            problems=problems,
+        )
+    left = [Leftover(**one._asdict()) for one in storage.leftovers()]
+    jobs = [Job(session=one.name, run=one.run, alive=one.alive) for one in storage.sessions() or []]
+    return Listing(
+        place=place.path,
+        kind=place.kind,
+        checkpoints=list_checkpoints(place, looked),
+        strays=list(storage.strays().values()),
+        unfinished=left,
+        jobs=jobs,
+    )
+
+
+def list_checkpoints(place: Place, looked: Callable[[], None] = lambda: None) -> list[Checkpoint]:
+    """Return all committed checkpoints, the one that was committed last first.
+
+    Args:
+        place: where.
+        looked: called after each checkpoint.
+
+    Raises:
+        OSError: the place cannot be read.
+    """
+    if place.kind == "one":
+        return [_listed(0, place.path, *_manifest(OneFolder(place.path), 0))]
+    if place.storage is None:
+        return []
+    storage = place.storage
+    read: list[tuple[Checkpoint, Manifest | None]] = []
+    for step in storage.steps():
+        manifest, problem = _manifest(storage, step)
+        path = f"{place.path}/{names.step(step)}"
+        read.append((_listed(step, path, manifest, problem), manifest))
+        looked()
+    # As `finding.age`; nobody knows when one was saved whose manifest is damaged.
+    read.sort(key=lambda one: (one[0].saved_at or 0.0, one[0].step), reverse=True)
+    return _with_ledger(storage, read)
+
+
+def _manifest(storage: Storage | OneFolder, step: int) -> tuple[Manifest | None, str]:
+    """Return the manifest, None if it is damaged, and why the checkpoint is not complete, or ""."""
+    manifest = None
+    try:
+        manifest = storage.manifest(step, check_files=False)
+        storage.manifest(step, check_files=True)
+    except DamagedCheckpointError as error:
+        _raise_refusal(error)
+        return manifest, str(error)
+    return manifest, ""
+
+
+def _listed(step: int, path: str, manifest: Manifest | None, problem: str) -> Checkpoint:
+    if manifest is None:
+        return Checkpoint(step=step, path=path, complete=False, problem=problem)
+    return Checkpoint(
+        step=manifest.step,
+        path=path,
+        complete=not problem,
+        problem=problem,
+        saved_at=manifest.saved_at,
+        size=bytes_of(manifest),
+        ranks=manifest.world_size,
+        session=manifest.session,
+    )
+
+
+def _with_ledger(
+    storage: Storage, read: list[tuple[Checkpoint, Manifest | None]]
+) -> list[Checkpoint]:
+    """Add what the ledger says; one that cannot be read says nothing."""
+    entries: list[ledger.Entry] = []
+    with contextlib.suppress(OSError):
+        entries = ledger.decode(storage.read_ledger())
+    candidates = [candidate(manifest) for _, manifest in read if manifest is not None]
+    doubts = ledger.choose(candidates, entries).doubts
+    loads = Counter(one.name for one in entries if isinstance(one, ledger.Loaded))
+    found = []
+    for one, manifest in read:
+        name = "" if manifest is None else candidate(manifest).name
+        replaced = msgspec.structs.replace(one, loads=loads[name], doubt=doubts.get(name, ""))
+        found.append(replaced)
+    return found
+
+
+def _raise_refusal(error: DamagedCheckpointError) -> None:
+    """Raise why a manifest could not be read, where that says nothing of the checkpoint."""
+    cause = error.__cause__
+    if isinstance(cause, OSError) and cause.errno not in (errno.ENOENT, errno.EIO, errno.EFBIG):
+        raise cause
+
+
+def list_local(place: Place) -> tuple[list[LocalCheckpoint], list[str]]:
+    """Return the local checkpoints of this node, the newest first, and what is left out and why."""
+    problems: list[str] = []
+    groups: dict[tuple[str, int, str], list[ShardFile]] = {}
+    for root, session in _local_sessions(place.path):
+        for file in shards.ShardFolder(root, session, 0).scan(problems.append):
+            head = file.head
+            groups.setdefault((head.session or session, head.iteration, head.save), []).append(file)
+    found = [
+        LocalCheckpoint(
+            session=session,
+            iteration=iteration,
+            save=save,
+            saved_at=max(file.head.saved_at for file in files),
+            ranks=files[0].head.world_size,
+            found=sorted({file.head.rank for file in files}),
+            files=len(files),
+            size=sum(file.image_bytes for file in files),
+        )
+        for (session, iteration, save), files in groups.items()
+    ]
+    return sorted(found, key=lambda one: (one.saved_at, one.iteration), reverse=True), problems
+
+
+def _local_sessions(path: str) -> list[tuple[str, str]]:
+    """Return root and session of each run whose shards lie here, or one folder below."""
+    here = Path(path)
+    if shards.has_shards(here):
+        return [(path, "")]
+    return [(path, one.name) for one in sorted(here.iterdir()) if shards.has_shards(one)]
+
+
+# --- one of them ----------------------------------------------------------------------------------
+
+
+def choose(
+    place: Place, step: int | None = None, looked: Callable[[], None] = lambda: None
+) -> Chosen:
+    """Return a checkpoint: that of a step, or the newest one whose files are all there.
+
+    Args:
+        place: where.
+        step: of it; None = the newest.
+        looked: called after each checkpoint that is looked at.
+
+    Raises:
+        NoCheckpointError: there is none; says which there are.
+        DamagedCheckpointError: the manifest of the step that was asked for is damaged.
+        OSError: it cannot be read.
+    """
+    if place.kind == "local":
+        raise NoCheckpointError(
+            f"{place.path} has local checkpoints, which list shows and LocalCheckpointManager loads"
+        )
+    if place.storage is None and step is not None:
+        raise NoCheckpointError(f"{place.path} is one checkpoint: leave step {step} out")
+    if place.kind == "dcp":
+        return Chosen(place.path)
+    storage = place.storage or OneFolder(place.path)
+    if place.storage is not None:
+        step = _newest(place, looked) if step is None else _existing(place, place.storage, step)
+    try:
+        manifest = storage.manifest(step or 0, check_files=False)
+    except DamagedCheckpointError as error:
+        _raise_refusal(error)
+        raise
+    return Chosen(storage.locate(manifest.step), manifest, storage)
+
+
+def _newest(place: Place, looked: Callable[[], None]) -> int:
+    listed = list_checkpoints(place, looked)
+    found = next((one.step for one in listed if one.complete), None)
+    if found is None:
+        why = f": {listed[0].problem}" if listed else ""
+        raise NoCheckpointError(f"{place.path} has no complete checkpoint{why}")
+    return found
+
+
+def _existing(place: Place, storage: Storage, step: int) -> int:
+    steps = storage.steps()
+    if step in steps:
+        return step
+    if step in storage.strays():
+        stray = storage.strays()[step]
+        raise NoCheckpointError(f"{stray} has no {manifests.NAME}, so that it is no checkpoint")
+    there = ", ".join(map(str, steps[-_NAMED:])) or "none"
+    more = f"{len(steps) - _NAMED} more, and " if len(steps) > _NAMED else ""
+    raise NoCheckpointError(f"{place.path} has no step {step}; it has {more}{there}")
+
+
+def bytes_of(manifest: Manifest) -> int:
+    """Return how many bytes all files of a checkpoint have."""
+    return sum(file.size for file in manifest.files.values())
+
+
+def check(chosen: Chosen, threads: int, read: Callable[[int], None]) -> list[Damage]:
+    """Read every block of a checkpoint, and return what is damaged.
+
+    Args:
+        chosen: a checkpoint with a manifest.
+        threads: how many read at the same time, at most.
+        read: called with the number of bytes after each block, by any thread; what it raises ends
+            the reading.
+
+    Raises:
+        CheckpointError: the checkpoint has no checksums.
+        OSError: a file cannot be read, for another reason than its disk.
+    """
+    manifest, storage = chosen.manifest, chosen.storage
+    if manifest is None or storage is None:
+        raise CheckpointError(
+            f"{chosen.path} is of torch.distributed.checkpoint.save, which writes no checksums: "
+            "nothing in it can be verified"
+        )
+    files = list(manifest.files.items())
+    opened = [(partial(storage.open, manifest.step, name), file) for name, file in files]
+    damage = []
+    for at, block, why in check_blocks(opened, manifest.block_bytes, threads, read):
+        name, file = files[at]
+        start = (block or 0) * manifest.block_bytes
+        end = file.size if block is None else min(start + manifest.block_bytes, file.size)
+        damage.append(Damage(file=name, problem=why, block=block, start=start, end=end))
+    if not damage:  # a file may be longer than it should be, or empty and missing
+        try:
+            storage.manifest(manifest.step, check_files=True)
+        except DamagedCheckpointError as error:
+            _raise_refusal(error)
+            damage.append(Damage(file="", problem=str(error)))
+    return damage
+
+
+class Deletion(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rule of retention leaves, and what it does not.
+
+    Attributes:
+        delete: the oldest first.
+        keep: steps, the oldest first.
+        whole: the newest one that is whole, which is kept in any case.
+        damaged: steps of newer ones, which are not.
+    """
+
+    delete: list[Checkpoint]
+    keep: list[int]
+    whole: Checkpoint
+    damaged: list[int]
+
+
+def plan_deletion(
+    storage: Storage,
+    rule: retention.Rule,
+    is_whole: Callable[[int], bool],
+    looked: Callable[[], None] = lambda: None,
+) -> Deletion:
+    """Return which checkpoints go by a rule of retention; the newest whole one never does.
+
+    One that jobs pass over does not count as that, unless they pass over all.
+
+    Args:
+        storage: where they are.
+        rule: what is kept.
+        is_whole: looks at a step; called for the newest first, until one is whole.
+        looked: called after each checkpoint.
+
+    Raises:
+        NoCheckpointError: none is whole.
+    """
+    listed = list_checkpoints(Place("checkpoints", storage.place, storage), looked)
+    damaged = []
+    for one in sorted(listed, key=lambda one: bool(one.doubt)):
+        if one.complete and is_whole(one.step):
+            break
+        damaged.append(one.step)
+    else:
+        raise NoCheckpointError(
+            f"{storage.place}: none of {count(len(listed), 'checkpoint')} is whole"
+            if listed
+            else f"{storage.place} has no checkpoints"
+        )
+    steps = [one.step for one in reversed(listed)]
+    delete = set(retention.to_delete(steps, rule, one.step))
+    return Deletion(
+        delete=[found for found in reversed(listed) if found.step in delete],
+        keep=[step for step in steps if step not in delete],
+        whole=one,
+        damaged=damaged,
+    )
+
+
+def who_may_load(storage: Storage, whole: Checkpoint) -> str:
+    """Return which job could just be loading an older checkpoint, or "" if none could.
+
+    A job loads before it saves. So a job that has saved the newest whole checkpoint needs none that
+    is older.
+
+    Args:
+        storage: where they are.
+        whole: the newest whole one.
+    """
+    sessions = storage.sessions()
+    if sessions is None:
+        return "an object store does not tell whether a job is loading one of them"
+    for session in sessions:
+        if session.alive is False or session.name == whole.session:
+            continue
+        run = f"run {one_line(session.run)}" if session.run else "a job without a launcher"
+        if session.alive is None:
+            return f"it cannot be known whether a job still runs ({run}) and is loading one of them"
+        return f"a job ({run}) has them open, has saved none yet, and may be loading one of them"
+    return ""
