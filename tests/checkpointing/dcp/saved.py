@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from undaunted.checkpointing.agreement.alone import Alone
 from undaunted.checkpointing.dcp.saving import Planned, Saver, Staged
 from undaunted.checkpointing.format.manifest import FORMAT_VERSION, File, Manifest
-from undaunted.checkpointing.staging.arena import Arena
+from undaunted.checkpointing.memory.arena import Arena
 
 if TYPE_CHECKING:
     from pathlib import Path
