@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from typing import TYPE_CHECKING
 
@@ -109,6 +111,29 @@ def test_warm_memory_is_that_which_is_used() -> None:
     for lease in leases:
         lease.release()
     pool.close()
+
+
+def test_a_fork_that_forgets_a_lease_waits_for_no_lock(pool: Pool) -> None:
+    lease = pool.lease(100, 0)
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with pool._changed:
+            held.set()
+            done.wait(LONG_S)
+
+    holding = threading.Thread(target=hold)
+    holding.start()
+    assert held.wait(LONG_S)
+    pid = os.fork()
+    if not pid:
+        signal.alarm(30)
+        del lease
+        os._exit(0)
+    done.set()
+    holding.join()
+    assert os.waitpid(pid, 0)[1] == 0
+    lease.release()
 
 
 def test_memory_that_cannot_be_had_leaves_the_pool_as_it_was(pool: Pool) -> None:

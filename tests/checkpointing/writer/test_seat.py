@@ -33,7 +33,9 @@ def seat(tmp_path: Path) -> Iterator[WriterSeat]:
 @pytest.fixture
 def lease() -> Iterator[Lease]:
     pool = Pool(1, "test", "wait")
-    yield pool.lease(1 << 16, LONG_S)
+    one = pool.lease(1 << 16, LONG_S)
+    yield one
+    one.release()
     pool.close()
 
 
