@@ -30,8 +30,8 @@ import torch.distributed as dist
 from undaunted.checkpointing import Checkpointer, SaveError, aborting
 from undaunted.checkpointing.dcp.saving import Saver
 from undaunted.checkpointing.files.folder import FolderStorage
+from undaunted.checkpointing.memory import copy
 from undaunted.checkpointing.publishing import Publisher
-from undaunted.checkpointing.staging import copy
 from undaunted.checkpointing.writer.seat import WriterSeat
 
 if TYPE_CHECKING:

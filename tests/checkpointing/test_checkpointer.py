@@ -31,7 +31,7 @@ from undaunted.checkpointing import (
     load_dcp,
 )
 from undaunted.checkpointing.files.folder import FolderStorage
-from undaunted.checkpointing.staging import copy
+from undaunted.checkpointing.memory import copy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -282,11 +282,11 @@ def test_ranks_that_cannot_reach_each_other_yet_are_refused(
 def test_memory_is_there_before_the_first_save(checkpoints: Checkpointer) -> None:
     state = {"x": torch.ones(1 << 18)}
     checkpoints.warm_up(state)
-    arena = checkpoints._slots._free[0].arena
+    arena = checkpoints._pool.lease(0, 60).arena
     assert arena is not None
     checkpoints.save(1, state)
     checkpoints.wait()
-    assert checkpoints._slots._free[0].arena is arena
+    assert checkpoints._pool.lease(0, 60).arena is arena
 
 
 def test_a_failure_is_told_at_the_next_save(tmp_path: Path) -> None:
@@ -452,18 +452,18 @@ def test_nothing_is_said_when_the_interpreter_ends(tmp_path: Path) -> None:
         from undaunted.checkpointing import Checkpointer
         from undaunted.checkpointing.files.direct import DirectReader
         from undaunted.checkpointing.files.living import Living
-        from undaunted.checkpointing.local.buffers import Buffers
-        from undaunted.checkpointing.staging.arena import Arena
+        from undaunted.checkpointing.memory.arena import Arena
+        from undaunted.checkpointing.memory.pool import Pool
         from undaunted.checkpointing.writer.handle import WriterProcess
 
         with Checkpointer("closed", timeout=60) as closed:
             closed.save(1, {"x": torch.ones(3)})
         opened = Checkpointer("open", timeout=60)
         opened.save(1, {"x": torch.ones(3)})
-        living, buffers = Living("."), Buffers()
+        living, pool = Living("."), Pool(1, "leased", "wait")
         living.begin("a0")
         left = [DirectReader("/proc/self/stat"), Arena.create("left", 5000), living]
-        lease = buffers.take(1, 1)
+        lease = pool.lease(1, 1)
         writer = WriterProcess("/")
         torch.kept = left  # and what a module keeps
     """

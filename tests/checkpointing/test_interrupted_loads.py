@@ -22,7 +22,7 @@ from undaunted.checkpointing.local.basic_state_dict import (  # noqa: E402
 from undaunted.checkpointing.local.ckpt_managers.local_manager import (  # noqa: E402
     LocalCheckpointManager,
 )
-from undaunted.checkpointing.staging.copy import memory_of  # noqa: E402
+from undaunted.checkpointing.memory.copy import memory_of  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -34,10 +34,11 @@ def _needs_torch() -> None:
 def run(scenario: str, directory: Path) -> dict[str, list[dict[str, Any]]]:
     """Run both ranks; return by "save" and "next" what the survivors said."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("UNDAUNTED")}
+    inherited |= {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
     processes = [
         subprocess.Popen(
             [sys.executable, str(PROGRAM), scenario, str(directory)],
-            env={**inherited, "PYTHONPATH": str(ROOT), "RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            env={**inherited, "RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

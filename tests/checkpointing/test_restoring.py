@@ -16,7 +16,7 @@ from tests.checkpointing.keeping.test_shelf import with_shelf
 from undaunted.checkpointing import Checkpointer
 from undaunted.checkpointing.files.folder import FolderStorage
 from undaunted.checkpointing.keeping.client import ShelfClient
-from undaunted.checkpointing.staging.arena import Arena
+from undaunted.checkpointing.memory.arena import Arena
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +35,7 @@ def leave_a_copy(folder: Path, step: int) -> None:
 
 def copy_only(checkpoints: Checkpointer, step: int, values: torch.Tensor) -> None:
     saves = checkpoints._saves
-    saves.submit = lambda snapshot: checkpoints._slots.give_back(snapshot.slot)
+    saves.submit = lambda snapshot: snapshot.lease.release()
     checkpoints.save(step, {"x": values})
     del saves.submit
 

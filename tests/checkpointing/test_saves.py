@@ -11,8 +11,8 @@ import pytest
 from undaunted.agreement.failures import Failure
 from undaunted.checkpointing.errors import SaveError
 from undaunted.checkpointing.format.image import Image
+from undaunted.checkpointing.memory.pool import Pool
 from undaunted.checkpointing.saves import Saves
-from undaunted.checkpointing.slots import Slot
 from undaunted.checkpointing.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -66,23 +66,23 @@ def publisher() -> Publisher:
 
 
 @pytest.fixture
-def given_back() -> list[Slot]:
-    return []
+def pool() -> Pool:
+    return Pool(1, "test", "wait")
 
 
 @pytest.fixture
-def saves(writer: Any, publisher: Any, given_back: list[Slot]) -> Iterator[Saves]:
-    one = Saves(writer, publisher, 1, LONG_S, given_back.append)
+def saves(writer: Any, publisher: Any) -> Iterator[Saves]:
+    one = Saves(writer, publisher, 1, LONG_S)
     yield one
     one.close(LONG_S)
 
 
-def snapshot(number: int) -> Snapshot:
+def snapshot(number: int, pool: Pool) -> Snapshot:
     staged: Any = SimpleNamespace(files=[Image("file", 4096, 10)], report=b"")
     return Snapshot(
         step=number,
         number=number,
-        slot=Slot(0),
+        lease=pool.lease(0, 0),
         planned=None,
         staged=staged,
         problem=None,
@@ -93,10 +93,10 @@ def snapshot(number: int) -> Snapshot:
 
 @pytest.mark.parametrize("error", [ValueError("a message is too long"), MemoryError()], ids=repr)
 def test_the_others_learn_of_any_failure_of_this_rank(
-    saves: Saves, writer: Writer, publisher: Publisher, error: Exception
+    saves: Saves, writer: Writer, publisher: Publisher, pool: Pool, error: Exception
 ) -> None:
     writer.error = error
-    saves.submit(snapshot(1))
+    saves.submit(snapshot(1, pool))
     assert saves.wait(LONG_S)
     (outcome,) = publisher.outcomes
     assert isinstance(outcome, Failure)
@@ -104,14 +104,13 @@ def test_the_others_learn_of_any_failure_of_this_rank(
     assert type(error).__name__ in str(saves.take_failure())
 
 
-def test_the_slot_is_free_while_old_checkpoints_are_deleted(
-    publisher: Publisher, writer: Any
+def test_memory_is_free_while_old_checkpoints_are_deleted(
+    publisher: Publisher, writer: Any, pool: Pool
 ) -> None:
     publisher.may_delete.clear()
-    free = threading.Event()
-    saves = Saves(writer, publisher, 1, LONG_S, lambda _: free.set())  # type: ignore[arg-type]
-    saves.submit(snapshot(1))
-    assert free.wait(LONG_S)
+    saves = Saves(writer, publisher, 1, LONG_S)  # type: ignore[arg-type]
+    saves.submit(snapshot(1, pool))
+    pool.lease(0, LONG_S)
     assert not saves.wait(0.0)  # who waits for the save waits for the deletion as well
     publisher.may_delete.set()
     assert saves.wait(LONG_S)

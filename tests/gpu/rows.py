@@ -287,8 +287,8 @@ def pinned_staging(_folder: Path) -> str:
     """An arena is pinned, and copies into it are what was on the GPU."""
     import torch
 
-    from undaunted.checkpointing.staging.arena import HEADER_BYTES, Arena
-    from undaunted.checkpointing.staging.copy import copy_into, view_of, warm_up
+    from undaunted.checkpointing.memory.arena import HEADER_BYTES, Arena
+    from undaunted.checkpointing.memory.copy import copy_into, view_of, warm_up
 
     source = torch.randint(0, 255, (1024 * _MIB,), dtype=torch.uint8, device="cuda")
     arena = Arena.create("gpu", HEADER_BYTES + source.numel())

@@ -35,10 +35,10 @@ from undaunted.checkpointing.errors import AGREED, CheckpointError, SaveError, S
 from undaunted.checkpointing.files.places import open_storage
 from undaunted.checkpointing.format.retention import Rule
 from undaunted.checkpointing.keeping.client import ShelfClient
+from undaunted.checkpointing.memory.pool import Pool
 from undaunted.checkpointing.publishing import Publisher
 from undaunted.checkpointing.restoring import Loader
 from undaunted.checkpointing.saves import Saves
-from undaunted.checkpointing.slots import Slots
 from undaunted.checkpointing.snapshot import Snapshot
 from undaunted.checkpointing.taking import Taker
 from undaunted.checkpointing.trust import Trust
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from undaunted.checkpointing.arguments import Differing, OnFailure
     from undaunted.checkpointing.dcp.saving import Planned, Staged
-    from undaunted.checkpointing.slots import Slot
+    from undaunted.checkpointing.memory.pool import Lease
 
 EXCEPTION_S = 10.0  # for what is being saved when the program leaves by an exception
 FAILED_FAREWELL_S = 1.0  # for other ranks to take leave of rank 0 when it has failed
@@ -142,7 +142,7 @@ class Checkpointer:
         self._enter(epoch)
         self._shelf = ShelfClient.connect(links.rank, self._storage.place)
         self._saver = Saver(links.main, refuse_differing=differing == "refuse")
-        self._slots = Slots(slots)
+        self._pool = Pool(slots, "undaunted-checkpoint", "raise timeout=")
         self._number = 0
         self._certify = certify
         rule = Rule(keep=keep, every=keep_every, certified=keep_certified)
@@ -162,7 +162,6 @@ class Checkpointer:
             self._publisher,
             ATTEMPTS[on_failure],
             timeout,
-            self._slots.give_back,
             bandwidth,
         )
         self._closing = threading.Lock()
@@ -185,25 +184,25 @@ class Checkpointer:
         step = step_number(step)
         began = time.monotonic()
         number = self._number + 1
-        slot = self._slots.take(self._saves.longest_s)
+        lease = self._pool.lease(0, self._saves.longest_s)
         try:
-            # Saves before those that other slots are for are over, on every rank.
-            self._tell_failure(number - self._slots.count + 1)
+            # Saves before those that other arenas are for are over, on every rank.
+            self._tell_failure(number - self._pool.count + 1)
             planned = self._plan(step, number, state_dict)
             if planned is None:
-                self._slots.give_back(slot)
+                lease.release()
                 return
             self._number = number
-            staged, problem = self._copy(step, planned, slot)
+            staged, problem = self._copy(step, planned, lease)
         except BaseException:
-            self._slots.give_back(slot)
+            lease.release()
             raise
         # Also without a copy: the other ranks learn from it at once that this one has none.
         self._saves.submit(
             Snapshot(
                 step=step,
                 number=number,
-                slot=slot,
+                lease=lease,
                 planned=planned,
                 staged=staged,
                 problem=problem,
@@ -225,10 +224,10 @@ class Checkpointer:
             return None
 
     def _copy(
-        self, step: int, planned: Planned, slot: Slot
+        self, step: int, planned: Planned, lease: Lease
     ) -> tuple[Staged | None, Failure | None]:
         try:
-            return self._taker.take(step, self._number, planned, slot), None
+            return self._taker.take(step, self._number, planned, lease), None
         except (CheckpointError, OSError) as error:
             kind = "StateError" if isinstance(error, StateError) else "SaveError"
             return None, Failure(str(error), getattr(error, "errno", None), kind)
@@ -246,11 +245,11 @@ class Checkpointer:
         self._check_open()
         self._check_writable()
         planned = self._saver.plan(state_dict, self._timeout_s, "warm-up")
-        slot = self._slots.take(self._saves.longest_s)
+        lease = self._pool.lease(0, self._saves.longest_s)
         try:
-            self._taker.warm_up(planned, slot)
+            self._taker.warm_up(planned, lease)
         finally:
-            self._slots.give_back(slot)
+            lease.release()
 
     def wait(self) -> None:
         """Wait until everything that was saved is in storage.
@@ -428,7 +427,7 @@ class Checkpointer:
         self._saves.close(timeout_s)
         self._writer.close(timeout_s)
         self._links.close(farewell_s)
-        self._slots.close()
+        self._pool.close()
         self._storage.close()
         if self._shelf is not None:
             self._shelf.close()

@@ -26,7 +26,7 @@ from undaunted.checkpointing.dcp.repeated import is_plain
 from undaunted.checkpointing.dcp.sources import Foreign, Source, Verified
 from undaunted.checkpointing.errors import CheckpointError, DamagedCheckpointError
 from undaunted.checkpointing.files.reading import AT_ONCE_BYTES, in_batches
-from undaunted.checkpointing.staging.copy import memory_of
+from undaunted.checkpointing.memory.copy import memory_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -21,7 +21,7 @@ from undaunted.checkpointing.errors import CheckpointError
 from undaunted.checkpointing.files import durable
 from undaunted.checkpointing.files.direct import file_mode, folder_mode
 from undaunted.checkpointing.format.frame import DTYPES
-from undaunted.checkpointing.staging.copy import memory_of
+from undaunted.checkpointing.memory.copy import memory_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -21,10 +21,7 @@ from undaunted.checkpointing.format.manifest import MAX_ATTEMPTS, File
 from undaunted.checkpointing.snapshot import Report, Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from undaunted.checkpointing.publishing import Publisher
-    from undaunted.checkpointing.slots import Slot
     from undaunted.checkpointing.writer.seat import WriterSeat
 
 # For another rank to tell that it could not write in time. Seconds.
@@ -43,7 +40,6 @@ class Saves:
         publisher: Publisher,
         attempts: int,
         timeout_s: float,
-        done_with: Callable[[Slot], None],
         bandwidth: float | None = None,
     ) -> None:
         """Start the thread.
@@ -54,15 +50,13 @@ class Saves:
             attempts: how often a save is tried, at most ``MAX_ATTEMPTS``.
             timeout_s: for agreeing, and for writing besides the time that its bytes take. A writer
                 that stands still is noticed before.
-            done_with: called with each snapshot's slot when it is no longer needed.
             bandwidth: bytes per second that the writer may write; None = no limit.
         """
         self._writer = writer
         self._publisher = publisher
         self._attempts = attempts
         self._timeout_s = timeout_s
-        self._done_with = done_with
-        self._waiting: deque[Snapshot] = deque()  # bounded by the number of slots
+        self._waiting: deque[Snapshot] = deque()  # bounded by the number of arenas
         self._busy = False
         self._bytes = 0  # of the snapshot that is being saved
         self._closed = False
@@ -148,19 +142,19 @@ class Saves:
             except Exception as error:  # noqa: BLE001 - later saves need this thread
                 failure = SaveError(f"step {snapshot.step}: {type(error).__name__}: {error}")
                 announce.failed(snapshot.step, failure)
-            if failure is not None:  # before the slot is free: who takes it asks for failures
+            if failure is not None:  # before the arena is free: who takes it asks for failures
                 with self._changed:
                     self._failures[snapshot.number] = failure
             self._forget(snapshot)
-            if failure is None:  # after the slot is free: the next save waits for no deletion
+            if failure is None:  # after the arena is free: the next save waits for no deletion
                 self._publisher.delete_old(snapshot.step)
             with self._changed:
                 self._busy = False
                 self._changed.notify_all()
 
     def _forget(self, snapshot: Snapshot) -> None:
-        if snapshot.slot is not None:
-            self._done_with(snapshot.slot)
+        if snapshot.lease is not None:
+            snapshot.lease.release()
 
     def _save(self, snapshot: Snapshot) -> SaveError | None:
         failure = None
@@ -194,7 +188,7 @@ class Saves:
 
     def _write(self, snapshot: Snapshot, attempt: int) -> tuple[Report | Failure, float]:
         """Have this rank's files written; nothing is raised, as the others wait for an answer."""
-        if snapshot.staged is None or snapshot.slot is None:
+        if snapshot.staged is None or snapshot.lease is None:
             return snapshot.problem or Failure("nothing was copied"), 0.0
         files = snapshot.staged.files
         if not files:
@@ -202,7 +196,7 @@ class Saves:
         try:
             target = self._publisher.target(snapshot.step, attempt)
             limit_s = self._timeout_s + snapshot.bytes / self._slowest
-            written = self._writer.write(snapshot.slot, target, files, limit_s)
+            written = self._writer.write(snapshot.lease, target, files, limit_s)
         except Exception as error:  # noqa: BLE001 - whatever it is, the others have to learn of it
             return Failure.of(error), 0.0
         sizes = {file.name: file.size for file in files}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from undaunted.agreement.failures import Failure
     from undaunted.checkpointing.dcp.saving import Planned, Staged
-    from undaunted.checkpointing.slots import Slot
+    from undaunted.checkpointing.memory.pool import Lease
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class Snapshot:
     Attributes:
         step: of training.
         number: of the save, from 1; the same on all ranks.
-        slot: where it lies.
+        lease: where it lies.
         planned: its structure, None when this rank could not even plan.
         staged: what lies there, None when it could not be copied.
         problem: why not.
@@ -46,7 +46,7 @@ class Snapshot:
 
     step: int
     number: int
-    slot: Slot | None
+    lease: Lease | None
     planned: Planned | None
     staged: Staged | None
     problem: Failure | None

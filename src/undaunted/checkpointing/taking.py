@@ -1,4 +1,4 @@
-"""Taking a snapshot: the state is copied into a slot, and the slot says what it is of."""
+"""Taking a snapshot: the state is copied into an arena, which says what it is of."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import time
 from typing import TYPE_CHECKING
 
 from undaunted.checkpointing import announce
-from undaunted.checkpointing.staging.arena import ArenaTooSmallError, Description
+from undaunted.checkpointing.memory.arena import ArenaTooSmallError, Description
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from undaunted.checkpointing.dcp.saving import Planned, Staged
     from undaunted.checkpointing.keeping.client import ShelfClient
-    from undaunted.checkpointing.slots import Slot
-    from undaunted.checkpointing.staging.arena import Arena
+    from undaunted.checkpointing.memory.arena import Arena
+    from undaunted.checkpointing.memory.pool import Lease
 
 
 class Taker:
@@ -45,17 +45,17 @@ class Taker:
         self._epoch = epoch
         self._shelf = shelf
         self._has_saved = has_saved
-        self._kept: dict[int, Arena] = {}  # by slot
+        self._kept: dict[int, Arena] = {}  # by place in the pool
         self._refused = ""  # why the agent has not kept the last one, as the log has said
 
-    def take(self, step: int, number: int, planned: Planned, slot: Slot) -> Staged:
+    def take(self, step: int, number: int, planned: Planned, lease: Lease) -> Staged:
         """Copy the state; when this returns, the content is fixed.
 
         Args:
             step: of training.
             number: of the save.
             planned: what is copied.
-            slot: where to.
+            lease: where to.
 
         Raises:
             OSError: there is not enough memory.
@@ -65,11 +65,11 @@ class Taker:
         blueprint = planned.blueprint() if self._shelf is not None else b""
         beside = len(blueprint)
         # An arena that is there is replaced only if the content has no room in it.
-        arena = self._room(slot, planned.arena_bytes(beside) if slot.arena is None else 0)
+        arena = self._room(lease, planned.arena_bytes(beside) if lease.arena is None else 0)
         try:
             staged = planned.stage(arena, beside)
         except ArenaTooSmallError as error:  # objects have grown
-            arena = self._room(slot, error.needed)
+            arena = self._room(lease, error.needed)
             staged = planned.stage(arena, beside)
         arena.complete(
             Description(
@@ -88,27 +88,27 @@ class Taker:
         )
         return staged
 
-    def warm_up(self, planned: Planned, slot: Slot) -> None:
+    def warm_up(self, planned: Planned, lease: Lease) -> None:
         """Allocate and touch the memory that a snapshot will need.
 
         Raises:
             OSError: there is not enough.
         """
         blueprint = planned.blueprint() if self._shelf is not None else b""
-        planned.warm_up(self._room(slot, planned.arena_bytes(len(blueprint))))
+        planned.warm_up(self._room(lease, planned.arena_bytes(len(blueprint))))
 
-    def _room(self, slot: Slot, size: int) -> Arena:
-        """Return the slot's arena; one that the agent does not have is given to it to keep."""
-        arena = slot.room(size)
-        if self._shelf is not None and self._kept.get(slot.index) is not arena:
-            self._keep(self._shelf, slot.index, arena)
+    def _room(self, lease: Lease, size: int) -> Arena:
+        """Return the lease's arena; one that the agent does not have is given to it to keep."""
+        arena = lease.at_least(size)
+        if self._shelf is not None and self._kept.get(lease.index) is not arena:
+            self._keep(self._shelf, lease.index, arena)
         return arena
 
-    def _keep(self, shelf: ShelfClient, slot: int, arena: Arena) -> None:
+    def _keep(self, shelf: ShelfClient, index: int, arena: Arena) -> None:
         if shelf.unsaved and not self._has_saved():
             return  # it would take the place of what is worth more
         try:
-            shelf.keep(slot, arena.fd)
+            shelf.keep(index, arena.fd)
             if shelf.unsaved:  # not before: what is there stays if the agent does not answer
                 shelf.drop()
         except OSError as error:  # the next save tries again
@@ -116,5 +116,5 @@ class Taker:
                 announce.log.warning("copies are not kept over a restart: %s", error)
             self._refused = str(error)
         else:
-            self._kept[slot] = arena
+            self._kept[index] = arena
             self._refused = ""

@@ -27,7 +27,7 @@ def run_ranks(
     program: Path = PROGRAM,
 ) -> list[dict[str, Any]]:
     """What each rank has told; those that stop themselves are killed when the others are done."""
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
     with contextlib.ExitStack() as stack:
         processes = []
         for rank in range(world_size):

@@ -132,8 +132,9 @@ def writer_dies(directory: Path, rank: int) -> Any:
     queue = AsyncCallsQueue()
     AsyncCallsQueue.warmup_persistent_caller(rank)
     if rank == 1:
-        seat = pool.the_pool()._free[-1]._seat
-        assert seat is not None
+        place = pool.the_pool().take(0)
+        seat = place.warm_up()
+        place.release()
         assert seat._process is not None
         os.kill(seat._process.pid, signal.SIGKILL)
     schedule(queue, directory / "writer_dies", sharded())

@@ -89,8 +89,8 @@ def load(folder: Path, like: dict[str, Any]) -> dict[str, Any]:
 def writer_pids() -> list[int]:
     current = pool._pool
     assert current is not None
-    places = [*current._free, *current._used]
-    return [p._seat._process.pid for p in places if p._seat is not None and p._seat._process]
+    seats = [*current._seats.values(), *(place._seat for place in current._used)]
+    return [one._process.pid for one in seats if one is not None and one._process]
 
 
 def test_content_is_fixed_when_planning_returns_and_torch_reads_it(
@@ -168,8 +168,9 @@ def test_memory_is_used_again_and_given_back_when_nothing_is_scheduled(
     for number in range(3):
         schedule(queue, tmp_path / str(number), state)
         queue.maybe_finalize_async_calls(blocking=True)
-        assert pool._pool is not None
-        arenas.add(id(pool._pool._free[-1].slot.arena))
+        place = pool.the_pool().take(0)
+        arenas.add(id(place.lease.arena))
+        place.release()
     assert len(arenas) == 1
     for number in range(pool.PLACES + 1):  # one more than there is memory for
         save_state_dict_async_plan(state, FileSystemWriterAsync(tmp_path / f"x{number}"))
@@ -370,7 +371,9 @@ for folder in sys.argv[2:]:
     queue.schedule_async_request(AsyncRequest(save, tuple(arguments), [], preload_fn=preload))
     if folder == sys.argv[2]:
         queue.maybe_finalize_async_calls(blocking=True)  # the writer is there
-        pid = pool._pool._free[-1]._seat._process.pid
+        place = pool.the_pool().take(0)
+        pid = place.warm_up()._process.pid
+        place.release()
         os.kill(pid, signal.SIGSTOP)
 print(pid, flush=True)
 if sys.argv[1] == "killed":

@@ -21,7 +21,7 @@ from undaunted.agreement.connect import connect
 from undaunted.checkpointing.dcp.loading import load
 from undaunted.checkpointing.dcp.saving import Saver
 from undaunted.checkpointing.errors import AGREED, DamagedCheckpointError
-from undaunted.checkpointing.staging.arena import Arena
+from undaunted.checkpointing.memory.arena import Arena
 
 WORLD = 2
 DEADLINE_S = 250.0

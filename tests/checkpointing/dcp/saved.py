@@ -10,7 +10,7 @@ from undaunted.agreement.agreement import Alone
 from undaunted.checkpointing.dcp.saving import Planned, Saver, Staged
 from undaunted.checkpointing.errors import AGREED
 from undaunted.checkpointing.format.manifest import FORMAT_VERSION, File, Manifest
-from undaunted.checkpointing.staging.arena import Arena
+from undaunted.checkpointing.memory.arena import Arena
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from tests.checkpointing.dcp.saved import alone
 from undaunted.checkpointing.dcp import blueprint, metadata
 from undaunted.checkpointing.dcp.saving import Saver
 from undaunted.checkpointing.errors import CheckpointError
-from undaunted.checkpointing.staging.arena import Arena
+from undaunted.checkpointing.memory.arena import Arena
 
 pytestmark = pytest.mark.torch
 

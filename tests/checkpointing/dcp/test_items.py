@@ -12,7 +12,7 @@ from torch.distributed.checkpoint import DefaultSavePlanner
 
 from undaunted.checkpointing.dcp.items import arena_bytes, lay_out, stage_items
 from undaunted.checkpointing.format.image import ALIGNMENT
-from undaunted.checkpointing.staging.arena import HEADER_BYTES, Arena
+from undaunted.checkpointing.memory.arena import HEADER_BYTES, Arena
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

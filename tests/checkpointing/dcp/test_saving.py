@@ -17,7 +17,7 @@ from tests.checkpointing.dcp.saved import alone, save, write
 from undaunted.agreement.agreement import Agreement
 from undaunted.checkpointing.dcp.saving import Planned, Saver
 from undaunted.checkpointing.errors import AGREED, CheckpointError, SaveError
-from undaunted.checkpointing.staging.arena import HEADER_BYTES, Arena, ArenaTooSmallError
+from undaunted.checkpointing.memory.arena import HEADER_BYTES, Arena, ArenaTooSmallError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,7 +11,7 @@ from undaunted.checkpointing.format.image import Image
 from undaunted.checkpointing.format.manifest import FORMAT_VERSION, File, Manifest
 from undaunted.checkpointing.keeping.client import Left
 from undaunted.checkpointing.keeping.copies import Copies, Snapshot
-from undaunted.checkpointing.staging.arena import HEADER_BYTES, Arena, Description
+from undaunted.checkpointing.memory.arena import HEADER_BYTES, Arena, Description
 
 CONTENT = b"the content of a file" * 10
 

@@ -14,7 +14,7 @@ from undaunted.checkpointing.format import fence, names
 from undaunted.checkpointing.format.image import Image
 from undaunted.checkpointing.keeping import last
 from undaunted.checkpointing.keeping.messages import LastBegun, LastEnded
-from undaunted.checkpointing.staging.arena import HEADER_BYTES, Arena, Description
+from undaunted.checkpointing.memory.arena import HEADER_BYTES, Arena, Description
 
 if TYPE_CHECKING:
     from pathlib import Path

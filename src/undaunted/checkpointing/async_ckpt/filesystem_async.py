@@ -27,7 +27,7 @@ from undaunted.checkpointing.dcp import items, packed
 from undaunted.checkpointing.dcp.torch_private import METADATA_VERSION, storage_info
 from undaunted.checkpointing.errors import SaveError
 from undaunted.checkpointing.format.manifest import File
-from undaunted.checkpointing.staging.arena import ArenaTooSmallError
+from undaunted.checkpointing.memory.arena import ArenaTooSmallError
 
 if TYPE_CHECKING:
     import os
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import Metadata
     from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 
-    from undaunted.checkpointing.async_ckpt.pool import Place, Pool
+    from undaunted.checkpointing.async_ckpt.pool import Place
     from undaunted.checkpointing.dcp.items import Laid, StagedFile
 
 _PLANS_KEPT = 4
@@ -64,12 +64,12 @@ _get_write_results_queue = get_write_results_queue
 class _Snapshot:
     """The copied items of one save, until they are written."""
 
-    def __init__(self, laid: list[Laid], staged: list[StagedFile], place: Place, of: Pool) -> None:
+    def __init__(self, laid: list[Laid], staged: list[StagedFile], place: Place) -> None:
         self.laid = laid
         self.staged = staged
         self.place = place
         # Also when the save is never scheduled.
-        self.release = weakref.finalize(self, of.give_back, place)
+        self.release = weakref.finalize(self, place.release)
         self.release.atexit = False
 
     def results(self) -> list[WriteResult]:
@@ -130,7 +130,7 @@ class _Save:
         self._to.clear(_attempts.take_dropped(self._to.folder))
         if self._to.open_file is open:
             return snapshot.place.write(self._to.folder, images, TIMEOUT_S).crc32
-        arena = snapshot.place.slot.arena
+        arena = snapshot.place.lease.arena
         assert arena is not None
         checksums = {}
         for image in images:
@@ -255,16 +255,15 @@ class FileSystemWriterAsync(FileSystemWriter):  # type: ignore[misc]  # torch ha
         if not laid:
             self._save.results = []
             return
-        of = pool.the_pool()
-        place = of.take(TIMEOUT_S)
+        place = pool.the_pool().take(TIMEOUT_S)
         try:
             place.warm_up()  # here, as a writer ends surely with the thread that has started it
             staged = _stage(place, laid, planner)
         except BaseException:
-            of.give_back(place)
+            place.release()
             raise
         self._save.attempt = _attempts.add(self._to.folder, self._save, [one.name for one in laid])
-        self._staged = _Snapshot(laid, staged, place, of)
+        self._staged = _Snapshot(laid, staged, place)
 
     def get_save_function_and_args(
         self,
@@ -363,10 +362,10 @@ def _named(plan: SavePlan, rank: int) -> SavePlan:
 
 
 def _stage(place: Place, laid: list[Laid], planner: SavePlanner) -> list[StagedFile]:
-    size = items.others_bytes(laid, planner.resolve_data) if place.slot.arena is None else 0
-    arena = place.slot.room(items.arena_bytes(laid, size) if place.slot.arena is None else 0)
+    size = items.others_bytes(laid, planner.resolve_data) if place.lease.arena is None else 0
+    arena = place.lease.at_least(items.arena_bytes(laid, size) if place.lease.arena is None else 0)
     try:
         return items.stage_items(laid, planner.resolve_data, arena)
     except ArenaTooSmallError as error:
-        arena = place.slot.room(error.needed)
+        arena = place.lease.at_least(error.needed)
         return items.stage_items(laid, planner.resolve_data, arena)

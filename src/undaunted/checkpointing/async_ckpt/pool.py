@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from undaunted.checkpointing.errors import SaveError
-from undaunted.checkpointing.slots import Slot
+from undaunted.checkpointing.memory.pool import Pool
 from undaunted.checkpointing.writer.options import WriterOptions
 from undaunted.checkpointing.writer.seat import WriterSeat
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from undaunted.checkpointing.format.image import Image
+    from undaunted.checkpointing.memory.pool import Lease
     from undaunted.checkpointing.writer.messages import Written
 
 PLACES = 2  # one may be copied to while the other is written
@@ -23,27 +24,22 @@ _IO_CLASSES = {2: "best-effort", 3: "idle"}
 
 _lock = threading.Lock()
 _options = WriterOptions()
-_pool: Pool | None = None
+_pool: Places | None = None
 
 
 class Place:
-    """Room for one snapshot, and who writes it. Used by one save at a time.
+    """Room for one snapshot, and who writes it. Used by one save.
 
     Attributes:
-        slot: the arena.
+        lease: the arena.
     """
 
-    def __init__(self, index: int, options: WriterOptions) -> None:
-        self.slot = Slot(index)
-        self._options = options
+    def __init__(self, of: Places, lease: Lease) -> None:
+        self.lease = lease
+        self._of = of
         self._seat: WriterSeat | None = None
         self._aborted = False
         self._changing = threading.Lock()
-
-    def renew(self) -> None:
-        """Be ready for another save, which nobody has aborted."""
-        with self._changing:
-            self._aborted = False
 
     def warm_up(self) -> WriterSeat:
         """Start the writer process; it is not waited for.
@@ -54,16 +50,16 @@ class Place:
         with self._changing:
             if self._aborted:
                 raise SaveError("the save was aborted before it was written")
-            self._seat = self._seat or WriterSeat("/", self._options)
+            self._seat = self._seat or self._of.seat(self.lease.index)
             return self._seat
 
     def write(self, folder: str, files: Sequence[Image], timeout_s: float) -> Written:
         """Have files of the arena written to a folder and synced.
 
         Raises:
-            SaveError: they are not; the next call may work.
+            SaveError: they are not; the next save may work.
         """
-        return self.warm_up().write(self.slot, folder, files, timeout_s)
+        return self.warm_up().write(self.lease, folder, files, timeout_s)
 
     def abort(self) -> None:
         """End the writer process at once, by any thread; `write` raises, also if it comes later."""
@@ -73,28 +69,36 @@ class Place:
         if seat is not None:
             seat.abort()
 
-    def close(self) -> None:
-        """Give the memory back and end the writer process."""
-        seat, self._seat = self._seat, None
-        if seat is not None:
-            seat.close(CLOSE_S)
-        self.slot.close()
+    def release(self) -> None:
+        """Say that the content is no longer needed; again and again without harm."""
+        with self._changing:
+            seat, self._seat = self._seat, None
+        self._of.take_back(self, seat)
+        self.lease.release()
 
 
-class Pool:
-    """All places; they are made when they are needed, and used again."""
+class Places:
+    """All places; memory and writer processes are made when they are needed, and used again."""
 
     def __init__(self, options: WriterOptions) -> None:
-        self._free = [Place(index, options) for index in range(PLACES)]
-        self._used: list[Place] = []
+        self._options = options
+        self._pool = Pool(PLACES, "undaunted-async", "finalize what was scheduled")
+        self._seats: dict[int, WriterSeat] = {}  # that nobody uses, by arena
+        self._used: set[Place] = set()
         self._closed = False
-        self._changed = threading.Condition()
+        # Reentrant: a place may be collected, and so released, while the lock is held.
+        self._changing = threading.RLock()
 
     def warm_up(self) -> None:
-        """Start the writer process of the place that is taken next."""
-        with self._changed:
-            if self._free:
-                self._free[-1].warm_up()
+        """Start the writer process of the place that is taken next, if one is free."""
+        try:
+            place = self.take(0)
+        except SaveError:
+            return
+        try:
+            place.warm_up()
+        finally:
+            place.release()
 
     def take(self, timeout_s: float) -> Place:
         """Return a place that nobody uses, the one that was used last if possible.
@@ -102,58 +106,52 @@ class Pool:
         Raises:
             SaveError: none has become free in time, or they are closed.
         """
-        with self._changed:
-            ready = self._changed.wait_for(lambda: self._free or self._closed, timeout_s)
-            if self._closed:
-                raise SaveError("asynchronous saves were aborted or closed during this one")
-            if not ready:
-                raise SaveError(
-                    f"{PLACES} saves are still being written after {timeout_s:g} s, and there is no"
-                    " memory for another one: save less often, finalize what was scheduled, or look"
-                    " at the speed of the storage"
-                )
-            place = self._free.pop()
-            self._used.append(place)
-            return place
+        place = Place(self, self._pool.lease(0, timeout_s))
+        with self._changing:
+            self._used.add(place)
+        return place
 
-    def give_back(self, place: Place) -> None:
-        """Say that the content is no longer needed; again and again without harm."""
-        with self._changed:
-            if place not in self._used:
+    def seat(self, index: int) -> WriterSeat:
+        """Return a writer for an arena."""
+        with self._changing:
+            return self._seats.pop(index, None) or WriterSeat("/", self._options)
+
+    def take_back(self, place: Place, seat: WriterSeat | None) -> None:
+        """Keep a writer for the next one who has this arena."""
+        with self._changing:
+            self._used.discard(place)
+            if seat is not None and not self._closed:
+                self._seats[place.lease.index] = seat
                 return
-            self._used.remove(place)
-            place.renew()
-            if not self._closed:
-                self._free.append(place)
-                self._changed.notify_all()
-        if self._closed:
-            place.close()
+        if seat is not None:
+            seat.close(CLOSE_S)
 
     def close(self, abort: bool) -> None:
-        """Give everything back; what is in use follows when it is given back.
+        """Give everything back; what is in use follows when it is released.
 
         Args:
             abort: end writer processes at once, also those that write.
         """
-        with self._changed:
+        with self._changing:
             self._closed = True
-            free, self._free = self._free, []
+            seats, self._seats = list(self._seats.values()), {}
             used = list(self._used)
-            self._changed.notify_all()
+        self._pool.close()
         for place in used if abort else ():
             place.abort()
-        for place in free:
+        for seat in seats:
             if abort:
-                place.abort()
-            place.close()
+                seat.abort()
+            else:
+                seat.close(CLOSE_S)
 
 
-def the_pool() -> Pool:
+def the_pool() -> Places:
     """Return the pool of this process."""
     global _pool  # noqa: PLW0603 - there is one per process
     with _lock:
         if _pool is None:
-            _pool = Pool(_options)
+            _pool = Places(_options)
         return _pool
 
 

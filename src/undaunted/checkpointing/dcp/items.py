@@ -11,9 +11,9 @@ from undaunted.checkpointing.dcp.packed import content_of, is_marked, is_packed
 from undaunted.checkpointing.errors import CheckpointError, StructureError
 from undaunted.checkpointing.format.frame import DTYPES, HEAD_BYTES, Frame, frame
 from undaunted.checkpointing.format.image import Image
-from undaunted.checkpointing.staging.arena import HEADER_BYTES, ArenaTooSmallError, aligned
-from undaunted.checkpointing.staging.copy import copy_into, view_of
-from undaunted.checkpointing.staging.layout import Place, end_of, place_frames, place_others
+from undaunted.checkpointing.memory.arena import HEADER_BYTES, ArenaTooSmallError, aligned
+from undaunted.checkpointing.memory.copy import copy_into, view_of
+from undaunted.checkpointing.memory.layout import Place, end_of, place_frames, place_others
 
 if TYPE_CHECKING:
     import io
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from torch.distributed.checkpoint.planner import WriteItem
 
-    from undaunted.checkpointing.staging.arena import Arena
+    from undaunted.checkpointing.memory.arena import Arena
 
     Resolve = Callable[[WriteItem], "torch.Tensor | io.BytesIO"]
 

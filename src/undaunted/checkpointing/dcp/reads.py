@@ -24,8 +24,8 @@ from undaunted.checkpointing.errors import (
     StructureError,
 )
 from undaunted.checkpointing.format.frame import DTYPES, HEAD_BYTES, frame
-from undaunted.checkpointing.staging.copy import memory_of
-from undaunted.checkpointing.staging.layout import is_framed
+from undaunted.checkpointing.memory.copy import memory_of
+from undaunted.checkpointing.memory.layout import is_framed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

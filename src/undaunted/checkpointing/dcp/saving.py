@@ -23,7 +23,7 @@ from undaunted.checkpointing.dcp import items, packed, plan_codec, sameness, sta
 from undaunted.checkpointing.dcp.garbage import collection_paused
 from undaunted.checkpointing.dcp.repeated import Written
 from undaunted.checkpointing.errors import CheckpointError
-from undaunted.checkpointing.staging.copy import warm_up
+from undaunted.checkpointing.memory.copy import warm_up
 
 if TYPE_CHECKING:
     import io
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from undaunted.agreement.agreement import Agreeing
     from undaunted.checkpointing.format.image import Image
-    from undaunted.checkpointing.staging.arena import Arena
+    from undaunted.checkpointing.memory.arena import Arena
 
 _REUSE = b"reuse"
 _ANEW = b"anew"

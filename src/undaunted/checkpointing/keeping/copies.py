@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from undaunted.checkpointing.format.manifest import MAX_ATTEMPTS
-from undaunted.checkpointing.staging.arena import Arena
+from undaunted.checkpointing.memory.arena import Arena
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from undaunted.checkpointing.files.storage import FileReader, Readable
     from undaunted.checkpointing.format.manifest import Manifest
     from undaunted.checkpointing.keeping.client import Left
-    from undaunted.checkpointing.staging.arena import Description
+    from undaunted.checkpointing.memory.arena import Description
 
 
 class Snapshot(msgspec.Struct, array_like=True, frozen=True):

@@ -13,8 +13,8 @@ from undaunted.checkpointing.local import shard
 from undaunted.checkpointing.local.base_state_dict import TensorPlaceholder
 from undaunted.checkpointing.local.pages import map_at_once
 from undaunted.checkpointing.local.values import decode_state, dtype_name, dtype_of, encode_state
-from undaunted.checkpointing.staging import copy
-from undaunted.checkpointing.staging.copy import memory_of
+from undaunted.checkpointing.memory import copy
+from undaunted.checkpointing.memory.copy import memory_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

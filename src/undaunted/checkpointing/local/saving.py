@@ -9,22 +9,24 @@ import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, Protocol
 
+import torch
+
 from undaunted.agreement.failures import Failure
 from undaunted.checkpointing import announce
 from undaunted.checkpointing.dcp.torch_private import default_store
 from undaunted.checkpointing.errors import SaveError
 from undaunted.checkpointing.local import shard
-from undaunted.checkpointing.local.buffers import Buffers
 from undaunted.checkpointing.local.replication.exchange import Header, exchange
 from undaunted.checkpointing.local.replication.group import Group
+from undaunted.checkpointing.memory import copy
+from undaunted.checkpointing.memory.arena import HEADER_BYTES
+from undaunted.checkpointing.memory.pool import Pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    import torch
-
-    from undaunted.checkpointing.local.buffers import Lease
     from undaunted.checkpointing.local.shard import Head
+    from undaunted.checkpointing.memory.pool import Lease
 
 
 class CheckpointingException(SaveError):  # noqa: N818 - the name users of NVRx know
@@ -68,17 +70,34 @@ class ThisSave(NamedTuple):
 
 
 class Image(NamedTuple):
-    """A shard in a buffer.
+    """A shard in an arena, behind its header.
 
     Attributes:
         head: of it.
-        lease: the buffer.
+        lease: the arena.
         size: bytes.
     """
 
     head: Head
     lease: Lease
     size: int
+
+
+def memory_for_shards(count: int) -> Pool:
+    """Return a pool of arenas for images, whose pages are mapped ahead, and pinned for CUDA."""
+    return Pool(count, "undaunted-local", "raise timeout_s=", copy.warm_up)
+
+
+def tensor_of(lease: Lease, size: int) -> torch.Tensor:
+    """Return the bytes of an image in an arena that was asked for."""
+    assert lease.arena is not None
+    return copy.view_of(lease.arena, HEADER_BYTES, torch.uint8, [size])
+
+
+def room_of(lease: Lease) -> memoryview:
+    """Return all memory behind the header of an arena that was asked for."""
+    assert lease.arena is not None
+    return lease.arena.memory[HEADER_BYTES:]
 
 
 class Peers:
@@ -96,7 +115,7 @@ class Peers:
             session: of the run.
             timeout_s: for connecting, and for every operation.
         """
-        self.buffers = Buffers(1)
+        self.pool = memory_for_shards(1)
         self._clique = list(clique)
         self._me = me
         self._session = session
@@ -127,7 +146,7 @@ class Peers:
     def close(self) -> None:
         """Let connections and memory go."""
         self._group = None
-        self.buffers.close()
+        self.pool.close()
 
 
 class SaveJob:
@@ -203,7 +222,7 @@ class SaveJob:
         announce.saved(self.iteration, self._size, self._stall_s, self._write_s, total_s)
 
     def release(self) -> None:
-        """Give the buffer back; one that is being written from, as soon as that is given up."""
+        """Give the arena back; one that is being written from, as soon as that is given up."""
         if self._running:
             self.cancel()
             return
@@ -247,14 +266,15 @@ class SaveJob:
     def _write_own(self) -> str | None:
         if self._image is None:
             return None
-        memory = self._image.lease.buffer.memory
-        return self._write(memory, self._image.size, self._image.head, self._progress)
+        return self._write(
+            room_of(self._image.lease), self._image.size, self._image.head, self._progress
+        )
 
     def _copy(self, peers: Peers, own: Future[str | None]) -> None:
         """Send the own shard to the peers and write theirs, one after the other."""
         image = None
         if self._image is not None:
-            image = self._image.lease.buffer.tensor[: self._image.size]
+            image = tensor_of(self._image.lease, self._image.size)
         mine = Header.of(image, self._of.name, self._of.place)
 
         def checksums() -> str | None:
@@ -275,13 +295,13 @@ class SaveJob:
                 )
             if lease is not None:
                 lease.release()
-            lease = peers.buffers.take(max(theirs.size, 0), self._of.timeout_s)
-            tensor: torch.Tensor = lease.buffer.tensor
-            return tensor
+            size = max(theirs.size, 0)
+            lease = peers.pool.lease(HEADER_BYTES + size, self._of.timeout_s)
+            return tensor_of(lease, size)
 
         def received(rank: int, image: torch.Tensor, crc32: str) -> None:
             assert lease is not None
-            self._write_theirs(rank, lease.buffer.memory, image.numel(), crc32)
+            self._write_theirs(rank, room_of(lease), image.numel(), crc32)
 
         try:
             exchange(peers.group(self._of.number), mine, image, checksums, room, received)

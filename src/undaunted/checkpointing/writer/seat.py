@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from undaunted.checkpointing.format.image import Image
-    from undaunted.checkpointing.slots import Slot
-    from undaunted.checkpointing.staging.arena import Arena
+    from undaunted.checkpointing.memory.arena import Arena
+    from undaunted.checkpointing.memory.pool import Lease
     from undaunted.checkpointing.writer.messages import Written
     from undaunted.checkpointing.writer.options import WriterOptions
 
@@ -33,16 +33,16 @@ class WriterSeat:
         self._over = False
         self._changing = threading.Lock()
 
-    def write(self, slot: Slot, target: str, files: Sequence[Image], timeout_s: float) -> Written:
-        """Have the files in the slot written and synced.
+    def write(self, lease: Lease, target: str, files: Sequence[Image], timeout_s: float) -> Written:
+        """Have the files in the arena written and synced.
 
         Raises:
             SaveError: they are not; the next call may work, unless the writer was ended.
         """
         process = self._present()
         try:
-            self._share(process, slot)
-            return process.write(target, slot.index, files, timeout_s)
+            self._share(process, lease)
+            return process.write(target, lease.index, files, timeout_s)
         except WriterError:
             self._leave(process)
             raise
@@ -61,11 +61,11 @@ class WriterSeat:
                 self._shared.clear()
             return self._process
 
-    def _share(self, process: WriterProcess, slot: Slot) -> None:
-        arena = slot.arena
-        if arena is not None and self._shared.get(slot.index) is not arena:
-            process.share(slot.index, arena.fd, arena.size)
-            self._shared[slot.index] = arena
+    def _share(self, process: WriterProcess, lease: Lease) -> None:
+        arena = lease.arena
+        if arena is not None and self._shared.get(lease.index) is not arena:
+            process.share(lease.index, arena.fd, arena.size)
+            self._shared[lease.index] = arena
 
     def _leave(self, process: WriterProcess) -> None:
         process.abort()

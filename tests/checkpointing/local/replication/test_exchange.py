@@ -19,7 +19,7 @@ from undaunted.checkpointing.local.replication.exchange import (  # noqa: E402
     send,
 )
 from undaunted.checkpointing.local.replication.group import Group, PeerError  # noqa: E402
-from undaunted.checkpointing.staging.copy import memory_of  # noqa: E402
+from undaunted.checkpointing.memory.copy import memory_of  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,7 +27,6 @@ from undaunted.checkpointing.files.folder import FolderStorage
 from undaunted.checkpointing.files.reading import Piece
 from undaunted.checkpointing.format.ledger import Candidate
 from undaunted.checkpointing.local import flat, folder
-from undaunted.checkpointing.local.buffers import Buffers
 from undaunted.checkpointing.local.folder import ShardFile, ShardFolder
 from undaunted.checkpointing.local.replication.exchange import fetch
 from undaunted.checkpointing.local.saving import (
@@ -37,9 +36,12 @@ from undaunted.checkpointing.local.saving import (
     SameMachineReplicationException,
     SaveJob,
     ThisSave,
+    memory_for_shards,
+    tensor_of,
 )
 from undaunted.checkpointing.local.selection import CkptID, Held, Standing, Verdict, decider
-from undaunted.checkpointing.staging.copy import memory_of
+from undaunted.checkpointing.memory.arena import HEADER_BYTES
+from undaunted.checkpointing.memory.copy import memory_of
 from undaunted.checkpointing.trust import Trust
 
 if TYPE_CHECKING:
@@ -131,7 +133,7 @@ class LocalCheckpointManager:
         self._same_on_all_ranks = same_on_all_ranks
         self._other_tier = other_tier
         self._trust: Trust | None = None
-        self._buffers = Buffers(2)
+        self._pool = memory_for_shards(2)
         self._turn = threading.Lock()
         self._saves = _Saves(keep)
         self._count = 0
@@ -206,9 +208,9 @@ class LocalCheckpointManager:
 
     def _copy(self, state: TensorAwareStateDict, iteration: int, name: str) -> Image:
         prepared = self._lay_out(state, iteration, name)
-        lease = self._buffers.take(prepared.size, self._timeout_s)
+        lease = self._pool.lease(HEADER_BYTES + prepared.size, self._timeout_s)
         try:
-            flat.copy_into(prepared, lease.buffer.tensor)
+            flat.copy_into(prepared, tensor_of(lease, prepared.size))
         except BaseException:
             lease.release()
             raise
@@ -229,8 +231,8 @@ class LocalCheckpointManager:
         """
         size = self._lay_out(state_dict, 0, "").size
         peers = self._clique()
-        for buffers in (self._buffers, *([peers.buffers] if peers else [])):
-            buffers.warm_up(size, self._timeout_s)
+        for pool in (self._pool, *([peers.pool] if peers else [])):
+            pool.warm_up(HEADER_BYTES + size, self._timeout_s)
 
     def _write(
         self,
@@ -484,7 +486,7 @@ class LocalCheckpointManager:
     def close(self) -> None:
         """Let memory and connections go; saves that are under way must be finalized before."""
         self._cleaner.close(self._timeout_s)
-        self._buffers.close()
+        self._pool.close()
         if self._peers is not None:
             self._peers.close()
         if self._connection is not None:

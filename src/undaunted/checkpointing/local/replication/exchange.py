@@ -17,7 +17,7 @@ from undaunted.checkpointing.dcp.torch_private import default_store
 from undaunted.checkpointing.errors import CheckpointError, NoCheckpointError
 from undaunted.checkpointing.local import shard
 from undaunted.checkpointing.local.replication.group import Group, PeerError
-from undaunted.checkpointing.staging.copy import memory_of
+from undaunted.checkpointing.memory.copy import memory_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ from undaunted.checkpointing.local.selection import (
     NoReplicasAvailableError as NoReplicasAvailableError,
 )
 from undaunted.checkpointing.local.selection import plan_transfers
-from undaunted.checkpointing.staging.copy import memory_of
+from undaunted.checkpointing.memory.copy import memory_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from undaunted.checkpointing.staging.layout import (
+from undaunted.checkpointing.memory.layout import (
     end_of,
     is_framed,
     place_frames,

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from undaunted.checkpointing.format.image import Image
-from undaunted.checkpointing.staging import arena as arenas
-from undaunted.checkpointing.staging.arena import Arena, ArenaTooSmallError, Description
+from undaunted.checkpointing.memory import arena as arenas
+from undaunted.checkpointing.memory.arena import Arena, ArenaTooSmallError, Description
 
 SIZE = 1 << 16
 

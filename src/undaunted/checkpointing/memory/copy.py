@@ -13,7 +13,7 @@ from undaunted.checkpointing.dcp.torch_private import copy_each
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from undaunted.checkpointing.staging.arena import Arena
+    from undaunted.checkpointing.memory.arena import Arena
 
 _log = logging.getLogger(__name__)
 

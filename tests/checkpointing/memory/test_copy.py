@@ -9,8 +9,8 @@ pytest.importorskip("torch")
 
 import torch
 
-from undaunted.checkpointing.staging.arena import HEADER_BYTES, Arena
-from undaunted.checkpointing.staging.copy import copy_into, pin, view_of, warm_up
+from undaunted.checkpointing.memory.arena import HEADER_BYTES, Arena
+from undaunted.checkpointing.memory.copy import copy_into, pin, view_of, warm_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
