@@ -116,6 +116,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         size: bytes.
         ranks: that saved it.
         session: of the job that saved it.
+        certified: replicas were compared before it was saved, and were the same.
         loads: rounds of jobs that have loaded it, as far as the ledger goes back.
         doubt: why jobs pass it over for an older one, or "".
     """
@@ -128,6 +129,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     size: int | None = None
     ranks: int | None = None
     session: str | None = None
+    certified: bool = False
     loads: int = 0
     doubt: str = ""
 
@@ -357,6 +359,7 @@ def _listed(step: int, path: str, manifest: Manifest | None, problem: str) -> Ch
         size=bytes_of(manifest),
         ranks=manifest.world_size,
         session=manifest.session,
+        certified=manifest.certified,
     )
 
 
@@ -368,7 +371,8 @@ def _with_ledger(
     with contextlib.suppress(OSError):
         entries = ledger.decode(storage.read_ledger())
     candidates = [candidate(manifest) for _, manifest in read if manifest is not None]
-    doubts = ledger.choose(candidates, entries).doubts
+    choice = ledger.choose(candidates, entries)
+    doubts = {} if choice.is_none_trusted else choice.doubts
     loads = Counter(one.name for one in entries if isinstance(one, ledger.Loaded))
     found = []
     for one, manifest in read:
@@ -564,7 +568,8 @@ def plan_deletion(
             else f"{storage.place} has no checkpoints"
         )
     steps = [one.step for one in reversed(listed)]
-    delete = set(retention.to_delete(steps, rule, one.step))
+    certified = [found.step for found in listed if found.certified and found.complete]
+    delete = set(retention.to_delete(steps, rule, one.step, certified))
     return Deletion(
         delete=[found for found in reversed(listed) if found.step in delete],
         keep=[step for step in steps if step not in delete],

@@ -371,7 +371,8 @@ def _listing(found: "Listing", now: float) -> Iterator[str]:
 def _state(one: "Checkpoint") -> str:
     if not one.complete:
         return f"cannot be used: {one_line(one.problem)}"
-    return f"complete, but passed over: {one_line(one.doubt)}" if one.doubt else "complete"
+    state = "complete, certified" if one.certified else "complete"
+    return f"{state}, but passed over: {one_line(one.doubt)}" if one.doubt else state
 
 
 _KINDS = {
@@ -608,7 +609,7 @@ def _prune(parsed: Parsed[PruneOptions]) -> int:
     options, where = parsed.options, parsed.target
     if not options.keep:
         raise UsageError("say how many of the newest stay: --keep N")
-    rule = Rule(keep=options.keep, every=options.keep_every or None)
+    rule = Rule(keep=options.keep, every=options.keep_every or None, certified=1)
 
     def plan(work: _Work) -> "tuple[Place, inspection.Deletion, str]":
         place = inspection.open_place(where)
