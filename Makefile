@@ -10,7 +10,7 @@ stamp := $(VENV)/.undaunted-setup
 pytest := $(bin)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system demo test test-unit test-e2e test-docs test-slurm test-integrations test-gpu test-jobs lint format types generated docs bench clean
+.PHONY: help integration-names setup system demo test test-unit test-e2e test-docs test-slurm test-integrations test-gpu test-jobs lint format types generated docs bench clean
 
 help: ## show this list
 	@echo "usage: make TARGET"
@@ -42,6 +42,9 @@ test-e2e: setup system ## tests that start launchers and training processes
 
 test-slurm: setup system ## jobs on a Slurm cluster of its own, which needs root; test-e2e has a sample
 	$(pytest) -n 3 tests/slurm $(PYTEST_ARGS)
+
+integration-names:
+	@echo $(INTEGRATIONS)
 
 test-integrations: setup system ## adapters of frameworks, with the real packages: INTEGRATIONS="lightning"
 	@for name in $(INTEGRATIONS); do \
