@@ -105,6 +105,28 @@ def test_a_failure_of_garbage(
     assert choose(two) == two[0]
 
 
+def test_torchtitan(tmp_path: Path, begin: Callable[..., None]) -> None:
+    """Its manager is told another step only where the newest is not trusted."""
+    from undaunted.integrations.torchtitan import _loading
+
+    class Manager:
+        folder = str(tmp_path)
+
+        def load(self, step: int = -1) -> int:
+            return step
+
+    begin(0)
+    load = _loading(Manager())
+    assert load() == -1  # there is none
+    for step in (30, 60, 90):
+        (tmp_path / f"step-{step}").mkdir()
+        if step < 90:  # the last one is not finished
+            (tmp_path / f"step-{step}/.metadata").touch()
+    assert [load(), load(step=30), load(-1)] == [-1, 30, -1]
+    begin(1, **NOT_FINITE)
+    assert load(step=-1) == 30
+
+
 @pytest.mark.torch
 def test_local_checkpoints(tmp_path: Path, begin: Callable[..., None]) -> None:
     torch = pytest.importorskip("torch")

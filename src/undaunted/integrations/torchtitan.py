@@ -14,8 +14,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from undaunted.checkpointing.trust import choose
 from undaunted.integrations.replaced import replaced
 from undaunted.progress.api import heartbeat
 from undaunted.training import exchange
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 _LOG = logging.getLogger("undaunted")
+_STEP = re.compile(r"step-([0-9]+)")
 
 
 class UndauntedTrainerMixin:
@@ -32,7 +36,8 @@ class UndauntedTrainerMixin:
 
     Comes before the trainer among the bases of a class. The session lasts as long as ``train``. A
     stop saves a checkpoint as torchtitan does, and then ``train`` raises SystemExit with the
-    session's exit code. torchtitan itself goes on from its newest checkpoint.
+    session's exit code. torchtitan itself goes on from its newest checkpoint; where that leads to
+    failures, from an older one (see `undaunted.checkpointing.choose`).
 
     A class without a ``Config`` of its own gets one, whose ``build`` makes that class.
 
@@ -99,6 +104,7 @@ class UndauntedTrainerMixin:
     def _sections(self, session: Session) -> Iterator[contextlib.AbstractContextManager[None]]:
         """Replace what has no hook: methods of the objects that save and evaluate."""
         yield replaced(self.checkpointer, "save", self._saving(session))
+        yield replaced(self.checkpointer, "load", _loading(self.checkpointer))
         validator = getattr(self, "validator", None)  # there if the configuration has one
         if validator is None:
             return
@@ -166,6 +172,30 @@ class UndauntedTrainerMixin:
 
 class _ValidationLeft(BaseException):
     """All ranks have left the validation after as many batches."""
+
+
+def _loading(manager: Any) -> Callable[..., Any]:
+    """Have the newest checkpoint be one that is trusted; a step that is named stays so."""
+    load = manager.load
+
+    def load_trusted(step: int = -1, *args: Any, **options: Any) -> Any:
+        return load(_trusted_step(manager) if step == -1 else step, *args, **options)
+
+    return load_trusted
+
+
+def _trusted_step(manager: Any) -> int:
+    """Return the step to go on from, -1 = that is torchtitan's to find."""
+    folder = str(getattr(manager, "folder", ""))
+    if not folder or "://" in folder:
+        return -1
+    found = [path.parent for path in Path(folder).glob("step-*/.metadata")]
+    steps = {path: int(match[1]) for path in found if (match := _STEP.fullmatch(path.name))}
+    newest_first = sorted(steps, key=lambda path: steps[path], reverse=True)
+    chosen = choose(newest_first)
+    if chosen is None or Path(chosen) == newest_first[0]:
+        return -1  # torchtitan has other rules as well, such as a first load of weights only
+    return steps[Path(chosen)]
 
 
 def _say_what_is_not_kept(manager: Any) -> None:
