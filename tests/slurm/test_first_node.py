@@ -88,7 +88,8 @@ def test_it_goes_on_and_leaves_the_queue(
         assert "finished" in (run / f"launcher-{node}.log").read_text()
 
 
-@pytest.mark.parametrize("of", [pytest.param(3, marks=pytest.mark.slurm), 2])
+@pytest.mark.slurm
+@pytest.mark.parametrize("of", [3, 2])
 def test_it_goes_back_to_the_queue_where_it_cannot_go_on(
     start: Callable[..., Job], cluster: Cluster, tmp_path: Path, of: int
 ) -> None:
