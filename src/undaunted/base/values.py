@@ -93,6 +93,8 @@ def whole(minimum: int | None = None, maximum: int | None = None) -> Callable[[o
         if result is None or too_small or too_large:
             bounds = "" if minimum is None else f" from {minimum}"
             bounds += "" if maximum is None else f" to {maximum}"
+            if result is None and re.fullmatch(r"-?\d{10,}", text, re.ASCII):
+                bounds = f"{bounds} of at most 9 digits"
             raise ValueError(f"{value!r} is not a whole number{bounds}")
         return result
 

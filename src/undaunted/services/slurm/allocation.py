@@ -257,8 +257,9 @@ def nodes_option(given: tuple[int, int] | None, spares: int, allocated: int) -> 
         return f"{allocated - spares}:{allocated}"
     fewest, most = given
     if fewest > allocated:
+        nodes = f"{fewest}:{most}" if fewest != most else str(fewest)
         raise ValueError(
-            f"--nnodes {fewest}:{most}: the job has {count(allocated, 'node')}; ask for more "
+            f"--nnodes {nodes}: the job has {count(allocated, 'node')}; ask for more "
             "(sbatch --nodes), or need fewer"
         )
     return f"{fewest}:{max(most, allocated)}"
