@@ -21,8 +21,9 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from undaunted.checkpointing import Checkpointer, RandomState
 from undaunted.training import Session
 
-STEPS, SAVE_EVERY, BATCH, VOCABULARY, LENGTH = 40, 10, 8, 8192, 256
 DEVICE, WIDTH, LAYERS = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+STEPS, SAVE_EVERY, BATCH = 40, 10, 8
+VOCABULARY, LENGTH = (8192, 256) if DEVICE == "cuda" else (512, 64)
 
 
 class Texts(Dataset):
