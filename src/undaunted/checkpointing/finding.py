@@ -58,8 +58,7 @@ def find(
     usable = _manifests(storage, [one.step for one in order], skipped, check_files=True)
     found = next(usable, None)
     if trust is not None and found is not None:
-        taken = candidates.index(candidate(found))
-        trust.loaded(candidates[taken], candidates[:taken])
+        trust.loaded(candidate(found))
     return Found(found, skipped)
 
 

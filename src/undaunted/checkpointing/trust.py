@@ -19,7 +19,14 @@ import msgspec
 from undaunted.checkpointing import announce
 from undaunted.checkpointing.files.folder import FolderStorage
 from undaunted.checkpointing.format import ledger
-from undaunted.checkpointing.format.ledger import Candidate, Choice, Failure, Loaded
+from undaunted.checkpointing.format.ledger import (
+    FAILURE_VARIABLE,
+    WITHIN_VARIABLE,
+    Candidate,
+    Choice,
+    Failure,
+    Loaded,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,11 +42,6 @@ if TYPE_CHECKING:
 
         def write_ledger(self, content: bytes) -> None:
             """Replace it."""
-
-
-# Set by the launcher for its ranks: how the last round failed, and what is too soon after a load.
-FAILURE_VARIABLE = "UNDAUNTED_FAILURE"
-WITHIN_VARIABLE = "UNDAUNTED_SUSPECT_STEPS"
 
 
 class Trust:
@@ -63,6 +65,7 @@ class Trust:
         self._round = _whole(os.environ.get("TORCHELASTIC_RESTART_COUNT", ""), -1)
         self._within = _whole(os.environ.get(WITHIN_VARIABLE, ""), 0)
         self._entries: list[ledger.Entry] | None = None
+        self._candidates: list[Candidate] = []
         self.doubts: dict[str, str] = {}
         self.steps: set[int] = set()
 
@@ -72,22 +75,20 @@ class Trust:
         Args:
             candidates: the newest first.
         """
+        self._candidates = list(candidates)
         if not self._within:
-            return Choice(list(candidates), {})
+            return Choice(self._candidates, {})
         choice = ledger.choose(candidates, self._before(), self._within)
         self.doubts = {} if choice.is_none_trusted else choice.doubts
         self.steps = {one.step for one in candidates if one.name in self.doubts}
         return choice
 
-    def loaded(self, candidate: Candidate, newer: Sequence[Candidate] = ()) -> None:
-        """Write down, and say, what is loaded.
-
-        Args:
-            candidate: what is loaded.
-            newer: those that are newer and are not, for whatever reason.
-        """
+    def loaded(self, candidate: Candidate) -> None:
+        """Write down, and say, which one is loaded of those among which was chosen last."""
         if not self._within or not self._writes:
             return
+        there = candidate in self._candidates  # unless another job has just saved the step again
+        newer = self._candidates[: self._candidates.index(candidate)] if there else []
         doubted = [one for one in newer if one.name in self.doubts]
         for one in doubted:
             announce.doubted(one.step, candidate.step, self.doubts[one.name])
@@ -162,8 +163,7 @@ class TrustedPaths:
     def loaded(self, path: str) -> None:
         """Write down which one is loaded."""
         if self._trust is not None:
-            newer = list(self._candidates.values())
-            self._trust.loaded(self._candidates[path], newer[: [*self._candidates].index(path)])
+            self._trust.loaded(self._candidates[path])
 
 
 def choose(candidates: Sequence[str | os.PathLike[str]]) -> str | None:

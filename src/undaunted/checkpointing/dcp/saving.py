@@ -254,7 +254,6 @@ class Saver:
         self._number = 0
         self._written = Written()
         self._looks: list[_Look] = []
-        self._certifies = False
 
     def plan(
         self,
@@ -292,8 +291,7 @@ class Saver:
         if verdict == _REUSE and self._plan is not None:
             planner.finish_plan(self._plan.final)
         else:
-            self._certifies = certify
-            self._plan_anew(planner, local, state_dict, timeout_s, what)
+            self._plan_anew(planner, local, state_dict, timeout_s, what, certify=certify)
         assert self._plan is not None
         return Planned(self._plan, planner, self._written, certify=certify)
 
@@ -345,6 +343,8 @@ class Saver:
         state_dict: dict[str, Any],
         timeout_s: float,
         what: str,
+        *,
+        certify: bool,
     ) -> None:
         self._plan = None
         mine: bytes | Failure
@@ -364,7 +364,7 @@ class Saver:
 
         def decide(plans: Sequence[bytes]) -> list[bytes]:
             with collection_paused():
-                decisions, known = self._decide(planner, plans)
+                decisions, known = self._decide(planner, plans, certify=certify)
             overall.append(known)
             return [msgspec.msgpack.encode(decision) for decision in decisions]
 
@@ -387,7 +387,7 @@ class Saver:
         self._plan = _Plan(decision.number, decision.structure, final, laid, known, groups)
 
     def _decide(
-        self, planner: SavePlanner, encoded: Sequence[bytes]
+        self, planner: SavePlanner, encoded: Sequence[bytes], *, certify: bool
     ) -> tuple[list[_Decision], _Overall]:
         self._number += 1
         proposals = [msgspec.msgpack.decode(one, type=_Proposal) for one in encoded]
@@ -400,8 +400,8 @@ class Saver:
             local,
             contents,
             self._differing,
-            refuse=self._refuse_differing or self._certifies,
-            certify=self._certifies,
+            refuse=self._refuse_differing or certify,
+            certify=certify,
         )
         # a list of its own: a planner may change it, as that of torch 2.6 did
         final, overall = planner.create_global_plan(list(local))

@@ -17,6 +17,9 @@ from undaunted.base.text import count, name_ranks, one_line
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
+# Set by the launcher for its ranks: how the last round failed, and what is too soon after a load.
+FAILURE_VARIABLE = "UNDAUNTED_FAILURE"
+WITHIN_VARIABLE = "UNDAUNTED_SUSPECT_STEPS"
 WITHIN_STEPS = 20
 # Causes that a checkpoint may have. Lost nodes, full disks, signals and the like say nothing of it.
 SUSPECT_CAUSES = frozenset(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.base.cgroups import cpu_quota
 from undaunted.base.ids import NODE_VARIABLE
+from undaunted.checkpointing.format.ledger import FAILURE_VARIABLE, WITHIN_VARIABLE
 from undaunted.coordinator import epoch
 from undaunted.fault_tolerance.metrics_config import TOKEN_VARIABLE
 from undaunted.fault_tolerance.run_config import CYCLE_INFO_VARIABLE, SCRIPT_VARIABLE
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from undaunted.coordinator.core.messages import Start
     from undaunted.fault_tolerance.run_config import RunConfig
 
-# As in `checkpointing.trust`, which is for ranks: this file is imported before the template starts.
-FAILURE_VARIABLE, SUSPECT_VARIABLE = "UNDAUNTED_FAILURE", "UNDAUNTED_SUSPECT_STEPS"
 # What launchers know each other by. The first as in `coordinator.wire.credentials`, which imports
 # ssl: this file is imported before the template starts, which is what a user waits for.
 SECRETS = ("UNDAUNTED_TOKEN", TOKEN_VARIABLE)
@@ -103,7 +102,7 @@ def worker_environment(
         "UNDAUNTED_INPROCESS": place.guard,
         "UNDAUNTED_RECORDINGS": place.recordings,
         epoch.VARIABLE: str(epoch.number(start.epoch, start.round)),
-        SUSPECT_VARIABLE: str(0 if config.no_checkpoint_fallback else config.suspect_steps),
+        WITHIN_VARIABLE: str(0 if config.no_checkpoint_fallback else config.suspect_steps),
     }
     if start.failure:
         env[FAILURE_VARIABLE] = start.failure

@@ -145,7 +145,6 @@ class LocalCheckpointManager:
         self._reasons: list[str] = []
         self._files: dict[Held, list[ShardFile]] = {}
         self._damaged: set[Path] = set()
-        self._newer: list[Candidate] = []  # those that could be chosen last
         self._said: set[str] = set()
         self._cleaner = _Cleaner(self._delete_old)
         aborting.register(self)
@@ -359,15 +358,12 @@ class LocalCheckpointManager:
         doubts = {by_name[name]: f"not trusted: {why}" for name, why in choice.doubts.items()}
         if choice.is_none_trusted and self._other_tier:
             return None, doubts
-        self._newer = candidates
         first = by_name[choice.order[0].name] if choice.order else None
         return first, {} if choice.is_none_trusted else doubts
 
     def _write_down(self, choice: Choice) -> None:
         if self._trust is not None:
-            one = _candidate(choice.iteration, choice.save)
-            at = self._newer.index(one) if one in self._newer else 0
-            self._trust.loaded(one, self._newer[:at])
+            self._trust.loaded(_candidate(choice.iteration, choice.save))
 
     def _take(self, choice: Choice | None) -> None:
         self._choice = choice
