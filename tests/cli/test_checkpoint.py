@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.buckets import bucket
 from undaunted.checkpointing import inspection
 from undaunted.checkpointing.files.living import Living
 from undaunted.checkpointing.format import ledger
@@ -675,24 +676,8 @@ def test_words(run: Any) -> None:
 
 @pytest.fixture
 def s3() -> Iterator[str]:
-    """A bucket on a server of our own."""
-    pytest.importorskip("s3fs")
-    fsspec = pytest.importorskip("fsspec")
-    server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL": "http://{}:{}".format(*server.get_host_and_port()),
-        }.items():
-            patch.setenv(name, value)
-        fsspec.get_filesystem_class("s3").clear_instance_cache()
-        fsspec.filesystem("s3", skip_instance_cache=True).mkdir("bucket")
-        yield "s3://bucket"
-        server.stop()
-        fsspec.get_filesystem_class("s3").clear_instance_cache()
+    with bucket() as url:
+        yield url
 
 
 @needs_torch
@@ -729,7 +714,7 @@ def test_an_object_store(s3: str, tmp_path: Path, run: Any) -> None:
 
     fs = fsspec.filesystem("s3")
     fs.invalidate_cache()
-    (data,) = [path for path in fs.find("bucket/run") if path.endswith("distcp")]
+    (data,) = [path for path in fs.find(url) if path.endswith("distcp")]
     content = bytearray(fs.cat_file(data))
     content[70] ^= 1
     fs.pipe_file(data, bytes(content))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.buckets import bucket
 from tests.checkpointing.files.conformance import (
     BLOCK,
     Conformance,
@@ -163,23 +164,8 @@ class TestMemory(Objects):
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[str]:
-    """A bucket on a server of our own."""
-    pytest.importorskip("s3fs")
-    server_of = pytest.importorskip("moto.server").ThreadedMotoServer
-    server = server_of(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL": "http://{}:{}".format(*server.get_host_and_port()),
-        }.items():
-            patch.setenv(name, value)
-        fsspec.filesystem("s3", skip_instance_cache=True).mkdir("bucket")
-        yield "s3://bucket"
-        server.stop()
-        type(fsspec.filesystem("s3")).clear_instance_cache()
+    with bucket() as url:
+        yield url
 
 
 @pytest.mark.e2e
