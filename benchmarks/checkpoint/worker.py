@@ -69,10 +69,16 @@ def measure(
 
     for number in range(rounds + 1):  # the first round warms up, and has names of its own
         first = "first " if number == 0 else ""
-        for what, do in (("stall", raw.copy), ("total", raw.write), ("load cold", raw.read)):
+        for what, do in (
+            ("stall", raw.copy),
+            ("total", raw.write),
+            ("load cold", raw.read),
+            ("load warm", raw.read_warm),
+        ):
             meet()
             note("raw", first + what, do())
-        for name, contender in contenders.items():
+        turn = list(contenders.items())
+        for name, contender in turn[number % len(turn) :] + turn[: number % len(turn)]:
             meet()
             stall, total = contender.save(state, number)
             note(name, f"{first}stall", stall)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import random
 import signal
 import threading
 import time
@@ -37,6 +38,10 @@ TOO_EARLY_S = 0.5
 
 class Interrupted(BaseException):
     """What the handler of the signal raises."""
+
+
+def interrupt(*_: object) -> None:
+    raise Interrupted
 
 
 class SlowFiles:
@@ -167,6 +172,47 @@ def test_an_abort_ends_the_reading_of_another_thread(
     assert not reader.is_alive()
     assert failures
     assert len(blocks) < 12
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_load_that_is_interrupted_at_any_moment_leaves_memory_alone(
+    tmp_path: Path, seed: int
+) -> None:
+    """And the next one loads all of it."""
+    moments = random.Random(seed)
+    with Checkpointer(tmp_path / "c", timeout=DEADLINE_S) as checkpoints:
+        checkpoints.save(1, {"w": tensors(1.0)})
+        checkpoints.wait()
+        began = time.monotonic()
+        checkpoints.load({"w": tensors(0.0)})
+        takes = time.monotonic() - began
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    ended = threading.Event()
+
+    def send() -> None:
+        while not ended.wait(moments.uniform(0, takes)):
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    sender = threading.Thread(target=send)
+    checkpoints = Checkpointer(tmp_path / "c", timeout=DEADLINE_S)
+    try:
+        with contextlib.suppress(Interrupted):
+            sender.start()
+            while True:
+                checkpoints.load({"w": tensors(0.0)})
+    finally:
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        ended.set()
+        sender.join(DEADLINE_S)
+        signal.signal(signal.SIGUSR1, before)
+    assert not [one for one in threading.enumerate() if one.name == "undaunted-read"]
+    fresh = tensors(7.0)  # where the others were
+    checkpoints.abort()
+    assert all(bool((one == 7).all()) for one in fresh)
+    with Checkpointer(tmp_path / "c", timeout=DEADLINE_S) as again:
+        assert again.load({"w": fresh}) == 1
+    assert all(bool((one == 1).all()) for one in fresh)
+    close_lost(tmp_path)
 
 
 @pytest.mark.parametrize("replaced", [False, True])

@@ -11,17 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import torch
-from torch.distributed.checkpoint import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
     MetadataIndex,
     TensorStorageMetadata,
 )
 
-from undaunted.checkpointing.dcp.loading import names_in, read_all, read_metadata
 from undaunted.checkpointing.dcp.objects import load_object
 from undaunted.checkpointing.dcp.packed import ORDINARY, content_of
-from undaunted.checkpointing.dcp.reads import Read, Reads
+from undaunted.checkpointing.dcp.reader import Planner, Reader, names_in
 from undaunted.checkpointing.dcp.repeated import is_plain
 from undaunted.checkpointing.dcp.sources import Foreign, Source, Verified
 from undaunted.checkpointing.errors import CheckpointError, DamagedCheckpointError
@@ -29,7 +27,10 @@ from undaunted.checkpointing.files.reading import AT_ONCE_BYTES, in_batches
 from undaunted.checkpointing.memory.copy import memory_of
 
 if TYPE_CHECKING:
+    import io
     from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from torch.distributed.checkpoint.planner import ReadItem
 
     from undaunted.checkpointing.inspection import Chosen, Damage
 
@@ -94,10 +95,12 @@ class Contents:
         self._progress = progress
         self._source: Source
         if chosen.manifest is None or chosen.storage is None:
-            self._source = Foreign(chosen.path)
+            self._source = Foreign(chosen.path, progress)
         else:
             self._source = Verified(chosen.storage, chosen.manifest, threads, progress)
-        self._metadata = read_metadata(self._source)
+        self._reader = Reader(self._source)
+        self._metadata = self._reader.read_metadata()
+        self._reader.set_up_storage_reader(self._metadata)
         try:
             known = self._metadata.state_dict_metadata.items()
             self.entries = {name: self._entry(name, stored) for name, stored in known}
@@ -137,21 +140,7 @@ class Contents:
             OSError: a file cannot be read.
         """
         found: dict[str, torch.Tensor] = {}
-        planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-        planner.set_up_planner({}, self._metadata, is_coordinator=True)
-        reads = Reads(planner, self._metadata, self._source, found.__setitem__)
-        try:
-            with torch.no_grad():
-                wanted = reads.of(dict.fromkeys(names))
-        except (LookupError, TypeError, ValueError) as error:
-            path = f"{self.path}/.metadata"
-            raise DamagedCheckpointError(f"{path}: contradicts itself: {error}", path) from error
-        except (RuntimeError, MemoryError) as error:
-            raise CheckpointError(
-                f"{self.path}: {_listed(names)} cannot be held in memory: {error}"
-            ) from error
-        read_all(self._source, self._metadata, wanted)
-        self._advance(wanted)
+        self._read(names, Planner(self._source, found.__setitem__))
         return {name: _plain(value) for name, value in found.items()}
 
     def serialised(self, names: Sequence[str]) -> dict[str, bytes]:
@@ -161,23 +150,22 @@ class Contents:
             DamagedCheckpointError: it is not what was written.
             OSError: a file cannot be read.
         """
-        found: dict[str, bytes] = {}
+        planner = _Serialised(self._source, lambda *_: None)
+        self._read(names, planner)
+        return planner.found
 
-        def keep(name: str) -> Callable[[bytearray], None]:
-            return lambda content: found.__setitem__(name, bytes(content))
-
-        wanted = []
-        for name in names:
-            info = self._info(name)
-            wanted.append(Read(info.relative_path, info.offset, info.length, None, keep(name)))
-        read_all(self._source, self._metadata, wanted)
-        self._advance(wanted)
-        return found
-
-    def _advance(self, reads: Iterable[Read]) -> None:
-        """Say what was read, unless the source does."""
-        if isinstance(self._source, Foreign):
-            self._progress(sum(read.length for read in reads))
+    def _read(self, names: Sequence[str], planner: Planner) -> None:
+        planner.set_up_planner(dict.fromkeys(names), self._metadata)
+        try:
+            plan = planner.create_local_plan()
+        except (LookupError, TypeError, ValueError) as error:
+            path = f"{self.path}/.metadata"
+            raise DamagedCheckpointError(f"{path}: contradicts itself: {error}", path) from error
+        except (RuntimeError, MemoryError) as error:
+            raise CheckpointError(
+                f"{self.path}: {_listed(names)} cannot be held in memory: {error}"
+            ) from error
+        self._reader.read_data(plan, planner)
 
     def _entry(self, name: str, stored: Any) -> Tensor | Object:
         if isinstance(stored, TensorStorageMetadata):
@@ -199,6 +187,17 @@ class Contents:
             path = f"{self.path}/.metadata"
             raise DamagedCheckpointError(f"{path} does not say where {name} is", path, [name])
         return info
+
+
+class _Serialised(Planner):
+    """Keeps objects as they are in the file."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.found: dict[str, bytes] = {}
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        self.found[read_item.dest_index.fqn] = value.getvalue()
 
 
 def batches(tensors: Iterable[Tensor], most_bytes: int = AT_ONCE_BYTES) -> Iterator[list[Tensor]]:

@@ -22,9 +22,7 @@ from undaunted.checkpointing.errors import (
     DamagedCheckpointError,
     NoCheckpointError,
 )
-from undaunted.checkpointing.files import durable
-from undaunted.checkpointing.files.direct import DirectReader
-from undaunted.checkpointing.files.folder import check_sizes
+from undaunted.checkpointing.files.folder import OneFolder
 from undaunted.checkpointing.files.objects import ObjectStorage
 from undaunted.checkpointing.files.places import open_storage
 from undaunted.checkpointing.files.reading import check_blocks
@@ -36,7 +34,7 @@ from undaunted.checkpointing.local import folder as shards
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from undaunted.checkpointing.files.storage import FileReader, Storage
+    from undaunted.checkpointing.files.storage import Storage
     from undaunted.checkpointing.format.manifest import Manifest
     from undaunted.checkpointing.local.folder import ShardFile
 
@@ -60,33 +58,6 @@ class Place:
     kind: Kind
     path: str
     storage: Storage | None = None
-
-
-class OneFolder:
-    """A checkpoint in a folder of any name. Implements `storage.Readable`."""
-
-    def __init__(self, path: str) -> None:
-        """Args: the folder."""
-        self._path = path
-
-    def open(self, step: int, name: str, *, shared: bool = False) -> FileReader:  # noqa: ARG002
-        """See `Readable`."""
-        return DirectReader(f"{self._path}/{names.check_file(name)}", shared=shared)
-
-    def locate(self, step: int) -> str:  # noqa: ARG002
-        """See `Readable`."""
-        return self._path
-
-    def manifest(self, step: int, *, check_files: bool = True) -> Manifest:  # noqa: ARG002
-        """See `Storage`; the step is the one that the manifest says."""
-        path = f"{self._path}/{manifests.NAME}"
-        try:
-            found = manifests.decode(durable.read_file(path, manifests.MAX_BYTES), path)
-            if check_files:
-                check_sizes(self._path, found)
-        except OSError as error:
-            raise DamagedCheckpointError(str(error), path) from error
-        return found
 
 
 class Chosen(NamedTuple):

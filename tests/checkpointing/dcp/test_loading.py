@@ -12,9 +12,7 @@ import torch
 from tests.checkpointing.dcp.saved import BLOCK_BYTES, Folder, alone, manifest_of, save
 from tests.checkpointing.dcp.test_saving import assert_same, like, state
 from undaunted.agreement.agreement import Alone
-from undaunted.checkpointing.dcp import loading
 from undaunted.checkpointing.dcp.loading import load
-from undaunted.checkpointing.dcp.reads import Read
 from undaunted.checkpointing.errors import (
     CheckpointError,
     DamagedCheckpointError,
@@ -286,11 +284,3 @@ def test_what_every_rank_reads_is_left_to_the_others_of_the_machine(
     load(mine, storage, manifest, agreement=agreement("s"), threads=1, timeout_s=10)
     assert mine["a"].sum() == 1000
     assert storage.shared["__0_0.distcp"] is shared
-
-
-@pytest.mark.parametrize(("whole", "part", "shared"), [(10, 9, True), (9, 10, False)])
-def test_a_file_counts_as_shared_if_most_of_what_is_read_of_it_is(
-    whole: int, part: int, shared: bool
-) -> None:
-    reads = [Read("f", 0, whole, None, None, whole=True), Read("f", 64, part, None, None)]
-    assert loading._is_shared(reads) is shared

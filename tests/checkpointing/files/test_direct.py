@@ -28,13 +28,10 @@ def content(tmp_path: Path) -> bytes:
 class Spy(Files):
     """Notes the flags of opens; some calls are refused."""
 
-    def __init__(
-        self, cached: bool, *, refuse_direct: bool = False, refuse_nowait: int = 0
-    ) -> None:
+    def __init__(self, cached: bool, *, refuse_direct: bool = False) -> None:
         super().__init__()
         self.is_cached = cached
         self.refuse_direct = refuse_direct
-        self.refuse_nowait = refuse_nowait
         self.direct_fds: set[int] = set()
         self.direct_bytes = 0
 
@@ -49,10 +46,8 @@ class Spy(Files):
     def cached(self, fd: int, offset: int, count: int) -> bool:
         return self.is_cached
 
-    def read(self, fd: int, buffers: Sequence[memoryview], offset: int, flags: int = 0) -> int:
-        if flags and self.refuse_nowait:
-            raise OSError(self.refuse_nowait, "no")
-        count = super().read(fd, buffers, offset, flags)
+    def read(self, fd: int, buffers: Sequence[memoryview], offset: int) -> int:
+        count = super().read(fd, buffers, offset)
         if fd in self.direct_fds:
             self.direct_bytes += count
         return count
@@ -91,11 +86,6 @@ def test_past_the_page_cache_but_for_the_end(tmp_path: Path, content: bytes) -> 
     assert files.direct_bytes in (5 * 4096, 0)  # 0: the file system of the tests has no O_DIRECT
 
 
-@pytest.mark.parametrize("number", [errno.EAGAIN, errno.EOPNOTSUPP])
-def test_the_kernel_said_too_much(tmp_path: Path, content: bytes, number: int) -> None:
-    assert read(tmp_path, Spy(cached=True, refuse_nowait=number)) == content
-
-
 def test_a_file_system_without_direct_reads(tmp_path: Path, content: bytes) -> None:
     assert read(tmp_path, Spy(cached=False, refuse_direct=True)) == content
 
@@ -104,6 +94,16 @@ def test_a_file_system_without_direct_reads(tmp_path: Path, content: bytes) -> N
 def test_offsets(tmp_path: Path, content: bytes, offset: int) -> None:
     assert read(tmp_path, Spy(cached=False), offset, 4096) == content[offset : offset + 4096]
     assert read(tmp_path, Files(), offset, 4096) == content[offset : offset + 4096]
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_more_buffers_than_one_call_takes(tmp_path: Path, content: bytes, cached: bool) -> None:
+    reader = DirectReader(str(tmp_path / "file"), Spy(cached))
+    whole = bytearray(SIZE)
+    view = memoryview(whole)
+    reader.fill(0, [view[at : at + 7] for at in range(0, SIZE, 7)] + [view[:0]])
+    reader.close()
+    assert bytes(whole) == content
 
 
 def test_the_end_of_the_file(tmp_path: Path, content: bytes) -> None:
@@ -128,7 +128,7 @@ def test_a_descriptor_that_cannot_be_mapped() -> None:
 @pytest.mark.parametrize("cached", [True, False])
 def test_errors_name_the_path(tmp_path: Path, content: bytes, cached: bool) -> None:
     class Broken(Spy):
-        def read(self, fd, buffers, offset, flags=0) -> int:
+        def read(self, fd, buffers, offset) -> int:
             raise OSError(errno.EIO, "Input/output error")
 
     with pytest.raises(OSError, match=r"Input/output error.*file") as caught:

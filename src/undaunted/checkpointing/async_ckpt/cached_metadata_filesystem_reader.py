@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -11,28 +10,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import torch
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.metadata import StorageMeta
-from torch.distributed.checkpoint.planner import LoadItemType
 
 from undaunted.checkpointing.async_ckpt import commit
-from undaunted.checkpointing.dcp.objects import load_object
+from undaunted.checkpointing.dcp.reader import Reader, may_be_beside
+from undaunted.checkpointing.dcp.sources import Verified
 from undaunted.checkpointing.errors import DamagedCheckpointError
-from undaunted.checkpointing.files.direct import DirectReader
-from undaunted.checkpointing.files.reading import (
-    AT_ONCE_BYTES,
-    DamagedBlock,
-    Piece,
-    in_batches,
-    read_verified,
-)
+from undaunted.checkpointing.files.folder import OneFolder
 from undaunted.checkpointing.format import manifest as manifests
 from undaunted.checkpointing.format.checksums import file_of
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Iterator
 
     from torch.distributed.checkpoint.metadata import Metadata
-    from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
+    from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
 
 THREADS = 4
 _KEPT = 8
@@ -101,6 +92,13 @@ class CachedMetadataFileSystemReader(FileSystemReader):  # type: ignore[misc]  #
         metadata.storage_meta.load_id = self.load_id
         return metadata
 
+    def set_up_storage_reader(
+        self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
+    ) -> None:
+        """See `StorageReader`."""
+        super().set_up_storage_reader(metadata, is_coordinator, *args, **kwargs)
+        self._metadata = metadata
+
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> torch.futures.Future[None]:
         """Fill what the plan names.
 
@@ -110,18 +108,14 @@ class CachedMetadataFileSystemReader(FileSystemReader):  # type: ignore[misc]  #
         manifest = self._manifest()
         if manifest is None:
             return super().read_data(plan, planner)
-        by_file: dict[str, list[ReadItem]] = {}
-        for item in plan.items:
-            name = self.storage_data[item.storage_index].relative_path
-            by_file.setdefault(name, []).append(item)
-        for name, wanted in by_file.items():
-            for batch in self._batches(wanted):
-                contents = self._verified(manifest, name, batch)
-                for item, content in zip(batch, contents, strict=True):
-                    _fill(planner, item, content, f"{self.path}/{name}")
-        done: torch.futures.Future[None] = torch.futures.Future()
-        done.set_result(None)
-        return done
+        storage = OneFolder(str(self.path))
+        several = torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
+        reader = Reader(
+            Verified(storage, manifest, THREADS, lambda _: None),
+            beside=may_be_beside(several=several),
+        )
+        reader.set_up_storage_reader(self._metadata)
+        return reader.read_data(plan, planner)
 
     def _read(self, path: Path) -> Metadata:
         content = path.read_bytes()
@@ -138,73 +132,6 @@ class CachedMetadataFileSystemReader(FileSystemReader):  # type: ignore[misc]  #
         except FileNotFoundError:
             return None
         return manifests.decode(content, str(path))
-
-    def _batches(self, wanted: Iterable[ReadItem]) -> Iterator[list[ReadItem]]:
-        stored = self.storage_data
-        ordered = sorted(wanted, key=lambda item: stored[item.storage_index].offset)
-        return in_batches(ordered, lambda item: stored[item.storage_index].length, AT_ONCE_BYTES)
-
-    def _verified(
-        self, manifest: manifests.Manifest, name: str, wanted: Iterable[ReadItem]
-    ) -> list[bytearray]:
-        path = f"{self.path}/{name}"
-        file = manifest.files.get(name)
-        if file is None:
-            raise DamagedCheckpointError(f"{path}: the manifest does not know this file", path)
-        contents, pieces = [], []
-        for item in wanted:
-            place = self.storage_data[item.storage_index]
-            contents.append(bytearray(place.length))
-            pieces.append(Piece(place.offset, memoryview(contents[-1])))
-        try:
-            read_verified(
-                lambda: DirectReader(path),
-                file,
-                manifest.block_bytes,
-                pieces,
-                THREADS,
-                lambda _: None,
-            )
-        except DamagedBlock as damage:
-            raise self._damaged(path, name, damage.block, manifest.block_bytes) from None
-        except ValueError as error:
-            raise DamagedCheckpointError(f"{path}: {error}", path) from error
-        return contents
-
-    def _damaged(self, path: str, name: str, block: int, size: int) -> DamagedCheckpointError:
-        start, end = block * size, (block + 1) * size
-        names = [
-            index.fqn
-            for index, place in self.storage_data.items()
-            if place.relative_path == name
-            and place.offset < end
-            and place.offset + place.length > start
-        ]
-        return DamagedCheckpointError(
-            f"{path}: block {block} is damaged or missing: {', '.join(names)}", path, names, block
-        )
-
-
-def _fill(planner: LoadPlanner, item: ReadItem, content: bytearray, path: str) -> None:
-    loaded = load_object(content, item.storage_index.fqn, path)
-    if item.type == LoadItemType.BYTE_IO:
-        # Planners read it once more, without being particular: here it was found to be harmless.
-        planner.load_bytes(item, io.BytesIO(content))
-        return
-    part = tuple(
-        slice(at, at + length)
-        for at, length in zip(item.storage_offsets, item.lengths, strict=True)
-    )
-    tensor = loaded[part]
-    target = planner.resolve_tensor(item).detach()
-    if target.size() != tensor.size():
-        raise DamagedCheckpointError(
-            f"{path}: {item.storage_index.fqn} is {tuple(tensor.size())} and not"
-            f" {tuple(target.size())}",
-            path,
-        )
-    target.copy_(tensor)
-    planner.commit_tensor(item, target)
 
 
 def _key(path: str | os.PathLike[str]) -> str:

@@ -22,7 +22,7 @@ from torch.nn.parameter import is_lazy
 
 from undaunted.checkpointing.dcp import containers, states
 from undaunted.checkpointing.dcp.containers import PARAMETER, TUPLE, Node
-from undaunted.checkpointing.dcp.reads import listed
+from undaunted.checkpointing.dcp.reader import listed
 from undaunted.checkpointing.dcp.stateful import is_stateful
 from undaunted.checkpointing.dcp.torch_private import (
     empty_like,

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributed.checkpoint import DefaultLoadPlanner
 
 from undaunted.agreement.failures import Failure
 from undaunted.checkpointing.dcp import filling
-from undaunted.checkpointing.dcp import metadata as metadata_file
 from undaunted.checkpointing.dcp.garbage import collection_paused
-from undaunted.checkpointing.dcp.reads import Read, Reads, listed
+from undaunted.checkpointing.dcp.reader import Planner, Reader, may_be_beside
 from undaunted.checkpointing.dcp.sources import Foreign, Source, Verified
 from undaunted.checkpointing.dcp.states import check_mapping
-from undaunted.checkpointing.errors import CheckpointError, DamagedCheckpointError
-from undaunted.checkpointing.files.reading import AT_ONCE_BYTES, Piece, in_batches
+from undaunted.checkpointing.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -94,7 +90,7 @@ def fill(
     expect: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Fill a state from a source; see :func:`load`."""
-    beside = agreement.world_size > 1 and os.environ.get("LOCAL_WORLD_SIZE") != "1"
+    beside = may_be_beside(several=agreement.world_size > 1)
     loading = _Loading(state_dict, source, expect, beside)
     known = _together("wanted", loading.look, agreement, timeout_s, filling.compare)
     _together("read", lambda: loading.read(known), agreement, timeout_s)
@@ -139,32 +135,27 @@ class _Loading:
         """Args: see `fill`; whether other ranks may be on this machine."""
         self._given = state_dict
         self._source = source
-        self._expect = expect
-        self._beside = beside
-        self._planner = DefaultLoadPlanner(flatten_state_dict=False)
+        self._reader = Reader(source, beside=beside, expect=expect)
         self._metadata: Metadata | None = None
         self._filling: filling.Filling | None = None
 
     def look(self) -> bytes:
         """Compare the state with the metadata; returns what the other ranks have to know."""
         check_mapping(self._given)
-        metadata = self._metadata = read_metadata(self._source)
+        metadata = self._metadata = self._reader.read_metadata()
         with torch.no_grad():  # else DTensors make nodes of a graph
             self._filling = filling.Filling(self._given, metadata, self._source.path)
         return self._filling.told()
 
     def read(self, nobodys: bytes) -> bytes:
         """Fill the tensors, and read everything else."""
-        assert self._metadata is not None
         assert self._filling is not None
         with torch.no_grad():
             self._filling.settle(nobodys)
-            self._planner.flatten_sharded_tensors = self._filling.nested
-            self._planner.set_up_planner(self._filling.wanted, self._metadata)
-            reads = Reads(self._planner, self._metadata, self._source, self._filling.place)
-            wanted = reads.of(dict(self._planner.state_dict))
-        self._expect(sum(read.length for read in wanted))
-        read_all(self._source, self._metadata, wanted, beside=self._beside)
+        planner = Planner(self._source, self._filling.place, nested=self._filling.nested)
+        planner.set_up_planner(self._filling.wanted, self._metadata)
+        self._reader.set_up_storage_reader(self._metadata)
+        self._reader.read_data(planner.create_local_plan(), planner)
         return b""
 
     def hand_over(self) -> bytes:
@@ -172,91 +163,3 @@ class _Loading:
         assert self._filling is not None
         self._filling.hand_over()
         return b""
-
-
-def read_metadata(source: Source) -> Metadata:
-    """Read what a checkpoint has.
-
-    Raises:
-        DamagedCheckpointError: it is no metadata, or not what was written.
-    """
-    name = metadata_file.NAME
-    content = bytearray(source.size(name))
-    source.read(name, [Piece(0, memoryview(content))])
-    return metadata_file.decode(content, f"{source.path}/{name}")
-
-
-def read_all(
-    source: Source, metadata: Metadata, reads: Sequence[Read], *, beside: bool = False
-) -> None:
-    """Do reads, with a bounded amount of memory besides that of the tensors.
-
-    Args:
-        source: of the files.
-        metadata: of the checkpoint.
-        reads: in any order.
-        beside: other ranks may be on this machine.
-
-    Raises:
-        DamagedCheckpointError: names the tensors and objects in the damaged block.
-    """
-    for file, of_file in _by_file(reads).items():
-        shared = beside and _is_shared(of_file)
-        for batch in in_batches(of_file, _own_bytes, AT_ONCE_BYTES):
-            _read(source, metadata, file, batch, shared=shared)
-
-
-def _read(
-    source: Source, metadata: Metadata, file: str, reads: Sequence[Read], *, shared: bool
-) -> None:
-    """Read parts of one file."""
-    contents = [bytearray(read.length) if read.memory is None else None for read in reads]
-    pieces = [
-        Piece(read.offset, read.memory if read.memory is not None else memoryview(content or b""))
-        for read, content in zip(reads, contents, strict=True)
-    ]
-    try:
-        source.read(file, pieces, shared=shared)
-    except DamagedCheckpointError as damaged:
-        if damaged.block is None:
-            raise
-        raise _named(source, metadata, damaged, file, damaged.block) from damaged
-    for read, content in zip(reads, contents, strict=True):
-        if content is not None and read.use is not None:
-            read.use(content)
-
-
-def _named(
-    source: Source, metadata: Metadata, damaged: CheckpointError, file: str, block: int
-) -> DamagedCheckpointError:
-    """Say which tensors and objects are in a damaged block."""
-    names = names_in(metadata, file, block * source.block_bytes, (block + 1) * source.block_bytes)
-    message = f"{damaged}; it has {listed(names)}" if names else str(damaged)
-    return DamagedCheckpointError(message, f"{source.path}/{file}", names, block)
-
-
-def names_in(metadata: Metadata, file: str, start: int, end: int) -> list[str]:
-    """Return the tensors and objects that have bytes in a part of a file, in the file's order."""
-    found = [
-        (info.offset, index.fqn)
-        for index, info in metadata.storage_data.items()
-        if info.relative_path == file and info.offset < end and info.offset + info.length > start
-    ]
-    return list(dict.fromkeys(name for _, name in sorted(found)))
-
-
-def _by_file(reads: Sequence[Read]) -> dict[str, list[Read]]:
-    files: dict[str, list[Read]] = {}
-    for read in sorted(reads, key=lambda read: (read.file, read.offset)):
-        files.setdefault(read.file, []).append(read)
-    return files
-
-
-def _is_shared(reads: Sequence[Read]) -> bool:
-    """Whether most of what is read of a file is read by all ranks."""
-    return 2 * sum(read.length for read in reads if read.whole) > sum(r.length for r in reads)
-
-
-def _own_bytes(read: Read) -> int:
-    """Memory for what does not go straight to its place, such as tensors of devices."""
-    return read.length if read.memory is None else 0

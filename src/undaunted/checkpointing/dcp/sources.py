@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import errno
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from undaunted.checkpointing.errors import DamagedCheckpointError
-from undaunted.checkpointing.files.reading import DamagedBlock, read_verified
+from undaunted.checkpointing.files.reading import DamagedBlock, Unreadable, Wanted, read_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from undaunted.checkpointing.files.reading import Piece
     from undaunted.checkpointing.files.storage import Readable
@@ -33,13 +34,12 @@ class Source(Protocol):
     def size(self, file: str) -> int:
         """Return how long a file is; a DamagedCheckpointError when it is not there."""
 
-    def read(self, file: str, pieces: Sequence[Piece], *, shared: bool = False) -> None:
+    def read(self, pieces: Mapping[str, Sequence[Piece]], shared: Collection[str] = ()) -> None:
         """Fill all destinations.
 
         Args:
-            file: relative to the checkpoint.
-            pieces: of it.
-            shared: other ranks of this machine read most of the same.
+            pieces: by file, relative to the checkpoint.
+            shared: the files of which other ranks of this machine read most of the same.
 
         Raises:
             DamagedCheckpointError: that cannot be done, or the content is wrong; the names of
@@ -68,30 +68,32 @@ class Verified:
         """See `Source.size`."""
         return self._listed(file).size
 
-    def read(self, file: str, pieces: Sequence[Piece], *, shared: bool = False) -> None:
+    def read(self, pieces: Mapping[str, Sequence[Piece]], shared: Collection[str] = ()) -> None:
         """See `Source.read`."""
-        path = f"{self.path}/{file}"
-        listed = self._listed(file)
-        try:
-            read_verified(
-                lambda: self._storage.open(self._manifest.step, file, shared=shared),
-                listed,
-                self.block_bytes,
-                pieces,
-                self._threads,
-                self._progress,
+        step, files = self._manifest.step, list(pieces)
+        wanted = [
+            Wanted(
+                partial(self._storage.open, step, file, shared=file in shared),
+                self._listed(file),
+                pieces[file],
             )
+            for file in files
+        ]
+        try:
+            read_files(wanted, self.block_bytes, self._threads, self._progress)
         except DamagedBlock as damaged:
+            file = files[damaged.file]
+            path = f"{self.path}/{file}"
             start = damaged.block * self.block_bytes
-            end = min(start + self.block_bytes, listed.size)
+            end = min(start + self.block_bytes, self._listed(file).size)
             raise DamagedCheckpointError(
                 f"{path}: block {damaged.block} (bytes {start} to {end}) is not what was written",
                 path,
                 block=damaged.block,
             ) from damaged
-        except (ValueError, OSError) as error:
-            _raise_damage(error, path)
-            raise
+        except Unreadable as failed:
+            _raise_damage(failed.error, f"{self.path}/{files[failed.file]}")
+            raise failed.error from None
 
     def _listed(self, file: str) -> File:
         listed = self._manifest.files.get(file)
@@ -107,9 +109,10 @@ class Foreign:
     framed = False
     block_bytes = 0
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, progress: Callable[[int], None] = lambda _: None) -> None:
         """Nothing is opened yet."""
         self.path = folder
+        self._progress = progress
 
     def size(self, file: str) -> int:
         """See `Source.size`."""
@@ -120,17 +123,25 @@ class Foreign:
             _raise_damage(error, str(path))
             raise
 
-    def read(self, file: str, pieces: Sequence[Piece], *, shared: bool = False) -> None:  # noqa: ARG002
+    def read(self, pieces: Mapping[str, Sequence[Piece]], shared: Collection[str] = ()) -> None:  # noqa: ARG002
         """See `Source.read`; it goes through the page cache in any case."""
-        path = self._place(file)
-        try:
-            with path.open("rb") as stream:
-                short = not all(_filled(stream, piece) for piece in pieces)
-        except (ValueError, OSError) as error:
-            _raise_damage(error, str(path))
-            raise
-        if short:
-            raise DamagedCheckpointError(f"{path} is cut short", str(path))
+        for file, wanted in pieces.items():
+            path = self._place(file)
+            try:
+                stream = path.open("rb")
+            except (ValueError, OSError) as error:
+                _raise_damage(error, str(path))
+                raise
+            with stream:
+                for piece in wanted:
+                    try:
+                        complete = _filled(stream, piece)
+                    except (ValueError, OSError) as error:
+                        _raise_damage(error, str(path))
+                        raise
+                    if not complete:
+                        raise DamagedCheckpointError(f"{path} is cut short", str(path))
+                    self._progress(len(piece.destination))
 
     def _place(self, file: str) -> Path:
         path = Path(self.path, file)

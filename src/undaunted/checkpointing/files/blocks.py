@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from undaunted.checkpointing.files.direct import ALIGNMENT, FILES, NOT_OFFERED, Files
 from undaunted.checkpointing.files.sharing import share
+from undaunted.checkpointing.format.checksums import crc32
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -148,7 +148,7 @@ class _Writing:
     def _write_block(self, block: int) -> int:
         start = block * self._block_bytes
         end = min(start + self._block_bytes, self._size)
-        self._checksums[block] = zlib.crc32(self._content[start:end])
+        self._checksums[block] = crc32(self._content[start:end])
         try:
             self._write_range(start, end)
         except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import mmap
@@ -10,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 ALIGNMENT = 4096  # what O_DIRECT asks of memory, offset and length
 
 # Linux: wait for what is being written, write what is dirty, wait for it.
 _WRITE_OUT = 7
+_MOST_BUFFERS = 512  # in one call; Linux takes 1,024
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _RESIDENT = bytes(range(1, 256, 2))  # the lowest bit of what mincore says of a page
 UMASK_VARIABLE = "UNDAUNTED_CHECKPOINT_UMASK"
@@ -99,9 +101,14 @@ class Files:
         stat = os.fstatvfs(fd)
         return stat.f_bavail * stat.f_frsize
 
-    def read(self, fd: int, buffers: Sequence[memoryview], offset: int, flags: int = 0) -> int:
+    def read(self, fd: int, buffers: Sequence[memoryview], offset: int) -> int:
         """Fill buffers from an offset; return how many bytes there were."""
-        return os.preadv(fd, buffers, offset, flags)
+        return os.preadv(fd, buffers, offset)
+
+    def ask_for(self, fd: int, offset: int, count: int) -> None:
+        """Have the kernel begin to read a range into the page cache."""
+        with contextlib.suppress(OSError):  # it only makes things faster
+            os.posix_fadvise(fd, offset, count, os.POSIX_FADV_WILLNEED)
 
     def cached(self, fd: int, offset: int, count: int) -> bool:
         """Return whether a range is in the page cache, as far as the kernel tells this user.
@@ -111,10 +118,12 @@ class Files:
 
         Args:
             fd: of the file.
-            offset: a multiple of the page size.
+            offset: anywhere.
             count: more than 0.
         """
-        address = self._libc.mmap(None, count, mmap.PROT_READ, mmap.MAP_SHARED, fd, offset)
+        start = offset - offset % mmap.PAGESIZE
+        count += offset - start
+        address = self._libc.mmap(None, count, mmap.PROT_READ, mmap.MAP_SHARED, fd, start)
         if address == _MAP_FAILED:
             return False
         try:
@@ -139,7 +148,8 @@ FILES = Files()
 class DirectReader:
     """An open file: what is in the page cache comes from there, the rest past it.
 
-    Implements `storage.FileReader`. Used by one thread at a time.
+    Implements `storage.FileReader`. Used by one thread at a time. Errors of the system name the
+    path.
     """
 
     def __init__(self, path: str, files: Files = FILES, *, shared: bool = False) -> None:
@@ -156,44 +166,48 @@ class DirectReader:
         """
         self._path = path
         self._files = files
+        self._shared = shared
         self._fd = files.open(path, os.O_RDONLY)
-        # Opened when needed; -1: not offered, or not wanted.
-        self._direct: int | None = -1 if shared else None
-        self._nowait = getattr(os, "RWF_NOWAIT", 0)
+        self._direct: int | None = None  # opened when needed; -1: not offered
 
-    def read_cached(self, offset: int, buffers: Sequence[memoryview]) -> bool:
-        """Fill buffers with what lies at ``offset`` if all of it is in the page cache.
+    def uses_cache(self, offset: int, count: int) -> bool:
+        """Whether a range is to be read through the page cache, by `fill`.
 
-        Otherwise return False; what is in the buffers is then of no meaning.
+        It is there, or other processes want it from there, or there is no way past it.
         """
-        wanted = sum(len(buffer) for buffer in buffers)
-        if not (wanted and self._nowait and self._is_cached(offset, wanted)):
-            return False
-        try:
-            count = self._files.read(self._fd, buffers, offset, self._nowait)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            if error.errno not in NOT_OFFERED:
-                raise OSError(error.errno, error.strerror, self._path) from error
-            self._nowait = 0
-            return False
-        return count == wanted
+        if not count or offset % ALIGNMENT or count < ALIGNMENT:
+            return True
+        with self._naming():
+            if self._shared:
+                self._files.ask_for(self._fd, offset, count)
+                return True
+            return self._files.cached(self._fd, offset, count) or self._direct_fd() < 0
 
-    def _is_cached(self, offset: int, count: int) -> bool:
-        start = offset - offset % mmap.PAGESIZE
-        return self._files.cached(self._fd, start, offset + count - start)
+    def fill(self, offset: int, buffers: Sequence[memoryview]) -> None:
+        """Fill buffers, any number of any size, from ``offset`` on, through the page cache.
+
+        Raises:
+            EOFError: the file ends before.
+        """
+        left = [buffer for buffer in buffers if buffer]
+        with self._naming():
+            while left:
+                count = self._files.read(self._fd, left[:_MOST_BUFFERS], offset)
+                if count == 0:
+                    raise EOFError(f"{self._path}: ends at byte {offset}")
+                offset += count
+                while left and count >= len(left[0]):
+                    count -= len(left.pop(0))
+                if count:
+                    left[0] = left[0][count:]
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
-        """See `FileReader`: whole blocks of aligned memory are read past the page cache."""
-        if self.read_cached(offset, [buffer]):
-            return
-        whole = len(buffer) - len(buffer) % ALIGNMENT if offset % ALIGNMENT == 0 else 0
-        try:
-            done = self._read_direct(offset, buffer[:whole]) if whole else 0
-            self._read(self._fd, offset + done, buffer[done:])
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, self._path) from error
+        """See `FileReader`: whole pages of aligned memory are read past the page cache."""
+        done = 0
+        if not self.uses_cache(offset, len(buffer)):
+            with self._naming():
+                done = self._read_direct(offset, buffer[: len(buffer) - len(buffer) % ALIGNMENT])
+        self.fill(offset + done, [buffer[done:]])
 
     def close(self) -> None:
         """See `FileReader`."""
@@ -204,27 +218,38 @@ class DirectReader:
 
     def _read_direct(self, offset: int, buffer: memoryview) -> int:
         """Return how much was read: all or, where O_DIRECT is not offered, nothing."""
+        done = 0
         try:
-            if self._direct is None:
-                self._direct = self._files.open(self._path, os.O_RDONLY | os.O_DIRECT)
-            if self._direct >= 0:
-                self._read(self._direct, offset, buffer)
-                return len(buffer)
+            while done < len(buffer):
+                count = self._files.read(self._direct_fd(), [buffer[done:]], offset + done)
+                if count == 0:
+                    raise EOFError(f"{self._path}: ends at byte {offset + done}")
+                done += count
         except OSError as error:
             if error.errno not in NOT_OFFERED:
                 raise
-            if self._direct is not None:
-                self._files.close(self._direct)
+            self._files.close(self._direct_fd())
             self._direct = -1
-        return 0
+            return 0
+        return done
 
-    def _read(self, fd: int, offset: int, buffer: memoryview) -> None:
-        done = 0
-        while done < len(buffer):
-            count = self._files.read(fd, [buffer[done:]], offset + done)
-            if count == 0:
-                raise EOFError(f"{self._path}: ends at byte {offset + done}")
-            done += count
+    def _direct_fd(self) -> int:
+        """Return the descriptor that passes the page cache by; -1: not offered."""
+        if self._direct is None:
+            try:
+                self._direct = self._files.open(self._path, os.O_RDONLY | os.O_DIRECT)
+            except OSError as error:
+                if error.errno not in NOT_OFFERED:
+                    raise
+                self._direct = -1
+        return self._direct
+
+    @contextlib.contextmanager
+    def _naming(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self._path) from error
 
     def __del__(self) -> None:
         """Close what was left open."""

@@ -401,6 +401,33 @@ class FolderStorage:
         durable.remove_tree(self._path(name))
 
 
+class OneFolder:
+    """A checkpoint in a folder of any name. Implements `storage.Readable`."""
+
+    def __init__(self, path: str) -> None:
+        """Args: the folder."""
+        self._path = path
+
+    def open(self, step: int, name: str, *, shared: bool = False) -> FileReader:  # noqa: ARG002
+        """See `Readable`."""
+        return DirectReader(f"{self._path}/{names.check_file(name)}", shared=shared)
+
+    def locate(self, step: int) -> str:  # noqa: ARG002
+        """See `Readable`."""
+        return self._path
+
+    def manifest(self, step: int, *, check_files: bool = True) -> manifests.Manifest:  # noqa: ARG002
+        """See `Storage`; the step is the one that the manifest says."""
+        path = f"{self._path}/{manifests.NAME}"
+        try:
+            found = manifests.decode(durable.read_file(path, manifests.MAX_BYTES), path)
+            if check_files:
+                check_sizes(self._path, found)
+        except OSError as error:
+            raise DamagedCheckpointError(str(error), path) from error
+        return found
+
+
 def _bytes_below(folder: str) -> int:
     """Return how many bytes the files in a folder have, as far as this can be known."""
     size = 0

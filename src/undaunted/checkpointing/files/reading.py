@@ -6,11 +6,12 @@ import contextlib
 import ctypes
 import errno
 import mmap
-import zlib
+import os
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from undaunted.checkpointing.files.direct import DirectReader
 from undaunted.checkpointing.files.sharing import share
+from undaunted.checkpointing.format.checksums import crc32
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,6 +25,9 @@ _Item = TypeVar("_Item")
 AT_ONCE_BYTES = 512 << 20
 # Blocks with more parts are read into one buffer and taken apart there.
 _MOST_PARTS = 256
+# Is read, checked and copied at once, while it is in the cache of a core.
+_HOT_BYTES = int(os.environ.get("HOT", "1048576"))
+_HUGE_BYTES = 2 << 20
 # From here on a copy is worth a foreign call, which lets other threads run.
 _LARGE_BYTES = 128 << 10
 
@@ -50,11 +54,50 @@ class DamagedBlock(Exception):  # noqa: N818 - the caller makes an error of it t
 
     Attributes:
         block: its index.
+        file: index of the file, if there are several.
     """
 
-    def __init__(self, block: int) -> None:
+    def __init__(self, block: int, file: int = 0) -> None:
         super().__init__(f"block {block} is damaged")
         self.block = block
+        self.file = file
+
+
+class Unreadable(Exception):  # noqa: N818 - the caller makes an error of it that has the path
+    """A file cannot be read at all.
+
+    Attributes:
+        file: index of the file.
+        error: an OSError, or a ValueError for a piece that does not lie in the file.
+    """
+
+    def __init__(self, file: int, error: OSError | ValueError) -> None:
+        super().__init__(str(error))
+        self.file = file
+        self.error = error
+
+
+class MemoryReader:
+    """A file that lies in memory. Implements `storage.FileReader`."""
+
+    def __init__(self, content: memoryview) -> None:
+        """Args: the content; the memory is the caller's."""
+        self._content = content
+
+    def part(self, offset: int, count: int) -> memoryview:
+        """Return a part, as it lies there; an EOFError when there is not so much."""
+        part = self._content[offset : offset + count]
+        if len(part) < count:
+            raise EOFError(f"{count} bytes from {offset} of {len(self._content)}")
+        return part
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """See `FileReader`."""
+        _copy(buffer, self.part(offset, len(buffer)))
+
+    def close(self) -> None:
+        """See `FileReader`."""
+        self._content.release()
 
 
 class Piece(NamedTuple):
@@ -69,6 +112,20 @@ class Piece(NamedTuple):
     destination: memoryview
 
 
+class Wanted(NamedTuple):
+    """What is wanted of one file.
+
+    Attributes:
+        open: called in each thread that reads it.
+        file: size and checksums, from the manifest.
+        pieces: in any order.
+    """
+
+    open: Callable[[], FileReader]
+    file: File
+    pieces: Sequence[Piece]
+
+
 def read_verified(
     open_file: Callable[[], FileReader],
     file: File,
@@ -77,29 +134,63 @@ def read_verified(
     threads: int,
     read: Callable[[int], None],
 ) -> None:
-    """Fill the destinations of all pieces from one file. No byte that was not checked counts.
-
-    Whole blocks are read, those that have something of a piece. When this raises, what is in
-    the destinations is of no meaning.
-
-    Args:
-        open_file: called in each thread.
-        file: size and checksums, from the manifest.
-        block_bytes: from the manifest.
-        pieces: in any order.
-        threads: how many read at the same time, at most.
-        read: called with the number of bytes after each block, by any thread; what it raises ends
-            the reading and is raised here.
+    """Fill the destinations of all pieces from one file; see `read_files`.
 
     Raises:
         DamagedBlock: the content is not what was written.
         OSError: the file cannot be read.
         ValueError: a piece does not lie in the file.
     """
-    parts = _by_block(pieces, file.size, block_bytes)
-    checksums = _checksums(file, block_bytes)
-    reading = _Reading(open_file, file.size, block_bytes, checksums, parts, read)
-    share(len(parts), threads, "undaunted-read", reading.run)
+    try:
+        read_files([Wanted(open_file, file, pieces)], block_bytes, threads, read)
+    except Unreadable as failed:
+        raise failed.error from None
+
+
+def read_files(
+    wanted: Sequence[Wanted], block_bytes: int, threads: int, read: Callable[[int], None]
+) -> None:
+    """Fill the destinations of all pieces of files. No byte that was not checked counts.
+
+    Whole blocks are read, those that have something of a piece, of all files at the same time. When
+    this raises, what is in the destinations is of no meaning.
+
+    Args:
+        wanted: the files.
+        block_bytes: from the manifest.
+        threads: how many read at the same time, at most.
+        read: called with the number of bytes after each block, by any thread; what it raises ends
+            the reading and is raised here.
+
+    Raises:
+        DamagedBlock: the content is not what was written.
+        Unreadable: a file cannot be read, or a piece does not lie in it.
+    """
+    blocks = [block for at, one in enumerate(wanted) for block in _blocks(at, one, block_bytes)]
+    largest = max((block.size for block in blocks), default=0)
+
+    def run(numbers: Iterator[int]) -> None:
+        scratch = _scratch(largest)
+        with contextlib.ExitStack() as opened:
+            current = -1
+            for number in numbers:
+                block = blocks[number]
+                try:
+                    if block.file != current:
+                        opened.close()
+                        reader = wanted[block.file].open()
+                        opened.callback(reader.close)
+                        current = block.file
+                    checksum = _read_block(block, reader, scratch[: block.size])
+                except EOFError:
+                    raise DamagedBlock(block.number, block.file) from None
+                except (OSError, ValueError) as error:
+                    raise Unreadable(block.file, error) from error
+                if checksum != block.checksum:
+                    raise DamagedBlock(block.number, block.file)
+                read(block.size)
+
+    share(len(blocks), threads, "undaunted-read", run)
 
 
 class WrongBlock(NamedTuple):
@@ -143,7 +234,7 @@ def check_blocks(
             wrong.append(WrongBlock(at, None, "the manifest does not have its checksums"))
 
     def run(numbers: Iterator[int]) -> None:
-        scratch = memoryview(mmap.mmap(-1, block_bytes))  # begins at a page
+        scratch = _scratch(block_bytes)
         with contextlib.ExitStack() as opened:
             current, reader = -1, None
             for number in numbers:
@@ -157,7 +248,7 @@ def check_blocks(
                         current, reader = at, open_file()
                         opened.callback(reader.close)
                     reader.read_into(offset, content)
-                    if _checksum([content]) != checksum:
+                    if crc32(content) != checksum:
                         wrong.append(WrongBlock(at, block, "is not what was written"))
                 except EOFError:
                     wrong.append(WrongBlock(at, block, "is cut short"))
@@ -174,10 +265,45 @@ def check_blocks(
 
 
 class _Part(NamedTuple):
-    """What is wanted of one block."""
+    """Bytes of a block that are wanted in one place."""
 
     start: int  # in the block
     destination: memoryview
+
+
+class _Block(NamedTuple):
+    """A block that is read."""
+
+    file: int
+    number: int
+    offset: int
+    size: int
+    checksum: int
+    parts: list[_Part]
+
+
+class _Span(NamedTuple):
+    """Bytes of a block that lie side by side, and where they go; None = nobody wants them."""
+
+    start: int
+    end: int
+    destination: memoryview | None
+
+
+def _blocks(at: int, wanted: Wanted, block_bytes: int) -> Iterator[_Block]:
+    size = wanted.file.size
+    try:
+        parts = _by_block(wanted.pieces, size, block_bytes)
+    except ValueError as error:
+        raise Unreadable(at, error) from error
+    try:
+        checksums = _checksums(wanted.file, block_bytes)
+    except DamagedBlock as error:
+        raise DamagedBlock(error.block, at) from None
+    for number in sorted(parts):
+        offset = number * block_bytes
+        length = min(block_bytes, size - offset)
+        yield _Block(at, number, offset, length, checksums[number], parts[number])
 
 
 def _by_block(pieces: Sequence[Piece], size: int, block_bytes: int) -> dict[int, list[_Part]]:
@@ -206,82 +332,86 @@ def _checksums(file: File, block_bytes: int) -> list[int]:
     return checksums
 
 
-class _Reading:
-    """One file."""
-
-    def __init__(
-        self,
-        open_file: Callable[[], FileReader],
-        size: int,
-        block_bytes: int,
-        checksums: list[int],
-        parts: dict[int, list[_Part]],
-        read: Callable[[int], None],
-    ) -> None:
-        self._open_file = open_file
-        self._size = size
-        self._block_bytes = block_bytes
-        self._checksums = checksums
-        self._parts = parts
-        self._read = read
-        self._blocks = sorted(parts)
-
-    def run(self, blocks: Iterator[int]) -> None:
-        """Read these of the blocks that are wanted."""
-        scratch = memoryview(mmap.mmap(-1, self._block_bytes))  # begins at a page
-        with contextlib.closing(self._open_file()) as reader:
-            for at in blocks:
-                self._read(self._read_block(self._blocks[at], reader, scratch))
-
-    def _read_block(self, block: int, reader: FileReader, scratch: memoryview) -> int:
-        offset = block * self._block_bytes
-        content = scratch[: min(self._block_bytes, self._size - offset)]
-        parts = self._parts[block]
-        if isinstance(reader, DirectReader):
-            buffers = _side_by_side(parts, content)
-            if buffers and reader.read_cached(offset, buffers):
-                self._check(block, buffers)
-                return len(content)
-        try:
-            reader.read_into(offset, content)
-        except EOFError:
-            raise DamagedBlock(block) from None
-        self._check(block, [content])
-        for start, destination in parts:
+def _read_block(block: _Block, reader: FileReader, scratch: memoryview) -> int:
+    """Fill the destinations of a block; return its checksum."""
+    spans = _side_by_side(block)
+    content = scratch[: block.size]
+    straight: DirectReader | None = None
+    if isinstance(reader, MemoryReader):
+        content = reader.part(block.offset, block.size)
+    elif spans and isinstance(reader, DirectReader) and reader.uses_cache(block.offset, block.size):
+        straight = reader
+    else:
+        reader.read_into(block.offset, content)
+    if not spans:
+        for start, destination in block.parts:
             _copy(destination, content[start : start + len(destination)])
-        return len(content)
-
-    def _check(self, block: int, buffers: Sequence[memoryview]) -> None:
-        if _checksum(buffers) != self._checksums[block]:
-            raise DamagedBlock(block)
-
-
-def _checksum(buffers: Iterable[memoryview]) -> int:
+        return crc32(content)
     checksum = 0
-    for buffer in buffers:
-        checksum = zlib.crc32(buffer, checksum)
+    for some in _portions(spans):
+        places = [
+            content[one.start : one.end] if one.destination is None else one.destination
+            for one in some
+        ]
+        if straight is not None:
+            straight.fill(block.offset + some[0].start, places)
+        for (start, end, destination), place in zip(some, places, strict=True):
+            if destination is not None and straight is None:
+                _copy(destination, content[start:end])
+            checksum = crc32(place, checksum)
     return checksum
 
 
-def _side_by_side(parts: list[_Part], scratch: memoryview) -> list[memoryview]:
-    """Return buffers for a whole block: destinations, and scratch memory where nobody wants it.
+def _side_by_side(block: _Block) -> list[_Span]:
+    """Return the spans of a whole block: what is wanted, and what nobody wants.
 
     Nothing is returned when that does not go: many parts, or several for the same bytes.
     """
-    if len(parts) > _MOST_PARTS:
+    if len(block.parts) > _MOST_PARTS:
         return []
-    buffers: list[memoryview] = []
+    spans: list[_Span] = []
     at = 0
-    for start, destination in sorted(parts, key=lambda part: part.start):
+    for start, destination in sorted(block.parts, key=lambda part: part.start):
         if start < at:
             return []
         if start > at:
-            buffers.append(scratch[at:start])
-        buffers.append(destination)
+            spans.append(_Span(at, start, None))
         at = start + len(destination)
-    if at < len(scratch):
-        buffers.append(scratch[at:])
-    return buffers
+        spans.append(_Span(start, at, destination))
+    if at < block.size:
+        spans.append(_Span(at, block.size, None))
+    return spans
+
+
+def _portions(spans: Sequence[_Span]) -> Iterator[list[_Span]]:
+    """Cut spans so that each portion fits into the cache of a core."""
+    portion: list[_Span] = []
+    room = _HOT_BYTES
+    for start, end, destination in spans:
+        at = start
+        while at < end:
+            until = min(at + room, end)
+            part = None if destination is None else destination[at - start : until - start]
+            portion.append(_Span(at, until, part))
+            room -= until - at
+            at = until
+            if not room:
+                yield portion
+                portion, room = [], _HOT_BYTES
+    if portion:
+        yield portion
+
+
+def _scratch(size: int) -> memoryview:
+    """Return memory that begins at a page, of huge pages if it is large.
+
+    A disk reads to these twice as fast as to small ones, which it is given piece by piece.
+    """
+    memory = mmap.mmap(-1, size + _HUGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a kernel without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    start = -ctypes.addressof(ctypes.c_char.from_buffer(memory)) % _HUGE_BYTES
+    return memoryview(memory)[start : start + size]
 
 
 def _copy(destination: memoryview, source: memoryview) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import zlib
 from typing import TYPE_CHECKING, Any
 
 from undaunted.checkpointing.files.remote import naming
 from undaunted.checkpointing.files.sharing import share
-from undaunted.checkpointing.format.checksums import of_blocks
+from undaunted.checkpointing.format.checksums import crc32, of_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -126,7 +125,7 @@ class _S3Upload:
         self._parts: dict[int, dict[str, Any]] = {}
 
     def send(self, number: int, piece: memoryview) -> None:
-        checksum = base64.b64encode(zlib.crc32(piece).to_bytes(4, "big")).decode()
+        checksum = base64.b64encode(crc32(piece).to_bytes(4, "big")).decode()
         answer = self._call(
             "upload_part", PartNumber=number + 1, Body=bytes(piece), ChecksumCRC32=checksum
         )

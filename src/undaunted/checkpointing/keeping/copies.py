@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from undaunted.checkpointing.files.reading import MemoryReader
 from undaunted.checkpointing.format.manifest import MAX_ATTEMPTS
 from undaunted.checkpointing.memory.arena import Arena
 
@@ -135,18 +136,4 @@ class _MemoryFirst:
         if copy is None:
             return self._source.open(step, name, shared=shared)
         (image,) = (image for image in copy.description.files if image.name == name)
-        return _InMemory(copy.arena.memory[image.offset : image.offset + image.size])
-
-
-class _InMemory:
-    def __init__(self, content: memoryview) -> None:
-        self._content = content
-
-    def read_into(self, offset: int, buffer: memoryview) -> None:
-        part = self._content[offset : offset + len(buffer)]
-        if len(part) < len(buffer):
-            raise EOFError(f"{len(buffer)} bytes from {offset} of {len(self._content)}")
-        buffer[:] = part
-
-    def close(self) -> None:
-        self._content.release()
+        return MemoryReader(copy.arena.memory[image.offset : image.offset + image.size])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,12 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 
-from tests.checkpointing.dcp.saved import save
-from tests.checkpointing.dcp.test_loading import read
+from tests.checkpointing.dcp.saved import Folder, manifest_of, save
+from tests.checkpointing.dcp.test_loading import Many, read
+from undaunted.checkpointing.dcp.loading import load
+from undaunted.checkpointing.dcp.reader import Reader
+from undaunted.checkpointing.dcp.sources import Verified
+from undaunted.checkpointing.errors import CheckpointError, DamagedCheckpointError
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:.*torch.distributed is")]
 
@@ -31,6 +36,7 @@ class Parts(torch.Tensor):
     """A tensor in pieces, by the protocol through which torch's checkpoints see a DTensor."""
 
     cuts: list[list[int]]
+    here: int | None = None  # this many of the parts
 
     def boxes(self) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
         ranges = []
@@ -40,7 +46,7 @@ class Parts(torch.Tensor):
         return [
             (tuple(a for a, _ in box), tuple(b - a for a, b in box))
             for box in itertools.product(*ranges)
-        ]
+        ][: self.here]
 
     def chunks(self) -> list[ChunkStorageMetadata]:
         return [ChunkStorageMetadata(torch.Size(o), torch.Size(s)) for o, s in self.boxes()]
@@ -103,3 +109,78 @@ def test_dcp_loads_parts(tmp_path: Path) -> None:
     loaded = torch.zeros(5, 6)
     dcp.load({"a": loaded}, checkpoint_id=tmp_path)
     assert torch.equal(loaded, tensor)
+
+
+@pytest.mark.parametrize(("whole", "part", "shared"), [(500, 400, True), (400, 500, False)])
+def test_a_file_counts_as_shared_if_most_of_what_is_read_of_it_is(
+    tmp_path: Path, whole: int, part: int, shared: bool
+) -> None:
+    """Here the half of a tensor is loaded, as by one of two ranks."""
+    save(tmp_path, {"whole": torch.ones(whole), "part": torch.ones(2 * part)})
+    storage: Any = Folder(tmp_path)
+    half = in_parts(torch.zeros(2 * part), [[part]])
+    half.here = 1
+    mine = {"whole": torch.zeros(whole), "part": half}
+    manifest = manifest_of(tmp_path)
+    load(mine, storage, manifest, agreement=Many("s"), threads=1, timeout_s=10)
+    assert half.as_subclass(torch.Tensor).sum() == part
+    assert storage.shared["__0_0.distcp"] is shared
+
+
+def reader_of(folder: Path) -> Reader:
+    storage: Any = Folder(folder)
+    return Reader(Verified(storage, manifest_of(folder), 2, lambda _: None))
+
+
+def test_dcp_loads_through_it(tmp_path: Path) -> None:
+    save(tmp_path, {"a": torch.arange(30.0).view(5, 6), "n": {"step": 7}})
+    loaded = {"a": torch.zeros(5, 6, dtype=torch.float64), "n": {"step": 0}}
+    dcp.load(loaded, storage_reader=reader_of(tmp_path))
+    assert torch.equal(loaded["a"], torch.arange(30.0).view(5, 6).double())
+    assert loaded["n"] == {"step": 7}
+
+
+def test_planners_are_told_of_each_tensor(tmp_path: Path) -> None:
+    class Noting(dcp.DefaultLoadPlanner):
+        def commit_tensor(self, read_item: Any, tensor: torch.Tensor) -> None:
+            told.append((read_item.dest_index.fqn, tensor.sum().item()))
+
+    told: list[tuple[str, float]] = []
+    save(tmp_path, {"a": torch.ones(5), "b": torch.ones(3)})
+    state = {"a": torch.zeros(5), "b": torch.zeros(3, dtype=torch.float64)}
+    dcp.load(state, storage_reader=reader_of(tmp_path), planner=Noting())
+    assert sorted(told) == [("a", 5), ("b", 3)]
+
+
+def test_damage_is_named_to_dcp(tmp_path: Path) -> None:
+    save(tmp_path, {"a": torch.ones(5)})
+    reader = reader_of(tmp_path)
+    path = tmp_path / "__0_0.distcp"
+    content = bytearray(path.read_bytes())
+    content[70] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(dcp.api.CheckpointException) as caught:
+        dcp.load({"a": torch.zeros(5)}, storage_reader=reader)
+    (error,) = (error for error, _ in caught.value.failures.values())
+    assert isinstance(error, DamagedCheckpointError)
+    assert (error.names, error.block) == (("a",), 0)
+
+
+class Attack:
+    """Would run a command where it is unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.marker),)
+
+
+def test_dcp_makes_no_object_that_could_run_code(tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+    dcp.save({"o": [Attack(marker)]}, checkpoint_id=tmp_path / "c")
+    with pytest.raises(dcp.api.CheckpointException) as caught:
+        dcp.load({"o": None}, storage_reader=reader_of(tmp_path / "c"))
+    (error,) = (error for error, _ in caught.value.failures.values())
+    assert isinstance(error, CheckpointError)
+    assert not marker.exists()
