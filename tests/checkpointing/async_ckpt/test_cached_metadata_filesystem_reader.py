@@ -26,6 +26,8 @@ from undaunted.checkpointing.async_ckpt.state_dict_saver import (  # noqa: E402
     save_state_dict_async_finalize,
     save_state_dict_async_plan,
 )
+from undaunted.checkpointing.dcp import reader  # noqa: E402
+from undaunted.checkpointing.dcp.sources import Verified  # noqa: E402
 from undaunted.checkpointing.errors import DamagedCheckpointError  # noqa: E402
 
 if TYPE_CHECKING:
@@ -129,8 +131,11 @@ def test_a_flipped_bit_in_the_data_is_found_and_named(folder: Path, at: int) -> 
 def test_files_that_are_cut_short_or_missing_are_found(folder: Path) -> None:
     path = folder / "__0_0.distcp"
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(dcp.CheckpointException, match="damaged or missing"):
+    with pytest.raises(dcp.CheckpointException) as caught:
         load(folder)
+    error = caught.value.failures[0][0]
+    assert isinstance(error, DamagedCheckpointError)
+    assert (error.path, error.block) == (str(path), 0)
     path.unlink()
     with pytest.raises(dcp.CheckpointException, match="__0_0"):
         load(folder)
@@ -176,17 +181,17 @@ def test_little_memory_is_needed_besides_the_model(
     state = {f"weight {n}": torch.full((1000,), float(n)) for n in range(8)}
     save(tmp_path / "c", state)
     limit = 3 * 4600  # a tensor and what surrounds it
-    monkeypatch.setattr(module, "AT_ONCE_BYTES", limit)
+    monkeypatch.setattr(reader, "AT_ONCE_BYTES", limit)
     sizes: list[int] = []
-    read_verified = module.read_verified
+    read = Verified.read
 
-    def noted(open_file: Any, file: Any, block: int, pieces: Any, *rest: Any) -> None:
-        sizes.append(sum(len(piece.destination) for piece in pieces))
-        read_verified(open_file, file, block, pieces, *rest)
+    def noted(self: Any, pieces: Any, *rest: Any) -> None:
+        sizes.append(sum(len(piece.destination) for of in pieces.values() for piece in of))
+        read(self, pieces, *rest)
 
-    monkeypatch.setattr(module, "read_verified", noted)
-    loaded = {name: torch.zeros(1000) for name in state}
+    monkeypatch.setattr(Verified, "read", noted)
+    loaded = {name: torch.zeros(1000, dtype=torch.float64) for name in state}
     dcp.load(loaded, storage_reader=CachedMetadataFileSystemReader(tmp_path / "c"))
-    assert all(torch.equal(loaded[name], value) for name, value in state.items())
+    assert all(torch.equal(loaded[name], value.double()) for name, value in state.items())
     assert len(sizes) > 1
     assert max(sizes) <= limit

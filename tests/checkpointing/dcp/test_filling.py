@@ -13,7 +13,7 @@ import torch
 
 from tests.checkpointing.dcp.saved import Folder, manifest_of, save
 from tests.checkpointing.dcp.test_loading import read
-from tests.checkpointing.dcp.test_reads import in_parts
+from tests.checkpointing.dcp.test_reader import in_parts
 from tests.checkpointing.dcp.test_saving import assert_same
 from undaunted.agreement.agreement import Agreement
 from undaunted.checkpointing.dcp.loading import load

@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 import torch
 from torch.distributed.checkpoint import DefaultSavePlanner
 
-from tests.checkpointing.dcp.test_reads import in_parts
+from tests.checkpointing.dcp.test_reader import in_parts
 from tests.checkpointing.dcp.test_saving import together
 from undaunted.agreement.agreement import Agreement
 from undaunted.checkpointing.dcp.sameness import check_plans

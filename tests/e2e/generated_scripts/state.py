@@ -6,11 +6,15 @@ import sys
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.testing._internal.two_tensor import TwoTensor
 
 import undaunted
 from undaunted.checkpointing import Checkpointer, RandomState
 
 SEED, STEPS = int(sys.argv[1]), 20
+ODD = ("view", "packed", "parts", "many")
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8)
 
 
@@ -65,7 +69,7 @@ def schedule(rng, of):
 
 
 def plain(rng, depth=0):
-    kinds = ("int", "float", "text", "none", "bool", "list", "dict", "tensor")
+    kinds = ("int", "float", "text", "none", "bool", "list", "dict", "tensor", *ODD)
     kind = rng.choice(kinds if depth < 3 else kinds[:5])
     if kind == "list":
         return [plain(rng, depth + 1) for _ in range(rng.randrange(4))]
@@ -75,6 +79,16 @@ def plain(rng, depth=0):
     if kind == "tensor":
         shape = [rng.randrange(0, 5) for _ in range(rng.randrange(4))]
         return torch.zeros(shape, dtype=rng.choice(DTYPES))
+    if kind == "view":
+        base = torch.zeros(rng.randrange(2, 9), rng.randrange(2, 9), dtype=rng.choice(DTYPES))
+        return rng.choice((base.t(), base[1:, ::2], base[:, 0], base[1, 1]))
+    if kind == "packed":
+        return TwoTensor(torch.zeros(3), torch.ones(3))
+    if kind == "parts":
+        whole = torch.zeros(rng.randrange(0, 9), rng.randrange(1, 5))
+        return distribute_tensor(whole, MESH, [rng.choice((Shard(0), Shard(1), Replicate()))])
+    if kind == "many":
+        return {f"t{n}": torch.zeros(n % 5) for n in range(rng.randrange(3000))}
     made = {"int": rng.randrange(-(2**40), 2**40), "float": rng.random(), "text": "text é"}
     return made.get(kind, None if kind == "none" else rng.random() < 0.5)
 
@@ -125,7 +139,12 @@ class Training:
         found = {}
 
         def walk(value, place):
-            if isinstance(value, torch.Tensor):
+            if isinstance(value, TwoTensor):
+                walk(value.a, f"{place}/a")
+                walk(value.b, f"{place}/b")
+            elif isinstance(value, DTensor):
+                walk(value.to_local(), f"{place}/here")
+            elif isinstance(value, torch.Tensor):
                 raw = value.detach().contiguous().view(-1)
                 data = raw.view(torch.uint8).numpy().tobytes() if raw.numel() else b""
                 found[place] = f"{value.dtype} {tuple(value.shape)} {hashlib.md5(data).hexdigest()}"
@@ -149,6 +168,8 @@ class Training:
 
 
 dist.init_process_group("gloo")
+MESH = init_device_mesh("cpu", (dist.get_world_size(),))
+torch.serialization.add_safe_globals([TwoTensor])
 rank = dist.get_rank()
 training = Training()
 torch.manual_seed(SEED)

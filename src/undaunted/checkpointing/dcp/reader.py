@@ -217,8 +217,8 @@ class Reader(StorageReader):  # type: ignore[misc]  # torch: no types
         offsets, lengths = item.storage_offsets, item.lengths
         replicated = lengths == stored.size or _is_replicated(planner, name)
         if not (self._source.framed and is_framed(info.offset)):
-            use = functools.partial(self._use_serialised, planner, item, target, info)
-            return Read(info.relative_path, info.offset, info.length, None, use, replicated)
+            serialised = functools.partial(self._use_serialised, planner, item, target, info)
+            return Read(info.relative_path, info.offset, info.length, None, serialised, replicated)
         if _frame_length(dtype, sizes) != info.length:
             raise self._contradiction(f"{name} has a wrong length", name)
         start, length = info.offset + HEAD_BYTES, math.prod(lengths) * dtype.itemsize
@@ -387,6 +387,7 @@ class Planner(DefaultLoadPlanner):  # type: ignore[misc]  # torch: no types
                 f"{self._source.path}: {name} was saved as {tuple(stored.size)}, the state has "
                 f"{tuple(shape)} there"
             )
+        items: list[ReadItem]
         here = self._here(value)
         if here is None:
             items = create_default_local_load_plan({name: value}, self.metadata).items

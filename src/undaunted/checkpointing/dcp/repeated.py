@@ -128,7 +128,7 @@ class Loaded:
     def __init__(self) -> None:
         self._known: dict[bytes, Any] = {}
 
-    def load(self, content: bytearray, name: str, path: str) -> Any:
+    def load(self, content: bytes | bytearray, name: str, path: str) -> Any:
         """Return what ``load_object`` does."""
         if len(content) > _SHORT:
             return load_object(content, name, path)

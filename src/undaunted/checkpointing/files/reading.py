@@ -349,15 +349,16 @@ def _read_block(block: _Block, reader: FileReader, scratch: memoryview) -> int:
         return crc32(content)
     checksum = 0
     for some in _portions(spans):
+        there = [content[one.start : one.end] for one in some]
         places = [
-            content[one.start : one.end] if one.destination is None else one.destination
-            for one in some
+            part if one.destination is None else one.destination
+            for one, part in zip(some, there, strict=True)
         ]
         if straight is not None:
             straight.fill(block.offset + some[0].start, places)
-        for (start, end, destination), place in zip(some, places, strict=True):
-            if destination is not None and straight is None:
-                _copy(destination, content[start:end])
+        for place, part in zip(places, there, strict=True):
+            if straight is None and place is not part:
+                _copy(place, part)
             checksum = crc32(place, checksum)
     return checksum
 
