@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import errno
 import mmap
-import os
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from undaunted.checkpointing.files.direct import DirectReader
@@ -25,8 +24,6 @@ _Item = TypeVar("_Item")
 AT_ONCE_BYTES = 512 << 20
 # Blocks with more parts are read into one buffer and taken apart there.
 _MOST_PARTS = 256
-# Is read, checked and copied at once, while it is in the cache of a core.
-_HOT_BYTES = int(os.environ.get("HOT", "1048576"))
 _HUGE_BYTES = 2 << 20
 # From here on a copy is worth a foreign call, which lets other threads run.
 _LARGE_BYTES = 128 << 10
@@ -347,19 +344,18 @@ def _read_block(block: _Block, reader: FileReader, scratch: memoryview) -> int:
         for start, destination in block.parts:
             _copy(destination, content[start : start + len(destination)])
         return crc32(content)
+    there = [content[span.start : span.end] for span in spans]
+    places = [
+        part if span.destination is None else span.destination
+        for span, part in zip(spans, there, strict=True)
+    ]
+    if straight is not None:
+        straight.fill(block.offset, places)
     checksum = 0
-    for some in _portions(spans):
-        there = [content[one.start : one.end] for one in some]
-        places = [
-            part if one.destination is None else one.destination
-            for one, part in zip(some, there, strict=True)
-        ]
-        if straight is not None:
-            straight.fill(block.offset + some[0].start, places)
-        for place, part in zip(places, there, strict=True):
-            if straight is None and place is not part:
-                _copy(place, part)
-            checksum = crc32(place, checksum)
+    for place, part in zip(places, there, strict=True):
+        if straight is None and place is not part:
+            _copy(place, part)
+        checksum = crc32(place, checksum)
     return checksum
 
 
@@ -382,25 +378,6 @@ def _side_by_side(block: _Block) -> list[_Span]:
     if at < block.size:
         spans.append(_Span(at, block.size, None))
     return spans
-
-
-def _portions(spans: Sequence[_Span]) -> Iterator[list[_Span]]:
-    """Cut spans so that each portion fits into the cache of a core."""
-    portion: list[_Span] = []
-    room = _HOT_BYTES
-    for start, end, destination in spans:
-        at = start
-        while at < end:
-            until = min(at + room, end)
-            part = None if destination is None else destination[at - start : until - start]
-            portion.append(_Span(at, until, part))
-            room -= until - at
-            at = until
-            if not room:
-                yield portion
-                portion, room = [], _HOT_BYTES
-    if portion:
-        yield portion
 
 
 def _scratch(size: int) -> memoryview:
