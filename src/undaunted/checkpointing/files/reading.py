@@ -279,14 +279,6 @@ class _Block(NamedTuple):
     parts: list[_Part]
 
 
-class _Span(NamedTuple):
-    """Bytes of a block that lie side by side, and where they go; None = nobody wants them."""
-
-    start: int
-    end: int
-    destination: memoryview | None
-
-
 def _blocks(at: int, wanted: Wanted, block_bytes: int) -> Iterator[_Block]:
     size = wanted.file.size
     try:
@@ -331,52 +323,53 @@ def _checksums(file: File, block_bytes: int) -> list[int]:
 
 def _read_block(block: _Block, reader: FileReader, scratch: memoryview) -> int:
     """Fill the destinations of a block; return its checksum."""
-    spans = _side_by_side(block)
-    content = scratch[: block.size]
-    straight: DirectReader | None = None
+    in_memory = isinstance(reader, MemoryReader)
     if isinstance(reader, MemoryReader):
         content = reader.part(block.offset, block.size)
-    elif spans and isinstance(reader, DirectReader) and reader.uses_cache(block.offset, block.size):
-        straight = reader
     else:
+        content = scratch[: block.size]
+    spans = _side_by_side(block.parts, content)
+    straight = False
+    if spans and isinstance(reader, DirectReader) and reader.uses_cache(block.offset, block.size):
+        reader.fill(block.offset, [place for _, place in spans])
+        straight = True
+    elif not in_memory:
         reader.read_into(block.offset, content)
     if not spans:
         for start, destination in block.parts:
             _copy(destination, content[start : start + len(destination)])
         return crc32(content)
-    there = [content[span.start : span.end] for span in spans]
-    places = [
-        part if span.destination is None else span.destination
-        for span, part in zip(spans, there, strict=True)
-    ]
-    if straight is not None:
-        straight.fill(block.offset, places)
     checksum = 0
-    for place, part in zip(places, there, strict=True):
-        if straight is None and place is not part:
+    for part, place in spans:
+        if not straight and place is not part:
             _copy(place, part)
         checksum = crc32(place, checksum)
     return checksum
 
 
-def _side_by_side(block: _Block) -> list[_Span]:
-    """Return the spans of a whole block: what is wanted, and what nobody wants.
+def _side_by_side(
+    parts: Sequence[_Part], content: memoryview
+) -> list[tuple[memoryview, memoryview]]:
+    """Cut a block's content where what is wanted begins and ends; add where each part of it goes.
 
-    Nothing is returned when that does not go: many parts, or several for the same bytes.
+    What nobody wants stays in its place. Nothing is returned when that does not go: many parts, or
+    several for the same bytes.
     """
-    if len(block.parts) > _MOST_PARTS:
+    if len(parts) > _MOST_PARTS:
         return []
-    spans: list[_Span] = []
+    spans: list[tuple[memoryview, memoryview]] = []
     at = 0
-    for start, destination in sorted(block.parts, key=lambda part: part.start):
+    for start, destination in sorted(parts, key=lambda part: part.start):
         if start < at:
             return []
         if start > at:
-            spans.append(_Span(at, start, None))
+            unwanted = content[at:start]
+            spans.append((unwanted, unwanted))
         at = start + len(destination)
-        spans.append(_Span(start, at, destination))
-    if at < block.size:
-        spans.append(_Span(at, block.size, None))
+        spans.append((content[start:at], destination))
+    if at < len(content):
+        unwanted = content[at:]
+        spans.append((unwanted, unwanted))
     return spans
 
 
