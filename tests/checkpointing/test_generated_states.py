@@ -128,7 +128,8 @@ def same(one: Any, other: Any) -> None:
 
 
 def content(tensor: torch.Tensor) -> list[Any]:
-    plain = tensor.detach().as_subclass(torch.Tensor).resolve_conj().contiguous()
+    plain = torch.empty(tensor.shape, dtype=tensor.dtype)
+    plain.copy_(tensor.detach().as_subclass(torch.Tensor))
     return plain.reshape(-1).view(torch.uint8).tolist() if plain.numel() else []
 
 
