@@ -112,10 +112,23 @@ def test_the_end_of_the_file(tmp_path: Path, content: bytes) -> None:
             read(tmp_path, Spy(cached), 4096, SIZE)
 
 
-def test_what_was_just_written_is_cached(tmp_path: Path, content: bytes) -> None:
+class Older(Files):
+    """As on a kernel before 6.5."""
+
+    def _cached_pages(self, fd: int, offset: int, count: int) -> int | None:
+        return None
+
+
+@pytest.mark.parametrize("kind", [Files, Older])
+def test_what_was_just_written_is_cached(tmp_path: Path, content: bytes, kind: type[Files]) -> None:
     with (tmp_path / "file").open("rb") as file:
         assert file.read() == content
-        assert Files().cached(file.fileno(), 4096, SIZE - 4096)
+        assert kind().cached(file.fileno(), 4096, SIZE - 4096)
+        assert kind().cached(file.fileno(), 100, SIZE - 100)
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        after = kind().cached(file.fileno(), 4096, 4096)
+    assert isinstance(after, bool)  # a file system in memory keeps it
 
 
 def test_a_descriptor_that_cannot_be_mapped() -> None:
