@@ -38,6 +38,7 @@ def main() -> None:
         "--states", nargs="+", choices=["large", "small"], default=["large", "small"]
     )
     parser.add_argument("--only", nargs="+", default=[], help="contenders (default: all)")
+    parser.add_argument("--loads", action="store_true", help="save in the first round only")
     parser.add_argument("--dir", type=Path, help="on the disk to be used (default: temporary)")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of the tensors")
     parser.add_argument("--gib", type=int, default=1, help="of the large state [1]")
@@ -55,7 +56,8 @@ def main() -> None:
         for ranks in args.ranks:
             values = run(ranks, tensors, size, args)
             everything[f"{title}, {ranks} ranks"] = values
-            print(f"\n{title}, ranks: {ranks}, load: {os.getloadavg()[0]:.1f}\n\n{table(values)}")
+            load = os.getloadavg()[0]
+            print(f"\n{title}, ranks: {ranks}, load: {load:.1f}\n\n{table(values)}", flush=True)
     if args.json:
         args.json.write_text(json.dumps(everything, indent=1))
 
@@ -72,6 +74,7 @@ def run(ranks: int, tensors: int, size: int, args: argparse.Namespace) -> Values
             "folder": folder,
             "rounds": args.rounds,
             "only": args.only,
+            "loads": args.loads,
             "device": args.device,
         }
         processes = [start(rank, ranks, port, request) for rank in range(ranks)]

@@ -27,7 +27,7 @@ def main() -> None:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     state = make_state(request["tensors"], request["bytes"], device)
     target = make_state(request["tensors"], request["bytes"], device)
-    values = measure(state, target, Path(request["folder"]), request["rounds"], request["only"])
+    values = measure(state, target, Path(request["folder"]), request)
     gathered: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(gathered, values)
     if dist.get_rank() == 0:
@@ -51,14 +51,14 @@ def make_state(count: int, size: int, device: str) -> dict[str, Any]:
 
 
 def measure(
-    state: dict[str, Any], target: dict[str, Any], folder: Path, rounds: int, only: list[str]
+    state: dict[str, Any], target: dict[str, Any], folder: Path, request: dict[str, Any]
 ) -> dict[str, dict[str, list[float]]]:
     """Return seconds, by contender, by what was done, one per round."""
     local = [one.to_local() if hasattr(one, "to_local") else one for one in state.values()]
     raw = Raw(local, folder / f"raw-{dist.get_rank()}")
     contenders = {}
     for name, kind in available(local[0].device.type).items():
-        if not only or name in only:
+        if not request["only"] or name in request["only"]:
             place = folder / name.replace(" ", "-")
             place.mkdir(exist_ok=True)
             contenders[name] = kind(place)
@@ -67,7 +67,9 @@ def measure(
     def note(name: str, what: str, seconds: float) -> None:
         values.setdefault(name, {}).setdefault(what, []).append(seconds)
 
-    for number in range(rounds + 1):  # the first round warms up, and has names of its own
+    for number in range(
+        request["rounds"] + 1
+    ):  # the first round warms up, and has names of its own
         first = "first " if number == 0 else ""
         for what, do in (
             ("stall", raw.copy),
@@ -75,18 +77,21 @@ def measure(
             ("load cold", raw.read),
             ("load warm", raw.read_warm),
         ):
-            meet()
-            note("raw", first + what, do())
+            if number == 0 or "load" in what or not request["loads"]:
+                meet()
+                note("raw", first + what, do())
         turn = list(contenders.items())
         for name, contender in turn[number % len(turn) :] + turn[: number % len(turn)]:
-            meet()
-            stall, total = contender.save(state, number)
-            note(name, f"{first}stall", stall)
-            note(name, f"{first}total", total)
+            saved = 0 if request["loads"] else number
+            if saved == number:
+                meet()
+                stall, total = contender.save(state, number)
+                note(name, f"{first}stall", stall)
+                note(name, f"{first}total", total)
             drop_caches()
-            note(name, f"{first}load cold", contender.load(target, number))
+            note(name, f"{first}load cold", contender.load(target, saved))
             fill_caches(folder / name.replace(" ", "-"))
-            note(name, f"{first}load warm", contender.load(target, number))
+            note(name, f"{first}load warm", contender.load(target, saved))
             check(state, target, name)
     for contender in contenders.values():
         contender.close()
