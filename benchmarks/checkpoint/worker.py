@@ -67,9 +67,7 @@ def measure(
     def note(name: str, what: str, seconds: float) -> None:
         values.setdefault(name, {}).setdefault(what, []).append(seconds)
 
-    for number in range(
-        request["rounds"] + 1
-    ):  # the first round warms up, and has names of its own
+    for number in range(request["rounds"] + 1):  # the first one warms up, with own names
         first = "first " if number == 0 else ""
         for what, do in (
             ("stall", raw.copy),
