@@ -99,6 +99,10 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], SlowFiles]]:
     signal.signal(signal.SIGUSR1, before)
 
 
+def reading() -> list[threading.Thread]:
+    return [one for one in threading.enumerate() if one.name == "undaunted-read"]
+
+
 def close_lost(folder: Path) -> None:
     """Close files whose numbers Python has lost: the interruption came as open() returned."""
     gc.collect()
@@ -187,25 +191,25 @@ def test_a_load_that_is_interrupted_at_any_moment_leaves_memory_alone(
         checkpoints.load({"w": tensors(0.0)})
         takes = time.monotonic() - began
     before = signal.signal(signal.SIGUSR1, interrupt)
-    ended = threading.Event()
 
     def send() -> None:
-        while not ended.wait(moments.uniform(0, takes)):
+        for _ in range(moments.randint(1, 3)):
+            time.sleep(moments.uniform(0, takes))  # the moment itself
             os.kill(os.getpid(), signal.SIGUSR1)
 
     sender = threading.Thread(target=send)
     checkpoints = Checkpointer(tmp_path / "c", timeout=DEADLINE_S)
-    try:
+    for _ in range(4):  # one more than interruptions
         with contextlib.suppress(Interrupted):
-            sender.start()
-            while True:
+            if sender.ident is None:
+                sender.start()
+            while sender.is_alive():
                 checkpoints.load({"w": tensors(0.0)})
-    finally:
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-        ended.set()
-        sender.join(DEADLINE_S)
-        signal.signal(signal.SIGUSR1, before)
-    assert not [one for one in threading.enumerate() if one.name == "undaunted-read"]
+        with contextlib.suppress(Interrupted):
+            assert not reading()
+    sender.join(DEADLINE_S)
+    signal.signal(signal.SIGUSR1, before)
+    assert not reading()
     fresh = tensors(7.0)  # where the others were
     checkpoints.abort()
     assert all(bool((one == 7).all()) for one in fresh)
