@@ -22,6 +22,7 @@ from undaunted.checkpointing.errors import (
     DamagedCheckpointError,
     NoCheckpointError,
 )
+from undaunted.checkpointing.files.direct import DirectReader
 from undaunted.checkpointing.files.folder import OneFolder
 from undaunted.checkpointing.files.objects import ObjectStorage
 from undaunted.checkpointing.files.places import open_storage
@@ -36,7 +37,7 @@ from undaunted.checkpointing.local import shard
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from undaunted.checkpointing.files.storage import Storage
+    from undaunted.checkpointing.files.storage import FileReader, Storage
     from undaunted.checkpointing.format.manifest import Manifest
     from undaunted.checkpointing.local.folder import ShardFile
 
