@@ -95,6 +95,7 @@ def start(rank: int, ranks: int, port: int, request: object) -> subprocess.Popen
         stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
         env={
             **os.environ,
+            **({"OMP_NUM_THREADS": "1"} if ranks > 1 else {}),  # as launchers do
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
             "WORLD_SIZE": str(ranks),
