@@ -39,7 +39,7 @@ from undaunted.checkpointing.local.saving import (
     memory_for_shards,
     tensor_of,
 )
-from undaunted.checkpointing.local.selection import CkptID, Held, Standing, Verdict, decider
+from undaunted.checkpointing.local.selection import Answer, CkptID, Held, Standing, decider
 from undaunted.checkpointing.memory.arena import HEADER_BYTES
 from undaunted.checkpointing.memory.copy import memory_of
 from undaunted.checkpointing.trust import Trust
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from undaunted.checkpointing.local.base_state_dict import TensorAwareStateDict
     from undaunted.checkpointing.local.replication.strategies import ReplicationStrategy
-    from undaunted.checkpointing.local.selection import Choice, Save
+    from undaunted.checkpointing.local.selection import Save, Share
     from undaunted.checkpointing.local.shard import Head
 
 __all__ = [
@@ -141,7 +141,7 @@ class LocalCheckpointManager:
         self._connection: Connected | None = None
         self._opened: ShardFolder | None = None
         self._peers: Peers | None = None
-        self._choice: Choice | None = None
+        self._choice: Share | None = None
         self._reasons: list[str] = []
         self._files: dict[Held, list[ShardFile]] = {}
         self._damaged: set[Path] = set()
@@ -299,9 +299,9 @@ class LocalCheckpointManager:
             CheckpointError: a rank did not answer.
         """
         if self._choice is None:
-            verdict = self._agree(Standing(list(self._held())))
-            self._take(verdict.choice)
-            self._reasons = verdict.reasons
+            answer = self._agree(Standing(list(self._held())))
+            self._take(answer.share)
+            self._reasons = answer.reasons
         return self.latest_iteration
 
     def load(self) -> tuple[TensorAwareStateDict, CkptID]:
@@ -317,35 +317,34 @@ class LocalCheckpointManager:
         choice, reasons, began = self._choice, self._reasons, time.monotonic()
         while choice is not None:
             state, standing = self._try(choice)
-            verdict = self._agree(standing)
-            if verdict.done:
+            answer = self._agree(standing)
+            if answer.done:
                 assert state is not None
                 self._take(choice)
                 self._saves.loaded(choice.iteration)
                 self._write_down(choice)
                 size = sum(tensor.nbytes for tensor in state.tensors)
                 announce.loaded(choice.iteration, size, time.monotonic() - began)
-                me = self._connected().rank
-                return state, CkptID(choice.iteration, choice.shards[me], self.session_id)
+                return state, CkptID(choice.iteration, choice.shard, self.session_id)
             del state  # before the next one is read
-            choice, reasons = verdict.choice, [*reasons, *verdict.reasons]
+            choice, reasons = answer.share, [*reasons, *answer.reasons]
         self._take(None)
         raise NoCheckpointError(
             f"no local checkpoint can be loaded: {'; '.join(reasons) or 'there is none'}"
         )
 
-    def _agree(self, standing: Standing) -> Verdict:
-        content = self._connected().main.round(
+    def _agree(self, standing: Standing) -> Answer:
+        content = self._connected().main.scatter(
             "finding a local checkpoint",
             msgspec.msgpack.encode(standing),
             decider(self._same_on_all_ranks, self._trusted),
             self._timeout_s,
         )
-        verdict = msgspec.msgpack.decode(content, type=Verdict)
+        answer = msgspec.msgpack.decode(content, type=Answer)
         if self._connected().rank == 0:
-            for reason in verdict.reasons:
+            for reason in answer.reasons:
                 _log.warning("Local checkpoint: %s", reason)
-        return verdict
+        return answer
 
     def _trusted(self, saves: Sequence[Save]) -> tuple[Save | None, dict[Save, str]]:
         """Choose among saves, the newest first, on rank 0; see `checkpointing.trust`."""
@@ -361,15 +360,15 @@ class LocalCheckpointManager:
         first = by_name[choice.order[0].name] if choice.order else None
         return first, {} if choice.is_none_trusted else doubts
 
-    def _write_down(self, choice: Choice) -> None:
+    def _write_down(self, choice: Share) -> None:
         if self._trust is not None:
             self._trust.loaded(_candidate(choice.iteration, choice.save))
 
-    def _take(self, choice: Choice | None) -> None:
+    def _take(self, choice: Share | None) -> None:
         self._choice = choice
         self.latest_iteration = -1 if choice is None else choice.iteration
 
-    def _try(self, choice: Choice) -> tuple[TensorAwareStateDict | None, Standing]:
+    def _try(self, choice: Share) -> tuple[TensorAwareStateDict | None, Standing]:
         """Try to load; damage and absent peers are for all ranks to know."""
         before = set(self._held())
         state, problem = None, ""
@@ -381,7 +380,7 @@ class LocalCheckpointManager:
         loaded = None if state is None else (choice.iteration, choice.save)
         return state, Standing(after, loaded, problem, before != set(after))
 
-    def _get(self, choice: Choice, mine: Collection[Held]) -> TensorAwareStateDict:
+    def _get(self, choice: Share, mine: Collection[Held]) -> TensorAwareStateDict:
         """Return this rank's state; sends first what others need."""
         me = self._connected().rank
         key = (choice.iteration, choice.save)
@@ -399,9 +398,9 @@ class LocalCheckpointManager:
             failed = error  # what is on the own disk is looked at all the same
         if received is not None:
             return flat.rebuild_from(received, "a shard from a peer", self._allow_pickle)
-        if failed is not None and choice.shards[me] not in here:
+        if failed is not None and choice.shard not in here:
             raise failed
-        state = self._of_first_whole(here[choice.shards[me]], self._load_file)
+        state = self._of_first_whole(here[choice.shard], self._load_file)
         if failed is not None:
             raise failed
         return state
