@@ -8,6 +8,7 @@ import errno
 import gc
 import json
 import os
+import random
 import select
 import shutil
 import signal
@@ -343,6 +344,24 @@ def test_an_abort_ends_a_writer_that_stands_still(
     schedule(queue, tmp_path / "c", {"a": torch.ones(2)})
     assert queue.maybe_finalize_async_calls(blocking=True) == [0]
     assert torch.equal(load(tmp_path / "c", {"a": torch.zeros(2)})["a"], torch.ones(2))
+
+
+def test_saves_that_are_aborted_at_any_moment(queue: AsyncCallsQueue, tmp_path: Path) -> None:
+    moments = random.Random(7)
+    for number in range(10):
+        schedule(queue, tmp_path / "c", {"a": torch.full((100_000,), -1.0)})
+        select.select([], [], [], moments.uniform(0, 0.2))
+        abort_nvrx_checkpoint()
+        state = {"a": torch.full((9,), float(number))}
+        schedule(queue, tmp_path / "c", state)
+        assert queue.maybe_finalize_async_calls(blocking=True) == [0]
+        assert torch.equal(load(tmp_path / "c", state)["a"], state["a"])
+    for thread in threading.enumerate():
+        if thread.name == "undaunted-async-save":
+            thread.join(60)
+    schedule(queue, tmp_path / "c", state)
+    queue.maybe_finalize_async_calls(blocking=True)
+    assert stems(tmp_path / "c") == ["__0_0"]
 
 
 def test_a_writer_has_the_priorities_that_were_asked_for(
