@@ -312,6 +312,7 @@ def test_another_job_in_the_same_directory_is_not_an_earlier_start(
         (("--module", "--no-python"), {}, "undaunted srun: error: --module and --no-python"),
         (("--nnodes", "1", "--spares", "1"), {}, "--spares and --nnodes"),
         (("--node-name", "a"), {"SLURM_NNODES": "2"}, "--node-name is about one node"),
+        (("--port", "0"), {}, "undaunted srun: error: --port 0"),
         (("--standalone",), {"SLURM_NNODES": "2"}, "--standalone is about one node"),
         ((), {"SLURM_NNODES": "2", "PET_NODE_RANK": "0"}, "PET_NODE_RANK is about one node"),
         (("--rdzv-endpoint", "n1:x"), {}, "undaunted srun: error: --rdzv-endpoint n1:x"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 import subprocess
 import textwrap
@@ -202,6 +203,34 @@ def test_a_job_in_an_allocation(cluster: Cluster, script: Path) -> None:
     text = cluster.run(*command, cwd=script, OMP_NUM_THREADS="1")
     assert "rank 3/4 round 0 node 1 task 1 again 0" in text
     assert text.count("finished: every rank exited with 0") == 2
+
+
+@slurm
+def test_ctrl_c_in_the_terminal_of_an_allocation(cluster: Cluster, script: Path) -> None:
+    os.mkfifo(script / "keys")
+    os.mkfifo(script / "screen")
+    launch = "salloc --nodes 2 --no-kill undaunted srun --nproc-per-node 1 train.py"
+    shell = f"exec script --quiet --flush --return --command '{launch}' screen < keys"
+    terminal = cluster.start("sh", "-c", shell, cwd=script)
+    text = ""
+    with (
+        (script / "keys").open("r+b", buffering=0) as keys,
+        (script / "screen").open("r+b", buffering=0) as screen,
+    ):
+        for awaited, then in (
+            (r"rank 1/2 round 0 ", b"\x03"),
+            (r"received SIGINT: passed on to the launchers as SIGTERM", b""),
+        ):
+            while not re.search(awaited, text):
+                ready, _, _ = select.select([screen], [], [], 60)
+                assert ready, text
+                text += screen.read(65536).decode(errors="replace")
+            keys.write(then)
+        assert terminal.wait(60) == 75, text
+        os.set_blocking(screen.fileno(), False)
+        text += (screen.read(65536) or b"").decode(errors="replace")
+    assert "preempted" in text
+    assert cluster.run("squeue", "--noheader") == ""
 
 
 def test_a_job_without_enough_nodes_goes_back_to_the_queue(

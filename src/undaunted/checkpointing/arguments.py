@@ -47,6 +47,18 @@ def check_settings(
         raise ValueError(f"timeout={timeout}: seconds, more than 0")
 
 
+def check_every(every: int | str | None) -> None:
+    """Refuse what `Checkpointer` may not be given as ``every``.
+
+    Raises:
+        ValueError: it is neither a number of steps nor "continuous".
+    """
+    if every is None or every == "continuous":
+        return
+    if not isinstance(every, int) or isinstance(every, bool) or every < 1:
+        raise ValueError(f'every={every!r}: a number of steps from 1, or "continuous"')
+
+
 def check_certifying(certify: int | None, keep_certified: int) -> None:
     """Refuse settings that make no sense; they are those of `Checkpointer`.
 

@@ -27,6 +27,7 @@ from undaunted.checkpointing import aborting, announce, finding
 from undaunted.checkpointing.arguments import (
     ATTEMPTS,
     check_certifying,
+    check_every,
     check_settings,
     step_number,
 )
@@ -36,6 +37,7 @@ from undaunted.checkpointing.files.places import open_storage
 from undaunted.checkpointing.format.retention import Rule
 from undaunted.checkpointing.keeping.client import ShelfClient
 from undaunted.checkpointing.memory.pool import Pool
+from undaunted.checkpointing.pace import Pace
 from undaunted.checkpointing.publishing import Publisher
 from undaunted.checkpointing.restoring import Loader
 from undaunted.checkpointing.saves import Saves
@@ -82,6 +84,7 @@ class Checkpointer:
         directory: str | os.PathLike[str],
         keep: int | None = 3,
         *,
+        every: int | Literal["continuous"] | None = None,
         keep_every: int | None = None,
         certify: int | None = None,
         keep_certified: int = 2,
@@ -100,6 +103,9 @@ class Checkpointer:
         Args:
             directory: a folder that all ranks see (created when missing), or a URL for fsspec.
             keep: how many of the newest checkpoints are kept, at least 1; None keeps all.
+            every: of which steps `due` says that they are to be saved: of those divisible by this;
+                with "continuous" as often as the disk allows, as long as copying takes no more
+                than 2.5 % of the time. None means that nobody asks.
             keep_every: checkpoints of steps divisible by this are kept as well.
             certify: every so many saves the content of what several ranks have (replicas of a
                 model) is compared, each bit of it, before it is saved. A save whose replicas differ
@@ -128,6 +134,7 @@ class Checkpointer:
         """
         check_settings(keep, keep_every, on_failure, differing, slots, timeout, threads)
         check_certifying(certify, keep_certified)
+        check_every(every)
         self._pid = os.getpid()
         self._timeout_s = timeout
         self._on_failure = on_failure
@@ -157,12 +164,10 @@ class Checkpointer:
             lambda: publisher.has_saved,
         )
         self._loader = Loader(self._storage, links.main, publisher, self._shelf, trust, timeout)
+        self._interval = every if isinstance(every, int) else None
+        self._pace = Pace(links.background, timeout) if every == "continuous" else None
         self._saves = Saves(
-            self._writer,
-            self._publisher,
-            ATTEMPTS[on_failure],
-            timeout,
-            bandwidth,
+            self._writer, publisher, ATTEMPTS[on_failure], timeout, bandwidth, self._pace
         )
         self._closing = threading.Lock()
         self._closed = False
@@ -197,6 +202,8 @@ class Checkpointer:
         except BaseException:
             lease.release()
             raise
+        if self._pace is not None:
+            self._pace.begun(step, number)
         # Also without a copy: the other ranks learn from it at once that this one has none.
         self._saves.submit(
             Snapshot(
@@ -210,6 +217,25 @@ class Checkpointer:
                 began=began,
             )
         )
+
+    def due(self, step: int) -> bool:
+        """Whether this step is to be saved, by ``every=``; the same on all ranks.
+
+        With ``every="continuous"`` each rank has to ask for each step that it has done, in order.
+
+        Args:
+            step: the number that `save` would get.
+
+        Raises:
+            ValueError: ``every`` was not given.
+        """
+        self._check_open()
+        step = step_number(step)
+        if self._pace is not None:
+            return self._pace.due(step)
+        if self._interval is None:
+            raise ValueError('due: make the Checkpointer with every=N or every="continuous"')
+        return step % self._interval == 0
 
     def _plan(self, step: int, number: int, state_dict: dict[str, Any]) -> Planned | None:
         certify = self._certify is not None and number % self._certify == 0

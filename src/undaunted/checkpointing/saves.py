@@ -21,11 +21,14 @@ from undaunted.checkpointing.format.manifest import MAX_ATTEMPTS, File
 from undaunted.checkpointing.snapshot import Report, Snapshot
 
 if TYPE_CHECKING:
+    from undaunted.checkpointing.pace import Pace
     from undaunted.checkpointing.publishing import Publisher
     from undaunted.checkpointing.writer.seat import WriterSeat
 
 # For another rank to tell that it could not write in time. Seconds.
 _ANSWER_S = 5.0
+# Until ranks that could not agree on the step of the next save try again. Seconds.
+_AGAIN_S = 30.0
 # A writer that gets on may take the time of this speed, or of half of the bandwidth it is given.
 # Bytes per second.
 _SLOWEST = 4e6
@@ -41,6 +44,7 @@ class Saves:
         attempts: int,
         timeout_s: float,
         bandwidth: float | None = None,
+        pace: Pace | None = None,
     ) -> None:
         """Start the thread.
 
@@ -51,11 +55,13 @@ class Saves:
             timeout_s: for agreeing, and for writing besides the time that its bytes take. A writer
                 that stands still is noticed before.
             bandwidth: bytes per second that the writer may write; None = no limit.
+            pace: what decides on the step of the next save; None = nobody asks.
         """
         self._writer = writer
         self._publisher = publisher
         self._attempts = attempts
         self._timeout_s = timeout_s
+        self._pace = pace
         self._waiting: deque[Snapshot] = deque()  # bounded by the number of arenas
         self._busy = False
         self._bytes = 0  # of the snapshot that is being saved
@@ -151,6 +157,18 @@ class Saves:
             with self._changed:
                 self._busy = False
                 self._changed.notify_all()
+            if self._pace is not None:
+                self._decide_next(self._pace, snapshot)
+
+    def _decide_next(self, pace: Pace, snapshot: Snapshot) -> None:
+        """After each save, on all ranks. What is to be saved meanwhile ends every pause."""
+        pause_s = pace.pause_s(snapshot.began, snapshot.stall_s)
+        while True:
+            with self._changed:
+                over = self._changed.wait_for(lambda: self._waiting or self._closed, pause_s)
+            if pace.decide(snapshot.number) or over:
+                return
+            pause_s = _AGAIN_S
 
     def _forget(self, snapshot: Snapshot) -> None:
         if snapshot.lease is not None:

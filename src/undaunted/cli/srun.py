@@ -161,6 +161,8 @@ def _prepare(own: SrunOptions, parsed: RunParsed, given: dict[str, list[str]]) -
     options, cwd = parsed.options, current_directory()
     python = os.environ.get("PYTHON_EXEC", "") or sys.executable
     check_program(program_kind(parsed, SRUN), parsed.target, cwd, python, os.environ)
+    if own.port == 0:
+        raise UsageError("--port 0: the other nodes would not know it; give one, or none")
     if own.spares and parsed.is_given("nnodes"):
         raise UsageError(
             f"--spares and {parsed.source('nnodes')} say the same in two ways; keep one of them"

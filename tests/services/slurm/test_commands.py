@@ -138,3 +138,17 @@ def test_accounts(slurm: Slurm) -> None:
     slurm.account("error: slurmdbd is away")
     with pytest.raises(SlurmError, match="slurmdbd is away"):
         asyncio.run(look_up(["17"]))
+
+
+def test_an_order_that_ends_the_job_is_followed_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm tells all processes of a job that it requeues to stop: this command, too."""
+    program = tmp_path / "scontrol"
+    program.write_text(
+        "#!/bin/sh\nread first\necho $first\nkill -TERM $$\nread second\necho $second\n"
+    )
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    told = asyncio.run(commands.ask("scontrol", orders=["requeue 17", "update JobId=17"]))
+    assert told.splitlines() == ["requeue 17", "update JobId=17"]

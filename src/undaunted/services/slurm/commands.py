@@ -16,11 +16,12 @@ from undaunted.services.slurm.core import ENDED, LIVE, UNKNOWN, Listed
 from undaunted.services.slurm.patterns import expand, symbols
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
 _DEADLINE_S = 45.0
 _END_S = 5.0
 _MOST_BYTES = 64 << 20
+_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # Names and paths come from users, and may hold anything: they come last.
 _FIELDS = (
     *("JobArrayID", "JobID", "BatchFlag", "RestartCnt", "SubmitTime", "State", "Partition"),
@@ -137,7 +138,8 @@ async def ask(program: str, *words: str, orders: Sequence[str] = ()) -> str:
     Args:
         program: its name.
         words: its arguments.
-        orders: lines for it to read, one command each.
+        orders: lines for it to read, one command each. Signals to stop do not end it between two
+            of them, as the first one may have Slurm end the job, and so all of its processes.
 
     Raises:
         SlurmError: it cannot be started, takes too long, prints too much, or complains.
@@ -148,15 +150,16 @@ async def ask(program: str, *words: str, orders: Sequence[str] = ()) -> str:
     environ = {name: text for name, text in os.environ.items() if not name.startswith(own)}
     environ |= {"TZ": "UTC", "SLURM_TIME_FORMAT": "standard"}
     try:
-        process = await asyncio.create_subprocess_exec(
-            program,
-            *words,
-            stdin=asyncio.subprocess.PIPE if orders else asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=environ,
-            start_new_session=True,
-        )
+        with _blocking(_STOPS if orders else ()):
+            process = await asyncio.create_subprocess_exec(
+                program,
+                *words,
+                stdin=asyncio.subprocess.PIPE if orders else asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=environ,
+                start_new_session=True,
+            )
         if process.stdin is not None:
             process.stdin.write("".join(f"{order}\n" for order in orders).encode())
             process.stdin.close()
@@ -175,6 +178,16 @@ async def ask(program: str, *words: str, orders: Sequence[str] = ()) -> str:
     if process.returncode or (complaint and not output and program == "squeue"):
         raise SlurmError(f"{program}: {complaint or f'exit code {process.returncode}'}")
     return output.decode(errors="replace")
+
+
+@contextlib.contextmanager
+def _blocking(signals: Collection[int]) -> Iterator[None]:
+    """Block signals in this thread, and in what it starts meanwhile for as long as that lives."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 async def _outcome(process: asyncio.subprocess.Process) -> tuple[bytearray, bytearray]:

@@ -1,0 +1,94 @@
+"""Which step the next save is of, the same on all ranks. Design: docs/design/checkpointing.md.
+
+For `Checkpointer(every="continuous")`: the next save begins when the one before is in storage, and
+no sooner than training can spare the time in which it stands still.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from undaunted.agreement.failures import AgreedError
+from undaunted.checkpointing import announce
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from undaunted.agreement.agreement import Agreeing
+
+_SHARE = 0.025  # of the time of training that copies may take
+
+
+class Pace:
+    """Asked by the training thread, answered by the saving thread of all ranks.
+
+    The saving thread first raises `_deciding`, then looks at the step that training has asked
+    about last. Training first notes its step, then looks at `_deciding`. So a rank has either told
+    the others of its step, or waits for what they decide: a step that no rank has come to.
+    """
+
+    def __init__(self, agreement: Agreeing, timeout_s: float) -> None:
+        """Args: rounds of the saving threads, and how long one may last."""
+        self._agreement = agreement
+        self._timeout_s = timeout_s
+        self._asked = -1
+        self._next: int | None = 0  # the first step that is asked about
+        self._saved, self._number = -1, 0  # the save that began last: its step, its number
+        self._deciding = False
+        self._decided = threading.Condition()
+
+    def due(self, step: int) -> bool:
+        """Whether the state of this step is to be saved. Waits while the ranks decide, for ms."""
+        self._asked = step  # before `_deciding` is looked at
+        if self._deciding:
+            with self._decided:
+                self._decided.wait_for(lambda: not self._deciding, self._timeout_s)
+        went_back = step < self._saved
+        return went_back or (self._next is not None and step >= self._next)
+
+    def begun(self, step: int, number: int) -> None:
+        """A save has begun: no other is due until the ranks have decided after it."""
+        with self._decided:
+            self._saved, self._number, self._next = step, number, None
+
+    def pause_s(self, began: float, stall_s: float) -> float:
+        """Return how long the next save waits, in seconds.
+
+        Args:
+            began: when the last one did, on the monotonic clock.
+            stall_s: how long training was stopped for it.
+        """
+        return max(0.0, began + stall_s / _SHARE - time.monotonic())
+
+    def decide(self, number: int) -> bool:
+        """Agree with the other ranks on the next step; whether they did. In the saving thread.
+
+        Args:
+            number: of the save before.
+        """
+        try:
+            # Others may pause for longer, and nobody's training is to wait for that.
+            self._round(f"the pause after save {number}", -1)
+            self._deciding = True  # before `_asked` is looked at
+            last = self._round(f"the step of the save after {number}", self._asked)
+        except AgreedError as error:
+            announce.log.warning("the ranks cannot agree when to save next: %s", error)
+            return False
+        else:
+            with self._decided:
+                if number == self._number:  # else it came on some ranks before `begun`
+                    self._next = last + 1
+            return True
+        finally:
+            with self._decided:
+                self._deciding = False
+                self._decided.notify_all()
+
+    def _round(self, name: str, step: int) -> int:
+        return int(self._agreement.round(name, str(step).encode(), _latest, self._timeout_s))
+
+
+def _latest(steps: Sequence[bytes]) -> bytes:
+    return max(steps, key=int)
