@@ -22,6 +22,7 @@ BANDS = (
     (
         "base",
         "faults",
+        "data",
         "digests",
         "journal",
         "logs",

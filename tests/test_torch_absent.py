@@ -14,7 +14,7 @@ from tests.test_layers import SRC, modules
 
 # Rooms of the ranks: their modules may need torch. What a launcher, or a process that only writes,
 # takes from them may not.
-RANKS_ROOMS = ("checkpointing", "digests", "inprocess", "integrations.megatron", "training")
+RANKS_ROOMS = ("checkpointing", "data", "digests", "inprocess", "integrations.megatron", "training")
 WITHOUT_TORCH = ("files", "format", "keeping", "writer")  # of checkpointing
 # Run by path, never imported.
 PROGRAMS = frozenset({"undaunted.fault_tolerance.worker.boot"})

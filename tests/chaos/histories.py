@@ -80,6 +80,7 @@ def fault(kind: str = "kill", iteration: int = 12, rank: int = 1, **more: Any) -
         "nan": {"kind": "crash", "exception": "ValueError: NaN"},
         "preempt": {"kind": "crash", "signal": "SIGTERM"},
         "corrupt-checkpoint": {"kind": "crash", "signal": "SIGKILL"},
+        "bad-checkpoint": {"kind": "crash", "signal": "SIGKILL"},
     }
     if kind == "sigterm":
         more.setdefault("how", "relaunch")
@@ -106,6 +107,7 @@ class Run:
     reason: str = "every rank exited with 0"
     name: str = "1"
     load_fails: int = 0  # how many starts after the first fault fail before their first step
+    fails_after: int = 0  # how many steps such a start takes
     last: int | None = None  # the program ends before this iteration
 
     def __post_init__(self) -> None:
@@ -238,7 +240,7 @@ class Run:
             self.exit_codes.append(1)
             return -1
         for _ in range(self.load_fails):
-            self._fail_to_load()
+            self._fail_to_load(one.resume)
         self.round += 1
         self._begin(one.resume)
         return one.resume
@@ -256,9 +258,11 @@ class Run:
         )  # fmt: skip
         self._event(e.RoundStopped)
 
-    def _fail_to_load(self) -> None:
+    def _fail_to_load(self, at: int) -> None:
         self.round += 1
-        self._begin(0, fails=True)
+        self._begin(at if self.fails_after else 0, fails=not self.fails_after)
+        if self.fails_after:
+            self._steps(at, at + self.fails_after)
         self._event(e.FailureDetected, kind="crash", rank=0, since_ns=self.now)
         self._event(
             e.Verdict, kind="crash", rank=0, local_rank=0, pid=1, line="rank 0 EOFError in load"

@@ -88,6 +88,17 @@ def test_every_kind_as_often_as_asked_in_the_middle_of_the_run(
         assert all(0 <= fault.rank < world_size for fault in faults)
 
 
+def test_a_kind_with_several_ways_takes_them_in_turn() -> None:
+    options = {"faults_per_run": 1, "world_size": 2, "first": 0, "last": 99}
+    hows = KINDS["bad-checkpoint"].hows
+    for seed in (0, 5):
+        made = generate(["bad-checkpoint"], runs_per_kind=len(hows), seed=seed, **options)
+        assert sorted(fault.how for fault in made.faults) == sorted(hows)
+    assert {fault.how for fault in plan().faults} == {""}
+    drawn = settle([Wanted("a", "bad-checkpoint", 1)], seed=1, world_size=2, first=0, last=99)
+    assert drawn.faults[0].how in hows
+
+
 def test_other_seeds_make_other_plans() -> None:
     assert len({plan(seed=seed) for seed in range(20)}) == 20
 

@@ -11,7 +11,7 @@ from undaunted.faults.plan import Choice, FaultPlan
 
 
 def test_every_kind_is_made_by_injectors_that_exist() -> None:
-    new = {"slow", "nan", "torn-write", "call"}
+    new = {"slow", "nan", "torn-write", "bad-save", "call"}
     for kind in KINDS.values():
         assert set(kind.injectors) <= {*INJECTORS, *new}
 
@@ -35,6 +35,21 @@ def test_a_kind_of_two_injectors_tells_the_nemesis_before_the_rank_is_killed() -
     assert injections([planned]) == (
         "call:rank=1,iteration=30,id=corrupt-1;sigkill:rank=1,iteration=30,id=corrupt-1.2"
     )
+
+
+def planned_bad(how: str) -> Planned:
+    return Planned("bad-1", "bad-checkpoint", rank=1, iteration=30, run=2, how=how)
+
+
+def test_a_bad_checkpoint_is_saved_by_ranks_or_made_of_files() -> None:
+    of_rank = injections([planned_bad("replica")])
+    of_all = injections([planned_bad("nan")])
+
+    assert of_rank == "bad-save:rank=1,iteration=30,how=replica,id=bad-1"
+    assert of_all == "bad-save:rank=all,iteration=30,how=nan,id=bad-1"
+    for how in KINDS["bad-checkpoint"].hows:
+        first = FaultPlan.parse(injections([planned_bad(how)])).faults[0]
+        assert (first.kind, first.how) in [("bad-save", how), ("call", None)]
 
 
 def test_how_long_a_fault_of_the_nemesis_lasts_is_not_told_to_the_rank() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from undaunted.chaos.generator import Wanted, settle
 from undaunted.chaos.kinds import KINDS
@@ -17,6 +18,12 @@ from undaunted.chaos.plan_file import parse_plan, read_plan, write_plan
 if TYPE_CHECKING:
     from pathlib import Path
 
+
+def with_a_way(fault: Planned) -> Planned:
+    hows = KINDS[fault.kind].hows
+    return replace(fault, how=hows[fault.iteration % len(hows)]) if hows else fault
+
+
 FAULTS = st.builds(
     Planned,
     id=st.from_regex(r"[A-Za-z0-9._-]{1,24}", fullmatch=True),
@@ -25,7 +32,7 @@ FAULTS = st.builds(
     iteration=st.integers(0, 99),
     run=st.integers(1, 9),
     seconds=st.none() | st.floats(0.001, 1e6),
-)
+).map(with_a_way)
 
 
 @given(st.lists(FAULTS, unique_by=lambda f: f.id, min_size=1, max_size=8), st.integers(0, 10**9))
@@ -70,6 +77,9 @@ def test_what_is_left_open_is_random_and_each_fault_has_a_run_of_its_own() -> No
         ("faults:\n- {kind: kill, run: 0}", "run: 0 is not a whole number from 1"),
         ("faults:\n- {kind: slow, seconds: .inf}", "seconds: .inf is not a number of seconds"),
         ("faults:\n- {kind: slow, seconds: 0}", "seconds: 0 is not a number of seconds above 0"),
+        ("faults:\n- {kind: bad-checkpoint, how: x}", "line 2: 'x' is no way .*; known: replica"),
+        ("faults:\n- {kind: bad-checkpoint, how: 3}", "how: 3 is not a word"),
+        ("faults:\n- {kind: kill, how: nan}", "'nan' is no way .* a kill has no choice"),
         ("faults:\n- {kind: kill, id: 'a b'}", "id: a b is no id: use 1 to 24 letters"),
         ("faults:\n- {kind: kill, id: x}\n- {kind: kill, id: x}", "line 3: two faults .* 'x'"),
         ("faults:\n- {kind: kill, kind: hang}", "'kind' is given twice"),

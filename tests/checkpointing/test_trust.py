@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -127,6 +129,40 @@ def test_torchtitan(tmp_path: Path, begin: Callable[..., None]) -> None:
     assert load(step=-1) == 30
 
 
+@pytest.mark.parametrize("of_bridge", [False, True])
+def test_megatron(
+    tmp_path: Path, begin: Callable[..., None], monkeypatch: pytest.MonkeyPatch, of_bridge: bool
+) -> None:
+    """What it loads is told by the configuration; a step that the user has given stays."""
+    from undaunted.integrations.megatron.checkpoints import choose_checkpoint
+
+    def config(**more: Any) -> Any:
+        saving = SimpleNamespace(**{"load": str(tmp_path), "ckpt_step": None, **more})
+        return SimpleNamespace(checkpoint=saving) if of_bridge else saving
+
+    begin(0)
+    assert choose_checkpoint(config()) is None  # there is none
+    assert choose_checkpoint(config(load=None)) is None
+    for step in (30, 60, 90):
+        folder = tmp_path / f"iter_{step:07d}"
+        folder.mkdir()
+        if of_bridge and step < 90:  # the last one is not complete
+            (folder / "train_state.pt").touch()
+    if not of_bridge:
+        (tmp_path / "latest_checkpointed_iteration.txt").write_text("60")
+    one = config()
+    saving = one.checkpoint if of_bridge else one
+    assert (choose_checkpoint(one), saving.ckpt_step) == (None, None)
+    begin(1, **NOT_FINITE)
+    assert (choose_checkpoint(one), saving.ckpt_step) == (30, 30)
+    assert choose_checkpoint(one) == 30
+    named = config(ckpt_step=60)
+    assert choose_checkpoint(named) is None
+    begin(2)
+    monkeypatch.setenv("UNDAUNTED_SUSPECT_STEPS", "0")  # as if it had been saved again
+    assert (choose_checkpoint(one), saving.ckpt_step) == (None, None)
+
+
 @pytest.mark.torch
 def test_local_checkpoints(tmp_path: Path, begin: Callable[..., None]) -> None:
     torch = pytest.importorskip("torch")
@@ -155,3 +191,44 @@ def test_local_checkpoints(tmp_path: Path, begin: Callable[..., None]) -> None:
     manager = LocalCheckpointManager(tmp_path, other_tier=True)
     assert manager.find_latest() == -1
     manager.close()
+
+
+def test_a_failure_of_an_earlier_start_with_the_same_number(
+    tmp_path: Path, begin: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each start of the job begins with round 0; ranks come to the same, whoever looks first."""
+    three = paths(tmp_path, 30, 60, 90)
+    begin(0)
+    assert choose(three) == three[0]
+    before = Failure(round=0, run="run", at=time.time(), **NOT_FINITE)
+    taken = []
+    for rank in (1, 0, 0, 2):
+        begin(0, rank)
+        monkeypatch.setenv("UNDAUNTED_FAILURE", msgspec.json.encode(before).decode())
+        taken.append(choose(three))
+    assert taken == [three[1]] * 4
+    # Of another run nothing is known here.
+    other = msgspec.structs.replace(before, run="another", at=time.time())
+    begin(1)
+    monkeypatch.setenv("UNDAUNTED_FAILURE", msgspec.json.encode(other).decode())
+    assert choose(three) == three[1]
+    entries = ledger.decode((tmp_path / ".ledger").read_bytes())
+    assert sum(isinstance(one, ledger.Failed) for one in entries) == 1
+
+
+def test_a_doubt_is_told_once_in_a_round(
+    tmp_path: Path, begin: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setenv("UNDAUNTED_PAGE", "x")
+    monkeypatch.setattr(
+        "undaunted.progress.api.event", lambda name, text: told.append(f"{name} {text}")
+    )
+    three = paths(tmp_path, 30, 60, 90)
+    begin(0)
+    choose(three)
+    for number, failure in ((1, NOT_FINITE), (2, {})):
+        begin(number, **failure)
+        for _ in range(3):
+            assert choose(three) == three[1]
+    assert [line.split()[:2] for line in told] == [["checkpoint", "doubted"]] * 2

@@ -744,4 +744,56 @@ def test_local_checkpoints(tmp_path: Path, run: Any) -> None:
         assert (newest["iteration"], newest["ranks"], newest["found"]) == (6, 1, [0])
         assert newest["session"] == "my-run"
         assert "complete on this node" in run("list", where).out
-    assert "LocalCheckpointManager" in refused(run("verify", tmp_path / "disk"))
+    assert "LocalCheckpointManager" in refused(run("show", tmp_path / "disk"))
+
+
+@needs_torch
+def test_verify_local_checkpoints(tmp_path: Path, run: Any) -> None:
+    torch = pytest.importorskip("torch")
+    from undaunted.checkpointing.local.basic_state_dict import BasicTensorAwareStateDict
+    from undaunted.checkpointing.local.ckpt_managers.local_manager import LocalCheckpointManager
+
+    disk = tmp_path / "disk"
+    manager = LocalCheckpointManager(disk, keep=3)
+    for iteration in (5, 6, 7):
+        state = {"step": iteration, "a": torch.ones(3 << 20), "b": torch.ones(10)}
+        manager.save(BasicTensorAwareStateDict(state), iteration, is_async=False)
+    manager.close()
+    assert "iteration 7: whole, complete on this node (1 file" in run("verify", disk).out
+    found = run("verify", disk, "all", "--json").json["local"]
+    assert [(one["iteration"], one["whole"]) for one in found] == [(7, True), (6, True), (5, True)]
+    path, torn = (disk / f"0/iter_000000{iteration}_0_local.pt" for iteration in (6, 7))
+    with path.open("r+b") as file:
+        file.seek(9 << 20)
+        file.write(b"x")
+    with torn.open("r+b") as file:
+        file.truncate(1 << 20)
+
+    done = run("verify", disk, "--json")
+    assert done.code == 1
+    (newest,) = done.json["local"]
+    assert (newest["iteration"], newest["whole"], newest["saves"]) == (7, False, [])
+    assert newest["damage"][0]["file"] == "0/iter_0000007_0_local.pt"
+    (one,) = run("verify", disk, "6", "--json").json["local"]
+    (damage,) = one["damage"]
+    assert (damage["block"], damage["start"]) == (1, 8 << 20)
+    assert damage["names"] == ["tensor 0", "tensor 1"]
+    done = run("verify", disk, "all")
+    assert (done.code, done.out.count(": damaged"), done.out.count(": whole")) == (1, 2, 1)
+    assert "it has 5, 6, 7" in refused(run("verify", disk, "4"))
+
+
+@needs_torch
+def test_parts_of_ranks_of_other_nodes_are_not_damaged(tmp_path: Path, run: Any) -> None:
+    from undaunted.checkpointing.local.folder import ShardFolder
+    from undaunted.checkpointing.local.shard import Head, encode_head
+
+    head = Head(
+        format=1, iteration=5, rank=2, world_size=4, session="", save="s-1", saved_at=1.0,
+        kind="", state=b"", tensors=[], data_bytes=0,
+    )  # fmt: skip
+    image = bytearray(encode_head(head).ljust(4096, b"\0"))
+    ShardFolder(tmp_path, "", 2).write(memoryview(image), 4096, head, lambda _: None)
+    done = run("verify", tmp_path)
+    assert done.code == 0
+    assert "has rank 2; ranks 0-1,3 must be on other nodes" in done.out

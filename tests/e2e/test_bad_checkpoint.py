@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.e2e.launcher import launched
+from undaunted.chaos.nemesis.planting import plant
 from undaunted.checkpointing.format import ledger
 from undaunted.checkpointing.format import manifest as manifests
 
@@ -19,14 +20,16 @@ pytestmark = [pytest.mark.e2e, pytest.mark.torch]
 # A model with loader workers; what is saved at step 90 of the first round is bad, in the way that
 # the argument says, and that round ends soon after. The result is that of a run that was not hit.
 TRAINING = """
-    import hashlib, json, os, signal, sys
+    import hashlib, json, os, pathlib, signal, sys
     import torch, torch.distributed as dist
     import undaunted
     from torch.nn.parallel import DistributedDataParallel
     from torch.utils.data import DataLoader, TensorDataset
-    from undaunted.checkpointing import Checkpointer
+    from undaunted.chaos.nemesis.planting import plant
+    from undaunted.checkpointing import Checkpointer, taking
 
     how, first = sys.argv[1], os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    first = first and not os.path.exists("begun")  # an earlier start of the job has
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)
@@ -36,6 +39,17 @@ TRAINING = """
     wrapped = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters())
     state = {"model": model, "optimizer": optimizer, "order": list(range(400))}
+    take = taking.Taker.take
+    def take_wrong(self, step, number, planned, lease):
+        staged = take(self, step, number, planned, lease)
+        if first and step == 90:  # after replicas were compared
+            memory = lease.arena.memory
+            at = bytes(memory).find(model[0].weight.detach().numpy().tobytes())
+            if at >= 0:  # the rank that writes it
+                memory[at + 3] ^= 0x40  # of an exponent
+        return staged
+    if how == "copy":
+        taking.Taker.take = take_wrong
     with Checkpointer("checkpoints", timeout=60, certify=1) as checkpoints:
         start = checkpoints.load(state) or 0
         print(f"rank {rank} begins after step {start}", flush=True)
@@ -58,8 +72,11 @@ TRAINING = """
                     state["order"] = [900] * 400
                 checkpoints.save(step, state)
                 model[0].weight.data.copy_(good)
-            if first and step == 95 and how in ("nan", "index"):
+            if first and step == 95 and how not in ("whole", "bit"):
                 checkpoints.wait()
+                if rank == 0 and how == "stale":
+                    assert plant(pathlib.Path("checkpoints"), how)
+                dist.barrier()
                 os.kill(os.getpid(), signal.SIGKILL)
     if rank == 0:
         digest = hashlib.sha256()
@@ -78,7 +95,7 @@ def _needs_torch() -> None:
 
 def trained(folder: Path, how: str, *options: str, code: int = 0) -> tuple[Any, str, int]:
     """The digest of the result, what was printed, and how many rounds there were."""
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     with launched(folder, TRAINING, *TWO, *options, args=(how,)) as launcher:
         assert launcher.finish() == code, launcher.text
         text = launcher.text
@@ -87,10 +104,15 @@ def trained(folder: Path, how: str, *options: str, code: int = 0) -> tuple[Any, 
     return (json.loads(result.read_text()) if result.exists() else None), text, rounds
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The result of a job that nothing happens to."""
+    return trained(tmp_path_factory.mktemp("job") / "whole", "whole")[0]
+
+
 @pytest.mark.timeout(360)  # four jobs
-def test_no_finished_run_stands_on_a_bad_checkpoint(tmp_path: Path) -> None:
-    whole, _, _ = trained(tmp_path / "whole", "whole")
-    for how, restarts in [("nan", 2), ("index", 3)]:
+def test_no_finished_run_stands_on_a_bad_checkpoint(tmp_path: Path, whole: Any) -> None:
+    for how, restarts in [("nan", 2), ("copy", 2), ("index", 3)]:
         digest, text, rounds = trained(tmp_path / how, how)
         assert digest == whole, how
         assert rounds == restarts + 1, text
@@ -108,6 +130,46 @@ def test_no_finished_run_stands_on_a_bad_checkpoint(tmp_path: Path) -> None:
     assert "model.0.weight differs between rank 0 and rank 1" in text
     for manifest in (tmp_path / "bit/checkpoints").glob("step-*/undaunted.json"):
         assert manifests.decode(manifest.read_bytes(), "").certified
+
+
+@pytest.mark.parametrize("how", ["torn", "other-rank", "stale", "wrong-step"])
+def test_what_was_changed_on_the_disk_costs_no_restart(
+    tmp_path: Path, whole: Any, how: str
+) -> None:
+    place = tmp_path / how
+    trained(place, "kill", "--max-restarts", "0", code=1)
+    assert plant(place / "checkpoints", how)
+    (place / "begun").touch()
+    digest, text, rounds = trained(place, "kill", "--max-restarts", "0")
+    assert (digest, rounds) == (whole, 1), text
+    assert "rank 0 begins after step 60" in text
+    entries = ledger.decode((place / "checkpoints/.ledger").read_bytes())
+    assert {one.step for one in entries if isinstance(one, ledger.Loaded)} <= {90, 60}
+    assert not any(isinstance(one, ledger.Failed) for one in entries)
+
+
+def test_a_copy_in_memory_makes_up_for_a_stale_file(tmp_path: Path, whole: Any) -> None:
+    digest, text, rounds = trained(tmp_path / "stale", "stale")
+    assert (digest, rounds) == (whole, 2), text
+    assert "rank 0 begins after step 90" in text
+
+
+@pytest.mark.parametrize("same_id", [False, True])
+def test_how_the_last_round_failed_is_known_at_the_next_start(
+    tmp_path: Path, whole: Any, same_id: bool
+) -> None:
+    """Each start has one round, with the same number; the second one ends by the bad checkpoint."""
+    place = tmp_path / "nan"
+    options = ("--max-restarts", "0", *(("--rdzv-id", "7") if same_id else ()))
+    trained(place, "nan", *options, code=1)
+    (place / "begun").touch()
+    _, text, _ = trained(place, "nan", *options, code=1)
+    assert "FloatingPointError" in text
+    digest, text, rounds = trained(place, "nan", *options)
+    assert (digest, rounds) == (whole, 1), text
+    assert text.count("the checkpoint of step 90 is not trusted") == 1
+    entries = ledger.decode((place / "checkpoints/.ledger").read_bytes())
+    assert [type(one).__name__ for one in entries] == ["Loaded", "Failed", "Loaded"]
 
 
 def test_without_a_fallback_the_newest_is_loaded(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from tests.e2e.launcher import wait_until_gone
 from undaunted.base import process
+from undaunted.chaos.kinds import INSIDE, KINDS
 from undaunted.chaos.nemesis import stage
 from undaunted.chaos.nemesis.helper import NotPossibleError
 from undaunted.chaos.nemesis.small_disk import SmallDisk
@@ -25,6 +26,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(400)]
 
 SCRIPT = str(Path(__file__).parent / "chaos_scripts" / "train.py")
 OPINION = str(Path(SCRIPT).parent / "opinion.py")
+CHECKPOINTS = str(Path(SCRIPT).parent / "checkpoints.py")
 SAMPLER = str(Path(SCRIPT).parent / "sampler.py")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 TWO = ("--nproc-per-node", "2")
@@ -180,6 +182,41 @@ def test_wrong_results_get_the_right_opinion(
         assert (verdict["colour"], verdict["recovered"]) == ("green", not ends_job)
         assert verdict["steps_lost"] == 0
         assert verdict["identical_from"] is not None
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_no_finished_run_stands_on_a_bad_checkpoint(tmp_path: Path, inside: bool) -> None:
+    hows = [how for how in KINDS["bad-checkpoint"].hows if (how in INSIDE) == inside]
+    faults = [f"- {{kind: bad-checkpoint, how: {how}, rank: 1, iteration: 35}}" for how in hows]
+    (tmp_path / "plan.yaml").write_text("\n".join(["faults:", *faults]))
+
+    ended = chaos(tmp_path, *TWO, "--plan", "plan.yaml", CHECKPOINTS, "{dir}")
+
+    assert set(ended.colours.values()) == {"green"}, ended.text
+    assert ended.code == 0
+    tried = []
+    for verdict in ended.result["verdicts"]:
+        assert verdict["identical_from"] is not None
+        assert verdict["recovered"]
+        keys = [finding["key"] for finding in verdict["findings"]]
+        tried += [verdict["fault"]["how"]] * ("bad-checkpoint-tried" in keys)
+    # A wrong replica is not saved, and what is changed on the disk is found by its checksums.
+    assert sorted(tried) == (["copy", "nan"] if inside else []), ended.text
+
+
+@pytest.mark.parametrize(
+    ("how", "reasons"), [("replica", {"bad-checkpoint-kept"}), ("nan", {"nan-kept"})]
+)
+def test_a_program_that_looks_at_nothing_stands_on_a_bad_checkpoint(
+    tmp_path: Path, how: str, reasons: set[str]
+) -> None:
+    plan = f"faults: [{{kind: bad-checkpoint, how: {how}, rank: 0, iteration: 25}}]"
+    (tmp_path / "plan.yaml").write_text(plan)
+
+    ended = chaos(tmp_path, *TWO, "--plan", "plan.yaml", CHECKPOINTS, "{dir}", "careless")
+
+    assert ended.reasons >= reasons, ended.text
+    assert ended.code == 1
 
 
 # --- scripts with a bug ---------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -13,8 +13,12 @@ from hypothesis import strategies as st
 from undaunted.attribution.decision import MOST_BYTES
 from undaunted.coordinator.core.advice import Advice, Attempt
 from undaunted.coordinator.core.messages import Advised, Blamed
-from undaunted.fault_tolerance.advice import advise, encode
-from undaunted.journal.events import Verdict
+from undaunted.fault_tolerance.advice import advise, encode, failure_before, remembered
+from undaunted.journal.events import JobEnded, RoundAdvised, RoundStarted, Verdict
+from undaunted.journal.lines import encode as line_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NODES = ("a", "b", "c")
 
@@ -234,3 +238,37 @@ def test_retryable_failures_never_stop_a_job(seed: int) -> None:
         started += 1
         iteration += random.choice([0, 0, 3])
     assert started == 60
+
+
+STARTED = RoundStarted(t=1, round=0, world_size=2, ranks=[0, 1])
+ENDED = JobEnded(t=9, round=0, outcome="failed", exit_code=1, reason="no restarts left")
+
+
+def advised(failure: str) -> RoundAdvised:
+    return RoundAdvised(t=2, round=0, number=0, action="restart", failure=failure)
+
+
+@pytest.mark.parametrize(
+    ("events", "known"),
+    [
+        ([STARTED, advised("a"), ENDED], "a"),
+        ([STARTED, advised("a"), STARTED, advised("b"), ENDED], "b"),
+        ([STARTED, advised("a"), STARTED, ENDED], ""),  # the last round did not fail
+        ([STARTED, ENDED], ""),
+        ([], ""),
+    ],
+)
+def test_how_an_earlier_start_ended_is_in_its_journal(
+    tmp_path: Path, events: list[Any], known: str
+) -> None:
+    journal = tmp_path / "journal-a.jsonl"
+    assert failure_before(journal) == ""
+    journal.write_bytes(b"\xff{" * 700_000 + b"\n" + b"".join(map(line_of, events)) + b'{"torn')
+    assert failure_before(journal) == known
+
+
+def test_a_failure_is_remembered_with_its_run() -> None:
+    assert remembered("", "7", 5.0) == ""
+    failure = advise(b"", failed(found("FloatingPointError: loss is nan"))).failure
+    known = msgspec.json.decode(remembered(failure, "7", 5.0))
+    assert (known["run"], known["at"], known["cause"]) == ("7", 5.0, "not_finite")

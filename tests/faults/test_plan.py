@@ -27,6 +27,7 @@ def test_reads_options_of_single_kinds() -> None:
     assert only("slow:rank=0,iteration=4,steps=3,seconds=0.5").steps == 3
     assert only("torn-write:rank=0,iteration=4,bytes=100").bytes == 100
     assert only("torn-write:rank=0").id == "torn-write-1"
+    assert only("bad-save:rank=all,iteration=4,how=copy").how == "copy"
 
 
 @pytest.mark.parametrize(
@@ -36,6 +37,8 @@ def test_reads_options_of_single_kinds() -> None:
         ("slow:rank=0,bytes=5", "bytes belongs to torn-write only"),
         ("nan:rank=0,steps=5", "steps belongs to slow only"),
         ("call:rank=0,seconds=5", "seconds belongs to gil and sleep and slow only"),
+        ("torn-write:rank=0,how=nan", "how belongs to bad-save only"),
+        ("bad-save:rank=0,how=x", "how=x .*give one of nan, copy, replica"),
         ("torn-write:rank=0,bytes=1k", "bytes=1k .*give a whole number from 0"),
     ],
 )

@@ -29,6 +29,7 @@ class Wanted:
         iteration: of the script, None = any in the middle of the run.
         seconds: how long it lasts, None = the default of the kind.
         where: where the user has written it, for messages; "" if nowhere.
+        how: in which way, of a kind with several; "" = the seed decides.
     """
 
     id: str
@@ -38,6 +39,7 @@ class Wanted:
     iteration: int | None = None
     seconds: float | None = None
     where: str = ""
+    how: str = ""
 
 
 def wanted_of(
@@ -61,9 +63,31 @@ def wanted_of(
     if faults_per_run > 1:
         names.sort(key=lambda name: _hash(seed, f"{name[0]}-{name[1]}", "order"))
     return [
-        Wanted(id=f"{kind}-{number}", kind=kind, run=1 + place // faults_per_run)
+        Wanted(
+            id=f"{kind}-{number}",
+            kind=kind,
+            run=1 + place // faults_per_run,
+            how=_how_of(kind, seed + number),  # one after the other
+        )
         for place, (kind, number) in enumerate(names)
     ]
+
+
+def _how_of(kind: str, number: int) -> str:
+    hows = KINDS[kind].hows
+    return hows[number % len(hows)] if hows else ""
+
+
+def check_how(kind: str, how: str, where: str = "") -> None:
+    """Refuse a way in which a fault cannot happen.
+
+    Raises:
+        PlanError: names those in which it can.
+    """
+    hows = KINDS[kind].hows
+    if how and how not in hows:
+        known = f"known: {', '.join(hows)}" if hows else f"a {kind} has no choice"
+        raise PlanError(f"{where}{how!r} is no way in which a {kind} happens; {known}")
 
 
 def check_kind(kind: str, where: str = "") -> None:
@@ -152,6 +176,7 @@ def _settle_run(faults: list[Wanted], seed: int, world_size: int) -> list[Planne
             iteration=fault.iteration or 0,
             run=fault.run,
             seconds=fault.seconds,
+            how=fault.how or _how_of(fault.kind, _hash(seed, fault.id, "how")),
         )
         for fault in faults
     ]

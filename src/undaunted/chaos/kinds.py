@@ -10,6 +10,12 @@ if TYPE_CHECKING:
 
     from undaunted.chaos.plan import Planned
 
+REPLICA = "replica"
+# Ways to make a checkpoint bad: those that a rank makes of what it saves, and those that the
+# nemesis makes of files.
+INSIDE = (REPLICA, "copy", "nan")
+DISK, OTHER_RANK, STALE, TORN, WRONG_STEP = "disk", "other-rank", "stale", "torn", "wrong-step"
+
 
 @dataclass(frozen=True, slots=True)
 class KindOf:
@@ -34,6 +40,9 @@ class KindOf:
         lasts: it happens again in every start.
         alters: what comes after may rightly differ from the undisturbed run.
         needs: what the machine must allow, "" = nothing special.
+        hows: the ways in which it happens; () = it has no such choice.
+        poisons: rounds that go on from what it has left may fail or compute something else; what
+            counts is the one that comes to the end.
     """
 
     name: str
@@ -51,12 +60,19 @@ class KindOf:
     lasts: bool = False
     alters: bool = False
     needs: str = ""
+    hows: tuple[str, ...] = ()
+    poisons: bool = False
 
     def injection(self, planned: Planned) -> str:
         """Return the fault as ``undaunted run --inject-fault`` takes it.
 
         The first injector has the id of ``planned``; others ``ID.2`` and so on.
         """
+        if self.hows and planned.how in INSIDE:
+            # A rank that saves for all may be another than the one that is planned.
+            rank = planned.rank if planned.how == REPLICA else "all"
+            where = f"rank={rank},iteration={planned.iteration}"
+            return f"bad-save:{where},how={planned.how},id={planned.id}"
         return ";".join(
             _one(injector, planned, number, self.outside)
             for number, injector in enumerate(self.injectors, start=1)
@@ -144,6 +160,17 @@ _ALL = (
         blame="crash",
         signal="SIGKILL",
         outside=True,
+    ),
+    KindOf(
+        "bad-checkpoint",
+        "the newest checkpoint is made bad, then a rank is killed",
+        ("call", "sigkill"),
+        blame="crash",
+        certain=False,
+        anyone=True,  # each rank that saves
+        outside=True,
+        hows=(*INSIDE, DISK, OTHER_RANK, STALE, TORN, WRONG_STEP),
+        poisons=True,
     ),
     KindOf(
         "disk-full",

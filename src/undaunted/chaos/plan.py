@@ -19,6 +19,7 @@ class Planned(msgspec.Struct, frozen=True, omit_defaults=True):
         iteration: it happens in the call ``undaunted.step(i)`` that reaches this iteration.
         run: in which run, from 1; run 0 is the undisturbed one.
         seconds: how long it lasts, for kinds that last; None = the default of the kind.
+        how: in which way it happens, of a kind with several; see ``KindOf.hows``.
     """
 
     id: str
@@ -27,6 +28,7 @@ class Planned(msgspec.Struct, frozen=True, omit_defaults=True):
     iteration: int
     run: int
     seconds: float | None = None
+    how: str = ""
 
 
 class Plan(msgspec.Struct, frozen=True):

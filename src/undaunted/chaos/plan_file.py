@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from undaunted.base.text import one_line
-from undaunted.chaos.generator import Wanted, check_kind
+from undaunted.chaos.generator import Wanted, check_how, check_kind
 from undaunted.chaos.plan import PlanError
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def write_plan(plan: Plan) -> str:
     lines = [f"seed: {plan.seed}", "faults:" if plan.faults else "faults: []"]
     for fault in plan.faults:
         lasts = "" if fault.seconds is None else f", seconds: {fault.seconds!r}"
+        lasts += f", how: {fault.how}" if fault.how else ""
         # The id in quotation marks: without them, YAML takes some for numbers.
         lines.append(
             f'  - {{id: "{fault.id}", kind: {fault.kind}, rank: {fault.rank}, '
@@ -131,6 +132,7 @@ class _Reader:
             raise PlanError(f"{where}this fault has no `kind`")
         values = {key: _FIELDS[key](self, value, key) for key, value in fields.items()}
         check_kind(values["kind"], where)
+        check_how(values["kind"], values.get("how", ""), where)
         values.setdefault("id", f"{values['kind']}-{place}")
         return Wanted(**{"run": 0, **values}, where=where)
 
@@ -191,6 +193,12 @@ class _Reader:
             raise PlanError(f"{self.where(node)}{key}: {self.shown(node)} is not a kind of fault")
         return value
 
+    def how(self, node: Node, key: str) -> str:
+        value = self.scalar(node)
+        if not isinstance(value, str):
+            raise PlanError(f"{self.where(node)}{key}: {self.shown(node)} is not a word")
+        return value
+
     def fault_id(self, node: Node, key: str) -> str:
         value = self.scalar(node)
         if not isinstance(value, str) or not _ID.fullmatch(value):
@@ -234,4 +242,5 @@ _FIELDS: dict[str, Callable[[_Reader, Node, str], Any]] = {
     "iteration": _Reader.number_or_random,
     "run": _Reader.run,
     "seconds": _Reader.seconds,
+    "how": _Reader.how,
 }

@@ -340,7 +340,10 @@ class Campaign:
 
 
 def _planned(faults: Sequence[Planned]) -> str:
-    return ", ".join(f"{f.kind} (rank {f.rank}, iteration {f.iteration})" for f in faults)
+    return ", ".join(
+        f"{f.kind} ({f'{f.how}, ' if f.how else ''}rank {f.rank}, iteration {f.iteration})"
+        for f in faults
+    )
 
 
 def _became(verdicts: Sequence[Verdict]) -> str:

@@ -31,10 +31,12 @@ from undaunted.checkpointing.files.reading import check_blocks
 from undaunted.checkpointing.finding import candidate
 from undaunted.checkpointing.format import ledger, names, retention
 from undaunted.checkpointing.format import manifest as manifests
+from undaunted.checkpointing.format.manifest import File
 from undaunted.checkpointing.local import folder as shards
+from undaunted.checkpointing.local import shard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from undaunted.checkpointing.files.storage import FileReader, Storage
     from undaunted.checkpointing.format.manifest import Manifest
@@ -391,26 +393,131 @@ def _raise_refusal(error: DamagedCheckpointError) -> None:
 
 def list_local(place: Place) -> tuple[list[LocalCheckpoint], list[str]]:
     """Return the local checkpoints of this node, the newest first, and what is left out and why."""
-    problems: list[str] = []
-    groups: dict[tuple[str, int, str], list[ShardFile]] = {}
+    found, broken = _shards_of(place)
+    listed = [_local_checkpoint(*one) for one in found.items()]
+    listed.sort(key=lambda one: (one.saved_at, one.iteration), reverse=True)
+    return listed, [f"A local checkpoint is left out: {why}" for _, _, why in broken]
+
+
+_Save = tuple[str, int, str]  # session, iteration, name of the save
+
+
+def _shards_of(
+    place: Place, looked: Callable[[], None] = lambda: None
+) -> tuple[dict[_Save, list[ShardFile]], list[tuple[str, Path, str]]]:
+    """Return the files of each local checkpoint; of others the session, the path and the reason."""
+    found: dict[_Save, list[ShardFile]] = {}
+    broken = []
     for root, session in _local_sessions(place.path):
-        for file in shards.ShardFolder(root, session, 0).scan(problems.append):
-            head = file.head
-            groups.setdefault((head.session or session, head.iteration, head.save), []).append(file)
-    found = [
-        LocalCheckpoint(
-            session=session,
-            iteration=iteration,
-            save=save,
-            saved_at=max(file.head.saved_at for file in files),
-            ranks=files[0].head.world_size,
-            found=sorted({file.head.rank for file in files}),
-            files=len(files),
-            size=sum(file.image_bytes for file in files),
-        )
-        for (session, iteration, save), files in groups.items()
+        for path in shards.ShardFolder(root, session, 0).paths():
+            try:
+                file = shards.look(path)
+            except FileNotFoundError:
+                continue  # deleted meanwhile
+            except (DamagedCheckpointError, OSError) as error:
+                broken.append((session, path, str(error)))
+            else:
+                head = file.head
+                key = (head.session or session, head.iteration, head.save)
+                found.setdefault(key, []).append(file)
+            looked()
+    return found, broken
+
+
+def _local_checkpoint(save: _Save, files: Sequence[ShardFile]) -> LocalCheckpoint:
+    session, iteration, name = save
+    return LocalCheckpoint(
+        session=session,
+        iteration=iteration,
+        save=name,
+        saved_at=max(file.head.saved_at for file in files),
+        ranks=files[0].head.world_size,
+        found=sorted({file.head.rank for file in files}),
+        files=len(files),
+        size=sum(file.image_bytes for file in files),
+    )
+
+
+class LocalFiles(NamedTuple):
+    """What this node has of the local checkpoints of one iteration.
+
+    Attributes:
+        iteration: of training.
+        saves: with their files; several if the iteration was saved more than once.
+        broken: files whose head or end is damaged, so that their save is not known.
+    """
+
+    iteration: int
+    saves: list[tuple[LocalCheckpoint, list[ShardFile]]]
+    broken: list[Damage]
+
+
+def local_files(
+    place: Place, iteration: int | None, looked: Callable[[], None] = lambda: None
+) -> list[LocalFiles]:
+    """Return the files of local checkpoints on this node, the highest iteration first.
+
+    Args:
+        place: where.
+        iteration: the only one; None = all.
+        looked: called after each file.
+
+    Raises:
+        NoCheckpointError: there is none; says which there are.
+    """
+    found, broken = _shards_of(place, looked)
+    by_iteration: dict[int, LocalFiles] = {}
+
+    def of(number: int) -> LocalFiles:
+        return by_iteration.setdefault(number, LocalFiles(number, [], []))
+
+    for save, files in found.items():
+        of(save[1]).saves.append((_local_checkpoint(save, files), files))
+    for _, path, why in broken:
+        damage = Damage(file=str(path.relative_to(place.path)), problem=why)
+        of(shards.iteration_of(path)).broken.append(damage)
+    if iteration is not None and iteration not in by_iteration:
+        there = ", ".join(map(str, sorted(by_iteration)[-_NAMED:]))
+        raise NoCheckpointError(f"{place.path} has no iteration {iteration}; it has {there}")
+    ordered = sorted(by_iteration.values(), reverse=True)
+    return [one for one in ordered if iteration in (None, one.iteration)]
+
+
+def check_local(
+    place: Place, files: Sequence[ShardFile], threads: int, read: Callable[[int], None]
+) -> list[Damage]:
+    """Read every block of files of local checkpoints, and return what is damaged.
+
+    Args:
+        place: which the names of files are relative to.
+        files: whose heads and ends are whole.
+        threads: see `check`.
+        read: see `check`.
+
+    Raises:
+        OSError: a file cannot be read, for another reason than its disk.
+    """
+    opened: list[tuple[Callable[[], FileReader], File]] = [
+        (partial(DirectReader, str(file.path)), File(size=file.image_bytes, crc32=file.crc32))
+        for file in files
     ]
-    return sorted(found, key=lambda one: (one.saved_at, one.iteration), reverse=True), problems
+    damage = []
+    for at, block, why in check_blocks(opened, shard.BLOCK_BYTES, threads, read):
+        file = files[at]
+        start = (block or 0) * shard.BLOCK_BYTES
+        whole = block is None
+        end = file.image_bytes if whole else min(start + shard.BLOCK_BYTES, file.image_bytes)
+        damage.append(
+            Damage(
+                file=str(file.path.relative_to(place.path)),
+                problem=why,
+                block=block,
+                start=start,
+                end=end,
+                names=[] if block is None else shards.tensors_in(file, block),
+            )
+        )
+    return damage
 
 
 def _local_sessions(path: str) -> list[tuple[str, str]]:
@@ -441,7 +548,8 @@ def choose(
     """
     if place.kind == "local":
         raise NoCheckpointError(
-            f"{place.path} has local checkpoints, which list shows and LocalCheckpointManager loads"
+            f"{place.path} has local checkpoints: list and verify look at them, and "
+            "LocalCheckpointManager loads them"
         )
     if place.storage is None and step is not None:
         raise NoCheckpointError(f"{place.path} is one checkpoint: leave step {step} out")

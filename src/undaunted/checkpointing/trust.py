@@ -44,6 +44,10 @@ if TYPE_CHECKING:
             """Replace it."""
 
 
+# Which doubts this process has told of: where, in which round of which run, of what.
+_SAID: set[tuple[str, str, int, str]] = set()
+
+
 class Trust:
     """The ledger of one place.
 
@@ -64,6 +68,7 @@ class Trust:
         self._run = os.environ.get("TORCHELASTIC_RUN_ID", "")
         self._round = _whole(os.environ.get("TORCHELASTIC_RESTART_COUNT", ""), -1)
         self._within = _whole(os.environ.get(WITHIN_VARIABLE, ""), 0)
+        self._failure = last_failure()
         self._entries: list[ledger.Entry] | None = None
         self._candidates: list[Candidate] = []
         self.doubts: dict[str, str] = {}
@@ -91,7 +96,10 @@ class Trust:
         newer = self._candidates[: self._candidates.index(candidate)] if there else []
         doubted = [one for one in newer if one.name in self.doubts]
         for one in doubted:
-            announce.doubted(one.step, candidate.step, self.doubts[one.name])
+            about = (self._place.place, self._run, self._round, one.name)
+            if about not in _SAID:
+                _SAID.add(about)
+                announce.doubted(one.step, candidate.step, self.doubts[one.name])
         self._add(
             Loaded(
                 at=time.time(),
@@ -108,7 +116,13 @@ class Trust:
         """Return the entries of the rounds before this one: a rank may look later than another."""
         entries = self._read()
         now = (self._run, self._round)
-        return [e for e in entries if not isinstance(e, Loaded) or (e.run, e.round) != now]
+        # An earlier start of the job has had a round of the same number.
+        began = self._failure.at if self._failure is not None else 0.0
+        return [
+            e
+            for e in entries
+            if not isinstance(e, Loaded) or (e.run, e.round) != now or e.at < began
+        ]
 
     def _read(self) -> list[ledger.Entry]:
         """Return the entries; the first time with what the launcher knows of the last round."""
@@ -118,8 +132,7 @@ class Trust:
             except OSError as error:
                 announce.log.warning("the ledger of checkpoints cannot be read: %s", error)
                 self._entries = []
-            failure = last_failure()
-            before = self._before()
+            failure, before = self._failure, self._before()
             about = failure and ledger.attributed(before, failure, self._run, time.time())
             if about:
                 self._add(about)

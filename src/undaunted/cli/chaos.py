@@ -179,4 +179,5 @@ def _list_faults() -> None:
     width = max(map(len, KINDS))
     for kind in KINDS.values():
         needs = f" (needs {kind.needs})" if kind.needs else ""
-        print(f"{kind.name:{width}}  {kind.text}{needs}")
+        ways = f" (in turn: {', '.join(kind.hows)})" if kind.hows else ""
+        print(f"{kind.name:{width}}  {kind.text}{needs}{ways}")

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         Damage,
         Listing,
         LocalCheckpoint,
+        LocalFiles,
         Place,
     )
 
@@ -132,7 +133,8 @@ are named as well.
 """,
     "verify": """\
 Without STEP, the newest complete checkpoint. Exits with 1 if something is
-damaged.
+damaged. Of local checkpoints the files of this node are read; STEP is their
+iteration.
 """,
     "show": """\
 Without STEP, the newest complete checkpoint. Nothing in the files is executed.
@@ -431,6 +433,8 @@ def _verify(parsed: Parsed[ListOptions]) -> int:
 
     def targets(work: _Work) -> "tuple[Place, list[int | None]]":
         place = inspection.open_place(where)
+        if place.kind == "local":
+            return place, []
         if wanted != _ALL or place.storage is None:
             return place, [None if wanted in {"", _ALL} else _step(wanted)]
         listed = inspection.list_checkpoints(place, work.looked)
@@ -439,6 +443,8 @@ def _verify(parsed: Parsed[ListOptions]) -> int:
         return place, [one.step for one in listed]
 
     place, steps = _Work(f"looking at {where}").run(targets)
+    if place.kind == "local":
+        return _verify_local(parsed, place, wanted)
     verdicts = []
     for step in steps:
         verdict = _verified(place, step)
@@ -480,6 +486,58 @@ def _verified(place: "Place", step: int | None) -> _Verdict:
     )
 
 
+class _LocalVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What verifying the files of one iteration on this node has found."""
+
+    iteration: int
+    whole: bool
+    saves: list[inspection.LocalCheckpoint]
+    damage: list[inspection.Damage] = []
+
+
+def _verify_local(parsed: Parsed[ListOptions], place: "Place", wanted: str) -> int:
+    iteration = None if wanted in {"", _ALL} else _step(wanted)
+    found = _Work(f"looking at {place.path}").run(
+        lambda work: inspection.local_files(place, iteration, work.looked)
+    )
+    verdicts = []
+    for one in found if wanted == _ALL else found[:1]:
+        verdict = _verified_local(place, one)
+        verdicts.append(verdict)
+        if not parsed.options.json:
+            _print(_local_verdict_lines(verdict))
+    if parsed.options.json:
+        _print_json({"local": msgspec.to_builtins(verdicts)})
+    if all(verdict.whole for verdict in verdicts):
+        return 0
+    if not parsed.options.json:
+        _print(["a load takes a copy that is whole, or else the next older checkpoint"])
+    return _DIFFERENT
+
+
+def _verified_local(place: "Place", one: "LocalFiles") -> _LocalVerdict:
+    files = [file for _, files in one.saves for file in files]
+
+    def check(work: _Work) -> "list[Damage]":
+        work.expect(sum(file.image_bytes for file in files))
+        return inspection.check_local(place, files, _THREADS, work.advance)
+
+    damage = _Work(f"verifying iteration {one.iteration}").run(check)
+    damage = [*one.broken, *damage]
+    saves = [save for save, _ in one.saves]
+    return _LocalVerdict(iteration=one.iteration, whole=not damage, saves=saves, damage=damage)
+
+
+def _local_verdict_lines(verdict: _LocalVerdict) -> Iterator[str]:
+    parts = "; ".join(
+        f"{_local_state(save)} ({count(save.files, 'file')}, {size(save.size)})"
+        for save in verdict.saves
+    )
+    whole = "whole" if verdict.whole else "damaged"
+    yield f"iteration {verdict.iteration}: {whole}{f', {parts}' if parts else ''}"
+    yield from _damage_lines(verdict.damage)
+
+
 def _named(chosen: "Chosen", damage: "list[Damage]") -> "list[Damage]":
     """Add the names of tensors, if torch is here and the metadata can be read."""
     if not any(one.file for one in damage):
@@ -498,7 +556,11 @@ def _verdict_lines(verdict: _Verdict) -> Iterator[str]:
         yield f"{name}: whole ({count(verdict.ranks, 'rank')}, {size(verdict.size)})"
         return
     yield f"{name}: damaged"
-    for file, damage in groupby(verdict.damage, lambda one: one.file):
+    yield from _damage_lines(verdict.damage)
+
+
+def _damage_lines(found: "Sequence[Damage]") -> Iterator[str]:
+    for file, damage in groupby(found, lambda one: one.file):
         some = list(damage)
         for one in some[:_MOST_BLOCKS]:
             at = ""

@@ -66,6 +66,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         reached: highest iteration reached, None = unknown.
         stalled: one text per round in a row without progress.
         history: of the rounds that are over, see `core.advice`.
+        failure: of the last round, see `core.advice`.
         slow: ranks whose node was left out since they were slow.
         turned: by how many places ranks are on other slots than in the first round.
         attempt: how often the scheduler had started the job again; a leader of a later attempt does
@@ -90,6 +91,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     reached: int | None = None
     stalled: tuple[str, ...] = ()
     history: bytes = b""
+    failure: str = ""
     slow: tuple[int, ...] = ()
     turned: int = 0
     attempt: int = 0

@@ -6,6 +6,7 @@ the leader keeps. Only this module knows their form.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,9 +20,12 @@ from undaunted.base.text import name_ranks, one_line
 from undaunted.checkpointing.format.ledger import Failure
 from undaunted.coordinator.core.advice import Advice, Attempt
 from undaunted.coordinator.core.messages import Advised
+from undaunted.journal.events import RoundAdvised, RoundStarted
+from undaunted.journal.lines import decode as decode_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from undaunted.journal.events import Verdict
 
@@ -29,6 +33,8 @@ _MOST_BYTES = 4 * 1024  # of what a node has found out
 _LONGEST_QUOTE = 400
 # Who has begun no iteration after so long may have trained without a word.
 _EARLY_S = 60.0
+# Of a journal, that are looked at for how it ends.
+_END_BYTES = 1 << 20
 
 
 class Found(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -112,6 +118,44 @@ def _failure(attempt: Attempt, finding: Finding | None, about: Round) -> str:
         steps=steps,
     )
     return msgspec.json.encode(failure).decode()
+
+
+def remembered(failure: str, run: str, at: float) -> str:
+    """Return a failure as the job's next start has to know it; "" = there is none.
+
+    Args:
+        failure: see `Advice.failure`.
+        run: id of the run.
+        at: seconds since 1970.
+    """
+    if not failure:
+        return ""
+    known = msgspec.json.decode(failure, type=Failure)
+    return msgspec.json.encode(replace(known, run=run, at=at)).decode()
+
+
+def failure_before(journal: Path) -> str:
+    """Return how the last round of an earlier start failed, as its journal tells; "" = it did not.
+
+    Args:
+        journal: of this node, before this start writes to it.
+    """
+    try:
+        with journal.open("rb") as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - _END_BYTES, 0))
+            lines = file.read(_END_BYTES).splitlines()
+    except OSError:
+        return ""
+    for line in reversed(lines):
+        try:
+            event = decode_line(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            continue  # the first one is cut
+        if isinstance(event, RoundAdvised):
+            return event.failure
+        if isinstance(event, RoundStarted):
+            return ""
+    return ""
 
 
 def _root(attempt: Attempt) -> tuple[Finding | None, Found | None]:

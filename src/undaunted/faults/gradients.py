@@ -66,6 +66,11 @@ def flip_a_bit(*, always: bool) -> None:
 def _with_flipped_sign(gradient: Any) -> Any:
     wrong = gradient.detach().clone().contiguous()
     flat = wrong.view(-1)
-    largest = flat.abs().argmax()
+    largest = largest_of(flat)
     flat[largest] = -flat[largest]
     return wrong
+
+
+def largest_of(flat: Any) -> Any:
+    """Return where the number is that is farthest from 0."""
+    return flat.abs().argmax()

@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from undaunted.faults import calling, gradients, torn_write
-from undaunted.faults.plan import check_kind
+from undaunted.faults import calling, gradients, saved_state, torn_write
+from undaunted.faults.plan import HOWS, check_kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,7 +49,12 @@ PAUSE_S = 0.2
 
 
 def inject(
-    kind: Kind, *, seconds: float | None = None, code: int = 1, size: int | None = None
+    kind: Kind,
+    *,
+    seconds: float | None = None,
+    code: int = 1,
+    size: int | None = None,
+    how: str | None = None,
 ) -> None:
     """Make a fault here and now. Many kinds end the process, or the caller with an exception.
 
@@ -61,12 +66,15 @@ def inject(
             ``wrong-result``, ``wrong-result-always`` (one bit of a gradient in the next backward
             pass, in each), ``deadline`` (a session is told that its time is nearly over: all ranks
             stop), ``torn-write``
-            (SIGXFSZ in the middle of the next large write), ``call`` (waits until the fault is made
-            by whoever listens at ``UNDAUNTED_NEMESIS``).
+            (SIGXFSZ in the middle of the next large write), ``bad-save`` (the next model state that
+            the program takes is bad; SIGKILL when it takes one after that), ``call`` (waits until
+            the fault is made by whoever listens at ``UNDAUNTED_NEMESIS``).
         seconds: how long ``sleep`` and ``gil`` last, None (the default) means for ever; how long
             the pause of ``slow`` is, 0.2 by default.
         code: exit code of ``exit``.
         size: bytes that ``torn-write`` leaves of the file, 65536 by default.
+        how: what is bad of ``bad-save``: ``nan`` (the default), ``copy`` (the highest bit of an
+            exponent), ``replica`` (a sign).
 
     Raises:
         FaultPlanError: there is no such kind.
@@ -92,6 +100,7 @@ def inject(
         "wrong-result-always": lambda: gradients.flip_a_bit(always=True),
         "deadline": _near_deadline,
         "torn-write": lambda: _tear_next_write(size),
+        "bad-save": lambda: saved_state.spoil(how or HOWS[0]),
         "call": lambda: calling.call("call", rank=int(os.environ.get("RANK", "0")), iteration=-1),
     }
     makers[kind]()

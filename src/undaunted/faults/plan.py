@@ -34,11 +34,14 @@ Kind = Literal[
     "wrong-result-always",
     "deadline",
     "torn-write",
+    "bad-save",
     "call",
 ]
 # Of a slot rather than a rank, in every round from its iteration on.
 LASTING = "wrong-result-always"
 KINDS: tuple[Kind, ...] = get_args(Kind)
+# What a `bad-save` makes of the state that is saved.
+HOWS = ("nan", "copy", "replica")
 
 _MAX_FAULTS = 256
 _MAX_CODE = 255
@@ -51,6 +54,7 @@ _KINDS_OF = {
     "code": ("exit",),
     "steps": ("slow",),
     "bytes": ("torn-write",),
+    "how": ("bad-save",),
 }
 
 _Item = tuple[str, dict[str, str]]
@@ -88,6 +92,7 @@ class Fault:
         code: exit code of ``exit``, 0 to 255.
         steps: in how many steps ``slow`` pauses, from its own on; None = 10.
         bytes: how much ``torn-write`` leaves of the next large file; None = 65536.
+        how: what ``bad-save`` makes of the state, one of ``HOWS``; None = the first.
         seed: picks among choices.
         repeat: happens again after restarts; without it a fault happens once per run.
     """
@@ -102,6 +107,7 @@ class Fault:
     code: int = 1
     steps: int | None = None
     bytes: int | None = None
+    how: str | None = None
     seed: int = 0
     repeat: bool = False
 
@@ -115,6 +121,7 @@ class Fault:
             "code": self.code if self.kind == "exit" else None,
             "steps": self.steps,
             "bytes": self.bytes,
+            "how": self.how,
             "seed": self.seed or None,
             "id": self.id,
         }
@@ -363,6 +370,12 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _how(text: str) -> str:
+    if text not in HOWS:
+        raise ValueError(f"give one of {', '.join(HOWS)}")
+    return text
+
+
 def _id(text: str) -> str:
     if not _ID.fullmatch(text):
         raise ValueError("use 1 to 32 letters, digits, dots, dashes or underscores")
@@ -384,6 +397,7 @@ _READERS: dict[str, Callable[[str], object]] = {
     "code": _code,
     "steps": _positive,
     "bytes": _whole,
+    "how": _how,
     "seed": _whole,
     "id": _id,
     "repeat": _flag,

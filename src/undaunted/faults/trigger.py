@@ -124,7 +124,13 @@ class Trigger:
             iteration = -1 if self._last_iteration is None else self._last_iteration
             calling.call(fault.id, rank=self._rank, iteration=iteration)
         else:
-            injectors.inject(fault.kind, seconds=fault.seconds, code=fault.code, size=fault.bytes)
+            injectors.inject(
+                fault.kind,
+                seconds=fault.seconds,
+                code=fault.code,
+                size=fault.bytes,
+                how=fault.how,
+            )
 
 
 def install(environ: Mapping[str, str] = os.environ) -> Trigger | None:

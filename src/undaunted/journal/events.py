@@ -487,7 +487,8 @@ class RoundAdvised(Event, tag="round_advised", frozen=True, kw_only=True):
 
     ``action``: restart, exclude (go on without ``nodes``), stop. ``cause`` is that of the failure,
     "" = not known, of ``ranks``, with its ``confidence`` from 0 to 1. ``done``: the job does so;
-    otherwise this is advice only.
+    otherwise this is advice only. ``failure``: what the ranks of the next round, also of the job's
+    next start, are told of it, as they choose which checkpoint to load; "" = nothing.
     """
 
     number: int
@@ -498,6 +499,7 @@ class RoundAdvised(Event, tag="round_advised", frozen=True, kw_only=True):
     done: bool = False
     ranks: list[int] = []
     confidence: float = 1.0
+    failure: str = ""
 
     @property
     def line(self) -> str:

@@ -403,6 +403,66 @@ def test_a_start_that_fails_while_it_loads(kind: str, colour: str) -> None:
     assert verdict.identical_from == 10
 
 
+def bad_checkpoint(way: str = "nan", **more: Any) -> Fault:
+    one = fault("bad-checkpoint", **more)
+    one.plan = msgspec.structs.replace(one.plan, how=way)
+    return one
+
+
+@pytest.mark.parametrize(
+    ("starts", "colour", "found"),
+    [
+        (0, "green", []),
+        (1, "green", ["bad-checkpoint-tried"]),
+        (2, "green", ["bad-checkpoint-tried"]),
+        (3, "red", ["bad-checkpoint-tried-again"]),
+    ],
+)
+def test_two_restarts_may_be_spent_on_a_bad_checkpoint(
+    starts: int, colour: str, found: list[str]
+) -> None:
+    """What counts is the last start: those before begin with what is bad."""
+
+    def bad(moment: Moment, parts: Parts) -> Parts:
+        is_bad = moment.at == FORWARD and 0 < moment.start <= starts
+        return parts | {"parameters": "bad"} if is_bad else parts
+
+    verdict = verdict_of(bad_checkpoint(), load_fails=starts, fails_after=1, change=bad)
+
+    assert (verdict.colour, keys(verdict)) == (colour, found)
+    assert (verdict.resumed_at, verdict.identical_from) == (10, 10)
+
+
+@pytest.mark.parametrize("counted", [False, True])
+@pytest.mark.parametrize(("way", "remedy"), [("replica", "certify"), ("stale", "checksum")])
+def test_a_result_that_stands_on_a_bad_checkpoint(way: str, remedy: str, counted: bool) -> None:
+    def bad(moment: Moment, parts: Parts) -> Parts:
+        is_bad = moment.at != UPDATE and moment.start > 0
+        return parts | {"parameters": f"bad {moment.iteration}"} if is_bad else parts
+
+    options = {"counted": counted, "told": not counted}
+    verdict = verdict_of(bad_checkpoint(way), undisturbed(**options), change=bad, **options)
+
+    assert (verdict.colour, keys(verdict)) == ("red", ["bad-checkpoint-kept"])
+    assert remedy in verdict.findings[0].remedy
+
+
+def test_a_random_state_that_is_not_restored_is_no_bad_checkpoint() -> None:
+    def anew(moment: Moment, parts: Parts) -> Parts:
+        return {n: f"{t} anew" if n in ("rng", "data") and moment.start else t
+                for n, t in parts.items()}  # fmt: skip
+
+    assert "bad-checkpoint-kept" not in keys(verdict_of(bad_checkpoint(), change=anew))
+
+
+@pytest.mark.parametrize(("way", "found"), [("replica", ["nothing-planted"]), ("torn", [])])
+def test_a_state_that_is_never_saved_again(way: str, found: list[str]) -> None:
+    one = bad_checkpoint(way)
+    one.how = "nothing"
+
+    assert keys(verdict_of(one)) == found
+
+
 def test_a_checkpoint_that_can_never_be_loaded_is_told_before_that_the_run_failed() -> None:
     verdict = verdict_of(fault("kill"), load_fails=2, exit_code=1, last=11)
 

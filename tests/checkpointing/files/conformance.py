@@ -119,6 +119,10 @@ class Conformance:
         """Overwrites a file of a committed checkpoint, or removes it."""
         raise NotImplementedError
 
+    def all(self, storage: Storage) -> dict[str, bytes]:
+        """Returns all files there are, by their paths."""
+        raise NotImplementedError
+
     def put_manifest(self, storage: Storage, step: int, data: bytes) -> None:
         self.put(storage, step, "undaunted.json", data)
 
@@ -204,6 +208,23 @@ class Conformance:
         assert storage.manifest(100).attempt == 1
         storage.delete(100)
         assert storage.steps() == []
+
+    def test_one_that_is_not_trusted_is_kept_when_its_step_is_saved_again(self, make: Any) -> None:
+        with closing(make()) as storage:
+            save(storage, 100, number=0, seed=1)
+            target, files = write_attempt(storage, 100, number=1, seed=5)
+            storage.commit(target, manifest_of(100, files, number=1), aside=True)
+            assert read(storage, 100, "__0_0.distcp") == content(5)
+            assert storage.steps() == [100]
+            storage.delete(100)
+            storage.sweep("s9")
+            assert storage.steps() == []
+            kept = {name.rpartition("/")[2]: data for name, data in self.all(storage).items()}
+            assert kept["__0_0.distcp"] == content(1)
+            named = [name for name in self.all(storage) if "doubted-step-00000100." in name]
+            assert named
+            (manifest,) = [data for data in kept.values() if b'"structure"' in data]
+            assert b'"attempt":0' in manifest.replace(b" ", b"")
 
     def test_delete(self, storage: Storage) -> None:
         for number, step in enumerate((100, 200)):

@@ -58,6 +58,10 @@ class TestFolder(Conformance):
         if data is not None:
             path.write_bytes(data)
 
+    def all(self, storage: Storage) -> dict[str, bytes]:
+        paths = [path for path in Path(storage.place).rglob("*") if path.is_file()]
+        return {str(path): path.read_bytes() for path in paths}
+
 
 def test_names_and_modes(storage: FolderStorage) -> None:
     storage.raise_epoch(3)

@@ -17,6 +17,7 @@ from tests.checkpointing.files.conformance import (
     arena,
     content,
     ignore,
+    manifest_of,
     read,
     save,
     write_attempt,
@@ -50,6 +51,20 @@ class Objects(Conformance):
             fs.rm(path)
         else:
             fs.pipe_file(path, data)
+
+    def all(self, storage: Any) -> dict[str, bytes]:
+        fs, root = fsspec.core.url_to_fs(storage.place)
+        fs.invalidate_cache()
+        return {path: fs.cat_file(path) for path in fs.find(root)}
+
+    def test_what_is_not_trusted_is_not_swept_however_old_it_is(self, make: Any) -> None:
+        with closing(make(abandoned_after_s=0.0)) as storage:
+            save(storage, 100, number=0)
+            target, files = write_attempt(storage, 100, number=1)
+            storage.commit(target, manifest_of(100, files, number=1), aside=True)
+            write_attempt(storage, 100, number=2)
+            assert storage.sweep("s2") == ["step-00000100/s1-2"]
+            assert storage.leftovers() == []
 
     def test_what_ended_sessions_left_is_swept(self, make: Any) -> None:
         """Nobody can tell which have ended: age decides."""

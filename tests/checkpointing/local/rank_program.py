@@ -155,6 +155,49 @@ def places(tmp: Path) -> dict[str, Any]:
     return told
 
 
+def four_save(tmp: Path) -> None:
+    """Each of four ranks has a copy of its neighbour's state."""
+    local = manager(tmp / f"node{RANK}", replicas=2)
+    for iteration in (1, 2):
+        save(local, iteration)
+    local.close()
+
+
+def in_order(rank: int, ranks: int, saved: int) -> range:
+    return range(rank * saved // ranks, (rank + 1) * saved // ranks)
+
+
+def two_load(tmp: Path) -> dict[str, Any]:
+    """Two of the four disks are left, with the states of all."""
+    told: dict[str, Any] = {}
+    local = manager(tmp / f"node{2 * RANK}")
+    told["own"] = local.find_latest()
+    try:
+        local.load()
+    except CheckpointError as error:
+        told["refused"] = [type(error).__name__, str(error)]
+    # Each takes over what the other one's disk has.
+    told["other"] = taken_over(local, lambda rank, *_: in_order(1 - rank, 2, 4))
+    told["latest"] = local.find_latest(in_order)
+    told["parts"] = taken_over(local, in_order)
+    spoil(tmp / f"node{2 * RANK}", 2, 3)
+    dist.barrier()
+    told["damaged"] = taken_over(local, in_order)
+    try:
+        local.load_parts(lambda rank, *_: [rank])
+    except CheckpointError as error:
+        told["left"] = [type(error).__name__, str(error)]
+    local.close()
+    return told
+
+
+def taken_over(local: LocalCheckpointManager, parts: Any) -> list[Any]:
+    """The iteration, the ranks whose states were loaded, and whether they are theirs."""
+    states, iteration = local.load_parts(parts)
+    whole = all(same(one.state_dict, state(iteration, rank)) for rank, one in states.items())
+    return [iteration, list(states), whole]
+
+
 def one_left(tmp: Path) -> tuple[int, int, bool]:
     """Four ranks have copies of each other; three of them lose their disks."""
     local = manager(tmp / f"node{RANK}", replicas=4)

@@ -67,6 +67,21 @@ def test_ranks_that_changed_places_and_what_is_refused(tmp_path: Path) -> None:
     local.close()
 
 
+def test_two_ranks_take_over_the_states_of_four(tmp_path: Path) -> None:
+    jobs.run(tmp_path, 4, "four_save")
+    for rank, told in enumerate(jobs.run(tmp_path, 2, "two_load")):
+        own, others = ([0, 1], [2, 3]) if rank == 0 else ([2, 3], [0, 1])
+        assert told["own"] == -1
+        kind, why = told["refused"]
+        assert kind == "NoCheckpointError"
+        assert "iteration 2: it was saved by 4 ranks and there are 2 now" in why
+        assert "ranks 2-3" in why
+        assert told["other"] == [2, others, True]
+        assert (told["latest"], told["parts"]) == (2, [2, own, True])
+        assert told["damaged"] == [1, own, True]
+        assert "nobody would load what ranks 2-3 had" in told["left"][1]
+
+
 def test_one_disk_of_four_is_left(tmp_path: Path) -> None:
     assert jobs.run(tmp_path, 4, "one_left") == [[1, 1, True]] * 4
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -32,18 +34,18 @@ def held(iteration: int, rank: int, world_size: int = 2, save: str = "s") -> Hel
 
 def test_the_newest_that_is_whole() -> None:
     choice, reasons = select([[held(1, 0), held(2, 0)], [held(1, 1)]])
-    assert choice == Choice(1, "s", 2, [0, 1], [])
+    assert choice == Choice(1, "s", 2, [[0], [1]], [])
     assert reasons == ["iteration 2: no whole shard is left of rank 1"]
 
 
 def test_a_lost_disk_is_filled_from_a_replica() -> None:
     choice, _ = select([[held(1, 0), held(1, 1)], []])
-    assert choice == Choice(1, "s", 2, [0, 1], [Transfer(0, 1, 1)])
+    assert choice == Choice(1, "s", 2, [[0], [1]], [Transfer(0, 1, 1)])
 
 
 def test_ranks_that_changed_places_get_their_shards_from_each_other() -> None:
     choice, _ = select([[held(1, 1)], [held(1, 0)]])
-    assert choice == Choice(1, "s", 2, [0, 1], [Transfer(1, 0, 0), Transfer(0, 1, 1)])
+    assert choice == Choice(1, "s", 2, [[0], [1]], [Transfer(1, 0, 0), Transfer(0, 1, 1)])
 
 
 def test_shards_of_different_saves_are_never_mixed() -> None:
@@ -68,11 +70,47 @@ def test_another_number_of_ranks() -> None:
     assert choice is None
     (reason,) = reasons
     assert reason.startswith("iteration 1: it was saved by 4 ranks and there are 2 now")
+    assert "what ranks 2-3 had" in reason
+    (reason,) = select([shards] * 5).reasons
+    assert "nothing to load for rank 4" in reason
+
+
+def in_order(rank: int, ranks: int, saved: int) -> range:
+    return range(rank * saved // ranks, (rank + 1) * saved // ranks)
+
+
+def test_ranks_take_over_the_parts_of_others() -> None:
+    here = [[held(1, 0, 4), held(1, 3, 4)], [held(1, 1, 4), held(1, 2, 4)]]
+    choice, _ = select(here, parts=in_order)
+    assert choice == Choice(1, "s", 4, [[0, 1], [2, 3]], [Transfer(1, 0, 1), Transfer(0, 1, 3)])
+    # More ranks than before: two of them have the same part.
+    choice, _ = select([*here, [], []], parts=lambda rank, *_: [rank // 2, 2 + rank // 2])
+    assert choice is not None
+    assert choice.shards == [[0, 2], [0, 2], [1, 3], [1, 3]]
+
+
+@pytest.mark.parametrize(
+    ("parts", "why"),
+    [
+        (lambda rank, *_: [rank], "nobody would load what ranks 2-3 had"),
+        (lambda rank, *_: range(rank, 9), "nothing to load for ranks 4-8"),
+        (in_order, "no whole shard is left of rank 3"),
+    ],
+)
+def test_parts_that_nobody_takes_or_has(parts: Any, why: str) -> None:
+    shards = [held(2, rank, world_size=4) for rank in range(3 if parts is in_order else 4)]
+    older = [held(1, rank, world_size=2) for rank in (0, 1)]
+    choice, reasons = select([shards, []], parts=parts)
+    assert choice is None
+    assert why in reasons[0]
+    choice, _ = select([[*shards, *older], []], parts=in_order)
+    assert choice is not None
+    assert choice.iteration == (1 if parts is in_order else 2)
 
 
 def test_where_every_shard_is_the_whole_state_any_will_do() -> None:
     choice, _ = select([[], [held(3, 1, 4), held(3, 3, 4)], []], interchangeable=True)
-    assert choice == Choice(3, "s", 4, [1, 1, 1], [Transfer(1, 0, 1), Transfer(1, 2, 1)])
+    assert choice == Choice(3, "s", 4, [[1], [1], [1]], [Transfer(1, 0, 1), Transfer(1, 2, 1)])
 
 
 def test_nothing_at_all() -> None:
@@ -106,7 +144,7 @@ def test_every_rank_gets_its_shard_of_one_save(
     ]
     for move in choice.transfers:
         assert move.shard in here[move.sender]
-    for rank, shard in enumerate(choice.shards):
+    for rank, (shard,) in enumerate(choice.shards):
         assert interchangeable or shard == rank
         assert shard in here[rank] or any(
             (move.receiver, move.shard) == (rank, shard) for move in choice.transfers
@@ -157,7 +195,7 @@ def test_damage_on_one_rank_makes_all_take_another() -> None:
     contributions = [msgspec.msgpack.encode(one) for one in standings]
     answers = [msgspec.msgpack.decode(one, type=Answer) for one in decider(False)(contributions)]
     for rank, answer in enumerate(answers):
-        assert (answer.done, answer.share) == (False, Share(1, "a", rank, []))
+        assert (answer.done, answer.share) == (False, Share(1, "a", [rank], []))
         assert answer.reasons[0] == "rank 1: block 3 is damaged"
 
 
@@ -168,9 +206,9 @@ def test_only_ranks_with_a_part_in_transfers_hear_of_them() -> None:
     answers = [msgspec.msgpack.decode(one, type=Answer) for one in decider(False)(contributions)]
     moves = [Transfer(0, 1, 1)]
     assert [one.share for one in answers] == [
-        Share(2, "b", 0, moves),
-        Share(2, "b", 1, moves),
-        Share(2, "b", 2, []),
+        Share(2, "b", [0], moves),
+        Share(2, "b", [1], moves),
+        Share(2, "b", [2], []),
     ]
 
 

@@ -17,7 +17,9 @@ from undaunted.coordinator.core.leader import (
 )
 from undaunted.coordinator.core.sessions import Session
 
-KNOWN = ledger("abc", round=4, restarts_used=2, history=b"what failed", slow=(3,), turned=1)
+KNOWN = ledger(
+    "abc", round=4, restarts_used=2, history=b"what failed", failure="so", slow=(3,), turned=1
+)
 
 
 def recovering(
@@ -95,6 +97,7 @@ def test_members_without_ranks_have_failed_and_stopped() -> None:
 def test_what_is_known_of_rounds_that_are_over_goes_on() -> None:
     policy = recovering("abc")._restored_policy()
     assert (policy.history, policy.slow_before, policy.turned) == (b"what failed", (3,), 1)
+    assert policy.failure == "so"  # the next round's ranks are told
 
 
 def test_the_policy_goes_on_where_the_other_stopped() -> None:

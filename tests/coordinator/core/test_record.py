@@ -52,9 +52,11 @@ def test_every_change_has_a_version_and_no_change_has_none() -> None:
     policy.restarts_used = 1
     assert made.catch_up(policy) == [c.Persist(made.ledger)]
     policy.history, policy.slow_before, policy.turned = b"one more", (3,), 1
+    policy.failure = "so"
     (persist,) = made.catch_up(policy)
     assert persist == c.Persist(made.ledger)
     assert (made.ledger.history, made.ledger.version) == (b"one more", version + 2)
+    assert made.ledger.failure == "so"
     assert (made.ledger.slow, made.ledger.turned) == ((3,), 1)
     made.stop(policy)
     stopped = made.ledger

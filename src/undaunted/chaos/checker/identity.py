@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from undaunted.chaos.checker.lives import PARAMETERS
 from undaunted.chaos.checker.values import Difference
+from undaunted.chaos.kinds import KINDS
 from undaunted.digests.record import AVERAGE, FORWARD, RNG, SCALER, SCHEDULER, UPDATE
 
 if TYPE_CHECKING:
@@ -99,6 +100,9 @@ def after_faults(
         if cut.inside and not part:  # exactly where it was: its life went on
             went_on = replace(cut, interrupted=False)
             part = [pair for pair in before if _is_after(pair, went_on)]
+        if KINDS[cut.fault.kind].poisons:
+            last = max((pair.start for pair in part), default=cut.start)
+            part = [pair for pair in part if pair.start == last]
         one = _nowhere(by_rank, cut, following) or _compare(part, lines)
         if one.pair is not None and one.pair.start == cut.start:
             one = replace(one, fresh=False)  # nothing was restarted
@@ -115,14 +119,16 @@ def _nowhere(
     by_rank: Mapping[int, Sequence[Life]], cut: Cut, following: Cut | None
 ) -> Identity | None:
     """Return what is known where a rank went on with parameters that it had never had."""
-    ranks = {
-        rank
+    later = [
+        (rank, life)
         for rank, lives in by_rank.items()
         for life in lives
-        if not life.placed
-        and life.start > cut.start
-        and (following is None or life.start <= following.start)
-    }
+        if life.start > cut.start and (following is None or life.start <= following.start)
+    ]
+    if KINDS[cut.fault.kind].poisons:
+        last = max((life.start for _, life in later), default=cut.start)
+        later = [(rank, life) for rank, life in later if life.start == last]
+    ranks = {rank for rank, life in later if not life.placed}
     if not ranks:
         return None
     difference = Difference(min(ranks), -1, FORWARD, (PARAMETERS,), tuple(sorted(ranks)))

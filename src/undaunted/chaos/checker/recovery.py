@@ -135,7 +135,7 @@ def _resumed(
             if life.start > cut.start and (following is None or life.start <= following.start)
         }
     )
-    for start in later:
+    for start in reversed(later) if KINDS[cut.fault.kind].poisons else later:
         at = {
             rank: min(iterations)
             for rank, lives in by_rank.items()

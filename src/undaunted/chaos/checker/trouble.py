@@ -24,6 +24,8 @@ _NS = 1e9
 _NEARLY = 0.9
 # Steps that ranks may take after SIGTERM before they agree to stop.
 _STEPS_TO_AGREE = 3
+# Starts that may fail before a checkpoint is known to be bad.
+_RESTARTS_SPENT = 2
 _DAMAGING = ("torn-write", "corrupt-checkpoint", "disk-full")
 
 _SIGTERM_REMEDY = (
@@ -128,6 +130,8 @@ def _failed_again(
     rounds = [after for after in rounds if after.state.began_ns >= emptied]
     loading = [after for after in rounds if after.stepped_ns is None]
     later = [after for after in rounds if after.stepped_ns is not None]
+    if KINDS[cut.fault.kind].poisons:
+        return found + _no_space(full) + _spent(rounds)
     severe = not recovered or cut.fault.kind in _DAMAGING
     return found + _no_space(full) + _not_loaded(loading, severe=severe) + _failed_later(later)
 
@@ -171,6 +175,28 @@ def _failed_inside(cut: Cut, following: Cut | None, history: History) -> list[Fi
             "yellow",
             "After the function had been restarted inside its processes, the round failed "
             f"although nothing else was planned: {one_line(verdict.line)}",
+        )
+    ]
+
+
+def _spent(rounds: Sequence[RoundAfter]) -> list[Finding]:
+    """Find how many restarts were spent on a bad checkpoint."""
+    if not rounds:
+        return []
+    starts = f"{count(len(rounds), 'start')} after the fault failed"
+    cause = one_line(rounds[-1].summary.cause)
+    if len(rounds) <= _RESTARTS_SPENT:
+        text = f"{starts}, as may happen with a bad checkpoint: {cause}"
+        return [Finding("bad-checkpoint-tried", "note", text)]
+    return [
+        Finding(
+            "bad-checkpoint-tried-again",
+            "red",
+            f"{starts}: more than {_RESTARTS_SPENT} restarts were spent on a bad checkpoint. "
+            f"{cause}",
+            "Let undaunted choose the checkpoint, which passes one over that leads to failures:\n"
+            "    path = undaunted.checkpointing.choose(newest_first)\n"
+            "Do not give --no-checkpoint-fallback, and let numbers that are not finite be errors.",
         )
     ]
 

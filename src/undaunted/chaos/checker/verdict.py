@@ -10,12 +10,12 @@ from undaunted.base.text import name_ranks, one_line
 from undaunted.chaos.checker import causes, ending
 from undaunted.chaos.checker.blame import blame_of
 from undaunted.chaos.checker.cuts import cuts
-from undaunted.chaos.checker.identity import Identity, after_faults, before_faults
+from undaunted.chaos.checker.identity import Identity, after_faults, base, before_faults
 from undaunted.chaos.checker.lives import lives, reference_lines
 from undaunted.chaos.checker.recovery import recovery_of, stopped
 from undaunted.chaos.checker.trouble import trouble
 from undaunted.chaos.checker.values import Colour, Finding, Verdict
-from undaunted.chaos.kinds import KINDS
+from undaunted.chaos.kinds import INSIDE, KINDS, REPLICA
 from undaunted.coordinator.core.messages import Outcome as Ending
 from undaunted.journal.events import RankEvent
 from undaunted.journal.query import every
@@ -35,6 +35,7 @@ _MUCH, _TOO_MUCH = 1 / 3, 1 / 2
 # Of a model that is not loaded: where the run is placed by its parameters, it seems to start anew.
 _CONSEQUENCES = ("started-anew", "ended-early")
 _DAMAGE = "corrupt-checkpoint"
+_STATE = ("parameters", "buffers", "optimizer")
 # Faults that end a save, so that what was removed before it is missing.
 _WHILE_SAVING = ("torn-write", "disk-full")
 # What a second opinion has to say of a wrong result.
@@ -217,9 +218,11 @@ class _Case:
         ]
 
     def _nothing_happened(self, cut: Cut, following: Cut | None, blamed: str) -> list[Finding]:
+        until = "to the end" if following is None else f"to {following.fault.id}"
+        if cut.fault.how in INSIDE and not blamed and not cut.interrupted:
+            return [_nothing_planted(cut, until)]
         if cut.fault.kind != "torn-write" or blamed:
             return []
-        until = "to the end" if following is None else f"to {following.fault.id}"
         return [
             Finding(
                 "nothing-torn",
@@ -348,6 +351,8 @@ class _Case:
                     "The result differs from here on, as it may: an update was left out.",
                 )
             ]
+        if KINDS[cut.fault.kind].poisons and recovered and _differs_in_state(found):
+            return [_bad_checkpoint_kept(self.history, cut)]
         if found.state == "differs" and cut.fault.kind == _DAMAGE and found.fresh:
             return [_damage_not_noticed(self.history, cut)]
         if found.state in ("random", "differs"):
@@ -447,15 +452,57 @@ def _colour(findings: Iterable[Finding]) -> Colour:
     return "red" if "red" in severities else "yellow" if "yellow" in severities else "green"
 
 
-def _damage_not_noticed(history: History, cut: Cut) -> Finding:
+def _differs_in_state(found: Identity) -> bool:
+    """Whether a start began with a state that the undisturbed run never had there."""
+    if found.state != "differs" or not found.fresh or found.difference is None:
+        return False
+    return any(base(part) in _STATE for part in found.difference.parts)
+
+
+def _nothing_planted(cut: Cut, until: str) -> Finding:
+    did_not = "No rank took"
+    if cut.fault.how == REPLICA:
+        did_not = f"Rank {cut.fault.rank} did not take"
+    return Finding(
+        "nothing-planted",
+        "yellow",
+        f"{did_not} the state of its model twice from there {until} (state_dict()), so that no "
+        "bad checkpoint was loaded.",
+        "Plan it on a rank that saves, and well before the last two checkpoints.",
+    )
+
+
+def _bad_checkpoint_kept(history: History, cut: Cut) -> Finding:
+    """The finding about a result that stands on a checkpoint which was made bad."""
+    remedy = (
+        "Compare replicas before they are saved; one that differs is then not saved:\n"
+        "    Checkpointer(directory, certify=100)"
+        if cut.fault.how == REPLICA
+        else "Keep a checksum with each file, let a loss that is not finite be an error, and let "
+        "undaunted choose which checkpoint to load. Its Checkpointer does the first and the last."
+    )
+    return Finding(
+        "bad-checkpoint-kept",
+        "red",
+        f"The finished run stands on a checkpoint that was made bad ({cut.fault.how})"
+        f"{_made(history, cut)}: its result is another.",
+        remedy,
+    )
+
+
+def _made(history: History, cut: Cut) -> str:
+    """Return what the nemesis did for a fault, in brackets."""
     notes = history.outcome.notes
     what = next((note.text for note in notes if note.fault == cut.fault.id and note.text), "")
-    where = f" ({what})" if what else ""
+    return f" ({what})" if what else ""
+
+
+def _damage_not_noticed(history: History, cut: Cut) -> Finding:
     return Finding(
         "damage-not-noticed",
         "red",
-        f"The ranks went on with a checkpoint that was damaged{where}: nothing checks what is "
-        "loaded, so that a bit that a disk loses changes the result.",
+        f"The ranks went on with a checkpoint that was damaged{_made(history, cut)}: nothing "
+        "checks what is loaded, so that a bit that a disk loses changes the result.",
         "Keep a checksum with each file and compare it before loading; torch.load does not. "
         "undaunted's Checkpointer checks every byte and falls back to an older checkpoint.",
     )

@@ -21,6 +21,7 @@ from undaunted.chaos.nemesis import calls
 from undaunted.chaos.nemesis.damage import damage_newest
 from undaunted.chaos.nemesis.helper import NotPossibleError
 from undaunted.chaos.nemesis.launcher import Launcher
+from undaunted.chaos.nemesis.planting import plant
 from undaunted.chaos.nemesis.slow_disk import SlowDisk
 from undaunted.chaos.nemesis.slow_network import SlowNetwork
 from undaunted.chaos.nemesis.small_disk import SmallDisk
@@ -270,6 +271,8 @@ class _Conductor:
             return self._terminate(fault, call)
         if fault.kind == "corrupt-checkpoint":
             return self._damage(fault, call)
+        if fault.kind == "bad-checkpoint":
+            return self._plant(fault, call)
         if fault.kind == "disk-full":
             return self._fill(fault, call)
         return await self._slow(fault, call)
@@ -281,9 +284,18 @@ class _Conductor:
         self._note(fault.id, "terminated", f"SIGTERM to pid {self._launcher.pid}", call)
         return ""
 
+    @property
+    def _checkpoints(self) -> Path:
+        return self._disk.directory if self._disk is not None else self._trial.place
+
+    def _plant(self, fault: Planned, call: calls.Call) -> str:
+        done = plant(self._checkpoints, fault.how)
+        why = f"there is no checkpoint yet of which a {fault.how} one can be made"
+        self._note(fault.id, "damaged" if done else "failed", done or why, call)
+        return ""
+
     def _damage(self, fault: Planned, call: calls.Call) -> str:
-        place = self._disk.directory if self._disk is not None else self._trial.place
-        done = damage_newest(place, self._trial.seed, fault.id)
+        done = damage_newest(self._checkpoints, self._trial.seed, fault.id)
         self._note(fault.id, "damaged" if done else "failed", done or "no checkpoint yet", call)
         return ""
 

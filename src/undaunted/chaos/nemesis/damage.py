@@ -36,10 +36,22 @@ def damage_newest(directory: Path, seed: int, fault: str) -> str:
     found = newest_data(directory)
     if found is None:
         return ""
-    times = found.stat()
-    kind = damage_of(seed, fault)
+    return f"{found.relative_to(directory)}: {damage(found, damage_of(seed, fault))}"
+
+
+def damage(path: Path, kind: str) -> str:
+    """Damage a file, whose times stay; return what was done.
+
+    Args:
+        path: of it.
+        kind: `FLIP` or `TRUNCATE`.
+
+    Raises:
+        OSError: it cannot be changed.
+    """
+    times = path.stat()
     middle = times.st_size // 2
-    fd = os.open(found, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if kind == TRUNCATE:
             os.ftruncate(fd, middle)
@@ -49,8 +61,7 @@ def damage_newest(directory: Path, seed: int, fault: str) -> str:
         os.utime(fd, ns=(times.st_atime_ns, times.st_mtime_ns))
     finally:
         os.close(fd)
-    done = "second half cut off" if kind == TRUNCATE else f"byte {middle} changed"
-    return f"{found.relative_to(directory)}: {done}"
+    return "second half cut off" if kind == TRUNCATE else f"byte {middle} changed"
 
 
 def damage_of(seed: int, fault: str) -> str:

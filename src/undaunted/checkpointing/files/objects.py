@@ -97,7 +97,6 @@ class ObjectStorage:
         aside: bool = False,
     ) -> None:
         """See `Storage`."""
-        del aside  # objects cannot be renamed
         attempt = self._attempt(target)
         try:
             self._check_files(attempt, manifest)
@@ -107,11 +106,20 @@ class ObjectStorage:
             ) from error
         former = self._attempt_of(attempt.step)
         fence.check(self._fence(), self._run, manifest.epoch, self.place)
+        kept = aside and former not in (None, attempt)
+        if kept:
+            self._keep(attempt.step)
         with gate:
             self._put(names.step(attempt.step) + _MARKER, manifests.encode(manifest))
-        if former not in (None, attempt):
+        if former not in (None, attempt) and not kept:
             with contextlib.suppress(OSError):  # left for the sweep
                 self._remove_below(former)
+
+    def _keep(self, step: int) -> None:
+        """Have the objects of a checkpoint stay when another one takes its step."""
+        with contextlib.suppress(OSError, DamagedCheckpointError):  # they go with the next sweep
+            manifest = self._read_manifest(step)
+            self._put(names.doubted(_attempt_in(manifest)) + _MARKER, manifests.encode(manifest))
 
     def raise_epoch(self, epoch: int) -> None:
         """See `Storage`."""
@@ -223,16 +231,24 @@ class ObjectStorage:
         """See `Storage`."""
 
     def _uncommitted(self, found: Iterable[str]) -> dict[names.Attempt, list[str]]:
-        """Return the attempts that are not the checkpoint of their step, and their objects."""
+        """Return the attempts that are not the checkpoint of their step, and their objects.
+
+        Those that were kept since they are not trusted are left out.
+        """
         groups: dict[names.Attempt, list[str]] = {}
+        kept = set()
         for path in found:
             parts = path.removeprefix(f"{self._remote.root}/").split("/")
+            if len(parts) == 1:
+                kept.add(names.read_doubted(parts[0].removesuffix(_MARKER)))
             attempt = names.read_object(parts[0], parts[1]) if len(parts) == 3 else None
             if attempt is not None:
                 groups.setdefault(attempt, []).append(path)
         committed = {step: self._attempt_of(step) for step in {one.step for one in groups}}
         return {
-            one: groups[one] for one in sorted(groups, key=_below) if committed[one.step] != one
+            one: groups[one]
+            for one in sorted(groups, key=_below)
+            if committed[one.step] != one and one not in kept
         }
 
     def _path(self, name: str) -> str:

@@ -102,7 +102,7 @@ class Storage(Readable, Protocol):
             target: see :meth:`target`.
             manifest: of the checkpoint.
             gate: entered for the one call that makes it exist; what it raises prevents that.
-            aside: a folder keeps what was the checkpoint of the step, under another name.
+            aside: what was the checkpoint of the step is kept, under another name.
 
         Raises:
             StaleEpochError: a newer round has been here.

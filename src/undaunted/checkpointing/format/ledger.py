@@ -49,6 +49,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         error: what stays the same of its message when it happens again.
         nodes, ranks: where it came from; empty = not known.
         steps: that the round had done, None = not known.
+        run: of the launcher whose round it was; "" = the one that tells of it.
+        at: seconds since 1970 when it failed; 0 = in this start of the job.
     """
 
     round: int
@@ -57,6 +59,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     nodes: tuple[str, ...] = ()
     ranks: tuple[int, ...] = ()
     steps: int | None = None
+    run: str = ""
+    at: float = 0.0
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag="loaded", omit_defaults=True):
@@ -172,12 +176,19 @@ def attributed(entries: Sequence[Entry], failure: Failure, run: str, at: float) 
         run: of the launcher.
         at: seconds since 1970.
     """
-    loads = [one for one in entries if isinstance(one, Loaded)]
-    if not loads or (loads[-1].run, loads[-1].round) != (run, failure.round):
+    loads = [
+        (place, one)
+        for place, one in enumerate(entries)
+        if isinstance(one, Loaded) and (not failure.at or one.at < failure.at)
+    ]
+    if not loads:
         return None
-    if isinstance(entries[-1], Failed):
+    place, last = loads[-1]
+    if (last.run, last.round) != (failure.run or run, failure.round):
+        return None
+    if any(isinstance(one, Failed) for one in entries[place:]):
         return None  # another process of this round has written it
-    return Failed(at=at, name=loads[-1].name, failure=failure)
+    return Failed(at=at, name=last.name, failure=failure)
 
 
 def encode(entries: Sequence[Entry]) -> bytes:

@@ -14,6 +14,7 @@ _ATTEMPT = re.compile(r"\.step-([0-9]{8,20})\.([0-9a-z]{1,64})-([0-9]{1,20})")
 _REPLACED = re.compile(r"\.step-([0-9]{8,20})\.replaced-([0-9a-z]{1,64})-([0-9]{1,20})")
 _DELETED_MARK = "deleted"
 _DELETED = re.compile(r"\.step-([0-9]{8,20})\.deleted-[0-9a-z]{1,64}")
+_DOUBTED = "doubted-"
 _PREFIX = re.compile(r"([0-9a-z]{1,64})-([0-9]{1,20})")
 _SESSION_FILE = re.compile(r"\.session-([0-9a-z]{1,64})")
 _SESSION = re.compile(r"[0-9a-z]{1,64}")
@@ -78,9 +79,18 @@ def deleted(number: int, token: str) -> str:
     return f".{step(number)}.{_DELETED_MARK}-{token}"
 
 
-def doubted(replaced_by: Attempt) -> str:
-    """Return what a checkpoint is called that was not trusted, once another one has its step."""
-    return f"doubted-{step(replaced_by.step)}.{replaced_by.session}-{replaced_by.number}"
+def doubted(one: Attempt) -> str:
+    """Return what a checkpoint is called that was not trusted, once another one has its step.
+
+    Args:
+        one: in a folder the attempt that has the step now, in an object store its own.
+    """
+    return f"doubted-{step(one.step)}.{one.session}-{one.number}"
+
+
+def read_doubted(name: str) -> Attempt | None:
+    """Return the attempt that `doubted` has made this name of; None = it is something else."""
+    return read_attempt(f".{name.removeprefix(_DOUBTED)}") if name.startswith(_DOUBTED) else None
 
 
 def session_file(session: str) -> str:

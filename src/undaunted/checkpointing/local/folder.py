@@ -62,6 +62,11 @@ def name_of(iteration: int, rank: int) -> str:
     return f"iter_{iteration:07d}_{rank}_local.pt"
 
 
+def iteration_of(path: Path) -> int:
+    """Return the iteration of a file that is called as `name_of` calls it."""
+    return int(path.name.split("_")[1])
+
+
 class ShardFolder:
     """The files of one run on one node, and the folder of one rank in it."""
 
@@ -152,7 +157,7 @@ class ShardFolder:
         Args:
             complain: told what is left out and why.
         """
-        return [file for path in self._paths() if (file := _look_if_whole(path, complain))]
+        return [file for path in self.paths() if (file := _look_if_whole(path, complain))]
 
     def delete(self, unwanted: Callable[[int], bool]) -> list[Path]:
         """Delete the shards in this rank's folder of all iterations that are not wanted.
@@ -170,7 +175,7 @@ class ShardFolder:
         Returns:
             What was deleted.
         """
-        old = [path for path in self._paths() if int(path.name.split("_")[1]) < oldest]
+        old = [path for path in self.paths() if iteration_of(path) < oldest]
         return [path for path in old if _removed(path)]
 
     def sweep(self) -> list[Path]:
@@ -194,7 +199,8 @@ class ShardFolder:
             if match:
                 yield Path(entry), int(match[1])
 
-    def _paths(self) -> list[Path]:
+    def paths(self) -> list[Path]:
+        """Return the files on this node that are called like shards, sorted."""
         ranks = [entry for entry in _entries(self.session) if _RANK.fullmatch(entry.name)]
         return sorted(
             Path(entry) for rank in ranks for entry in _entries(rank) if _NAME.fullmatch(entry.name)
@@ -281,18 +287,23 @@ def read(
             on_block,
         )
     except DamagedBlock as error:
-        start = error.block * shard.BLOCK_BYTES - shard.data_offset(file.head_bytes)
-        names = [
-            f"tensor {at}"
-            for at, one in enumerate(file.head.tensors)
-            if one.offset < start + shard.BLOCK_BYTES and one.offset + one.size > start
-        ]
+        names = tensors_in(file, error.block)
         raise DamagedCheckpointError(
             f"{file.path}: block {error.block} is damaged ({', '.join(names[:8]) or 'no tensor'})",
             str(file.path),
             names,
             error.block,
         ) from error
+
+
+def tensors_in(file: ShardFile, block: int) -> list[str]:
+    """Return what the tensors are called that have bytes in a block: their number in the state."""
+    start = block * shard.BLOCK_BYTES - shard.data_offset(file.head_bytes)
+    return [
+        f"tensor {at}"
+        for at, one in enumerate(file.head.tensors)
+        if one.offset < start + shard.BLOCK_BYTES and one.offset + one.size > start
+    ]
 
 
 def pieces_of(file: ShardFile, tensors: Sequence[memoryview]) -> list[Piece]:

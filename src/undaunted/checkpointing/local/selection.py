@@ -6,7 +6,7 @@ decides for all (`decide`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
 _T = TypeVar("_T")
+_REMEDY = "; LocalCheckpointManager.load_parts has others load it"
 
 
 class NoReplicasAvailableError(NoCheckpointError):
@@ -54,6 +55,8 @@ class Save(NamedTuple):
     world_size: int
 
 
+# Whose parts a rank takes over: given its number, how many ranks there are, and how many saved.
+Parts = Callable[[int, int, int], Iterable[int]]
 # Returns the first save to try, and why not newer ones; see `select`.
 Trusted = Callable[[Sequence[Save]], tuple[Save | None, dict[Save, str]]]
 
@@ -91,14 +94,14 @@ class Choice(NamedTuple):
 
     Attributes:
         iteration, save, world_size: see `Save`.
-        shards: by rank: the shard it loads.
+        shards: by rank: the shards it loads; one, unless it takes over those of others.
         transfers: in the order in which they are carried out.
     """
 
     iteration: int
     save: str
     world_size: int
-    shards: list[int]
+    shards: list[list[int]]
     transfers: list[Transfer]
 
 
@@ -107,13 +110,13 @@ class Share(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         iteration, save: see `Save`.
-        shard: that it loads.
+        shards: that it loads.
         transfers: see `Choice`; none where the rank has no part in any.
     """
 
     iteration: int
     save: str
-    shard: int
+    shards: list[int]
     transfers: list[Transfer]
 
 
@@ -173,13 +176,13 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
 
 
 def decider(
-    interchangeable: bool, trusted: Trusted | None = None
+    interchangeable: bool, trusted: Trusted | None = None, parts: Parts | None = None
 ) -> Callable[[Sequence[bytes]], list[bytes]]:
     """Return what rank 0 decides with: an `Answer` for each rank; see `decide`."""
 
     def decide_encoded(contributions: Sequence[bytes]) -> list[bytes]:
         standings = [msgspec.msgpack.decode(one, type=Standing) for one in contributions]
-        done, choice, reasons = decide(standings, interchangeable, trusted)
+        done, choice, reasons = decide(standings, interchangeable, trusted, parts)
         shares = _shares(choice) if choice else [None for _ in standings]
         return [msgspec.msgpack.encode(Answer(done, share, reasons)) for share in shares]
 
@@ -189,13 +192,16 @@ def decider(
 def _shares(choice: Choice) -> list[Share]:
     busy = {rank for move in choice.transfers for rank in (move.sender, move.receiver)}
     return [
-        Share(choice.iteration, choice.save, shard, choice.transfers if rank in busy else [])
-        for rank, shard in enumerate(choice.shards)
+        Share(choice.iteration, choice.save, shards, choice.transfers if rank in busy else [])
+        for rank, shards in enumerate(choice.shards)
     ]
 
 
 def decide(
-    standings: Sequence[Standing], interchangeable: bool, trusted: Trusted | None = None
+    standings: Sequence[Standing],
+    interchangeable: bool,
+    trusted: Trusted | None = None,
+    parts: Parts | None = None,
 ) -> Verdict:
     """Return whether all have loaded the same, or else what to load.
 
@@ -203,6 +209,7 @@ def decide(
         standings: of all ranks.
         interchangeable: see `select`.
         trusted: see `select`.
+        parts: see `select`.
 
     Raises:
         NoCheckpointError: a rank could not load what was chosen, and there is no reason to choose
@@ -214,7 +221,7 @@ def decide(
     problems = [f"rank {rank}: {one.problem}" for rank, one in enumerate(standings) if one.problem]
     if problems and not any(one.damaged for one in standings):
         raise NoCheckpointError(f"no local checkpoint was loaded: {'; '.join(problems[:8])}")
-    choice, reasons = select([one.held for one in standings], interchangeable, trusted)
+    choice, reasons = select([one.held for one in standings], interchangeable, trusted, parts)
     return Verdict(False, choice, [*problems, *reasons][:64])
 
 
@@ -222,6 +229,7 @@ def select(
     held: Sequence[Collection[Held]],
     interchangeable: bool = False,
     trusted: Trusted | None = None,
+    parts: Parts | None = None,
 ) -> Selection:
     """Return the newest checkpoint of which every rank can get its shard.
 
@@ -231,11 +239,13 @@ def select(
             rank, and the number of ranks does not matter.
         trusted: given those that can be loaded, the newest first, returns the first one to try,
             None if it is none of them, and why not newer ones.
+        parts: whose shards each rank loads, however many ranks have saved; None = its own, and as
+            many ranks as there are now.
     """
     usable: list[Save] = []
     reasons: dict[Save, str] = {}
     for save in sorted(_saves(held), reverse=True):
-        why = _why_not(save, _available(held, save), len(held), interchangeable)
+        why = _why_not(save, _available(held, save), interchangeable, parts)
         if why:
             reasons[save] = why
         else:
@@ -247,7 +257,8 @@ def select(
         reasons |= doubts
     newer = [save for save in sorted(reasons, reverse=True) if first is None or save > first]
     named = [f"iteration {save.iteration}: {reasons[save]}" for save in newer]
-    return Selection(None if first is None else _choice(held, first, interchangeable), named)
+    chosen = None if first is None else _choice(held, first, interchangeable, parts)
+    return Selection(chosen, named)
 
 
 def _available(held: Sequence[Collection[Held]], save: Save) -> dict[int, set[int]]:
@@ -259,10 +270,15 @@ def _available(held: Sequence[Collection[Held]], save: Save) -> dict[int, set[in
     }
 
 
-def _choice(held: Sequence[Collection[Held]], save: Save, interchangeable: bool) -> Choice:
+def _choice(
+    held: Sequence[Collection[Held]], save: Save, interchangeable: bool, parts: Parts | None
+) -> Choice:
     available = _available(held, save)
-    shards = _assign(available, interchangeable)
-    moves = plan_transfers(available, {rank: [one] for rank, one in enumerate(shards)})
+    if interchangeable:
+        shards = [[one] for one in _assign(available)]
+    else:
+        shards = _wanted(save, len(held), parts)
+    moves = plan_transfers(available, dict(enumerate(shards)))
     transfers = [Transfer(*move) for move in moves]
     return Choice(save.iteration, save.name, save.world_size, shards, transfers)
 
@@ -310,26 +326,38 @@ def _saves(held: Sequence[Collection[Held]]) -> list[Save]:
 
 
 def _why_not(
-    save: Save, available: dict[int, set[int]], world_size: int, interchangeable: bool
+    save: Save, available: dict[int, set[int]], interchangeable: bool, parts: Parts | None
 ) -> str:
     """Return why this one cannot be loaded; empty when it can."""
     if interchangeable:
         return ""
-    if save.world_size != world_size:
+    ranks, saved = len(available), set(range(save.world_size))
+    wanted = set().union(*_wanted(save, ranks, parts))
+    if left := sorted(saved - wanted):
         return (
-            f"it was saved by {save.world_size} ranks and there are {world_size} now, and each "
-            "has a part of the state of its own"
+            f"it was saved by {save.world_size} ranks and there are {ranks} now: nobody would "
+            f"load what {name_ranks(left, 16)} had" + ("" if parts else _REMEDY)
         )
-    missing = sorted(set(range(world_size)) - set().union(*available.values()))
+    if unknown := sorted(wanted - saved):
+        return (
+            f"it was saved by {save.world_size} ranks and there are {ranks} now: there is nothing "
+            f"to load for {name_ranks(unknown, 16)}" + ("" if parts else _REMEDY)
+        )
+    missing = sorted(saved - set().union(*available.values()))
     if missing:
         return f"no whole shard is left of {name_ranks(missing, 16)}"
     return ""
 
 
-def _assign(available: dict[int, set[int]], interchangeable: bool) -> list[int]:
-    """Return the shard of each rank."""
-    if not interchangeable:
-        return list(range(len(available)))
+def _wanted(save: Save, ranks: int, parts: Parts | None) -> list[list[int]]:
+    """Return whose shards each rank loads."""
+    if parts is None:
+        return [[rank] for rank in range(ranks)]
+    return [[*dict.fromkeys(parts(rank, ranks, save.world_size))] for rank in range(ranks)]
+
+
+def _assign(available: dict[int, set[int]]) -> list[int]:
+    """Return the shard of each rank, of those that are all the same."""
     everywhere = sorted(set().union(*available.values()))
     # Those without one of their own share the load of those who send.
     others = (everywhere[at % len(everywhere)] for at in range(len(available)))

@@ -49,6 +49,7 @@ class PolicyConfig:
         slow_ranks: what is done about ranks that are slow for long: log = say so, exclude = go on
             without their node if it can be spared, stop = end the job.
         slow_ranks_after_s: how long.
+        failure: how the last round of the job's start before this one failed; see `messages.Start`.
     """
 
     min_nodes: int = 1
@@ -72,6 +73,7 @@ class PolicyConfig:
     act: bool = False
     slow_ranks: str = "log"
     slow_ranks_after_s: float = 300.0
+    failure: str = ""
 
     @property
     def most_nodes(self) -> int:

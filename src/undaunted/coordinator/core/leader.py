@@ -538,7 +538,12 @@ class Leader:
             "reached": ledger.reached,
             "stalled": ledger.stalled,
         }
-        more = {"history": ledger.history, "slow_before": ledger.slow, "turned": ledger.turned}
+        more = {
+            "history": ledger.history,
+            "failure": ledger.failure,
+            "slow_before": ledger.slow,
+            "turned": ledger.turned,
+        }
         self.recent = Recent({"config": self.config.policy, "restored": known, "then": more})
         policy = JobPolicy.restored(self.config.policy, **known)
         for name, value in more.items():

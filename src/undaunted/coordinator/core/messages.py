@@ -476,7 +476,7 @@ class Advised(_Message, frozen=True):
 
     ``action`` is ``restart``, ``exclude`` (go on without ``nodes``) or ``stop``; ``cause`` as in
     `examination.Ruling`, of ``ranks``, with its ``confidence`` from 0 to 1. ``done``: the job does
-    so; otherwise it is advice only.
+    so; otherwise it is advice only. ``failure``: see `Start`.
     """
 
     round: int
@@ -487,6 +487,7 @@ class Advised(_Message, frozen=True):
     done: bool = False
     ranks: tuple[int, ...] = ()
     confidence: float = 1.0
+    failure: str = ""
 
 
 class Slow(_Message, frozen=True):

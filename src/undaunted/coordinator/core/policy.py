@@ -123,7 +123,8 @@ class JobPolicy:
         tracker: whether rounds advance.
         intensity: restarts that are not long ago.
         history: of the rounds that are over, opaque; see `advice`.
-        failure: of the last round, for the ranks of the next one; see `messages.Start`.
+        failure: of the last round, for the ranks of the next one; see `messages.Start`. Of the
+            first round: that of the job's start before this one.
         slow_before: ranks whose node was left out since they were slow.
         turned: by how many places ranks are on other slots than in the first round.
         limits: that somebody has ordered, for nodes that join later; None = nobody has.
@@ -175,6 +176,7 @@ class JobPolicy:
     def __post_init__(self) -> None:
         """Begin with nothing known."""
         c = self.config
+        self.failure = c.failure
         self.formation, self.intensity = Formation(c), Intensity(c.restart_intensity)
         limits = (c.max_no_progress_cycles, c.min_progress_iterations)
         self.tracker = ProgressTracker(*limits, max_restarts=c.max_restarts)
@@ -1074,7 +1076,7 @@ class JobPolicy:
             self.after = Ending(m.Outcome.NO_RESTART, advised.reason)
         elif done:
             done = advised.action == "exclude" and self._leave_out(advised.nodes, advised.reason)
-        return [*commands, replace(advised, done=done)]
+        return [*commands, replace(advised, done=done, failure=self.failure)]
 
     def _leave_out(self, nodes: Collection[str], reason: str) -> bool:
         """Bar nodes if there are any and enough are left for a round; return whether that is so."""

@@ -150,6 +150,7 @@ class Record:
             "reached": reached,
             "stalled": stalled,
             "history": policy.history,
+            "failure": policy.failure,
             "slow": policy.slow_before,
             "turned": policy.turned,
         }

@@ -25,6 +25,7 @@ from undaunted.base.signals import PROGRAMS_SIGNALS, SAME_S, SPREAD_S
 from undaunted.base.timers import Timers
 from undaunted.checkpointing.keeping.shelf import Shelf
 from undaunted.coordinator.core import messages as job
+from undaunted.fault_tolerance.advice import failure_before
 from undaunted.fault_tolerance.agent import node as m
 from undaunted.fault_tolerance.agent.clearing import Clearing
 from undaunted.fault_tolerance.agent.control import Control
@@ -103,6 +104,7 @@ class Agent:
         if config.launcher_log:
             self._messages.write_to(config.launcher_log, config.node, self._logs.open)
         path = Path(config.run_dir, f"journal-{config.node}.jsonl")
+        failure = failure_before(path)
         self._journal = JournalWriter(path, node=config.node, version=__version__, say=say)
         self._scribe = Scribe(config, self._journal, self._messages)
         # --- what is made once, and serves every round ---
@@ -137,7 +139,7 @@ class Agent:
         self._rounds = RoundFactory(config, begun, self._logs.open, self._shelf.name)
         self._inprocess = InProcess(config, self._journal, say)
         self._orders = find_orders(
-            config, self._turns, self._obey, self._rounds.reserve, say, self._inprocess
+            config, self._turns, self._obey, self._rounds.reserve, say, self._inprocess, failure
         )
         self._stopping = Stopping(config.node, self._area, self._orders, self._workers)
         self._ranks = Ranks(

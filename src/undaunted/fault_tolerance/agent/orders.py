@@ -80,6 +80,7 @@ def find_orders(
     reserve: Callable[[], int],
     say: Callable[[str], None],
     inprocess: InProcess,
+    failure: str = "",
 ) -> Orders:
     """Return the orders of a leader, or of the policy in this process if there is no other node.
 
@@ -90,12 +91,13 @@ def find_orders(
         reserve: reserves a port for the store of rank 0, returns its number; raises OSError.
         say: shows a line.
         inprocess: goes along with what nodes say to each other.
+        failure: see `PolicyConfig.failure`.
     """
     if config.nodes is None:
-        return OwnOrders(config, turns, obey, say)
+        return OwnOrders(config, turns, obey, say, failure)
     from undaunted.fault_tolerance.agent.shared_orders import SharedOrders
 
-    return SharedOrders(config, __version__, turns, obey, reserve, say, inprocess)
+    return SharedOrders(config, __version__, turns, obey, reserve, say, inprocess, failure)
 
 
 class OwnOrders:
@@ -106,6 +108,7 @@ class OwnOrders:
         turns: of the agent.
         obey: carries out an order.
         say: shows a line.
+        failure: see `PolicyConfig.failure`.
     """
 
     def __init__(
@@ -114,6 +117,7 @@ class OwnOrders:
         turns: Turns,
         obey: Callable[[job.Command], None],
         say: Callable[[str], None],
+        failure: str = "",
     ) -> None:
         self._rounds: OwnRounds | None = None
         if config.cycle_info is not None:
@@ -136,6 +140,7 @@ class OwnOrders:
             slow_ranks=config.slow_ranks,
             slow_ranks_after_s=config.slow_ranks_after_s,
             pace=Pace,
+            failure=failure,
         )
         self._policy, self._recent = JobPolicy(policy), Recent({"config": policy})
 

@@ -14,6 +14,7 @@ from undaunted.attribution.error_file import ErrorReport
 from undaunted.attribution.evidence import RankEvidence, expired_in_words, format_full
 from undaunted.attribution.exits import signal_name
 from undaunted.base.text import count, format_duration, format_ranks, name_ranks, one_line
+from undaunted.fault_tolerance.advice import remembered
 from undaunted.fault_tolerance.function_call import shown
 from undaunted.fault_tolerance.output.lines import ERROR, INFO
 from undaunted.journal import events as e
@@ -217,6 +218,7 @@ class Scribe:
             done=advised.done,
             ranks=list(advised.ranks),
             confidence=advised.confidence,
+            failure=remembered(advised.failure, self._config.run_id, time.time()),
         )
         self.journal.record(event)
         if not event.line or (event.done and event.action == "stop"):

@@ -102,8 +102,10 @@ class SharedOrders:
         reserve: Callable[[], int],
         say: Callable[[str], None],
         inprocess: InProcess,
+        failure: str = "",
     ) -> None:
         assert config.nodes is not None
+        self._failure = failure
         self._config, self._nodes = config, config.nodes
         self._turns, self._obey, self._reserve, self._say = turns, obey, reserve, say
         self._inprocess = inprocess
@@ -391,7 +393,7 @@ class SharedOrders:
         leader = Leader(
             LeaderConfig(
                 run_id=config.run_id,
-                policy=job_access.policy_config(config, nodes),
+                policy=replace(job_access.policy_config(config, nodes), failure=self._failure),
                 node=config.node,
                 incarnation=self._incarnation,
                 takeover=nodes.takeover and not nodes.store,

@@ -33,6 +33,7 @@ from undaunted.fault_tolerance.simulated_faults import (
     seed_of_round,
 )
 from undaunted.integrations.kept_limits import Job, KeptLimits, sizes_of
+from undaunted.integrations.megatron.checkpoints import choose_checkpoint
 from undaunted.integrations.megatron.ranks import is_first, say, world_size
 
 if TYPE_CHECKING:
@@ -131,7 +132,8 @@ def setup(config: Any, global_state: GlobalState | None = None) -> None:
         config: of Megatron Bridge: ``ft`` is a `FaultToleranceConfig`; ``checkpoint`` has ``save``,
             the folder where calculated limits are kept, and ``async_save``. Or the arguments of
             Megatron-LM: ``save``, ``async_save``, ``calc_ft_timeouts``, ``ft_num_warmup_iters``.
-            If it is not enabled, nothing is done.
+            If it is not enabled, nothing is done. ``load`` and ``ckpt_step``: see
+            `checkpoints.choose_checkpoint`.
         global_state: gets the client and what is seen; None = they are those of the process.
 
     Raises:
@@ -155,6 +157,8 @@ def setup(config: Any, global_state: GlobalState | None = None) -> None:
     )
     here.rank_monitor_client, here.fault_tolerance_state = client, state
     client.open(SETUP)  # before what may take its time
+    if (step := choose_checkpoint(config)) is not None:
+        say(f"FT: iteration {step} is loaded: newer checkpoints have led to failures")
     if is_first():
         kept.make_folder()
     _load(client, kept)

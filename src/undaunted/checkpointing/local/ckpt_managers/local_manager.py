@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from undaunted.checkpointing.local.base_state_dict import TensorAwareStateDict
     from undaunted.checkpointing.local.replication.strategies import ReplicationStrategy
-    from undaunted.checkpointing.local.selection import Save, Share
+    from undaunted.checkpointing.local.selection import Parts, Save, Share
     from undaunted.checkpointing.local.shard import Head
 
 __all__ = [
@@ -132,6 +132,7 @@ class LocalCheckpointManager:
         self._allow_pickle = allow_pickle
         self._same_on_all_ranks = same_on_all_ranks
         self._other_tier = other_tier
+        self._parts: Parts | None = None  # of the last search
         self._trust: Trust | None = None
         self._pool = memory_for_shards(2)
         self._turn = threading.Lock()
@@ -290,15 +291,19 @@ class LocalCheckpointManager:
 
     # --- loading ----------------------------------------------------------------------------------
 
-    def find_latest(self) -> int:
+    def find_latest(self, parts: Parts | None = None) -> int:
         """Return the newest iteration of which all ranks can get their shards; -1 if there is none.
 
         Heads and ends of files are looked at, not yet their tensors. What is left out is logged.
 
+        Args:
+            parts: see `load_parts`; None = each rank loads its own, as `load` does.
+
         Raises:
             CheckpointError: a rank did not answer.
         """
-        if self._choice is None:
+        if self._choice is None or parts is not self._parts:
+            self._parts = parts
             answer = self._agree(Standing(list(self._held())))
             self._take(answer.share)
             self._reasons = answer.reasons
@@ -313,20 +318,47 @@ class LocalCheckpointManager:
         Raises:
             NoCheckpointError: there is none that all can load; it says why.
         """
-        self.find_latest()
+        ((rank, state),), choice = self._load(None)
+        return state, CkptID(choice.iteration, rank, self.session_id)
+
+    def load_parts(self, parts: Parts) -> tuple[dict[int, TensorAwareStateDict], int]:
+        """Return the states that this rank takes over, by the ranks that saved, and the iteration.
+
+        For a number of ranks that is another than the one that saved. A checkpoint will do if its
+        copies hold the states of all ranks, and each of these is taken over by somebody: the
+        program puts them together, as only it knows what they are parts of.
+
+            def mine(rank, ranks, saved):  # 4 ranks become 2: 0 and 1, 2 and 3
+                return range(rank * saved // ranks, (rank + 1) * saved // ranks)
+
+            states, iteration = manager.load_parts(mine)
+
+        Args:
+            parts: returns whose states a rank takes over: given its number, how many ranks there
+                are, and how many have saved. The same on all ranks.
+
+        Raises:
+            NoCheckpointError: there is none that all can load; it says why, and names the ranks
+                whose states nobody would load.
+        """
+        states, choice = self._load(parts)
+        return dict(states), choice.iteration
+
+    def _load(self, parts: Parts | None) -> tuple[list[tuple[int, TensorAwareStateDict]], Share]:
+        self.find_latest(parts)
         choice, reasons, began = self._choice, self._reasons, time.monotonic()
         while choice is not None:
-            state, standing = self._try(choice)
+            states, standing = self._try(choice)
             answer = self._agree(standing)
             if answer.done:
-                assert state is not None
+                assert states is not None
                 self._take(choice)
                 self._saves.loaded(choice.iteration)
                 self._write_down(choice)
-                size = sum(tensor.nbytes for tensor in state.tensors)
+                size = sum(tensor.nbytes for _, state in states for tensor in state.tensors)
                 announce.loaded(choice.iteration, size, time.monotonic() - began)
-                return state, CkptID(choice.iteration, choice.shard, self.session_id)
-            del state  # before the next one is read
+                return states, choice
+            del states  # before the next one is read
             choice, reasons = answer.share, [*reasons, *answer.reasons]
         self._take(None)
         raise NoCheckpointError(
@@ -337,7 +369,7 @@ class LocalCheckpointManager:
         content = self._connected().main.scatter(
             "finding a local checkpoint",
             msgspec.msgpack.encode(standing),
-            decider(self._same_on_all_ranks, self._trusted),
+            decider(self._same_on_all_ranks, self._trusted, self._parts),
             self._timeout_s,
         )
         answer = msgspec.msgpack.decode(content, type=Answer)
@@ -368,26 +400,26 @@ class LocalCheckpointManager:
         self._choice = choice
         self.latest_iteration = -1 if choice is None else choice.iteration
 
-    def _try(self, choice: Share) -> tuple[TensorAwareStateDict | None, Standing]:
+    def _try(self, choice: Share) -> tuple[list[tuple[int, TensorAwareStateDict]] | None, Standing]:
         """Try to load; damage and absent peers are for all ranks to know."""
         before = set(self._held())
-        state, problem = None, ""
+        states, problem = None, ""
         try:
-            state = self._get(choice, before)
+            states = self._get(choice, before)
         except (CheckpointError, OSError, RuntimeError, MemoryError) as error:
             problem = str(error) or type(error).__name__
         after = list(self._held())
-        loaded = None if state is None else (choice.iteration, choice.save)
-        return state, Standing(after, loaded, problem, before != set(after))
+        loaded = None if states is None else (choice.iteration, choice.save)
+        return states, Standing(after, loaded, problem, before != set(after))
 
-    def _get(self, choice: Share, mine: Collection[Held]) -> TensorAwareStateDict:
-        """Return this rank's state; sends first what others need."""
+    def _get(self, choice: Share, mine: Collection[Held]) -> list[tuple[int, TensorAwareStateDict]]:
+        """Return what this rank loads, with the ranks that saved; sends first what others need."""
         me = self._connected().rank
         key = (choice.iteration, choice.save)
         here = {one.rank: one for one in mine if (one.iteration, one.save) == key}
         self._loads += 1
         name = f"{self._connected().session}/load/{self._loads}"
-        received, failed = None, None
+        received, failed = {}, None
 
         def read(rank: int) -> tuple[torch.Tensor, str]:
             return self._of_first_whole(here[rank], _read_file)
@@ -396,14 +428,17 @@ class LocalCheckpointManager:
             received = fetch(choice, me, name, read, self._timeout_s)
         except (CheckpointError, OSError, RuntimeError) as error:
             failed = error  # what is on the own disk is looked at all the same
-        if received is not None:
-            return flat.rebuild_from(received, "a shard from a peer", self._allow_pickle)
-        if failed is not None and choice.shard not in here:
-            raise failed
-        state = self._of_first_whole(here[choice.shard], self._load_file)
+        states = []
+        for rank in choice.shards:
+            if rank in here:
+                states.append((rank, self._of_first_whole(here[rank], self._load_file)))
+            elif rank in received:
+                image = received.pop(rank)
+                state = flat.rebuild_from(image, "a shard from a peer", self._allow_pickle)
+                states.append((rank, state))
         if failed is not None:
             raise failed
-        return state
+        return states
 
     # --- the shards of this node ------------------------------------------------------------------
 

@@ -120,7 +120,7 @@ def fetch(
     name: str,
     read: Callable[[int], tuple[torch.Tensor, str]],
     timeout_s: float,
-) -> torch.Tensor | None:
+) -> dict[int, torch.Tensor]:
     """Carry out the transfers of a choice; those who have no part in them return at once.
 
     Args:
@@ -131,7 +131,7 @@ def fetch(
         timeout_s: for every wait.
 
     Returns:
-        The shard this rank has received; None when it needs none.
+        The shards this rank has received, by the rank whose they are.
 
     Raises:
         CheckpointError: what it should send is damaged, a peer did not answer, or had nothing.
@@ -139,9 +139,9 @@ def fetch(
     """
     ranks = sorted({rank for move in choice.transfers for rank in (move.sender, move.receiver)})
     if me not in ranks:
-        return None
+        return {}
     group = Group.connect(default_store(), name, ranks, me, timeout_s)
-    received: torch.Tensor | None = None
+    received: dict[int, torch.Tensor] = {}
     failed: Exception | None = None
     for move in choice.transfers:
         if move.sender == me:
@@ -152,9 +152,11 @@ def fetch(
                 failed = error  # the receiver is told, and the transfers after it go on
             send(group, move.receiver, image, crc32, choice.save)
         elif move.receiver == me:
-            received = receive(group, move.sender, choice.save)
-            if received is None:
+            image = receive(group, move.sender, choice.save)
+            if image is None:
                 failed = NoCheckpointError(f"rank {move.sender} found its copy damaged")
+            else:
+                received[move.shard] = image
     if failed is not None:
         raise failed
     return received

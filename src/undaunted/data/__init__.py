@@ -1,0 +1,39 @@
+"""The same data and the same batch, whatever happens to the job.
+
+    from undaunted.data import Loader
+
+Names are imported when they are first used. Design: docs/design/data.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from undaunted.data.loader import Loader as Loader
+    from undaunted.data.order import GlobalOrder as GlobalOrder
+    from undaunted.data.order import Mixture as Mixture
+    from undaunted.data.plan import DataChangedError as DataChangedError
+
+_MODULES = {
+    "DataChangedError": "plan",
+    "GlobalOrder": "order",
+    "Loader": "loader",
+    "Mixture": "order",
+}
+
+__all__ = ["DataChangedError", "GlobalOrder", "Loader", "Mixture"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        import importlib
+
+        value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

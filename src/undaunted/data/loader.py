@@ -1,0 +1,486 @@
+"""The same steps from any number of ranks and workers. Design: docs/design/data.md.
+
+loader = Loader(dataset, global_batch=512, micro_batch=8, seed=1, num_workers=4)
+while loader.epoch < 3:
+    for batch in loader.step():
+        with loader.accumulate(model):
+            (loss_of(model, batch) * loader.scale).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+
+from undaunted.data import rng
+from undaunted.data.exact import Gradients
+from undaunted.data.order import GlobalOrder
+from undaunted.data.plan import DataChangedError, MicroBatch, Plan, read_state, state_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import nn
+    from torch.distributed import ProcessGroup
+
+    from undaunted.data.order import Order
+    from undaunted.data.plan import Remainder
+
+    Wanted = tuple[int, int, list[int]]
+    """Epoch and first position of a micro-batch, and the numbers of its samples."""
+
+_log = logging.getLogger("undaunted")
+_ON_CHANGE = ("refuse", "warn")
+# What the order decides, and not torch.
+_REFUSED = (
+    "batch_size",
+    "shuffle",
+    "sampler",
+    "batch_sampler",
+    "drop_last",
+    "generator",
+    "in_order",
+)
+# Samples whose numbers are computed at once: few at first, as somebody waits for them.
+_FIRST_BLOCK, _BLOCK = 256, 8192
+
+
+class Loader:
+    """Gives each rank its micro-batches of each step; the state is the same on all ranks.
+
+    Attributes:
+        epoch: that of the next step, from 0.
+        position: where the next step begins in its epoch, in samples.
+        order: from position to sample.
+        plan: steps, micro-batches and shares.
+    """
+
+    def __init__(  # noqa: PLR0913 - the settings
+        self,
+        dataset: Dataset[Any],
+        *,
+        global_batch: int,
+        micro_batch: int,
+        seed: int = 0,
+        shuffle: bool = True,
+        remainder: Remainder = "drop",
+        order: Order | None = None,
+        sample_rng: bool = True,
+        micro_rng: bool = True,
+        exact: bool = False,
+        on_data_change: Literal["refuse", "warn"] = "refuse",
+        fingerprint: str | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        process_group: ProcessGroup | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        **torch_settings: Any,
+    ) -> None:
+        """Share the steps of a data set; workers start with the first batch.
+
+        Args:
+            dataset: with a length, and samples by their number.
+            global_batch: samples of a step, on all ranks together.
+            micro_batch: samples of one forward pass.
+            seed: of the order, and of random numbers.
+            shuffle: False = in the order of the data set.
+            remainder: what becomes of the end of an epoch, which is no whole step: "drop" leaves
+                it out, "short" makes a smaller step, "pad" fills it up (see `real`).
+            order: another order than a `GlobalOrder`, such as a `Mixture`; has a seed of its own.
+            sample_rng: seed torch's, Python's and numpy's generators for each sample, and for
+                ``collate_fn``.
+            micro_rng: seed torch's generators, as dropout uses them, for each micro-batch.
+            exact: `accumulate` adds gradients in an order that does not depend on the ranks.
+            on_data_change: what follows if the state that is loaded is of other data or another
+                order.
+            fingerprint: of the content; None = that of a data set of Hugging Face, if it is one.
+            rank: among those that have different samples, with ``world_size``; None = that in the
+                process group.
+            world_size: how many they are.
+            process_group: of these ranks; None = all.
+            num_workers: processes that read samples.
+            collate_fn: makes a batch of a list of samples; None = torch's.
+            torch_settings: others of torch's ``DataLoader``, such as ``pin_memory``. With
+                ``persistent_workers`` they go on into the next epoch, and read ahead in it.
+
+        Raises:
+            TypeError: the data set has no length; a setting is not for the user to give.
+            ValueError: the numbers do not fit.
+        """
+        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+            raise TypeError(
+                f"{type(dataset).__name__} has no length, so its samples have no positions: "
+                "give a data set with __len__ and __getitem__"
+            )
+        if refused := [name for name in torch_settings if name in _REFUSED]:
+            raise TypeError(
+                f"{refused[0]} is not for a Loader: see global_batch, shuffle, remainder"
+            )
+        if on_data_change not in _ON_CHANGE:
+            raise ValueError(f"on_data_change={on_data_change!r}: one of {', '.join(_ON_CHANGE)}")
+        self.order = order or GlobalOrder(len(dataset), seed, shuffle=shuffle)
+        if self.order.samples != len(dataset):
+            raise ValueError(
+                f"the order is one of {self.order.samples} samples, and the data set has "
+                f"{len(dataset)}"
+            )
+        self.plan = Plan(self.order.length, global_batch, micro_batch, remainder)
+        self._place = _Place(rank, world_size, process_group)
+        self._rank, self._world_size = self._place.now()
+        self.plan.check_world(self._world_size)
+        self._seed, self._micro_rng = seed, micro_rng
+        self._on_data_change = on_data_change
+        self._settings = {
+            **self.order.settings(),
+            "rng": seed,
+            "data": fingerprint or getattr(dataset, "_fingerprint", None),
+        }
+        self._samples = _Samples(
+            dataset,
+            collate_fn or default_collate,
+            seed if sample_rng else None,
+            apart=num_workers > 0,
+        )
+        self._torch = {"num_workers": num_workers, **torch_settings}
+        self._endless = bool(torch_settings.get("persistent_workers"))
+        self._gradients = Gradients() if exact else None
+        self.epoch, self.position = 0, 0
+        self._batches: Iterator[Any] | None = None
+        self._ahead: deque[MicroBatch] = deque()  # bounded by what torch prefetches
+        self._micro: MicroBatch | None = None
+
+    def step(self) -> Iterator[Any]:
+        """Yield this rank's micro-batches of the next step.
+
+        The step counts when the loop over it has come to its end. One that is left before, as by an
+        exception, is done again.
+        """
+        self._look_at_world()
+        done = False
+        try:
+            while not done:
+                batch, micro = self._next()
+                yield batch
+                done = micro.is_last
+            self._move()
+        finally:
+            if not done:
+                self.close()
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return batches up to the end of the epoch; for steps of one micro-batch for each rank.
+
+        A step counts when its batch is returned: save at the end of the loop's body.
+
+        Raises:
+            ValueError: a rank has more micro-batches of a step; see `step`.
+        """
+        self._look_at_world()
+        most = len(self.plan.share(0, 0, self._rank, self._world_size))
+        if most > 1:
+            raise ValueError(
+                f"each rank has {most} micro-batches of a step (global_batch="
+                f"{self.plan.global_batch}, micro_batch={self.plan.micro_batch}, "
+                f"{self._world_size} ranks): use `for batch in loader.step()`"
+            )
+        return _Epoch(self)
+
+    def __len__(self) -> int:
+        """Return how many steps an epoch has."""
+        return self.plan.steps_from(0)
+
+    @property
+    def scale(self) -> float:
+        """Factor for the loss of the present micro-batch, a mean over its samples that count.
+
+        With it the mean of gradients over ranks, as DDP and FSDP compute it, is the mean over the
+        samples of the step.
+        """
+        micro = self._present()
+        ranks = 1 if self._gradients is not None else self._world_size
+        return ranks * micro.real / micro.of
+
+    @property
+    def real(self) -> int:
+        """How many samples of the present micro-batch count: the first ones."""
+        return self._present().real
+
+    @contextmanager
+    def accumulate(self, *models: nn.Module) -> Iterator[None]:
+        """For forward and backward of a micro-batch: DDP synchronises in the step's last one.
+
+        Args:
+            models: whose gradients these are; FSDP synchronises in each micro-batch.
+
+        Raises:
+            TypeError: with ``exact``, a model keeps gradients in a place of its own.
+        """
+        micro = self._present()
+        if self._gradients is not None:
+            with self._apart(self._gradients, models, micro):
+                yield
+            return
+        with _synchronising(models, wanted=micro.is_last):
+            yield
+
+    @contextmanager
+    def _apart(
+        self, gradients: Gradients, models: tuple[nn.Module, ...], micro: MicroBatch
+    ) -> Iterator[None]:
+        for model in models:
+            if hasattr(model, "set_requires_gradient_sync"):
+                raise TypeError(f"exact=True: {type(model).__name__} shards its gradients (FSDP)")
+        parameters = [one for model in models for one in model.parameters() if one.requires_grad]
+        gradients.begin(parameters)
+        with _synchronising(models, wanted=False):
+            yield
+        gradients.take(parameters, counts=micro.real > 0)
+        if micro.is_last:
+            gradients.add_up(parameters, self._place.group(self._world_size))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the loader is: the same on all ranks, at most 1 KiB."""
+        return state_of(self.epoch, self.position, self._settings)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go to where a loader was, of any number of ranks and workers and any global batch.
+
+        Raises:
+            DataChangedError: its data or their order were others; see ``on_data_change``.
+            ValueError: it is no state of a loader.
+        """
+        epoch, position, differences = read_state(state_dict, self._settings, self.plan)
+        if differences:
+            what = f"the state of the Loader is of other data: {'; '.join(differences)}"
+            if self._on_data_change == "refuse":
+                raise DataChangedError(
+                    f'{what}\n  Loader(..., on_data_change="warn") goes on at epoch {epoch}, '
+                    f"position {position} all the same"
+                )
+            _log.warning("%s; going on at epoch %d, position %d", what, epoch, position)
+        self.close()
+        self.epoch, self.position = epoch, position
+
+    def close(self) -> None:
+        """End the workers; the next step starts new ones."""
+        batches, self._batches, self._micro = self._batches, None, None
+        _end(batches)
+        if self._gradients is not None:
+            self._gradients.forget()
+
+    # --- for loops over it ------------------------------------------------------------------------
+
+    def _look_at_world(self) -> None:
+        """Begin anew if this process has another place among the ranks than before."""
+        if (now := self._place.now()) != (self._rank, self._world_size):
+            self.plan.check_world(now[1])
+            self.close()
+            self._rank, self._world_size = now
+
+    def _next(self) -> tuple[Any, MicroBatch]:
+        """Return the next batch of this rank, with its random numbers."""
+        if self._batches is None:
+            self._batches = self._begin()
+        batch, micro = next(self._batches), self._ahead.popleft()
+        if self._micro_rng:
+            rng.seed_training(rng.seed_of("micro-batch", self._seed, micro.epoch, micro.start))
+        self._micro = micro
+        return batch, micro
+
+    def _move(self) -> None:
+        """A step is done."""
+        epoch = self.epoch
+        self.epoch, self.position = self.plan.after(self.epoch, self.position)
+        if self.epoch != epoch and not self._endless:
+            batches, self._batches = self._batches, None
+            _end(batches)
+
+    def _begin(self) -> Iterator[Any]:
+        generator = torch.Generator()  # else the one that training uses is drawn from
+        generator.manual_seed(rng.seed_of("workers", self._seed, self.epoch, self.position))
+        self._ahead = deque()
+        batches: DataLoader[Any] = DataLoader(
+            self._samples,
+            batch_sampler=_Wanted(self.order, self._shares(), self._ahead),
+            collate_fn=_as_it_is,
+            generator=generator,
+            **self._torch,
+        )
+        return iter(batches)
+
+    def _shares(self) -> Iterator[MicroBatch]:
+        """Yield this rank's micro-batches from here on: of this epoch, or without an end."""
+        first = self.epoch
+        for micro in self.plan.shares(self.epoch, self.position, self._rank, self._world_size):
+            if micro.epoch != first and not self._endless:
+                return
+            yield micro
+
+    def _present(self) -> MicroBatch:
+        if self._micro is None:
+            raise RuntimeError("no micro-batch is at work: use this inside a loop over step()")
+        return self._micro
+
+
+class _Epoch:
+    """Batches up to the end of an epoch. No generator: that would end quietly after an error."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+        self._epoch = loader.epoch
+
+    def __iter__(self) -> _Epoch:
+        return self
+
+    def __next__(self) -> Any:
+        loader = self._loader
+        if loader.epoch != self._epoch:
+            raise StopIteration
+        try:
+            batch, _ = loader._next()  # noqa: SLF001 - a part of it
+        except BaseException:
+            loader.close()
+            raise
+        loader._move()  # noqa: SLF001
+        return batch
+
+
+class _Samples(Dataset):  # type: ignore[misc]
+    """Batches of samples by epoch, position and numbers, with random numbers of their own."""
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        collate: Callable[[list[Any]], Any],
+        seed: int | None,
+        *,
+        apart: bool,
+    ) -> None:
+        self._dataset = dataset
+        self._collate = collate
+        self._seed = seed
+        self._apart = apart  # in processes of their own
+
+    def __getattr__(self, name: str) -> Any:
+        """Have what users' functions look for in a worker: the attributes of their data set."""
+        if name.startswith("__") or name == "_dataset":
+            raise AttributeError(name)
+        return getattr(self._dataset, name)
+
+    def __getitems__(self, wanted: Wanted) -> Any:
+        epoch, start, indices = wanted
+        seed = self._seed
+        if seed is None:
+            many = getattr(self._dataset, "__getitems__", None)
+            if many is None:
+                return self._collate([self._dataset[index] for index in indices])
+            return self._collate(list(many(indices)))
+        samples = []
+        kept: AbstractContextManager[None] = nullcontext() if self._apart else rng.put_back()
+        with kept:
+            for position, index in enumerate(indices, start):
+                rng.seed_process(rng.seed_of("sample", seed, epoch, position))
+                samples.append(self._dataset[index])
+            rng.seed_process(rng.seed_of("batch", seed, epoch, start))
+            return self._collate(samples)
+
+    def __getitem__(self, wanted: Wanted) -> Any:
+        return self.__getitems__(wanted)
+
+
+class _Wanted:
+    """What is read for this rank, micro-batch by micro-batch; notes each when torch asks for it."""
+
+    def __init__(
+        self, order: Order, micros: Iterator[MicroBatch], ahead: deque[MicroBatch]
+    ) -> None:
+        self._order = order
+        self._micros = micros
+        self._ahead = ahead
+
+    def __iter__(self) -> Iterator[Wanted]:
+        size, samples = _FIRST_BLOCK, 0
+        waiting: list[MicroBatch] = []
+        for micro in self._micros:
+            if waiting and (samples >= size or micro.epoch != waiting[0].epoch):
+                yield from self._computed(waiting)
+                size, waiting, samples = min(2 * size, _BLOCK), [], 0
+            waiting.append(micro)
+            samples += micro.size
+        if waiting:
+            yield from self._computed(waiting)
+
+    def _computed(self, micros: list[MicroBatch]) -> Iterator[Wanted]:
+        epoch = micros[0].epoch
+        positions = torch.cat([torch.arange(one.start, one.start + one.size) for one in micros])
+        indices = self._order.indices(epoch, positions % self._order.length).tolist()
+        at = 0
+        for micro in micros:
+            self._ahead.append(micro)
+            yield epoch, micro.start, indices[at : at + micro.size]
+            at += micro.size
+
+
+class _Place:
+    """This process among the ranks that have different samples: as told, or by a process group."""
+
+    def __init__(
+        self, rank: int | None, world_size: int | None, group: ProcessGroup | None
+    ) -> None:
+        if (rank is None) != (world_size is None):
+            raise ValueError(f"rank={rank}, world_size={world_size}: give both, or none")
+        if rank is not None and world_size is not None and not 0 <= rank < world_size:
+            raise ValueError(f"rank={rank}: from 0 to world_size={world_size} - 1")
+        self._given = None if rank is None or world_size is None else (rank, world_size)
+        self._group = group
+
+    def now(self) -> tuple[int, int]:
+        """Return rank and number of ranks."""
+        if self._given is not None:
+            return self._given
+        if dist.is_available() and dist.is_initialized():
+            return dist.get_rank(self._group), dist.get_world_size(self._group)
+        if os.environ.get("WORLD_SIZE", "1") != "1":
+            raise ValueError(
+                f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, and there is no process group: make "
+                "the Loader after init_process_group, or give rank= and world_size="
+            )
+        return 0, 1
+
+    def group(self, world_size: int) -> Any:
+        """Return who adds gradients together; None = one rank alone."""
+        return None if world_size == 1 else self._group or dist.group.WORLD
+
+
+def _end(batches: Any) -> None:
+    """End the workers now: a traceback may keep them alive, and torch's handler of their deaths.
+
+    Torch has no public call for it. Without its private one they end when nobody has them any more.
+    """
+    shut_down = getattr(batches, "_shutdown_workers", None)  # none where there are no workers
+    if shut_down is not None:
+        shut_down()
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def _synchronising(models: tuple[nn.Module, ...], *, wanted: bool) -> AbstractContextManager[Any]:
+    """Have DDP bring gradients together in this backward pass, or not."""
+    contexts = ExitStack()
+    for model in models:
+        if isinstance(model, DistributedDataParallel) and not wanted:
+            contexts.enter_context(model.no_sync())
+    return contexts
