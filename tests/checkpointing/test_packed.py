@@ -178,7 +178,7 @@ def test_through_the_writer_of_familiar_name(tmp_path: Path) -> None:
         queue.maybe_finalize_async_calls(blocking=True)
     finally:
         queue.close(abort=True)
-        pool.close(abort=True)
+        pool.close()
     fresh = {"w": two(0, 0), "x": torch.zeros(3)}
     dcp.load(fresh, checkpoint_id=tmp_path / "c")
     assert both(fresh["w"]) == [[1, 1], [5, 5]]

@@ -8,7 +8,7 @@ checkpoint like any other.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -41,7 +41,7 @@ class _Have(msgspec.Struct, array_like=True, frozen=True):
     copies: list[tuple[Snapshot, int, float]]
 
 
-class Choice(msgspec.Struct, array_like=True, frozen=True):
+class Choice(NamedTuple):
     """What is rescued.
 
     Attributes:
@@ -51,6 +51,18 @@ class Choice(msgspec.Struct, array_like=True, frozen=True):
 
     snapshot: Snapshot | None
     writers: list[int]
+
+
+class _Task(msgspec.Struct, array_like=True, frozen=True):
+    """What one rank has to do.
+
+    Attributes:
+        snapshot: the state, None when there is nothing to rescue.
+        copies: the ranks of the round that copied it whose copies are written here.
+    """
+
+    snapshot: Snapshot | None
+    copies: list[int]
 
 
 class _Part(msgspec.Struct, array_like=True, frozen=True):
@@ -104,16 +116,20 @@ def _rescue(
     timeout_s: float,
     begins: Callable[[Snapshot], None],
 ) -> Snapshot | None:
-    def choose_now(contributions: Sequence[bytes]) -> bytes:
+    def choose_now(contributions: Sequence[bytes]) -> list[bytes]:
         have = [msgspec.msgpack.decode(one, type=_Have).copies for one in contributions]
         # Whoever loads looks for it anyway: here only if there is something to compare with.
         newest = find(storage).manifest if any(have) else None
-        return msgspec.msgpack.encode(choose(have, newest))
+        choice = choose(have, newest)
+        copies: list[list[int]] = [[] for _ in contributions]
+        for rank, writer in enumerate(choice.writers):
+            copies[writer].append(rank)
+        return [msgspec.msgpack.encode(_Task(choice.snapshot, ranks)) for ranks in copies]
 
     mine = _Have([(copy.snapshot, copy.rank, copy.description.saved_at) for copy in copies.all])
-    answer = agreement.round("copies", msgspec.msgpack.encode(mine), choose_now, timeout_s)
-    choice = msgspec.msgpack.decode(answer, type=Choice)
-    snapshot = choice.snapshot
+    answer = agreement.scatter("copies", msgspec.msgpack.encode(mine), choose_now, timeout_s)
+    task = msgspec.msgpack.decode(answer, type=_Task)
+    snapshot = task.snapshot
     if snapshot is None:
         return None
     begins(snapshot)
@@ -125,7 +141,7 @@ def _rescue(
         commit(snapshot, [part.report for part in of_ranks], of_ranks[0].blueprint)
         return b""
 
-    written = _write(copies, choice, agreement.rank, storage, target)
+    written = _write(copies, task, storage, target)
     agreement.round(f"rescue of step {snapshot.step}", written, commit_now, timeout_s)
     return snapshot
 
@@ -170,14 +186,12 @@ def choose(
     return Choice(best, [holders[best][rank] for rank in range(best.world_size)])
 
 
-def _write(
-    copies: Copies, choice: Choice, me: int, storage: Storage, target: str
-) -> bytes | Failure:
+def _write(copies: Copies, task: _Task, storage: Storage, target: str) -> bytes | Failure:
     """Write out what is this rank's to write; nothing is raised, as the others wait."""
     parts = []
     try:
         for copy in copies.all:
-            if copy.snapshot != choice.snapshot or choice.writers[copy.rank] != me:
+            if copy.snapshot != task.snapshot or copy.rank not in task.copies:
                 continue
             files = {}
             for image in copy.description.files:

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 
 from undaunted.checkpointing.async_ckpt.core import AsyncCallsQueue, AsyncRequest
+from undaunted.checkpointing.async_ckpt.filesystem_async import FileSystemWriterAsync
 from undaunted.checkpointing.async_ckpt.ranks import Ranks
+from undaunted.checkpointing.async_ckpt.state_dict_saver import save_state_dict_async_plan
 from undaunted.checkpointing.errors import SaveError
 
 if TYPE_CHECKING:
@@ -113,17 +115,19 @@ def stopped(directory: Path, rank: int) -> Any:
         os.kill(os.getpid(), signal.SIGSTOP)
     told = caught(lambda: queue.maybe_finalize_async_calls(blocking=True, timeout=2.0))
     queue.close(abort=True)
-    return told
+    writer = FileSystemWriterAsync(directory / "stopped")
+    planned = caught(lambda: save_state_dict_async_plan({"a": 1}, writer, timeout=2.0))
+    return [told, planned]
 
 
 @scenario
 def exchange(directory: Path, rank: int) -> Any:
-    """Bytes of different lengths, gathered and broadcast by a coordinator that is not rank 0."""
+    """Bytes of different lengths, gathered and scattered by a coordinator that is not rank 0."""
     ranks = Ranks(coordinator_rank=1)
     gathered = ranks.gather(b"x" * (rank * 3))
-    told = ranks.broadcast(b"verdict" if ranks.is_coordinator else None)
-    empty = ranks.broadcast(b"")
-    return [gathered and [len(one) for one in gathered], told.decode(), empty.decode()]
+    parts = [[b"for rank 0", b"1"], [b"", b"all"], [b"", b""]]
+    mine = [ranks.scatter(one if ranks.is_coordinator else None).decode() for one in parts]
+    return [gathered and [len(one) for one in gathered], mine]
 
 
 def main() -> None:

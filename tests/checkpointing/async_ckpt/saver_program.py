@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from jobs import writer_pid
 from rank_program import caught, main, scenario
 
 from undaunted.checkpointing.async_ckpt import pool
@@ -30,6 +32,7 @@ from undaunted.checkpointing.async_ckpt.state_dict_saver import (
     save_state_dict_async_finalize,
     save_state_dict_async_plan,
 )
+from undaunted.checkpointing.writer.options import WriterOptions
 
 
 def schedule(
@@ -96,6 +99,45 @@ def structure(directory: Path, rank: int) -> Any:
 
 
 @scenario
+def other_ranks(directory: Path, rank: int) -> Any:
+    """After a save of both ranks each saves alone, with the same plans kept: nothing is missing."""
+    queue, cache, told = AsyncCallsQueue(), CheckpointMetadataCache(), []
+    alone = [dist.new_group([one]) for one in range(2)][rank]
+    state = {f"part{number}": torch.full((9,), float(number)) for number in range(8)}
+    kept: dict[str, Any] = {"enable_cache": True, "metadata_cache": cache}
+    for name, group in (("both", None), ("both_again", None), (f"alone{rank}", alone)):
+        folder = directory / name
+        schedule(queue, folder, state, process_group=group, **kept)
+        end = caught(lambda group=group: queue.maybe_finalize_async_calls(True, bool(group)))  # type: ignore[misc]
+        loaded = {name: torch.zeros(9) for name in state}
+        dcp.load(loaded, process_group=group, checkpoint_id=folder)
+        same = all(torch.equal(loaded[name], state[name]) for name in state)
+        told.append([end, cache.get_metadata_caching_status()[0], same])
+    dist.barrier()
+    queue.close()
+    return told
+
+
+@scenario
+def again(directory: Path, rank: int) -> Any:
+    """One folder is written again and again, also twice at once: as after going back."""
+    queue, told = AsyncCallsQueue(), []
+    folder = directory / "again"
+    for values in ((1.0,), (2.0,), (3.0, 4.0)):
+        for value in values:
+            schedule(queue, folder, sharded(value))
+        end = finished(queue)
+        dist.barrier()
+        state = sharded()
+        dcp.load(state, storage_reader=CachedMetadataFileSystemReader(folder))
+        files = len(list(folder.glob("*.distcp")))
+        dist.barrier()
+        told.append([end, state["replicated"][0].item(), files])
+    queue.close()
+    return told
+
+
+@scenario
 def write_fails(directory: Path, rank: int) -> Any:
     """Rank 1 cannot write: both are told; the next save works."""
     queue = AsyncCallsQueue()
@@ -109,8 +151,10 @@ def write_fails(directory: Path, rank: int) -> Any:
     there = (folder / ".metadata").exists()
     schedule(queue, folder, sharded())
     second = finished(queue)
+    dist.barrier()
+    files = sorted(path.name.partition(".")[0] for path in folder.glob("*.distcp"))
     queue.close()
-    return [first, there, second]
+    return [first, there, second, files]
 
 
 @scenario
@@ -130,14 +174,12 @@ def planning_fails(directory: Path, rank: int) -> Any:
 def writer_dies(directory: Path, rank: int) -> Any:
     """The writer process of rank 1 is killed: both are told; the next save works."""
     queue = AsyncCallsQueue()
-    AsyncCallsQueue.warmup_persistent_caller(rank)
     if rank == 1:
-        place = pool.the_pool().take(0)
-        seat = place.warm_up()
-        place.release()
-        assert seat._process is not None
-        os.kill(seat._process.pid, signal.SIGKILL)
+        pool._options = WriterOptions(bandwidth=1.0)  # it is not done before it is killed
     schedule(queue, directory / "writer_dies", sharded())
+    if rank == 1:
+        os.kill(writer_pid(), signal.SIGKILL)
+        pool._options = WriterOptions()
     first = finished(queue)
     schedule(queue, directory / "writer_dies", sharded())
     second = finished(queue)

@@ -90,6 +90,23 @@ def test_files_of_the_former_checkpoint_are_removed_and_no_others(tmp_path: Path
     assert names == {".metadata", "new", "notes", "undaunted.json"}
 
 
+def test_what_is_left_of_saves_is_told_from_what_is_not_ours(tmp_path: Path) -> None:
+    to = Destination(tmp_path, open)
+    left = ["__0_0.0123abcd.distcp", "optimizer__12_1.89abcdef.distcp"]
+    for name in [*left, "__0_0.distcp", "notes", "__0_0.0123abcd.distcp.mine"]:
+        (tmp_path / name).write_bytes(b"x")
+    assert sorted(to.leftovers()) == left
+    to.commit(*make(tmp_path, "__0_0.11111111.distcp", b"new"), 1)
+    assert sorted(to.leftovers()) == left
+    (tmp_path / "undaunted.json").unlink()
+    assert sorted(to.leftovers()) == left
+    (tmp_path / ".metadata").write_bytes(b"rubbish")  # nobody knows any more what is part of it
+    assert to.leftovers() == []
+    to.remove([*left, "missing"])
+    assert not any((tmp_path / name).exists() for name in left)
+    assert Destination(tmp_path / "missing", open).leftovers() == []
+
+
 def test_a_name_in_old_metadata_does_not_lead_out_of_the_folder(tmp_path: Path) -> None:
     folder = tmp_path / "c"
     folder.mkdir()

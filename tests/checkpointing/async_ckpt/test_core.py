@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import subprocess
+import sys
 import threading
 import warnings
+import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -234,10 +238,105 @@ def test_kwargs_of_one_request_are_not_those_of_another() -> None:
     assert AsyncRequest(print, (), []).async_fn_kwargs is None
 
 
+class Big:
+    """What a save holds; copies leave it alone."""
+
+
 def test_the_content_of_a_save_is_released_when_it_is_written(queue: AsyncCallsQueue) -> None:
-    request = AsyncRequest(str, ("big",), [])
-    queue.schedule_async_request(request)
-    assert queue._active[0].request.async_fn_args == ()
+    content, begun = Big(), threading.Event()
+    there = weakref.ref(content)
+    queue.schedule_async_request(AsyncRequest(lambda _: None, (content,), []))
+    queue.schedule_async_request(AsyncRequest(begun.set, (), []))
+    del content
+    assert begun.wait(DEADLINE_S)
+    gc.collect()
+    assert there() is None
+    assert queue.get_num_unfinalized_calls() == 2
+
+
+class Stays:
+    """A function that runs until it is let go; it can be cancelled."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.free = threading.Event()
+        self.cancelled = 0
+
+    def __call__(self) -> None:
+        self.begun.set()
+        assert self.free.wait(DEADLINE_S)
+
+    def cancel(self) -> None:
+        self.cancelled += 1
+        self.free.set()
+
+
+def test_an_abort_cancels_what_runs_and_what_waits(queue: AsyncCallsQueue) -> None:
+    running, waiting = Stays(), Stays()
+    queue.schedule_async_request(AsyncRequest(running, (), []))
+    assert running.begun.wait(DEADLINE_S)
+    queue.schedule_async_request(AsyncRequest(waiting, (), []))
+    queue.close(abort=True)
+    assert (running.cancelled, waiting.cancelled) == (1, 1)
+    assert not waiting.begun.is_set()
+
+
+def test_a_save_that_is_not_done_in_time_is_cancelled(queue: AsyncCallsQueue) -> None:
+    stays = Stays()
+    queue.schedule_async_request(AsyncRequest(stays, (), []))
+    assert stays.begun.wait(DEADLINE_S)
+    with pytest.raises(SaveError):
+        queue.maybe_finalize_async_calls(blocking=True, timeout=0.01)
+    assert stays.cancelled == 1
+
+
+def test_a_full_queue_waits_and_then_fails_where_saves_are_finalized(
+    queue: AsyncCallsQueue, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "WAITING_AT_MOST", 1)
+    stays = Stays()
+    queue.schedule_async_request(AsyncRequest(stays, (), []))
+    assert stays.begun.wait(DEADLINE_S)
+    queue.schedule_async_request(AsyncRequest(lambda: None, (), []))
+    monkeypatch.setattr(core, "TIMEOUT_S", 0.01)
+    queue.schedule_async_request(AsyncRequest(lambda: None, (), []))
+    monkeypatch.undo()
+    stays.free.set()
+    with pytest.raises(SaveError, match=r"save 2 .*1 saves wait to be written"):
+        queue.maybe_finalize_async_calls(blocking=True)
+
+
+def test_the_thread_ends_when_nothing_is_left(queue: AsyncCallsQueue) -> None:
+    threads: list[threading.Thread] = []
+    queue.schedule_async_request(
+        AsyncRequest(lambda: threads.append(threading.current_thread()), (), [])
+    )
+    queue.maybe_finalize_async_calls(blocking=True)
+    threads[0].join(DEADLINE_S)
+    assert not threads[0].is_alive()
+    queue.schedule_async_request(AsyncRequest(lambda: None, (), []))
+    assert queue.maybe_finalize_async_calls(blocking=True) == [1]
+
+
+def test_the_interpreter_ends_though_a_function_does_not() -> None:
+    code = """
+import threading
+from undaunted.checkpointing.async_ckpt import core
+core.EXIT_GRACE_S = 0.1
+begun = threading.Event()
+def forever():
+    begun.set()
+    threading.Event().wait()
+queue = core.AsyncCallsQueue()
+queue.schedule_async_request(core.AsyncRequest(forever, (), []))
+queue.schedule_async_request(core.AsyncRequest(print, ("never",), []))
+begun.wait(30)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ended.stdout == ""
+    assert "2 asynchronous saves were not finalized" in ended.stderr
 
 
 def test_forking_callers_are_deprecated_and_do_not_fork(tmp_path: Path) -> None:

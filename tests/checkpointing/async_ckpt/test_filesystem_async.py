@@ -6,12 +6,15 @@ import collections
 import contextlib
 import errno
 import gc
+import json
 import os
+import random
 import select
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import types
 import zlib
@@ -19,7 +22,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
+
+from tests.checkpointing.async_ckpt.jobs import writer_pid
 
 torch = pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
@@ -27,6 +33,9 @@ dcp = pytest.importorskip("torch.distributed.checkpoint")
 
 from undaunted.checkpointing import announce  # noqa: E402
 from undaunted.checkpointing.async_ckpt import filesystem_async, pool  # noqa: E402
+from undaunted.checkpointing.async_ckpt.cached_metadata_filesystem_reader import (  # noqa: E402
+    CachedMetadataFileSystemReader,
+)
 from undaunted.checkpointing.async_ckpt.core import (  # noqa: E402
     AsyncCallsQueue,
     AsyncRequest,
@@ -44,6 +53,7 @@ from undaunted.checkpointing.async_ckpt.state_dict_saver import (  # noqa: E402
 )
 from undaunted.checkpointing.errors import SaveError  # noqa: E402
 from undaunted.checkpointing.format import manifest as manifests  # noqa: E402
+from undaunted.checkpointing.writer.options import WriterOptions  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +70,7 @@ def queue() -> Iterator[AsyncCallsQueue]:
     made = AsyncCallsQueue()
     yield made
     made.close(abort=True)
-    pool.close(abort=True)
+    pool.close()
 
 
 def schedule(
@@ -86,11 +96,14 @@ def load(folder: Path, like: dict[str, Any]) -> dict[str, Any]:
     return filled
 
 
-def writer_pids() -> list[int]:
-    current = pool._pool
-    assert current is not None
-    seats = [*current._seats.values(), *(place._seat for place in current._used)]
-    return [one._process.pid for one in seats if one is not None and one._process]
+def stems(folder: Path) -> list[str]:
+    """Names of the data files without what tells saves apart."""
+    return sorted(path.name.partition(".")[0] for path in folder.glob("*.distcp"))
+
+
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on no write comes to its end."""
+    monkeypatch.setattr(pool, "_options", WriterOptions(bandwidth=1.0))
 
 
 def test_content_is_fixed_when_planning_returns_and_torch_reads_it(
@@ -133,8 +146,10 @@ def test_names_of_files_and_their_manifest(queue: AsyncCallsQueue, tmp_path: Pat
     state = {"model.a": torch.ones(3), "optimizer.b": torch.ones(4)}
     schedule(queue, folder, state, separation_hint="optimizer")
     queue.maybe_finalize_async_calls(blocking=True)
-    names = {".metadata", "__0_0.distcp", "optimizer__0_1.distcp", "undaunted.json"}
-    assert {path.name for path in folder.iterdir()} == names
+    assert stems(folder) == ["__0_0", "optimizer__0_1"]
+    names = {path.name for path in folder.iterdir()}
+    assert len(names) == 4
+    assert {".metadata", "undaunted.json"} < names
     manifest = manifests.decode((folder / "undaunted.json").read_bytes(), "")
     assert (manifest.step, manifest.world_size) == (300, 1)
     assert set(manifest.files) == names - {"undaunted.json"}
@@ -164,16 +179,24 @@ def test_memory_is_used_again_and_given_back_when_nothing_is_scheduled(
     queue: AsyncCallsQueue, tmp_path: Path
 ) -> None:
     state = {"a": torch.ones(1000)}
-    arenas = set()
+    for number in range(pool.ARENAS + 1):  # one more than there is memory for
+        save_state_dict_async_plan(state, FileSystemWriterAsync(tmp_path / f"x{number}"))
+    arenas = []
     for number in range(3):
         schedule(queue, tmp_path / str(number), state)
         queue.maybe_finalize_async_calls(blocking=True)
-        place = pool.the_pool().take(0)
-        arenas.add(id(place.lease.arena))
-        place.release()
-    assert len(arenas) == 1
-    for number in range(pool.PLACES + 1):  # one more than there is memory for
-        save_state_dict_async_plan(state, FileSystemWriterAsync(tmp_path / f"x{number}"))
+        lease = pool.the_pool().lease(0, 0)
+        arenas.append(lease.arena)
+        lease.release()
+    assert arenas[0] is arenas[1] is arenas[2] is not None
+
+
+def test_memory_is_given_back_when_the_state_cannot_be_copied(
+    queue: AsyncCallsQueue, tmp_path: Path
+) -> None:
+    for number in range(pool.ARENAS + 1):
+        with pytest.raises(SaveFailedError, match="meta device"):
+            schedule(queue, tmp_path / str(number), {"a": torch.ones(1000, device="meta")})
 
 
 def test_a_save_that_failed_leaves_no_files(queue: AsyncCallsQueue, tmp_path: Path) -> None:
@@ -183,23 +206,63 @@ def test_a_save_that_failed_leaves_no_files(queue: AsyncCallsQueue, tmp_path: Pa
     assert list((tmp_path / "c").iterdir()) == []
 
 
+def written(queue: AsyncCallsQueue) -> None:
+    """Wait until everything that was scheduled is written, and finalize nothing."""
+    done = threading.Event()
+    queue.schedule_async_request(AsyncRequest(done.set, (), []))
+    assert done.wait(60)
+
+
 def test_files_of_a_save_that_was_dropped_go_with_the_next_one(
     queue: AsyncCallsQueue, tmp_path: Path
 ) -> None:
-    schedule(queue, tmp_path / "c", {"a": torch.ones(2)})
-    assert queue._caller._runner.join(60)  # written, and not finalized
-    kept = schedule(queue, tmp_path / "c", {"a": torch.ones(2)})
-    assert queue._caller._runner.join(60)
-    assert len(list((tmp_path / "c").glob("*.distcp"))) == 2  # both can be finalized
+    state = {"a": torch.ones(2)}
+    schedule(queue, tmp_path / "c", state)
+    schedule(queue, tmp_path / "c", state)
+    written(queue)
+    assert stems(tmp_path / "c") == ["__0_0", "__0_0"]  # both can be finalized
     queue.close(abort=True)
     gc.collect()
-    schedule(queue, tmp_path / "c", {"a": torch.ones(2)})
-    assert queue._caller._runner.join(60)
-    names = {path.name for path in (tmp_path / "c").glob("*.distcp")}
-    assert len(names) == 2
-    assert set(kept.written_files()) < names
-    queue.close()
-    assert (tmp_path / "c" / ".metadata").exists()
+    schedule(queue, tmp_path / "d", state)
+    written(queue)
+    assert stems(tmp_path / "c") == []
+    assert stems(tmp_path / "d") == ["__0_0"]
+
+
+def test_two_saves_of_one_folder_at_once(queue: AsyncCallsQueue, tmp_path: Path) -> None:
+    other = AsyncCallsQueue()
+    for values in ((1.0, 2.0), (3.0, 4.0)):
+        for to, value in zip((queue, other), values, strict=True):
+            schedule(to, tmp_path / "c", {"a": torch.full((9,), value)})
+        for to, value in zip((other, queue), reversed(values), strict=True):
+            to.maybe_finalize_async_calls(blocking=True)
+            assert load(tmp_path / "c", {"a": torch.ones(9)})["a"].tolist() == [value] * 9
+        assert stems(tmp_path / "c") == ["__0_0"]
+    other.close()
+
+
+def test_a_checkpoint_of_an_earlier_version_loads_and_is_replaced(
+    queue: AsyncCallsQueue, tmp_path: Path
+) -> None:
+    folder = tmp_path / "iter_0000007"
+    shutil.copytree(Path(__file__).with_name("iter_0000007"), folder)
+    state: dict[str, Any] = {
+        "model.weight": torch.zeros(3, 4),
+        "model.half": torch.zeros(3, dtype=torch.bfloat16),
+        "optimizer.step": torch.tensor(0.0),
+        "optimizer.lr": 0.0,
+        "order": [],
+    }
+    dcp.load(state, storage_reader=CachedMetadataFileSystemReader(folder))
+    assert torch.equal(state["model.weight"], torch.arange(12.0).reshape(3, 4))
+    assert torch.equal(state["model.half"], torch.ones(3, dtype=torch.bfloat16))
+    assert [state[k] for k in ("optimizer.step", "optimizer.lr", "order")] == [7, 0.5, [3, 1, 2]]
+    state["optimizer.step"].fill_(8)
+    schedule(queue, folder, state, separation_hint="optimizer")
+    queue.maybe_finalize_async_calls(blocking=True)
+    assert load(folder, state)["optimizer.step"] == 8
+    assert not (folder / "__0_0.distcp").exists()
+    assert stems(folder) == ["__0_0", "optimizer__0_1"]
 
 
 def refuse_to_sync(path: str, mode: str) -> Any:
@@ -221,7 +284,7 @@ def test_a_former_checkpoint_is_whole_until_the_new_one_is(
     schedule(queue, folder, new)
     queue.maybe_finalize_async_calls(blocking=True)
     assert torch.equal(load(folder, new)["a"], new["a"])
-    assert not (folder / "__0_0.distcp").exists()
+    assert stems(folder) == ["__0_0"]
 
 
 def test_overwriting_can_be_forbidden(queue: AsyncCallsQueue, tmp_path: Path) -> None:
@@ -253,33 +316,66 @@ def test_an_error_of_the_writer_names_path_and_errno_and_the_next_save_works(
 
 
 def test_the_death_of_the_writer_is_an_error_and_the_next_save_works(
-    queue: AsyncCallsQueue, tmp_path: Path
+    queue: AsyncCallsQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = {"a": torch.ones(2)}
-    AsyncCallsQueue.warmup_persistent_caller(0)
-    (pid,) = writer_pids()
-    os.kill(pid, signal.SIGSTOP)
-    schedule(queue, tmp_path / "c", state)
-    os.kill(pid, signal.SIGKILL)
-    with pytest.raises(SaveError, match=r"rank 0 .*SIGKILL"):
-        queue.maybe_finalize_async_calls(blocking=True)
+    with monkeypatch.context() as patch:
+        slow(patch)
+        schedule(queue, tmp_path / "c", state)
+        os.kill(writer_pid(), signal.SIGKILL)
+        with pytest.raises(SaveError, match=r"rank 0 .*SIGKILL"):
+            queue.maybe_finalize_async_calls(blocking=True)
+    assert list((tmp_path / "c").iterdir()) == []
     schedule(queue, tmp_path / "c", state)
     assert queue.maybe_finalize_async_calls(blocking=True) == [1]
     assert torch.equal(load(tmp_path / "c", state)["a"], state["a"])
 
 
-def test_an_abort_ends_a_writer_that_stands_still(queue: AsyncCallsQueue, tmp_path: Path) -> None:
-    AsyncCallsQueue.warmup_persistent_caller(0)
-    os.kill(writer_pids()[0], signal.SIGSTOP)
-    schedule(queue, tmp_path / "c", {"a": torch.ones(2)})
-    abort_nvrx_checkpoint()
+def test_an_abort_ends_a_writer_that_stands_still(
+    queue: AsyncCallsQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        slow(patch)
+        schedule(queue, tmp_path / "c", {"a": torch.ones(2)})
+        os.kill(writer_pid(), signal.SIGSTOP)
+        abort_nvrx_checkpoint()
     assert queue.maybe_finalize_async_calls(blocking=True) == []
     assert not (tmp_path / "c" / ".metadata").exists()
     schedule(queue, tmp_path / "c", {"a": torch.ones(2)})
     assert queue.maybe_finalize_async_calls(blocking=True) == [0]
-    # The aborted one may still be on its way: it has other names.
-    (name,) = {path.name for path in (tmp_path / "c").glob("*.distcp")}
-    assert name != "__0_0.distcp"
+    assert torch.equal(load(tmp_path / "c", {"a": torch.zeros(2)})["a"], torch.ones(2))
+
+
+def test_saves_that_are_aborted_at_any_moment(queue: AsyncCallsQueue, tmp_path: Path) -> None:
+    moments = random.Random(7)
+    for number in range(10):
+        schedule(queue, tmp_path / "c", {"a": torch.full((100_000,), -1.0)})
+        select.select([], [], [], moments.uniform(0, 0.2))
+        abort_nvrx_checkpoint()
+        state = {"a": torch.full((9,), float(number))}
+        schedule(queue, tmp_path / "c", state)
+        assert queue.maybe_finalize_async_calls(blocking=True) == [0]
+        assert torch.equal(load(tmp_path / "c", state)["a"], state["a"])
+    for thread in threading.enumerate():
+        if thread.name == "undaunted-async-save":
+            thread.join(60)
+    schedule(queue, tmp_path / "c", state)
+    queue.maybe_finalize_async_calls(blocking=True)
+    assert stems(tmp_path / "c") == ["__0_0"]
+
+
+def test_a_writer_has_the_priorities_that_were_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = AsyncCallsQueue(cpu_priority=7, io_priority=3)
+    monkeypatch.setattr(pool, "_options", msgspec.structs.replace(pool._options, bandwidth=1.0))
+    assert pool._options.io_class == "idle"
+    schedule(queue, tmp_path / "c", {"a": torch.ones(2)})
+    pid = writer_pid()
+    deadline = time.monotonic() + 60
+    while os.getpriority(os.PRIO_PROCESS, pid) != 7:  # it sets it itself
+        assert time.monotonic() < deadline
+    queue.close(abort=True)
 
 
 def test_results_belong_to_their_save(queue: AsyncCallsQueue, tmp_path: Path) -> None:
@@ -357,35 +453,48 @@ def test_under_a_cache_tensors_that_have_moved_are_saved_as_they_are(
     assert cache.get_metadata_caching_status()[0]
 
 
-EXITS = """
+DIES = """
 import os, signal, sys, torch
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from jobs import writer_pid
 from undaunted.checkpointing.async_ckpt import pool
 from undaunted.checkpointing.async_ckpt.core import AsyncCallsQueue, AsyncRequest
 from undaunted.checkpointing.async_ckpt.filesystem_async import FileSystemWriterAsync
 from undaunted.checkpointing.async_ckpt.state_dict_saver import save_state_dict_async_plan
+from undaunted.checkpointing.writer.options import WriterOptions
+how, folder = sys.argv[2:]
+files = len(list(Path(folder).glob("*.distcp")))
 queue = AsyncCallsQueue()
-for folder in sys.argv[2:]:
-    writer = FileSystemWriterAsync(folder)
-    save_state_dict_async_plan({"a": torch.ones(2)}, writer)
-    save, preload, arguments = writer.get_save_function_and_args()
-    queue.schedule_async_request(AsyncRequest(save, tuple(arguments), [], preload_fn=preload))
-    if folder == sys.argv[2]:
-        queue.maybe_finalize_async_calls(blocking=True)  # the writer is there
-        place = pool.the_pool().take(0)
-        pid = place.warm_up()._process.pid
-        place.release()
-        os.kill(pid, signal.SIGSTOP)
-print(pid, flush=True)
-if sys.argv[1] == "killed":
+if how != "written":
+    pool._options = WriterOptions(bandwidth=1.0)
+writer = FileSystemWriterAsync(folder)
+save_state_dict_async_plan({"a": torch.ones(2)}, writer)
+save, preload, arguments = writer.get_save_function_and_args()
+queue.schedule_async_request(AsyncRequest(save, tuple(arguments), [], preload_fn=preload))
+if how == "written":
+    queue.maybe_finalize_async_calls(blocking=True)  # nothing is: there is no function
+else:
+    pid = writer_pid()
+    while len(list(Path(folder).glob("*.distcp"))) == files:
+        pass  # until it is at work
+    os.kill(pid, signal.SIGSTOP)
+    print(pid, flush=True)
+if how != "ends":
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("how", ["ends", "killed"])
-def test_the_process_ends_and_its_writer_with_it(tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize("how", ["ends", "killed", "written"])
+def test_the_process_ends_while_it_saves(queue: AsyncCallsQueue, tmp_path: Path, how: str) -> None:
+    """Its writer ends with it, what was there stays, and the next save clears away its files."""
+    folder, old, new = tmp_path / "c", {"a": torch.zeros(3)}, {"a": torch.full((3,), 7.0)}
+    if how != "written":  # else it is the first save of this folder
+        schedule(queue, folder, old)
+        queue.maybe_finalize_async_calls(blocking=True)
     ended = subprocess.run(
-        [sys.executable, "-c", EXITS, how, str(tmp_path / "a"), str(tmp_path / "b")],
+        [sys.executable, "-c", DIES, str(Path(__file__).parent), how, str(folder)],
         capture_output=True,
         text=True,
         timeout=100,
@@ -393,13 +502,65 @@ def test_the_process_ends_and_its_writer_with_it(tmp_path: Path, how: str) -> No
     )
     assert ended.returncode == (0 if how == "ends" else -signal.SIGKILL), ended.stderr
     assert ("1 asynchronous saves were not finalized" in ended.stderr) == (how == "ends")
-    # What is left of the writer is a zombie of this process, which adopts orphans.
-    deadline = time.monotonic() + 30
-    pid = int(ended.stdout)
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(pid, os.WNOHANG) == (0, 0):
-            assert time.monotonic() < deadline
-            select.select([], [], [], 0.01)
+    if how != "written":
+        # What is left of the writer is a zombie of this process, which adopts orphans.
+        deadline = time.monotonic() + 30
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(int(ended.stdout), os.WNOHANG) == (0, 0):
+                assert time.monotonic() < deadline
+                select.select([], [], [], 0.01)
+        assert torch.equal(load(folder, old)["a"], old["a"])
+    schedule(queue, folder, new)
+    queue.maybe_finalize_async_calls(blocking=True)
+    assert torch.equal(load(folder, new)["a"], new["a"])
+    assert stems(folder) == ["__0_0"]
+
+
+FULL = """
+import json, resource, sys, torch
+sys.path.insert(0, sys.argv[1])
+from functools import partial
+from pathlib import Path
+from undaunted.checkpointing.async_ckpt.core import AsyncCallsQueue, AsyncRequest
+from undaunted.checkpointing.async_ckpt.filesystem_async import FileSystemWriterAsync
+from undaunted.checkpointing.async_ckpt.state_dict_saver import *
+from undaunted.checkpointing.errors import SaveError
+queue, told = AsyncCallsQueue(), []
+unlimited = resource.RLIM_INFINITY  # first, as the limit counts for memory that is allocated, too
+for folder, limit in (("first", unlimited), ("c", 100_000), ("c", unlimited)):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, unlimited))
+    writer = FileSystemWriterAsync(folder)
+    planned = save_state_dict_async_plan({"a": torch.ones(300_000)}, writer)
+    save, preload, arguments = writer.get_save_function_and_args()
+    end = [partial(save_state_dict_async_finalize, *planned)]
+    queue.schedule_async_request(AsyncRequest(save, arguments, end, preload_fn=preload))
+    try:
+        queue.maybe_finalize_async_calls(blocking=True)
+        told.append(None)
+    except SaveError as error:
+        told.append([error.errno, str(error)])
+    told.append(len(list(Path(folder).iterdir())))
+queue.close()
+print(json.dumps(told))
+"""
+
+
+@pytest.mark.e2e
+def test_a_disk_that_takes_no_more_is_an_error_and_keeps_nothing(tmp_path: Path) -> None:
+    """A limit of the size of files stands for the disk: there is a real error while writing."""
+    ended = subprocess.run(
+        [sys.executable, "-c", FULL, str(Path(__file__).parent)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+        cwd=tmp_path,
+    )
+    _, _, (number, text), left, fine, there = json.loads(ended.stdout)
+    assert number == errno.EFBIG
+    assert "rank 0" in text
+    assert "c/__0_0." in text
+    assert (left, fine, there) == (0, None, 3)
 
 
 def test_files_can_be_opened_by_a_function_of_the_user(
@@ -414,7 +575,7 @@ def test_files_can_be_opened_by_a_function_of_the_user(
     state = {"a": torch.ones(2)}
     schedule(queue, tmp_path / "c", state, open_file=open_file)
     queue.maybe_finalize_async_calls(blocking=True)
-    assert opened == [f"{tmp_path}/c/__0_0.distcp"]
+    assert opened == [str(path) for path in (tmp_path / "c").glob("*.distcp")]
     assert torch.equal(load(tmp_path / "c", state)["a"], state["a"])
 
 
@@ -434,7 +595,7 @@ def test_urls_of_msc_are_written_by_its_client(
     assert writer.checkpoint_id == "msc://profile/c"
     assert torch.equal(load(tmp_path / "c", state)["a"], state["a"])
     manifest = manifests.decode((tmp_path / "c" / "undaunted.json").read_bytes(), "")
-    assert set(manifest.files) == {".metadata", "__0_0.distcp"}
+    assert sorted(name.partition(".")[0] for name in manifest.files) == ["", "__0_0"]
 
 
 def test_what_an_attempt_before_has_left_is_not_written_into(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,10 @@ pytestmark = [
 ]
 
 PROGRAM = Path(__file__).with_name("saver_program.py")
-SCENARIOS = "shards,structure,write_fails,planning_fails,writer_dies,own_planners,rank_dies"
+SCENARIOS = (
+    "shards,structure,other_ranks,again,write_fails,planning_fails,writer_dies,own_planners,"
+    "rank_dies"
+)
 
 
 @pytest.fixture(scope="module")
@@ -63,14 +67,36 @@ def test_a_key_that_one_rank_adds_under_a_cache_is_saved(
     assert torch.equal(alone["sharded"], torch.arange(24.0).reshape(6, 4) + 3)
 
 
+def test_plans_of_other_ranks_are_not_used_again(told: list[dict[str, Any]]) -> None:
+    """As after a restart inside the process with fewer ranks."""
+    for told_by in told:
+        assert told_by["other_ranks"] == [
+            [{"returned": [0]}, False, True],
+            [{"returned": [1]}, True, True],
+            [{"returned": [2]}, False, True],
+        ]
+
+
+def test_a_folder_that_is_written_again_has_the_save_that_was_finalized_last(
+    told: list[dict[str, Any]],
+) -> None:
+    ends = ([0], [1], [2, 3])
+    for told_by in told:
+        assert told_by["again"] == [
+            [{"returned": end}, value + 1, 2]
+            for end, value in zip(ends, (1.0, 2.0, 4.0), strict=True)
+        ]
+
+
 def test_a_rank_that_cannot_write_is_an_error_on_all(told: list[dict[str, Any]]) -> None:
     for told_by in told:
-        first, there, second = told_by["write_fails"]
+        first, there, second, files = told_by["write_fails"]
         assert (first["ranks"], first["errno"]) == ([1], 28)
         assert "No space left on device" in first["text"]
-        assert "write_fails/__1_0.distcp" in first["text"]
+        assert re.search(r"write_fails/__1_0\.\w+\.distcp", first["text"])
         assert not there
         assert second == {"returned": [1]}
+        assert files == ["__0_0", "__1_0"]
 
 
 def test_a_state_that_one_rank_cannot_save_is_an_error_on_all(

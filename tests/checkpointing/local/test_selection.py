@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from undaunted.checkpointing.errors import NoCheckpointError
 from undaunted.checkpointing.local.selection import (
+    Answer,
     Choice,
     Held,
     NoReplicasAvailableError,
+    Share,
     Standing,
     Transfer,
-    Verdict,
     decide,
     decider,
     plan_transfers,
@@ -192,10 +193,23 @@ def test_damage_on_one_rank_makes_all_take_another() -> None:
         Standing([OLD[1]], None, "block 3 is damaged", damaged=True),
     ]
     contributions = [msgspec.msgpack.encode(one) for one in standings]
-    verdict = msgspec.msgpack.decode(decider(False)(contributions), type=Verdict)
-    assert verdict.choice is not None
-    assert (verdict.done, verdict.choice.iteration) == (False, 1)
-    assert verdict.reasons[0] == "rank 1: block 3 is damaged"
+    answers = [msgspec.msgpack.decode(one, type=Answer) for one in decider(False)(contributions)]
+    for rank, answer in enumerate(answers):
+        assert (answer.done, answer.share) == (False, Share(1, "a", [rank], []))
+        assert answer.reasons[0] == "rank 1: block 3 is damaged"
+
+
+def test_only_ranks_with_a_part_in_transfers_hear_of_them() -> None:
+    held = [msgspec.structs.replace(one, world_size=3) for one in (*NEW, Held(2, 2, 3, "b", 2.0))]
+    standings = [Standing([held[0], held[1]]), Standing([]), Standing([held[2]])]
+    contributions = [msgspec.msgpack.encode(one) for one in standings]
+    answers = [msgspec.msgpack.decode(one, type=Answer) for one in decider(False)(contributions)]
+    moves = [Transfer(0, 1, 1)]
+    assert [one.share for one in answers] == [
+        Share(2, "b", [0], moves),
+        Share(2, "b", [1], moves),
+        Share(2, "b", [2], []),
+    ]
 
 
 def test_a_problem_without_damage_is_the_end() -> None:

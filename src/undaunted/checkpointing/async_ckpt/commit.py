@@ -32,10 +32,12 @@ if TYPE_CHECKING:
 
 MSC = "msc://"
 METADATA = metadata_format.NAME
+DATA = ".distcp"
 _PLANNER = "torch.distributed.checkpoint.planner"
 _PLANS = frozenset(
     (_PLANNER, name) for name in ("SavePlan", "TensorWriteData", "WriteItem", "WriteItemType")
 )
+_UNIQUE = re.compile(rf".*__\d+_[01]\.[0-9a-f]{{8}}\{DATA}")
 
 
 class Destination:
@@ -72,8 +74,20 @@ class Destination:
         except OSError:
             return False
 
-    def clear(self, names: Iterable[str]) -> None:
-        """Remove what an attempt before has left, also from under who may still write it."""
+    def leftovers(self) -> list[str]:
+        """Return the data files with unique names that are not part of the checkpoint here."""
+        if not self.is_folder:
+            return []
+        try:
+            names = [path.name for path in Path(self.folder).iterdir()]
+            here = [name for name in names if _UNIQUE.fullmatch(name)]
+            known = self._listed() if here and self.is_occupied() else set()
+        except (OSError, DamagedCheckpointError):  # nobody knows what is part of it
+            return []
+        return [name for name in here if name not in known]
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove files of a save that can become no checkpoint, if they are there."""
         for name in names if self.is_folder else ():
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 self._remove(name)
@@ -90,7 +104,10 @@ class Destination:
             OSError: with the path.
         """
         content = metadata_format.dumps(metadata)
-        former = self._data_files() if self.is_occupied() else set()
+        former: set[str] = set()
+        if self.is_folder and self.is_occupied():
+            with contextlib.suppress(OSError, DamagedCheckpointError):
+                former = self._data_files()  # of one that cannot be read they stay
         if self.is_folder:
             with contextlib.suppress(FileNotFoundError):
                 self._remove(manifests.NAME)  # of the former one: it is gone before that is
@@ -108,15 +125,17 @@ class Destination:
     def _remove(self, name: str) -> None:
         Path(self._path(name)).unlink()
 
-    def _data_files(self) -> set[str]:
-        """Of the checkpoint that is here; those of one that cannot be read stay where they are."""
-        if not self.is_folder:
-            return set()
-        path = self._path(METADATA)
+    def _listed(self) -> set[str]:
+        """Return the files of the checkpoint that is here, the sooner where it has a manifest."""
+        path = self._path(manifests.NAME)
         try:
-            metadata = decode(Path(path).read_bytes(), path)
-        except (OSError, DamagedCheckpointError):
-            return set()
+            return set(manifests.decode(Path(path).read_bytes(), path).files)
+        except FileNotFoundError:
+            return self._data_files()
+
+    def _data_files(self) -> set[str]:
+        path = self._path(METADATA)
+        metadata = decode(Path(path).read_bytes(), path)
         names = {one.relative_path for one in (metadata.storage_data or {}).values()}
         return {name for name in names if "/" not in name}
 

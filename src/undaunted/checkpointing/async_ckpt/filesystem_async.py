@@ -7,12 +7,14 @@ process writes the arena to files that `torch.distributed.checkpoint.load` reads
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import time
 import traceback
 import uuid
 import weakref
-from dataclasses import replace
+from collections import deque
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from torch.distributed.checkpoint import FileSystemWriter
@@ -20,26 +22,26 @@ from torch.distributed.checkpoint.storage import WriteResult
 
 from undaunted.checkpointing import announce
 from undaunted.checkpointing.async_ckpt import commit, pool
-from undaunted.checkpointing.async_ckpt.attempts import Attempt, Attempts
-from undaunted.checkpointing.async_ckpt.exchange import Prefix
 from undaunted.checkpointing.async_ckpt.ranks import TIMEOUT_S
 from undaunted.checkpointing.dcp import items, packed
 from undaunted.checkpointing.dcp.torch_private import METADATA_VERSION, storage_info
 from undaunted.checkpointing.errors import SaveError
+from undaunted.checkpointing.format.image import Image
 from undaunted.checkpointing.format.manifest import File
 from undaunted.checkpointing.memory.arena import ArenaTooSmallError
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Sequence
 
     from torch.distributed.checkpoint.metadata import Metadata
     from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 
-    from undaunted.checkpointing.async_ckpt.pool import Place
     from undaunted.checkpointing.dcp.items import Laid, StagedFile
+    from undaunted.checkpointing.memory.pool import Lease
+    from undaunted.checkpointing.writer.seat import WriterSeat
 
 _PLANS_KEPT = 4
+_CLOSE_S = 30.0
 
 # Where other implementations keep results of all saves. Here each writer has its own.
 _results_queue: queue.SimpleQueue[Any] | None = None
@@ -61,83 +63,118 @@ def get_write_results_queue(mp_mode: str = "spawn") -> queue.SimpleQueue[Any]:
 _get_write_results_queue = get_write_results_queue
 
 
-class _Snapshot:
-    """The copied items of one save, until they are written."""
+@dataclass(frozen=True)
+class Prefix:
+    """How names of a rank's files begin; what torch's own class has."""
 
-    def __init__(self, laid: list[Laid], staged: list[StagedFile], place: Place) -> None:
-        self.laid = laid
-        self.staged = staged
-        self.place = place
-        # Also when the save is never scheduled.
-        self.release = weakref.finalize(self, place.release)
-        self.release.atexit = False
+    prefix: str
+
+
+class _Snapshot:
+    """The copied items of one save, until they are written.
+
+    Attributes:
+        images: the files in the arena.
+        lease: of the arena; it ends with this object, also when the save is never scheduled.
+    """
+
+    def __init__(self, laid: list[Laid], staged: list[StagedFile], lease: Lease) -> None:
+        # Each save has names of its own: of whatever else is in the folder, or is on its way there,
+        # nothing is touched.
+        unique = uuid.uuid4().hex[:8]
+        self.images = [
+            Image(f"{one.name}.{unique}{commit.DATA}", file.image.offset, file.image.size)
+            for one, file in zip(laid, staged, strict=True)
+        ]
+        self.lease = lease
+        self._laid = laid
+        self._staged = staged
 
     def results(self) -> list[WriteResult]:
         """Return where every item is in the files."""
         return [
-            WriteResult(item.index, length, storage_info(laid.name, offset, length))
-            for laid, file in zip(self.laid, self.staged, strict=True)
+            WriteResult(item.index, length, storage_info(image.name, offset, length))
+            for laid, file, image in zip(self._laid, self._staged, self.images, strict=True)
             for item, offset, length in laid.placed(file.others)
         ]
 
 
 class _Save:
-    """What `AsyncRequest.async_fn` is; remembers how it went."""
+    """What `AsyncRequest.async_fn` is; remembers how it went.
 
-    def __init__(self, to: commit.Destination) -> None:
-        self.results: list[WriteResult] | None = None
+    Nobody can finalize a save that is collected: its files are removed before the next write,
+    unless they may be part of a checkpoint.
+
+    Attributes:
+        results: what was written, once it is.
+        files: the same for the manifest.
+        error: why nothing was written.
+        write_s: how long it took, in seconds.
+        to: where to.
+        is_open: whether it may still become a checkpoint.
+    """
+
+    def __init__(
+        self, to: commit.Destination, names: Sequence[str] = (), writer: WriterSeat | None = None
+    ) -> None:
+        self.results: list[WriteResult] | None = None if names else []
         self.files: dict[str, File] = {}
         self.error: BaseException | None = None
         self.write_s = 0.0
-        self.attempt: Attempt | None = None
-        self._to = to
-        self._snapshot: _Snapshot | None = None
+        self.to = to
+        self.is_open = True
+        self._writer = writer
         self._cancelled = False
+        self._drop = weakref.finalize(self, _unwanted.append, (os.getpid(), to, names))
+        self._drop.atexit = False
+        _saves.add(self)
 
     def __call__(self, rank: int, snapshot: _Snapshot, results_queue: Any = None) -> None:
         """Write the snapshot; whatever goes wrong is raised and remembered."""
         del rank, results_queue
-        self._snapshot = snapshot
         began = time.monotonic()
         try:
+            _remove_unwanted()
             checksums = self._write(snapshot)
             self.write_s = time.monotonic() - began
-            sizes = {file.image.name: file.image.size for file in snapshot.staged}
+            sizes = {image.name: image.size for image in snapshot.images}
             self.files = {n: File(size=sizes[n], crc32=crc) for n, crc in checksums.items()}
             self.results = snapshot.results()
         except BaseException as error:
             self.error = error
-            announce.failed(commit.step_of(self._to.folder), SaveError(str(error)))
+            self.is_open = False
+            announce.failed(commit.step_of(self.to.folder), SaveError(str(error)))
             with contextlib.suppress(OSError):
-                self._to.clear(file.image.name for file in snapshot.staged)
+                self.to.remove(image.name for image in snapshot.images)
             raise
         finally:
-            self._snapshot = None
-            snapshot.release()
+            snapshot.lease.release()
 
     def cancel(self) -> None:
         """End the writer process if it is at this save; else the save will not begin."""
         self._cancelled = True
-        snapshot = self._snapshot
-        if snapshot is not None:
-            snapshot.place.abort()
+        if self._writer is not None:
+            self._writer.abort()
+
+    def keep(self) -> None:
+        """Leave the files alone from now on: they may become part of a checkpoint."""
+        self._drop.detach()
 
     def _write(self, snapshot: _Snapshot) -> dict[str, str]:
-        if self._cancelled:
+        lease, folder, writer = snapshot.lease, self.to.folder, self._writer
+        arena = lease.arena
+        if self._cancelled or arena is None:
             raise SaveError("the save was aborted before it was written")
-        images = [file.image for file in snapshot.staged]
-        self._to.clear(image.name for image in images)
-        self._to.clear(_attempts.take_dropped(self._to.folder))
-        if self._to.open_file is open:
-            return snapshot.place.write(self._to.folder, images, TIMEOUT_S).crc32
-        arena = snapshot.place.lease.arena
-        assert arena is not None
+        if writer is not None:
+            try:
+                return writer.write(lease, folder, snapshot.images, TIMEOUT_S).crc32
+            finally:
+                writer.close(_CLOSE_S)
         checksums = {}
-        for image in images:
+        for image in snapshot.images:
             content = arena.memory[image.offset : image.offset + image.size]
-            checksums[image.name] = commit.write_through(
-                self._to.open_file, f"{self._to.folder}/{image.name}", content
-            )
+            path = f"{folder}/{image.name}"
+            checksums[image.name] = commit.write_through(self.to.open_file, path, content)
         return checksums
 
 
@@ -161,8 +198,6 @@ class FileSystemWriterAsync(FileSystemWriter):  # type: ignore[misc]  # torch ha
         **kwargs: further arguments of torch's `FileSystemWriter`.
 
     Attributes:
-        is_occupied: whether there is a checkpoint in the folder already, as any rank sees it; None
-            = look when data are prepared.
         began: when the save began, on the monotonic clock.
         stall_s: how long training was stopped for it, in seconds.
 
@@ -193,7 +228,6 @@ class FileSystemWriterAsync(FileSystemWriter):  # type: ignore[misc]  # torch ha
             raise ValueError(f"separation_hint={separation_hint!r} is part of names of files")
         self.separation_hint = separation_hint
         self._to = commit.Destination(path, open_file)
-        self.is_occupied: bool | None = None
         self.began = time.monotonic()
         self.stall_s = 0.0
         self._save: _Save | None = None
@@ -224,12 +258,19 @@ class FileSystemWriterAsync(FileSystemWriter):  # type: ignore[misc]  # torch ha
             RuntimeError: there is a checkpoint, and ``overwrite=False``.
         """
         self._to.make()
-        self.is_occupied = self._to.is_occupied()
-        if not self.overwrite and self.is_occupied:
+        if not self.overwrite and self._to.is_occupied():
             raise RuntimeError(
                 f"there is a checkpoint in {self._to.id} already, and overwrite=False"
             )
         return plan
+
+    def drop_leftovers(self) -> None:
+        """Have files removed that processes before this one have left; for the coordinator.
+
+        Not called while ranks write to the folder for a save that this process knows nothing of.
+        """
+        if not any(save.is_open and save.to.folder == self._to.folder for save in _saves):
+            _unwanted.append((os.getpid(), self._to, self._to.leftovers()))
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """Say how the names of each rank's files begin."""
@@ -249,21 +290,21 @@ class FileSystemWriterAsync(FileSystemWriter):  # type: ignore[misc]  # torch ha
             OSError: there is not enough memory.
             CheckpointError: something in the state cannot be saved.
         """
-        self._save = _Save(self._to)
         packed.mark(plan.items, planner)
         laid = self._lay_out(plan)
         if not laid:
-            self._save.results = []
+            self._save = _Save(self._to)
             return
-        place = pool.the_pool().take(TIMEOUT_S)
+        lease = pool.the_pool().lease(0, TIMEOUT_S)
         try:
-            place.warm_up()  # here, as a writer ends surely with the thread that has started it
-            staged = _stage(place, laid, planner)
+            staged = _stage(lease, laid, planner)
         except BaseException:
-            place.release()
+            lease.release()
             raise
-        self._save.attempt = _attempts.add(self._to.folder, self._save, [one.name for one in laid])
-        self._staged = _Snapshot(laid, staged, place)
+        self._staged = _Snapshot(laid, staged, lease)
+        # Made here, as its process ends surely with the thread that has started it.
+        writer = pool.new_writer() if self._to.open_file is open else None
+        self._save = _Save(self._to, [image.name for image in self._staged.images], writer)
 
     def get_save_function_and_args(
         self,
@@ -281,8 +322,7 @@ class FileSystemWriterAsync(FileSystemWriter):  # type: ignore[misc]  # torch ha
         """Return what this rank has written, or why not, as torch wraps exceptions."""
         save = self._save
         if save is not None and save.results is not None:
-            if save.attempt is not None:
-                save.attempt.may_be_committed = True
+            save.keep()
             return save.results
         error = save.error if save is not None else None
         error = error or SaveError(f"nothing was written to {self._to.id}")
@@ -326,46 +366,52 @@ class FileSystemWriterAsync(FileSystemWriter):  # type: ignore[misc]  # torch ha
         metadata.version = METADATA_VERSION
         merged = {name: file for rank in files for name, file in rank.items()}
         self._to.commit(metadata, merged, len(results))
+        if self._save is not None:
+            self._save.is_open = False
 
     def _lay_out(self, plan: SavePlan) -> list[Laid]:
-        prefix = plan.storage_data.prefix
-        # Data of a checkpoint that is there are not touched before the new one is whole, and those
-        # of an attempt before this one may still be on their way after it was aborted.
-        occupied = self._to.is_occupied() if self.is_occupied is None else self.is_occupied
-        again = occupied or _attempts.has(self._to.folder)
-        unique = f".{uuid.uuid4().hex[:8]}" if again else ""
-        if not unique:
-            for known, hint, laid in _laid:
-                if known is plan and hint == self.separation_hint:
-                    return laid
         hint = self.separation_hint
+        for known, known_hint, laid in _layouts:
+            if known is plan and known_hint == hint:
+                return laid
+        prefix = plan.storage_data.prefix
         apart = [i for i in plan.items if hint is not None and i.index.fqn.startswith(hint)]
         rest = [i for i in plan.items if hint is None or not i.index.fqn.startswith(hint)]
         laid = []
         if rest:
-            laid.append(items.lay_out(f"{prefix}0{unique}.distcp", rest))
+            laid.append(items.lay_out(f"{prefix}0", rest))
         if apart:
-            laid.append(items.lay_out(f"{hint}{prefix}1{unique}.distcp", apart))
-        if not unique:
-            _laid.append((plan, hint, laid))
-            del _laid[:-_PLANS_KEPT]
+            laid.append(items.lay_out(f"{hint}{prefix}1", apart))
+        _layouts.append((plan, hint, laid))
         return laid
 
 
-_attempts = Attempts()
 # Layouts of the plans that were used last: a plan that is used again need not be laid out again.
-_laid: list[tuple[SavePlan, str | None, list[Laid]]] = []
+_layouts: deque[tuple[SavePlan, str | None, list[Laid]]] = deque(maxlen=_PLANS_KEPT)
+_saves: weakref.WeakSet[_Save] = weakref.WeakSet()
+# Files that can become part of no checkpoint any more, and the process that has found that out.
+# Removed by a thread that saves, as a file system may take its time, or hang.
+_unwanted: deque[tuple[int, commit.Destination, Sequence[str]]] = deque()
+
+
+def _remove_unwanted() -> None:
+    while _unwanted:
+        pid, to, names = _unwanted.popleft()
+        if pid == os.getpid():  # a fork has a copy of all saves: that it forgets them means nothing
+            with contextlib.suppress(OSError):
+                to.remove(names)
 
 
 def _named(plan: SavePlan, rank: int) -> SavePlan:
     return replace(plan, storage_data=Prefix(f"__{rank}_"))
 
 
-def _stage(place: Place, laid: list[Laid], planner: SavePlanner) -> list[StagedFile]:
-    size = items.others_bytes(laid, planner.resolve_data) if place.lease.arena is None else 0
-    arena = place.lease.at_least(items.arena_bytes(laid, size) if place.lease.arena is None else 0)
+def _stage(lease: Lease, laid: list[Laid], planner: SavePlanner) -> list[StagedFile]:
+    resolve = planner.resolve_data
+    arena = lease.arena
+    if arena is None:
+        arena = lease.at_least(items.arena_bytes(laid, items.others_bytes(laid, resolve)))
     try:
-        return items.stage_items(laid, planner.resolve_data, arena)
+        return items.stage_items(laid, resolve, arena)
     except ArenaTooSmallError as error:
-        arena = place.lease.at_least(error.needed)
-        return items.stage_items(laid, planner.resolve_data, arena)
+        return items.stage_items(laid, resolve, lease.at_least(error.needed))

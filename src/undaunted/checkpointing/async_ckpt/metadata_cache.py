@@ -17,11 +17,13 @@ class CheckpointMetadataCache:
     """Of one kind of state.
 
     Whether something is used again is decided for every save, by all ranks together: each compares
-    the plan it has made anew with the one it has kept, and one that differs has all plan anew.
+    the plan it has made anew with the one it has kept, and one that differs has all plan anew. So
+    do other ranks than those that made the kept plans.
     """
 
     def __init__(self) -> None:
         self._local: SavePlan | None = None
+        self._place: tuple[int, ...] = ()
         self._central: SavePlan | None = None
         self._metadata: Metadata | None = None
         self._loaded_plans: list[SavePlan] | None = None
@@ -39,9 +41,17 @@ class CheckpointMetadataCache:
         central_plan: SavePlan | None,
         local_plan: SavePlan | None,
         global_metadata: Metadata | None,
+        place: tuple[int, ...] = (),
     ) -> None:
-        """Remember what was planned; ``global_metadata`` is None where this is no coordinator."""
-        self._central, self._local = central_plan, local_plan
+        """Remember what was planned.
+
+        Args:
+            central_plan: what this rank writes.
+            local_plan: what it has.
+            global_metadata: None where this is no coordinator.
+            place: among the ranks that planned, see `Ranks.place`.
+        """
+        self._central, self._local, self._place = central_plan, local_plan, place
         self._metadata = global_metadata
         self._loaded_plans = None
 
@@ -68,9 +78,9 @@ class CheckpointMetadataCache:
             metadata = self.copied_metadata()
         return (writer, metadata, *rest)
 
-    def fits(self, local_plan: SavePlan) -> bool:
-        """Return whether this rank may use the kept plan for what it has to save now."""
-        return self._central is not None and _same(self._local, local_plan)
+    def fits(self, local_plan: SavePlan, place: tuple[int, ...] = ()) -> bool:
+        """Return whether this rank, at this place, may use the kept plan for what it saves now."""
+        return self._central is not None and self._place == place and _same(self._local, local_plan)
 
     def copied_metadata(self) -> Metadata | None:
         """Return the kept metadata, to be completed for one save."""

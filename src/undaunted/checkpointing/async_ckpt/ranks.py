@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 1800.0  # for a whole checkpoint
 _MESSAGE_BYTES = 4096
+_LENGTH_BYTES = 8
 
 
 class State(enum.IntEnum):
@@ -86,6 +87,17 @@ class Ranks:
         """The coordinator's rank in the default group."""
         return self._of_all(self.coordinator_rank)
 
+    @property
+    def place(self) -> tuple[int, ...]:
+        """This rank's place among these ranks: what was agreed on holds as long as it is the same.
+
+        Its rank in the group, the coordinator, and the ranks of the group in the default one.
+        """
+        if not self.use_dist:
+            return (self.rank,)
+        ranks = map(self._of_all, range(self.world_size))
+        return (self.rank, self.coordinator_rank, *ranks)
+
     def get_rank(self) -> int:
         """Return the rank in the group."""
         return self.rank
@@ -140,43 +152,45 @@ class Ranks:
         if not self.use_dist:
             return [content]
         torch, dist = _torch()
-        sizes = self._sizes(len(content))
-        longest = max(sizes)
-        here = torch.zeros(longest, dtype=torch.uint8)
-        if content:
-            here[: len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        here = here.to(self._device())
-        there = [torch.empty_like(here) for _ in sizes] if self.is_coordinator else None
-        dst = self._of_all(self.coordinator_rank)
-        self._wait(dist.gather(here, there, dst=dst, group=self.group, async_op=True))
-        if there is None:
-            return None
-        return [_bytes(one)[:size] for one, size in zip(there, sizes, strict=True)]
+        mine = self._framed(content, self._reduced([len(content)], "MAX")[0])
+        theirs = None
+        if self.is_coordinator:
+            theirs = [torch.empty_like(mine) for _ in range(self.world_size)]
+        dst = self.global_coordinator_rank
+        self._wait(dist.gather(mine, theirs, dst=dst, group=self.group, async_op=True))
+        return None if theirs is None else [_content(one) for one in theirs]
 
-    def broadcast(self, content: bytes | None) -> bytes:
-        """Return what the coordinator gives, to all ranks."""
-        return self._broadcast(content or b"", self.coordinator_rank)
+    def scatter(self, contents: Sequence[bytes] | None) -> bytes:
+        """Return what the coordinator gives this rank; no rank is sent what is for another.
+
+        Args:
+            contents: on the coordinator, as many as there are ranks, in their order.
+        """
+        mine = contents if contents is not None and self.is_coordinator else []
+        if not self.use_dist:
+            return mine[0]
+        _, dist = _torch()
+        room = self._reduced([max(map(len, mine), default=0)], "MAX")[0]
+        there = self._framed(b"", room)
+        parts = [self._framed(one, room) for one in mine] or None
+        src = self.global_coordinator_rank
+        self._wait(dist.scatter(there, parts, src=src, group=self.group, async_op=True))
+        return _content(there)
 
     def _broadcast(self, content: bytes, source: int) -> bytes:
-        if not self.use_dist:
-            return content
-        torch, dist = _torch()
-        size = self._reduced([len(content) if self.rank == source else 0], "MAX")[0]
-        if size == 0:
-            return b""
-        tensor = torch.zeros(size, dtype=torch.uint8)
-        if self.rank == source:
-            tensor = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        tensor = tensor.to(self._device())
-        self._wait(
-            dist.broadcast(tensor, src=self._of_all(source), group=self.group, async_op=True)
-        )
-        return _bytes(tensor)
+        """Return what one rank gives, `_MESSAGE_BYTES` at the most."""
+        _, dist = _torch()
+        tensor = self._framed(content, _MESSAGE_BYTES)
+        src = self._of_all(source)
+        self._wait(dist.broadcast(tensor, src=src, group=self.group, async_op=True))
+        return _content(tensor)
 
-    def _sizes(self, size: int) -> list[int]:
-        return self._reduced(
-            [size if rank == self.rank else 0 for rank in range(self.world_size)], "MAX"
-        )
+    def _framed(self, content: bytes, room: int) -> Any:
+        """Return a tensor of the same size on all ranks, from which `_content` reads."""
+        torch, _ = _torch()
+        framed = len(content).to_bytes(_LENGTH_BYTES, "little") + content
+        padded = bytearray(framed.ljust(_LENGTH_BYTES + room, b"\0"))
+        return torch.frombuffer(padded, dtype=torch.uint8).to(self._device())
 
     def _reduced(self, numbers: Sequence[int], operation: str) -> list[int]:
         if not self.use_dist:
@@ -231,9 +245,11 @@ def agree(ranks: Ranks, state: State, call_idx: int, error: BaseException | None
     return State(least)
 
 
-def _bytes(tensor: Any) -> bytes:
-    tensor = tensor.cpu()
-    return ctypes.string_at(tensor.data_ptr(), tensor.numel())
+def _content(framed: Any) -> bytes:
+    tensor = framed.cpu()
+    whole = ctypes.string_at(tensor.data_ptr(), tensor.numel())
+    length = int.from_bytes(whole[:_LENGTH_BYTES], "little")
+    return whole[_LENGTH_BYTES : _LENGTH_BYTES + length]
 
 
 def _is_initialised() -> bool:

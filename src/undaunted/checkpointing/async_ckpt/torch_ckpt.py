@@ -13,6 +13,7 @@ import torch
 from undaunted.checkpointing.async_ckpt.core import AsyncCallsQueue, AsyncRequest
 from undaunted.checkpointing.dcp.garbage import collection_paused
 from undaunted.checkpointing.files import durable
+from undaunted.checkpointing.files.direct import file_mode
 from undaunted.checkpointing.host_copy import host_copy
 
 
@@ -94,7 +95,7 @@ def _save(args: tuple[Any, ...], state_dict: Any, kwargs: dict[str, Any]) -> Non
     path = Path(file)
     beside = path.with_name(f".{path.name}.tmp-{uuid.uuid4().hex[:8]}")
     try:
-        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, file_mode())
         with open(fd, "wb") as stream:  # noqa: PTH123 - a descriptor
             torch.save(state_dict, stream, *others, **named)
             stream.flush()

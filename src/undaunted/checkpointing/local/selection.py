@@ -89,7 +89,7 @@ class Transfer(msgspec.Struct, frozen=True, array_like=True):
     shard: int
 
 
-class Choice(msgspec.Struct, frozen=True, array_like=True):
+class Choice(NamedTuple):
     """What all ranks load.
 
     Attributes:
@@ -102,6 +102,21 @@ class Choice(msgspec.Struct, frozen=True, array_like=True):
     save: str
     world_size: int
     shards: list[list[int]]
+    transfers: list[Transfer]
+
+
+class Share(msgspec.Struct, frozen=True, array_like=True):
+    """What one rank loads of a choice.
+
+    Attributes:
+        iteration, save: see `Save`.
+        shards: that it loads.
+        transfers: see `Choice`; none where the rank has no part in any.
+    """
+
+    iteration: int
+    save: str
+    shards: list[int]
     transfers: list[Transfer]
 
 
@@ -133,7 +148,7 @@ class Standing(msgspec.Struct, frozen=True, array_like=True):
     damaged: bool = False
 
 
-class Verdict(msgspec.Struct, frozen=True, array_like=True):
+class Verdict(NamedTuple):
     """For all ranks.
 
     Attributes:
@@ -147,16 +162,39 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
     reasons: list[str]
 
 
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    """For one rank.
+
+    Attributes:
+        done, reasons: see `Verdict`.
+        share: what to load next; None = there is nothing.
+    """
+
+    done: bool
+    share: Share | None
+    reasons: list[str]
+
+
 def decider(
     interchangeable: bool, trusted: Trusted | None = None, parts: Parts | None = None
-) -> Callable[[Sequence[bytes]], bytes]:
-    """Return what rank 0 decides with; see `decide`."""
+) -> Callable[[Sequence[bytes]], list[bytes]]:
+    """Return what rank 0 decides with: an `Answer` for each rank; see `decide`."""
 
-    def decide_encoded(contributions: Sequence[bytes]) -> bytes:
+    def decide_encoded(contributions: Sequence[bytes]) -> list[bytes]:
         standings = [msgspec.msgpack.decode(one, type=Standing) for one in contributions]
-        return msgspec.msgpack.encode(decide(standings, interchangeable, trusted, parts))
+        done, choice, reasons = decide(standings, interchangeable, trusted, parts)
+        shares = _shares(choice) if choice else [None for _ in standings]
+        return [msgspec.msgpack.encode(Answer(done, share, reasons)) for share in shares]
 
     return decide_encoded
+
+
+def _shares(choice: Choice) -> list[Share]:
+    busy = {rank for move in choice.transfers for rank in (move.sender, move.receiver)}
+    return [
+        Share(choice.iteration, choice.save, shards, choice.transfers if rank in busy else [])
+        for rank, shards in enumerate(choice.shards)
+    ]
 
 
 def decide(

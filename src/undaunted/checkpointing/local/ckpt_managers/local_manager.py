@@ -39,7 +39,7 @@ from undaunted.checkpointing.local.saving import (
     memory_for_shards,
     tensor_of,
 )
-from undaunted.checkpointing.local.selection import CkptID, Held, Standing, Verdict, decider
+from undaunted.checkpointing.local.selection import Answer, CkptID, Held, Standing, decider
 from undaunted.checkpointing.memory.arena import HEADER_BYTES
 from undaunted.checkpointing.memory.copy import memory_of
 from undaunted.checkpointing.trust import Trust
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from undaunted.checkpointing.local.base_state_dict import TensorAwareStateDict
     from undaunted.checkpointing.local.replication.strategies import ReplicationStrategy
-    from undaunted.checkpointing.local.selection import Choice, Parts, Save
+    from undaunted.checkpointing.local.selection import Parts, Save, Share
     from undaunted.checkpointing.local.shard import Head
 
 __all__ = [
@@ -142,7 +142,7 @@ class LocalCheckpointManager:
         self._connection: Connected | None = None
         self._opened: ShardFolder | None = None
         self._peers: Peers | None = None
-        self._choice: Choice | None = None
+        self._choice: Share | None = None
         self._reasons: list[str] = []
         self._files: dict[Held, list[ShardFile]] = {}
         self._damaged: set[Path] = set()
@@ -304,9 +304,9 @@ class LocalCheckpointManager:
         """
         if self._choice is None or parts is not self._parts:
             self._parts = parts
-            verdict = self._agree(Standing(list(self._held())))
-            self._take(verdict.choice)
-            self._reasons = verdict.reasons
+            answer = self._agree(Standing(list(self._held())))
+            self._take(answer.share)
+            self._reasons = answer.reasons
         return self.latest_iteration
 
     def load(self) -> tuple[TensorAwareStateDict, CkptID]:
@@ -344,13 +344,13 @@ class LocalCheckpointManager:
         states, choice = self._load(parts)
         return dict(states), choice.iteration
 
-    def _load(self, parts: Parts | None) -> tuple[list[tuple[int, TensorAwareStateDict]], Choice]:
+    def _load(self, parts: Parts | None) -> tuple[list[tuple[int, TensorAwareStateDict]], Share]:
         self.find_latest(parts)
         choice, reasons, began = self._choice, self._reasons, time.monotonic()
         while choice is not None:
             states, standing = self._try(choice)
-            verdict = self._agree(standing)
-            if verdict.done:
+            answer = self._agree(standing)
+            if answer.done:
                 assert states is not None
                 self._take(choice)
                 self._saves.loaded(choice.iteration)
@@ -359,24 +359,24 @@ class LocalCheckpointManager:
                 announce.loaded(choice.iteration, size, time.monotonic() - began)
                 return states, choice
             del states  # before the next one is read
-            choice, reasons = verdict.choice, [*reasons, *verdict.reasons]
+            choice, reasons = answer.share, [*reasons, *answer.reasons]
         self._take(None)
         raise NoCheckpointError(
             f"no local checkpoint can be loaded: {'; '.join(reasons) or 'there is none'}"
         )
 
-    def _agree(self, standing: Standing) -> Verdict:
-        content = self._connected().main.round(
+    def _agree(self, standing: Standing) -> Answer:
+        content = self._connected().main.scatter(
             "finding a local checkpoint",
             msgspec.msgpack.encode(standing),
             decider(self._same_on_all_ranks, self._trusted, self._parts),
             self._timeout_s,
         )
-        verdict = msgspec.msgpack.decode(content, type=Verdict)
+        answer = msgspec.msgpack.decode(content, type=Answer)
         if self._connected().rank == 0:
-            for reason in verdict.reasons:
+            for reason in answer.reasons:
                 _log.warning("Local checkpoint: %s", reason)
-        return verdict
+        return answer
 
     def _trusted(self, saves: Sequence[Save]) -> tuple[Save | None, dict[Save, str]]:
         """Choose among saves, the newest first, on rank 0; see `checkpointing.trust`."""
@@ -392,17 +392,15 @@ class LocalCheckpointManager:
         first = by_name[choice.order[0].name] if choice.order else None
         return first, {} if choice.is_none_trusted else doubts
 
-    def _write_down(self, choice: Choice) -> None:
+    def _write_down(self, choice: Share) -> None:
         if self._trust is not None:
             self._trust.loaded(_candidate(choice.iteration, choice.save))
 
-    def _take(self, choice: Choice | None) -> None:
+    def _take(self, choice: Share | None) -> None:
         self._choice = choice
         self.latest_iteration = -1 if choice is None else choice.iteration
 
-    def _try(
-        self, choice: Choice
-    ) -> tuple[list[tuple[int, TensorAwareStateDict]] | None, Standing]:
+    def _try(self, choice: Share) -> tuple[list[tuple[int, TensorAwareStateDict]] | None, Standing]:
         """Try to load; damage and absent peers are for all ranks to know."""
         before = set(self._held())
         states, problem = None, ""
@@ -414,9 +412,7 @@ class LocalCheckpointManager:
         loaded = None if states is None else (choice.iteration, choice.save)
         return states, Standing(after, loaded, problem, before != set(after))
 
-    def _get(
-        self, choice: Choice, mine: Collection[Held]
-    ) -> list[tuple[int, TensorAwareStateDict]]:
+    def _get(self, choice: Share, mine: Collection[Held]) -> list[tuple[int, TensorAwareStateDict]]:
         """Return what this rank loads, with the ranks that saved; sends first what others need."""
         me = self._connected().rank
         key = (choice.iteration, choice.save)
@@ -433,7 +429,7 @@ class LocalCheckpointManager:
         except (CheckpointError, OSError, RuntimeError) as error:
             failed = error  # what is on the own disk is looked at all the same
         states = []
-        for rank in choice.shards[me]:
+        for rank in choice.shards:
             if rank in here:
                 states.append((rank, self._of_first_whole(here[rank], self._load_file)))
             elif rank in received:

@@ -22,7 +22,7 @@ from undaunted.checkpointing.memory.copy import memory_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from undaunted.checkpointing.local.selection import Choice
+    from undaunted.checkpointing.local.selection import Share
 
 _MAGIC = 0x554E4441
 _VERSION = 1
@@ -115,7 +115,7 @@ def exchange(
 
 
 def fetch(
-    choice: Choice,
+    choice: Share,
     me: int,
     name: str,
     read: Callable[[int], tuple[torch.Tensor, str]],
@@ -124,7 +124,7 @@ def fetch(
     """Carry out the transfers of a choice; those who have no part in them return at once.
 
     Args:
-        choice: the same on all ranks.
+        choice: its transfers are the same on all ranks that have a part in them.
         me: global rank.
         name: new, the same on all ranks.
         read: returns a rank's shard, which this rank has, and its checksums.
