@@ -96,9 +96,14 @@ def test_all_ranks_save_the_same_steps(seed: int) -> None:
 
 
 def test_the_pause_lets_training_have_most_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     pace = Pace(Agreement(dist.HashStore(), 0, 1, "s"), LONG_S)
     monkeypatch.setattr("time.monotonic", lambda: 110.0)
+    assert pace.pause_s(began=100.0, stall_s=0.01) == 0.0
     assert pace.pause_s(began=100.0, stall_s=0.5) == pytest.approx(10.0)
+    pace.cpu_s = 0.25 * len(os.sched_getaffinity(0))
+    assert pace.pause_s(began=100.0, stall_s=0.25) == pytest.approx(10.0)
+    pace.cpu_s = 0.0
     assert pace.pause_s(began=100.0, stall_s=0.1) == 0.0
 
 

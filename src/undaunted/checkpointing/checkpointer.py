@@ -104,7 +104,7 @@ class Checkpointer:
             directory: a folder that all ranks see (created when missing), or a URL for fsspec.
             keep: how many of the newest checkpoints are kept, at least 1; None keeps all.
             every: of which steps `due` says that they are to be saved: of those divisible by this;
-                with "continuous" as often as the disk allows, as long as copying takes no more
+                with "continuous" as often as the disk allows, as long as saving takes no more
                 than 2.5 % of the time. None means that nobody asks.
             keep_every: checkpoints of steps divisible by this are kept as well.
             certify: every so many saves the content of what several ranks have (replicas of a

@@ -6,6 +6,7 @@ no sooner than training can spare the time in which it stands still.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -14,11 +15,11 @@ from undaunted.agreement.failures import AgreedError
 from undaunted.checkpointing import announce
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from undaunted.agreement.agreement import Agreeing
 
-_SHARE = 0.025  # of the time of training that copies may take
+_SHARE = 0.025  # of the time of training that saves may take
 
 
 class Pace:
@@ -27,12 +28,17 @@ class Pace:
     The saving thread first raises `_deciding`, then looks at the step that training has asked
     about last. Training first notes its step, then looks at `_deciding`. So a rank has either told
     the others of its step, or waits for what they decide: a step that no rank has come to.
+
+    Attributes:
+        cpu_s: seconds of processors that the last write took.
     """
 
     def __init__(self, agreement: Agreeing, timeout_s: float) -> None:
         """Args: rounds of the saving threads, and how long one may last."""
         self._agreement = agreement
         self._timeout_s = timeout_s
+        self._cpus = _cpus(os.environ)
+        self.cpu_s = 0.0
         self._asked = -1
         self._next: int | None = 0  # the first step that is asked about
         self._saved, self._number = -1, 0  # the save that began last: its step, its number
@@ -56,11 +62,15 @@ class Pace:
     def pause_s(self, began: float, stall_s: float) -> float:
         """Return how long the next save waits, in seconds.
 
+        A save costs the time in which training stands still, and what the writer takes of the
+        processors of this rank: its threads would have them otherwise.
+
         Args:
             began: when the last one did, on the monotonic clock.
             stall_s: how long training was stopped for it.
         """
-        return max(0.0, began + stall_s / _SHARE - time.monotonic())
+        cost_s = stall_s + self.cpu_s / self._cpus
+        return max(0.0, began + cost_s / _SHARE - time.monotonic())
 
     def decide(self, number: int) -> bool:
         """Agree with the other ranks on the next step; whether they did. In the saving thread.
@@ -88,6 +98,12 @@ class Pace:
 
     def _round(self, name: str, step: int) -> int:
         return int(self._agreement.round(name, str(step).encode(), _latest, self._timeout_s))
+
+
+def _cpus(environ: Mapping[str, str]) -> float:
+    """Return how many processors this rank has, if the ranks of its node share them."""
+    ranks = environ.get("LOCAL_WORLD_SIZE", "")
+    return len(os.sched_getaffinity(0)) / max(1, int(ranks) if ranks.isdecimal() else 1)
 
 
 def _latest(steps: Sequence[bytes]) -> bytes:

@@ -218,6 +218,8 @@ class Saves:
         except Exception as error:  # noqa: BLE001 - whatever it is, the others have to learn of it
             return Failure.of(error), 0.0
         sizes = {file.name: file.size for file in files}
+        if self._pace is not None:
+            self._pace.cpu_s = written.cpu_s
         report = {name: File(size=sizes[name], crc32=crc) for name, crc in written.crc32.items()}
         return Report(report, snapshot.staged.report), written.seconds
 

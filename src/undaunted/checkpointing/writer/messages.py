@@ -66,6 +66,7 @@ class Written(msgspec.Struct, tag=True, frozen=True):
     crc32: dict[str, str]  # by file name, as in manifest.File
     seconds: float
     bytes: int
+    cpu_s: float = 0.0  # of processors, in seconds
 
 
 class Failed(msgspec.Struct, tag=True, frozen=True):

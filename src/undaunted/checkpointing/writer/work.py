@@ -79,7 +79,7 @@ class Worker:
 
     def _do(self, work: Work) -> Written | Failed:
         pace = _Pace(work, self._options.bandwidth, self._page)
-        began = time.monotonic()
+        began, cpu_began = time.monotonic(), time.process_time()
         try:
             pace.wrote(0)
             crc32 = self._write(work, pace)
@@ -89,7 +89,8 @@ class Worker:
             return Failed(explain(error), error.errno)
         except Exception as error:  # noqa: BLE001 - whatever it is, the trainer is told
             return Failed(f"{work.write.target}: {type(error).__name__}: {error}")
-        return Written(crc32, time.monotonic() - began, pace.total)
+        cpu_s = time.process_time() - cpu_began
+        return Written(crc32, time.monotonic() - began, pace.total, cpu_s)
 
     def _write(self, work: Work, pace: _Pace) -> dict[str, str]:
         write, memory = work.write, work.memory
