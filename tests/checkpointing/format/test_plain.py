@@ -17,6 +17,7 @@ from undaunted.checkpointing.format.plain import PlainError, decode, encode
 KEYS = st.one_of(
     st.none(), st.booleans(), st.integers(), st.text(), st.binary(), st.tuples(st.integers())
 )
+NAMES = st.text().filter(lambda name: not name.startswith("__"))  # those are Python's
 LEAVES = st.one_of(KEYS, st.floats(allow_nan=False), st.complex_numbers(allow_nan=False))
 DATA = st.recursive(
     LEAVES,
@@ -27,7 +28,7 @@ DATA = st.recursive(
         st.dictionaries(KEYS, inner).map(OrderedDict),
         st.sets(KEYS),
         st.frozensets(KEYS),
-        st.dictionaries(st.text(), inner).map(lambda named: Namespace(**named)),
+        st.dictionaries(NAMES, inner).map(lambda named: Namespace(**named)),
     ),
     max_leaves=12,
 )
