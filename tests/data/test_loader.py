@@ -22,7 +22,7 @@ from undaunted.checkpointing import Checkpointer
 from undaunted.data import DataChangedError, Loader, Mixture
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 pytestmark = [
     pytest.mark.torch,
@@ -136,6 +136,56 @@ def test_a_step_that_is_left_is_done_again() -> None:
     with pytest.raises(RuntimeError):
         loader.scale  # noqa: B018 - no micro-batch is at work
     assert steps(loader, 2) == whole[1:]
+
+
+def test_a_step_that_is_left_and_held_is_done_again() -> None:
+    loader, whole = make(), steps(make(), 3)
+    assert steps(loader, 1) == whole[:1]
+    held = loader.step()
+    next(held)
+    assert steps(loader, 1) == whole[1:2]
+    held.close()
+    assert steps(loader, 1) == whole[2:]
+    plain, first = make(global_batch=2), steps(make(global_batch=2), 1)
+    held = plain.step()
+    next(held)
+    assert sorted(batch_of(plain, next(iter(plain)))) == first[0]
+
+
+GIVEN_UP: dict[str, Callable[[Loader, Any], object]] = {
+    "close": lambda loader, _: loader.close(),
+    "load_state_dict": lambda loader, state: loader.load_state_dict(state),
+    "step": lambda loader, _: next(loader.step()),
+}
+
+
+@pytest.mark.parametrize("by", GIVEN_UP)
+def test_a_step_that_was_given_up_in_its_loop_does_not_go_on(by: str) -> None:
+    loader, whole = make(), steps(make(), 3)
+    assert steps(loader, 1) == whole[:1]
+    under_way = loader.step()
+    next(under_way)
+    GIVEN_UP[by](loader, loader.state_dict())
+    with pytest.raises(RuntimeError, match="given up"):
+        next(under_way)
+    assert steps(loader, 2) == whole[1:]
+
+
+def test_whole_numbers_of_other_types_are_the_same_numbers() -> None:
+    np = pytest.importorskip("numpy")
+    whole, loader = steps(make(), 2), make(seed=np.int64(3), global_batch=np.int32(12))
+    assert json.loads(json.dumps(loader.state_dict())) == make().state_dict()
+    assert steps(loader, 2) == whole
+    mixed = Mixture(np.array([20, 30]), [1, 1], seed=np.int64(1), length=np.int64(40))
+    assert (
+        json.loads(json.dumps(mixed.settings()))
+        == Mixture([20, 30], [1, 1], 1, length=40).settings()
+    )
+    for name in ("seed", "global_batch", "micro_batch"):
+        with pytest.raises(TypeError, match=name):
+            make(**{name: 4.0})
+    with pytest.raises(TypeError):
+        Mixture([20, 30], [1, 1], seed=1.0)  # type: ignore[arg-type]
 
 
 def test_a_step_counts_when_its_loop_is_over() -> None:

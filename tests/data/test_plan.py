@@ -140,6 +140,7 @@ def test_more_ranks_than_micro_batches() -> None:
         ({**state_of(0, 0, {}), "epoch": "x"}, "no state"),
         ({**state_of(0, 0, {}), "position": -1}, "position -1"),
         ({**state_of(0, 0, {}), "settings": 3}, "no state"),
+        ({**state_of(0, 0, {}), "position": float("inf")}, "no state"),
     ],
 )
 def test_what_is_no_state(state: dict[str, object], complaint: str) -> None:

@@ -12,6 +12,7 @@ while loader.epoch < 3:
 from __future__ import annotations
 
 import logging
+import operator
 import os
 from collections import deque
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -115,7 +116,8 @@ class Loader:
                 ``persistent_workers`` they go on into the next epoch, and read ahead in it.
 
         Raises:
-            TypeError: the data set has no length; a setting is not for the user to give.
+            TypeError: the data set has no length; a seed or size is no whole number; a setting is
+                not for the user to give.
             ValueError: the numbers do not fit.
         """
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
@@ -129,6 +131,9 @@ class Loader:
             )
         if on_data_change not in _ON_CHANGE:
             raise ValueError(f"on_data_change={on_data_change!r}: one of {', '.join(_ON_CHANGE)}")
+        global_batch = _whole("global_batch", global_batch)
+        micro_batch = _whole("micro_batch", micro_batch)
+        seed = _whole("seed", seed)
         self.order = order or GlobalOrder(len(dataset), seed, shuffle=shuffle)
         if self.order.samples != len(dataset):
             raise ValueError(
@@ -159,23 +164,31 @@ class Loader:
         self._batches: Iterator[Any] | None = None
         self._ahead: deque[MicroBatch] = deque()  # bounded by what torch prefetches
         self._micro: MicroBatch | None = None
+        self._step: object | None = None  # the one that has begun and not ended
 
     def step(self) -> Iterator[Any]:
         """Yield this rank's micro-batches of the next step.
 
         The step counts when the loop over it has come to its end. One that is left before, as by an
-        exception, is done again.
+        exception or ``break``, is done again.
+
+        Raises:
+            RuntimeError: another step was begun before this one had ended, or the loader was
+                closed or has loaded a state.
         """
-        self._look_at_world()
-        done = False
+        self._begin_anew_if_needed()
+        this = self._step = object()
         try:
-            while not done:
+            while True:
                 batch, micro = self._next()
                 yield batch
-                done = micro.is_last
+                self._check_goes_on(this)
+                if micro.is_last:
+                    break
+            self._step = None
             self._move()
         finally:
-            if not done:
+            if self._step is this:
                 self.close()
 
     def __iter__(self) -> Iterator[Any]:
@@ -186,7 +199,7 @@ class Loader:
         Raises:
             ValueError: a rank has more micro-batches of a step; see `step`.
         """
-        self._look_at_world()
+        self._begin_anew_if_needed()
         most = len(self.plan.share(0, 0, self._rank, self._world_size))
         if most > 1:
             raise ValueError(
@@ -274,19 +287,28 @@ class Loader:
 
     def close(self) -> None:
         """End the workers; the next step starts new ones."""
-        batches, self._batches, self._micro = self._batches, None, None
+        batches, self._batches, self._micro, self._step = self._batches, None, None, None
         _end(batches)
         if self._gradients is not None:
             self._gradients.forget()
 
     # --- for loops over it ------------------------------------------------------------------------
 
-    def _look_at_world(self) -> None:
-        """Begin anew if this process has another place among the ranks than before."""
+    def _begin_anew_if_needed(self) -> None:
+        """If somebody has left a step and holds it still, or if this process has another place."""
+        if self._step is not None:
+            self.close()
         if (now := self._place.now()) != (self._rank, self._world_size):
             self.plan.check_world(now[1])
             self.close()
             self._rank, self._world_size = now
+
+    def _check_goes_on(self, step: object) -> None:
+        if self._step is not step:
+            raise RuntimeError(
+                "this step was given up in its loop, by close, load_state_dict or another step: "
+                "leave the loop then, and begin with step() again"
+            )
 
     def _next(self) -> tuple[Any, MicroBatch]:
         """Return the next batch of this rank, with its random numbers."""
@@ -461,6 +483,14 @@ class _Place:
     def group(self, world_size: int) -> Any:
         """Return who adds gradients together; None = one rank alone."""
         return None if world_size == 1 else self._group or dist.group.WORLD
+
+
+def _whole(name: str, number: int) -> int:
+    """Return Python's own: others, such as numpy's, are equal, but have another `repr`."""
+    try:
+        return operator.index(number)
+    except TypeError:
+        raise TypeError(f"{name}={number!r}: a whole number") from None
 
 
 def _end(batches: Any) -> None:

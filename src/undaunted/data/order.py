@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import operator
 import struct
 from bisect import bisect_right
 from functools import lru_cache
@@ -66,12 +67,14 @@ class GlobalOrder:
         """Order ``length`` samples; see the class.
 
         Raises:
+            TypeError: the length or the seed is no whole number.
             ValueError: the length is not from 1 to 2^53.
         """
+        length = operator.index(length)
         if not 1 <= length <= LONGEST:
             raise ValueError(f"length={length}: the data set must have 1 to 2^53 samples")
         self.length = self.samples = length
-        self.seed = seed
+        self.seed = operator.index(seed)
         self.shuffle = shuffle
 
     def index(self, epoch: int, position: int) -> int:
@@ -139,8 +142,11 @@ class Mixture:
             shuffle: False = each data set in its own order; turns are mixed all the same.
 
         Raises:
+            TypeError: a length or the seed is no whole number.
             ValueError: the numbers do not fit, or a weight is too small for a turn in 2^16.
         """
+        # Whole numbers of other types, as numpy's, are the same to a state and must be to a key.
+        seed = operator.index(seed)
         self._shares = _shares(lengths, weights)
         self._starts = [0, *accumulate(self._shares)]
         self._offsets = [0, *accumulate(lengths)]
@@ -148,8 +154,8 @@ class Mixture:
             GlobalOrder(one, _seed_of(seed, number), shuffle=shuffle)
             for number, one in enumerate(lengths)
         ]
-        self.samples = self._offsets[-1]
-        self.length = self.samples if length is None else length
+        self.samples = sum(order.length for order in self._orders)
+        self.length = self.samples if length is None else operator.index(length)
         self.seed = seed
         if not 1 <= self.length <= LONGEST:
             raise ValueError(f"length={length}: an epoch must have 1 to 2^53 positions")
@@ -303,7 +309,7 @@ def _seed_of(seed: int, number: int) -> int:
 
 def _shares(lengths: Sequence[int], weights: Sequence[float]) -> list[int]:
     """Return how many positions of a block each data set has: the largest remainders round up."""
-    if not lengths or len(lengths) != len(weights):
+    if not len(lengths) or len(lengths) != len(weights):
         raise ValueError(f"{len(weights)} weights for {len(lengths)} data sets: one for each")
     for number, weight in enumerate(weights):
         if not (math.isfinite(weight) and weight > 0):

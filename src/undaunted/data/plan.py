@@ -143,7 +143,7 @@ def read_state(
     try:
         version, saved = state["version"], dict(state["settings"])
         epoch, position = int(state["epoch"]), int(state["position"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"this is no state of a Loader: {error!r}") from None
     if version != VERSION:
         raise ValueError(f"version {version!r} of the state of a Loader is not known here")
@@ -151,7 +151,7 @@ def read_state(
         raise ValueError(f"epoch {epoch}, position {position} of a Loader's state: below 0")
     differences = [
         f"{name} was {saved.get(name)!r} and is {settings.get(name)!r}"
-        for name in sorted({*saved, *settings})
+        for name in sorted({*saved, *settings}, key=str)
         if saved.get(name) != settings.get(name)
     ]
     return (*plan.begin(epoch, min(position, plan.length)), differences)
