@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -23,7 +24,7 @@ import torch.distributed as dist
 
 from undaunted.agreement.agreement import Agreement
 from undaunted.checkpointing import Checkpointer
-from undaunted.checkpointing.errors import AGREED
+from undaunted.checkpointing.errors import AGREED, SaveError
 from undaunted.checkpointing.pace import Pace
 
 if TYPE_CHECKING:
@@ -129,6 +130,28 @@ def test_of_one_rank(open_one: Callable[..., Checkpointer]) -> None:
         assert sorted(set(saved)) == saved
         assert checkpoints.load(state, step=saved[1]) == saved[1]
         assert checkpoints.due(saved[1] + 1)  # it went back: what follows is new
+
+
+@pytest.mark.parametrize("on_failure", ["warn", "raise"])
+def test_a_state_that_cannot_be_saved_is_not_tried_at_each_step(
+    open_one: Callable[..., Checkpointer], on_failure: str
+) -> None:
+    state: dict[str, Any] = {"x": torch.zeros(10), "odd": object()}
+    tried: list[int] = []
+    with open_one(every="continuous", on_failure=on_failure) as checkpoints:
+        for step in range(1000):
+            if step == 900:
+                state["odd"] = 1
+            if checkpoints.due(step):
+                tried.append(step)
+                with contextlib.suppress(SaveError):
+                    checkpoints.save(step, state)
+                    if step >= 900:
+                        break
+        assert len([step for step in tried if step < 900]) < 20
+        assert tried[-1] < 1000
+        checkpoints.wait()
+        assert checkpoints.latest() == tried[-1]
 
 
 def test_every_so_many_steps(open_one: Callable[..., Checkpointer]) -> None:

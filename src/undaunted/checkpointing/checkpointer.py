@@ -245,6 +245,8 @@ class Checkpointer:
             return self._saver.plan(state_dict, self._timeout_s, what, certify=certify)
         except SaveError as error:  # on all ranks, so that nobody waits for this one
             announce.failed(step, error)
+            if self._pace is not None:
+                self._pace.refused(step)
             if self._on_failure != "warn":
                 raise
             return None

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from undaunted.agreement.agreement import Agreeing
 
 _SHARE = 0.025  # of the time of training that saves may take
+_LONGEST_GAP = 100  # steps between two saves that cannot begin, as the state cannot be saved
 
 
 class Pace:
@@ -42,6 +43,7 @@ class Pace:
         self._asked = -1
         self._next: int | None = 0  # the first step that is asked about
         self._saved, self._number = -1, 0  # the save that began last: its step, its number
+        self._gap = 1  # steps until a save is tried again that could not begin
         self._deciding = False
         self._decided = threading.Condition()
 
@@ -58,6 +60,14 @@ class Pace:
         """A save has begun: no other is due until the ranks have decided after it."""
         with self._decided:
             self._saved, self._number, self._next = step, number, None
+            self._gap = 1
+
+    def refused(self, step: int) -> None:
+        """A save could not begin, on all ranks: try again later, and later each time."""
+        with self._decided:
+            # What the ranks decide after an earlier save comes too late on some of them.
+            self._saved, self._number, self._next = step, -1, step + self._gap
+            self._gap = min(2 * self._gap, _LONGEST_GAP)
 
     def pause_s(self, began: float, stall_s: float) -> float:
         """Return how long the next save waits, in seconds.
