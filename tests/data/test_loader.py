@@ -71,7 +71,7 @@ def make(dataset: Dataset[Any] | None = None, **settings: Any) -> Loader:
 
 def batch_of(loader: Loader, batch: list[torch.Tensor]) -> Step:
     rows = list(zip(*(one.tolist() for one in batch), strict=True))
-    return rows[: loader.real]
+    return rows[: loader.real] if loader.scale else []
 
 
 def steps(loader: Loader, count: int) -> list[Step]:
@@ -273,7 +273,7 @@ def test_the_mean_gradient_is_that_of_the_step(remainder: str, size: int) -> Non
             for _ in range(number):
                 steps(loader, 1)
             for batch in loader.step():
-                mean = weight[batch[0][: loader.real]].mean() if loader.real else 0.0
+                mean = weight[batch[0][: loader.real]].mean()
                 total += float(mean * loader.scale)
         return total / world
 
@@ -364,7 +364,7 @@ with Checkpointer(folder) as checkpoints:
     for number in range(done + 1, until + 1):
         for batch in loader.step():
             with loader.accumulate(ddp):
-                (ddp(batch[: loader.real or 1]).square().mean() * loader.scale).backward()
+                (ddp(batch[: loader.real]).square().mean() * loader.scale).backward()
         optimizer.step()
         optimizer.zero_grad()
         checkpoints.save(number, state)
