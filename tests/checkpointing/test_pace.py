@@ -8,11 +8,8 @@ import json
 import os
 import queue
 import random
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,6 +19,7 @@ pytest.importorskip("torch")
 import torch
 import torch.distributed as dist
 
+from tests.e2e.launcher import launched
 from undaunted.agreement.agreement import Agreement
 from undaunted.checkpointing import Checkpointer
 from undaunted.checkpointing.errors import AGREED, SaveError
@@ -29,10 +27,10 @@ from undaunted.checkpointing.pace import Pace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 pytestmark = pytest.mark.torch
 
-ROOT = Path(__file__).parents[2]
 LONG_S = 60.0
 SAVES = 12
 
@@ -196,26 +194,11 @@ dist.destroy_process_group()
 
 @pytest.mark.e2e
 def test_a_job_that_crashes_goes_on_from_the_last_save(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(PROGRAM)
-    words = ("--standalone", "--nproc-per-node", "2", "--max-restarts", "1", "program.py", "all")
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("UNDAUNTED")}
-    ended = subprocess.run(
-        [sys.executable, "-m", "undaunted", "run", *words],
-        cwd=tmp_path,
-        env=inherited | {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stdout
-    said = [
-        json.loads(line.partition("SAID ")[2])
-        for line in ended.stdout.splitlines()
-        if "SAID " in line
-    ]
-    assert len(said) == 2, ended.stdout
+    options = ("--standalone", "--nproc-per-node", "2", "--max-restarts", "1")
+    with launched(tmp_path, PROGRAM, *options, args=("all",)) as launcher:
+        assert launcher.finish(100) == 0, launcher.text
+    said = [json.loads(line.partition("SAID ")[2]) for line in launcher.seen if "SAID " in line]
+    assert len(said) == 2, launcher.text
     assert said[0]["saved"] == said[1]["saved"]
     assert said[0]["begun"] > 0
     assert said[0]["begun"] < said[0]["saved"][0]

@@ -6,9 +6,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,18 +15,19 @@ pytest.importorskip("torch")
 import torch
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset
 
+from tests.e2e.launcher import launched
 from undaunted.checkpointing import Checkpointer
 from undaunted.data import DataChangedError, Loader, Mixture
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.filterwarnings("ignore:.*torch.distributed is"),
 ]
 
-ROOT = Path(__file__).parents[2]
 Step = list[tuple[int, float, float]]
 
 
@@ -71,7 +69,7 @@ def make(dataset: Dataset[Any] | None = None, **settings: Any) -> Loader:
 
 def batch_of(loader: Loader, batch: list[torch.Tensor]) -> Step:
     rows = list(zip(*(one.tolist() for one in batch), strict=True))
-    return rows[: loader.real]
+    return rows[: loader.real] if loader.scale else []
 
 
 def steps(loader: Loader, count: int) -> list[Step]:
@@ -323,7 +321,7 @@ def test_the_mean_gradient_is_that_of_the_step(remainder: str, size: int) -> Non
             for _ in range(number):
                 steps(loader, 1)
             for batch in loader.step():
-                mean = weight[batch[0][: loader.real]].mean() if loader.real else 0.0
+                mean = weight[batch[0][: loader.real]].mean()
                 total += float(mean * loader.scale)
         return total / world
 
@@ -414,7 +412,7 @@ with Checkpointer(folder) as checkpoints:
     for number in range(done + 1, until + 1):
         for batch in loader.step():
             with loader.accumulate(ddp):
-                (ddp(batch[: loader.real or 1]).square().mean() * loader.scale).backward()
+                (ddp(batch[: loader.real]).square().mean() * loader.scale).backward()
         optimizer.step()
         optimizer.zero_grad()
         checkpoints.save(number, state)
@@ -428,21 +426,10 @@ dist.destroy_process_group()
 
 def train(folder: Path, ranks: int, until: int, how: str = "exact") -> tuple[str, float]:
     """Train up to a step under the launcher; return a digest of the parameters and their sum."""
-    (folder / "program.py").write_text(PROGRAM)
-    words = ("--standalone", "--nproc-per-node", str(ranks), "program.py", "all", str(until), how)
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("UNDAUNTED")}
-    ended = subprocess.run(
-        [sys.executable, "-m", "undaunted", "run", *words],
-        cwd=folder,
-        env=inherited | {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stdout
-    digest, total = ended.stdout.partition("SAID ")[2].split()[:2]
+    words = ("--standalone", "--nproc-per-node", str(ranks))
+    with launched(folder, PROGRAM, *words, args=("all", str(until), how)) as launcher:
+        assert launcher.finish(100) == 0, launcher.text
+    digest, total = launcher.text.partition("SAID ")[2].split()[:2]
     return digest, float(total)
 
 

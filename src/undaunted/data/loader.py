@@ -226,8 +226,12 @@ class Loader:
 
     @property
     def real(self) -> int:
-        """How many samples of the present micro-batch count: the first ones."""
-        return self._present().real
+        """How many samples the mean of `scale` is over: the first ones of the micro-batch.
+
+        All of one that does not count: its `scale` is 0, and a mean over none would be NaN.
+        """
+        micro = self._present()
+        return micro.real or micro.size
 
     @contextmanager
     def accumulate(self, *models: nn.Module) -> Iterator[None]:
