@@ -9,6 +9,9 @@ bin := $(VENV)/bin
 stamp := $(VENV)/.undaunted-setup
 pytest := $(bin)/python -m pytest
 
+# Where it is set, as in many images, each of a thousand launchers would compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help integration-names setup system demo test test-unit test-e2e test-docs test-slurm test-integrations test-gpu test-jobs lint format types generated docs bench clean
 
@@ -57,16 +60,19 @@ test-jobs: setup system ## real programs under faults: JOBS=lightning FAULTS=kil
 	@scripts/integration-env.sh $(VENV) jobs
 	@PYTHONPATH=src:. .venv-integrations/jobs/bin/python -m tests.jobs $(if $(SAMPLE),--sample) \
 		$(if $(JOBS),--jobs $(JOBS)) $(if $(FAULTS),--faults $(FAULTS)) $(JOBS_ARGS)
+	@PYTHONPATH=src:. .venv-integrations/jobs/bin/python -m pytest -q -p no:xdist \
+		tests/data/test_shards.py -k "parquet or webdataset" # which the unit tests skip
 
 test-docs: setup ## run the examples in README.md and docs/
-	$(pytest) -m "docs and not integration" $(PYTEST_ARGS)
+	$(pytest) -n 2 -m "docs and not integration" $(PYTEST_ARGS)
 
 test-gpu: $(if $(PYTHON),,setup) ## what needs a GPU, on this machine's; PYTHON=python3 needs no setup
 	@PYTHONPATH=src:. $(or $(PYTHON),$(bin)/python) -m tests.gpu $(GPU_ARGS)
 
-lint: setup ## ruff: rules and format
+lint: setup ## ruff: rules and format; words of the pages
 	$(bin)/ruff check .
 	$(bin)/ruff format --check .
+	$(bin)/python -m scripts.words
 
 format: setup ## let ruff repair what it can
 	$(bin)/ruff check --fix .

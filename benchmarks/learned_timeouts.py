@@ -24,18 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-WITHIN_3 = 640  # samples of a section from which on its limit is within 3 x the quantile
-
-
 def measure(make: Callable[[int], workloads.Workload], programs: int) -> list[str]:
     """Lines of a Markdown table about so many programs."""
     results = [workloads.simulate(make(seed)) for seed in range(programs)]
     wrong = sum(bool(result.false_kills) for result in results)
     lines = [f"{make.__name__}: {programs} programs, {wrong} ended without need", ""]
-    starts = [result.start_s for result in results if result.start_s is not None]
-    if starts:
-        median = statistics.median(starts)
-        lines += [f"first heartbeat: median {median:.0f} s, largest {max(starts):.0f} s", ""]
     lines.append("| limit of | programs | at the floor | median | largest | above 3 |")
     lines.append("|---|---|---|---|---|---|")
     for key, found in sorted(by_key(results).items()):
@@ -72,7 +65,7 @@ def samples(count: int) -> str:
     """How many there were, in words."""
     if count >= MANY:
         return ""
-    return f", {WITHIN_3} to {MANY} samples" if count >= WITHIN_3 else f", fewer than {WITHIN_3}"
+    return f", fewer than {MANY} samples"
 
 
 def main() -> None:

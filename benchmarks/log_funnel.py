@@ -33,11 +33,11 @@ from benchmarks import rendezvous
 from undaunted.coordinator.wire import client
 from undaunted.coordinator.wire.connection import WireError
 from undaunted.coordinator.wire.handshake import Terms
-from undaunted.fault_tolerance.funnel import messages as w
-from undaunted.fault_tolerance.funnel.config import FunnelConfig
-from undaunted.fault_tolerance.funnel.program import Task
-from undaunted.fault_tolerance.funnel.sender import Sender, SentFile
 from undaunted.fault_tolerance.nodes_config import Nodes
+from undaunted.fault_tolerance.output.server import messages as w
+from undaunted.fault_tolerance.output.server.config import LogServerConfig
+from undaunted.fault_tolerance.output.server.program import Task
+from undaunted.fault_tolerance.output.server.sender import Sender, SentFile
 
 PIECE = (b"x" * 99 + b"\n") * 2500
 GRACE_S = 60.0
@@ -72,7 +72,7 @@ def main() -> None:
 def measure(senders: int, megabytes: int) -> str:
     """Return a line about one run."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:  # no disk
-        config = FunnelConfig(root=directory, port=free_port(), grace_s=GRACE_S)
+        config = LogServerConfig(root=directory, port=free_port(), grace_s=GRACE_S)
         nodes = Nodes(
             min_nodes=senders,
             max_nodes=senders,
@@ -106,14 +106,14 @@ def measure(senders: int, megabytes: int) -> str:
         )
 
 
-def start(config: FunnelConfig, nodes: Nodes) -> subprocess.Popen[bytes]:
+def start(config: LogServerConfig, nodes: Nodes) -> subprocess.Popen[bytes]:
     """Start the server."""
     task = msgspec.json.encode(Task(run_id="job", nodes=nodes, config=config))
-    program = [sys.executable, "-m", "undaunted.fault_tolerance.funnel.program"]
+    program = [sys.executable, "-m", "undaunted.fault_tolerance.output.server.program"]
     return subprocess.Popen([*program, task.decode()])
 
 
-def sender(config: FunnelConfig, nodes: Nodes, number: int) -> Sender:
+def sender(config: LogServerConfig, nodes: Nodes, number: int) -> Sender:
     """Start a launcher's side."""
     name = f"n{number}"
     terms = Terms("job", "1", node=name)
@@ -139,7 +139,7 @@ def steady(options: argparse.Namespace) -> str:
     """Return what became of the lines of many launchers, and how long rounds took meanwhile."""
     count = options.connections
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
-        config = FunnelConfig(root=directory, port=free_port(), grace_s=GRACE_S)
+        config = LogServerConfig(root=directory, port=free_port(), grace_s=GRACE_S)
         nodes = Nodes(
             min_nodes=count,
             max_nodes=count,

@@ -124,19 +124,20 @@ async def _leader(nodes: int) -> None:
     from undaunted.coordinator.core.leader import Leader
     from undaunted.coordinator.core.messages import NodeFinished
     from undaunted.coordinator.protocol import Report
-    from undaunted.coordinator.service.leading import Leading, Listener
+    from undaunted.coordinator.service.leading import Leading
+    from undaunted.coordinator.service.member import Member
     from undaunted.coordinator.wire.handshake import Terms
-    from undaunted.coordinator.wire.server import Server
+    from undaunted.coordinator.wire.network import Sockets
 
     policy = PolicyConfig(
         min_nodes=nodes, max_nodes=nodes, max_restarts=1000, max_no_progress_cycles=0
     )
     config = c.LeaderConfig(run_id="bench", policy=policy, node="n0", incarnation="x")
-    terms = Terms("bench", "bench")
+    network = Sockets(Terms("bench", "bench"))
     seen = {"messages": 0, "cpu": 0.0, "rounds": 0, "at": 0.0}
     over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def keep(ledger: Any) -> None:
+    def keep(ledger: Any, *_: Any) -> None:
         """The first round is set-up; the rest is measured."""
         if not ledger.running or ledger.round == seen["rounds"] - 1:
             return
@@ -158,13 +159,9 @@ async def _leader(nodes: int) -> None:
             return commands
 
     leader = Counted(config)
-    listener = Listener()
-    listener.leading = Leading(leader, terms, None, keep=keep, done=lambda _: None)
-    server = Server("127.0.0.1:0", listener, terms)
-    server.nodes = nodes
-    await server.start()
-    _say(port=server.port)
-    listener.leading.begin()
+    member = Member()
+    _say(port=await member.listen(network, 0, nodes=nodes, say=print))
+    member.lead(Leading(leader, network, keep=keep, done=lambda _: None))
     await over
     rounds = seen["rounds"] - 1
     cpu, messages = time.process_time() - seen["cpu"], seen["messages"]
@@ -202,6 +199,7 @@ class _Agent:
         from undaunted.coordinator.core.follower_messages import FollowerConfig
         from undaunted.coordinator.service.following import Following
         from undaunted.coordinator.wire.handshake import Terms
+        from undaunted.coordinator.wire.network import Sockets
 
         address = f"127.0.0.1:{part['port']}"
         config = FollowerConfig(
@@ -211,7 +209,8 @@ class _Agent:
         self.started: dict[int, int] = {}
         self._waiting: dict[int, asyncio.Event] = {}
         self._node, self._round = config.node, -1
-        self.following = Following(Follower(config), Terms("bench", "bench"), None, self, self)
+        network = Sockets(Terms("bench", "bench"))
+        self.following = Following(Follower(config), network, self, self)
 
     def prepare(self, table: Any) -> None:
         from undaunted.coordinator.core.follower_messages import TableKnown

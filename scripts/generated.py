@@ -1,21 +1,26 @@
-"""Writes the pages of the documentation that are made from code: ``make generated``."""
+"""Writes what is made from code and tables, pages of docs and thin modules: ``make generated``."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scripts import journal_schema, known_issues, nvrx_names, option_pages
+from scripts import journal_schema, known_issues, nvrx_names, option_pages, tested
 from tests.jobs import page as proven
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+REPOSITORY = Path(__file__).resolve().parent.parent
+DOCS = REPOSITORY / "docs"
 
 
 def _doctor() -> str:
     return known_issues.with_tables((DOCS / "doctor.md").read_text("utf-8"))
+
+
+def _tested() -> str:
+    return tested.with_figures((DOCS / "tested.md").read_text("utf-8"))
 
 
 PAGES: dict[str, Callable[[], str]] = {
@@ -31,11 +36,12 @@ PAGES: dict[str, Callable[[], str]] = {
 
 def main() -> None:
     """Write those that are not up to date, and say which."""
-    for name, text in PAGES.items():
-        path, new = DOCS / name, text()
-        if path.read_text("utf-8") != new:
+    made = {DOCS / name: text() for name, text in PAGES.items()} | nvrx_names.files()
+    made[DOCS / "tested.md"] = _tested()  # no page to be held against the code: each test counts
+    for path, new in made.items():
+        if not path.exists() or path.read_text("utf-8") != new:
             path.write_text(new, "utf-8")
-            print(f"written: docs/{name}")
+            print(f"written: {path.relative_to(REPOSITORY)}")
 
 
 if __name__ == "__main__":

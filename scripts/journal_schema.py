@@ -16,9 +16,9 @@ _HEAD = """\
 
 <!-- Generated: make generated -->
 
-`RUN_DIR/journal-NODE.jsonl` has one JSON object per line, at most 1 MiB long. What each kind of
-event means and holds is below; a field whose value is its default is left out. How the file is
-written and read, and what happens to it when a disk fails: [The journal](design/journal.md).
+`RUN_DIR/journal-NODE.jsonl` has one JSON object per line, at most 1 MiB long. The kinds of
+events and their fields are below; a field whose value is its default is left out. [The
+journal](design/journal.md) explains how the file is written and read, also when a disk fails.
 
 Schema {schema}. Fields and kinds are only added: skip those you do not know. The number, a field of
 `journal_opened`, goes up when an older reader would misread a journal. For programs there is a

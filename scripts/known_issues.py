@@ -23,10 +23,19 @@ def with_tables(page: str) -> str:
     Raises:
         ValueError: the page has no mark.
     """
+    return below_mark(page, _tables())
+
+
+def below_mark(page: str, text: str) -> str:
+    """Return the page with another text below its mark.
+
+    Raises:
+        ValueError: the page has no mark.
+    """
     head, mark, _ = page.partition(MARK)
     if not mark:
         raise ValueError(f"the page has no line {MARK!r}")
-    return head + mark + _tables()
+    return head + mark + text
 
 
 def _tables() -> str:

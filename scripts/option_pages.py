@@ -32,11 +32,11 @@ page.
 {notes}
 
 An option on the command line goes before its variable, and that before the default. Empty variables
-count as not set. An option of torchrun or NVRx whose area is not built yet is refused, never
+count as not set. An option of torchrun that undaunted does not offer is refused, never
 ignored. The command exits with 2 when it cannot be run as given; nothing has been started then. See
 [exit codes](exit-codes.md) for the others.
 
-Times are seconds or a number with a unit: `500ms`, `90s`, `15m`, `2h`, `1d`. Where `none` is
+Times are seconds or a number with a unit: `500ms`, `90s`, `15m`, `2h`, `1d`. If `none` is
 allowed, `null` and nothing mean the same.
 
 `undaunted help COMMAND` and `undaunted COMMAND --help` explain the other commands, which read their
@@ -46,11 +46,11 @@ options in the same way.
 
 ```text
 pip install 'undaunted[completion]'
-eval "$(register-python-argcomplete undaunted ft_launcher nvrx-control)"
+eval "$(undaunted completion bash)"
 ```
 
-The second line, in `~/.bashrc`, has bash complete commands, options and files; for zsh, fish and
-others see [argcomplete](https://kislyuk.github.io/argcomplete/).
+The second line, in `~/.bashrc`, has bash complete commands, options and files. In `~/.zshrc` it
+says `zsh`; with fish it is `undaunted completion fish | source`.
 
 ## Examples
 
@@ -61,10 +61,51 @@ _CONFIGURATION = """\
 
 <!-- Generated: make generated -->
 
-Every setting of in-job restart is a field of `FaultToleranceConfig`, a key of a YAML file, an
-option `--ft-...` and a variable `PET_FT_...`. The names are those of NVRx, of all its versions.
+Every option of `undaunted run` can be given on the command line, by a variable `PET_...`, in a
+file and [from Python](python-api.md). Settings of in-job restart are fields of
+`FaultToleranceConfig`, too; their names are those of NVRx, of all its versions.
 
-## A file of settings
+## A file of options
+
+<!-- file: job.yaml -->
+```yaml
+workers:
+  nproc-per-node: 2
+  max-restarts: 3
+output:
+  tee: 3
+  local-ranks-filter: [0]
+fault_tolerance:
+  rank_heartbeat_timeout: 10m
+inject-fault:
+  - sigkill:rank=1,iteration=1
+```
+
+<!-- file: train.py -->
+```python
+import undaunted
+
+for iteration in range(3):
+    undaunted.step(iteration)
+print("trained")
+```
+
+<!-- run -->
+```bash
+undaunted run --config job.yaml --max-restarts 1 train.py
+```
+
+* The names are those of [all options](command-line.md), with `-` or `_`. They may stand below
+  headings of your choice, such as those of the help. Below `fault_tolerance` the settings of this
+  page go without their `ft-`.
+* Values are written as on the command line: `nnodes: 2:4`. A list stands for several values, and
+  lines `NAME: VALUE` for `NAME=VALUE,...`. A flag is `true`. Empty values count as not set.
+* A name that is no option is an error that names the nearest one.
+* Paths are relative to where the command is started.
+* Variables go before the file, and options before variables. The file goes before that of
+  `--ft-cfg-path`.
+
+## A file of settings of in-job restart
 
 <!-- file: ft.yaml -->
 ```yaml
@@ -75,15 +116,6 @@ fault_tolerance:
     step: 3m
     checkpointing: none
   max_no_progress_cycles: 5
-```
-
-<!-- file: train.py -->
-```python
-import undaunted
-
-for iteration in range(3):
-    undaunted.step(iteration)
-print("trained")
 ```
 
 <!-- run -->

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from simulator import command
+from simulator.register import command as register
 from simulator.replay import command as replay
 from simulator.replay import machines
 from undaunted.base.streams import discard_stdout
@@ -18,6 +19,7 @@ _OTHERS: dict[str, Callable[[Sequence[str]], int]] = {
     "--inprocess": partial(command.main, "inprocess"),
     "--check": replay.main,
     "--replay": machines.main,
+    "--register": register.main,
 }
 
 

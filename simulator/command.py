@@ -12,6 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from simulator.coordination import run as of_nodes
+from simulator.coordination.faults import ETCD_KINDS as FAULTS_OF_ETCD
 from simulator.coordination.faults import KINDS as FAULTS_OF_NODES
 from simulator.coordination.trace import LEGEND, line
 from simulator.inprocess import run as of_ranks
@@ -29,7 +30,6 @@ _LAST_LINES = 60
 _PROGRESS_S = 1.0
 _CHUNK = 8
 _SEEDS_NAMED = 8
-_LINE = 240
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,7 @@ class Kind:
         description: what is run.
         sizes: options that say how large a job is: least value, default and meaning of each.
         faults: kinds of faults, with what they do.
+        etcd: further ones where etcd decides who leads.
         count: how many faults there are in a run unless the options say so.
         setup: makes the job of a seed.
         run: simulates it.
@@ -61,6 +62,7 @@ class Kind:
     ended: str
     line: Callable[[int, str, Any], str]
     legend: str = ""
+    etcd: Mapping[str, str] = field(default_factory=dict)
 
 
 JOBS = {
@@ -81,6 +83,7 @@ JOBS = {
             options.spares,
             elastic=options.elastic,
             min_healthy=options.min_healthy,
+            etcd=options.etcd,
             restart_intensity=options.restart_intensity,
         ),
         run=of_nodes.run,
@@ -88,6 +91,7 @@ JOBS = {
         ended="jobs",
         line=line,
         legend=LEGEND,
+        etcd=FAULTS_OF_ETCD,
     ),
     "inprocess": Kind(
         command="python -m simulator --inprocess",
@@ -101,15 +105,21 @@ JOBS = {
         run=of_ranks.run,
         rounds="epochs",
         ended="calls",
-        line=lambda now, name, what: f"{now / 1e9:12.6f}  {name:<6}  {what}"[:_LINE],
+        line=of_ranks.line,
     ),
 }
 
 
 def main(name: str, argv: Sequence[str]) -> int:
     """Simulate jobs of one of `JOBS` as the arguments say; return the exit code."""
-    options = _parser(JOBS[name]).parse_args(argv)
+    kind = JOBS[name]
+    options = _parser(kind).parse_args(argv)
+    options.faults = options.faults or _all_faults(kind, options)
     return _one(name, options) if options.seeds is None else _many(name, options)
+
+
+def _all_faults(kind: Kind, options: argparse.Namespace) -> tuple[str, ...]:
+    return (*kind.faults, *(kind.etcd if getattr(options, "etcd", False) else ()))
 
 
 def _simulate(
@@ -128,7 +138,8 @@ def _parser(kind: Kind) -> argparse.ArgumentParser:
         prog=kind.command,
         description=kind.description,
         epilog="python -m simulator runs jobs of many nodes; with --inprocess, jobs whose "
-        "functions are restarted inside their processes; with --check RUN_DIR, it looks for what "
+        "functions are restarted inside their processes; with --register, the register alone that "
+        "says who leads; with --check RUN_DIR, it looks for what "
         "must never happen in the journals of a real job; with --replay FILE, it repeats what "
         "state machines of a real job have done. Each has a --help.",
         allow_abbrev=False,
@@ -139,16 +150,17 @@ def _parser(kind: Kind) -> argparse.ArgumentParser:
     if kind is JOBS["coordination"]:
         add("--elastic", action="store_true", help="every job is elastic [three of ten are]")
         add("--min-healthy", action="store_true", help="every job goes on with healthy nodes")
+        add("--etcd", action="store_true", help="in every job etcd says who leads [in none]")
         add("--restart-intensity", type=_intensity, metavar="N/TIME", help="of every job [none]")
     add("--seed", type=_count(0), default=0, help="of the one run [0]")
     add("--seeds", type=_span, metavar="FROM:TO", help="many runs: seeds FROM to TO - 1")
     add(
         "--faults",
-        type=_kinds_of(kind.faults),
-        default=tuple(kind.faults),
+        type=_kinds_of({**kind.faults, **kind.etcd}),
         metavar="KIND,...",
         help="which faults happen [all]: "
-        + "; ".join(f"{name}: {what}" for name, what in kind.faults.items()),
+        + "; ".join(f"{name}: {what}" for name, what in kind.faults.items())
+        + "".join(f"; with --etcd, {name}: {what}" for name, what in kind.etcd.items()),
     )
     add("--count", type=_count(0), default=kind.count, help=f"how many faults [{kind.count}]")
     add("--steps", action="store_true", help="print every event of the one run")
@@ -202,12 +214,12 @@ def _again(kind: Kind, options: argparse.Namespace, seed: int) -> str:
     words = [kind.command, *(f"--{size} {getattr(options, size)}" for size in kind.sizes)]
     words += [
         f"--{switch.replace('_', '-')}"
-        for switch in ("elastic", "min_healthy")
+        for switch in ("elastic", "min_healthy", "etcd")
         if getattr(options, switch, False)
     ]
     if limit := getattr(options, "restart_intensity", None):
         words.append(f"--restart-intensity {limit[0]}/{limit[1]:g}")
-    if options.faults != tuple(kind.faults):
+    if options.faults != _all_faults(kind, options):
         words.append(f"--faults {','.join(options.faults)}")
     if options.count != kind.count:
         words.append(f"--count {options.count}")

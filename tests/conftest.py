@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import hypothesis
 import pytest
 
 pytest_plugins = ["tests.leaks"]
+
+# Of tests that `make` runs by themselves.
+MARKS = ("e2e", "docs", "slurm", "integration")
 
 IN_CI = os.environ.get("CI") == "true"
 
@@ -31,6 +35,24 @@ hypothesis.settings.register_profile("undaunted", deadline=None, derandomize=IN_
 hypothesis.settings.load_profile("undaunted")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Of the tests with a mark, only files that name it are imported; the rest takes a minute."""
+    mark = config.option.markexpr.partition(" and ")[0]
+    if mark not in MARKS or collection_path.suffix != ".py":
+        return None
+    return None if f"mark.{mark}" in collection_path.read_text() else True
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """No test may have a mark that its file does not name: it would never run."""
+    named = {path: path.read_text() for path in {item.path for item in items}}
+    for item in items:
+        for mark in MARKS:
+            if item.get_closest_marker(mark) and f"mark.{mark}" not in named[item.path]:
+                raise pytest.UsageError(f"{item.path}: mark.{mark} must be written there")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """In CI a run that skipped everything fails: nothing was tested."""
@@ -43,6 +65,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if not executed and session.exitstatus == pytest.ExitCode.OK:
         reporter.write_line("CI=true and no test was executed: this run counts as failed", red=True)
         session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that a test starts do not import torch's compiler, see tests/no_compiler."""
+    there = str(Path(__file__).with_name("no_compiler"))
+    monkeypatch.setenv("PYTHONPATH", there, prepend=os.pathsep)
 
 
 @pytest.fixture(autouse=True)

@@ -37,6 +37,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    import socket
+    import subprocess
     from collections.abc import Callable, Generator, Iterator
 
 KINDS = ("processes", "fds", "threads", "maps", "shm")
@@ -210,7 +212,15 @@ def command_of(process: Process) -> str:
 
 
 def is_helper(process: Process) -> bool:
+    served = warm_server()
+    if served is not None and served[0].pid == process.pid:
+        return True
     return any(name in command_of(process) for name in HELPER_PROCESSES)
+
+
+def warm_server() -> tuple[subprocess.Popen[bytes], socket.socket] | None:
+    """What `tests.warm` forks, and the socket it is asked through: kept until the session ends."""
+    return getattr(sys.modules.get("tests.warm"), "_server", None)
 
 
 def helper_fds() -> set[int]:
@@ -222,6 +232,8 @@ def helper_fds() -> set[int]:
     ):
         holder = getattr(sys.modules.get(module), instance, None)
         found.add(getattr(holder, attribute, None))
+    if (served := warm_server()) is not None:
+        found.add(served[1].fileno())
     return {fd for fd in found if fd is not None}
 
 

@@ -25,7 +25,6 @@ BANDS = (
         "data",
         "digests",
         "journal",
-        "logs",
         "progress",
         "health",
         "coordinator",
@@ -38,9 +37,9 @@ BANDS = (
 # Inside a band. The arrows form no circle.
 ARROWS = {
     "faults": {"base", "progress"},  # faults are triggered by iterations and leave a trace
+    "data": {"base"},  # a progress bar
     "digests": {"base", "progress"},  # taken at steps
     "journal": {"base"},
-    "logs": {"base"},
     "progress": {"base"},
     "health": {"base"},
     "coordinator": {"base"},
@@ -55,9 +54,11 @@ ARROWS = {
 # Of the packages of the simulator, which have layers of their own.
 SIMULATOR_ARROWS = {
     "virtual": set[str](),
-    "coordination": {"virtual"},
+    "coordination": {"etcd", "virtual"},
+    "etcd": {"virtual"},
     "inprocess": {"virtual"},
     "replay": {"coordination", "virtual"},
+    "register": set[str](),
 }
 # `undaunted/__init__.py` is the public face: it may hand out names of these, and nobody inside
 # imports from it except those who tell the version.

@@ -39,7 +39,7 @@ PROGRAMS = (
     "undaunted.checkpointing.keeping.last",
     "undaunted.checkpointing.writer.program",
     "undaunted.cli.main",
-    "undaunted.fault_tolerance.funnel.program",
+    "undaunted.fault_tolerance.output.server.program",
     "undaunted.inprocess.guard.program",
 )
 

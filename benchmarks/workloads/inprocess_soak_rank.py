@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 
 from undaunted import inprocess
-from undaunted.inprocess.rank.session import REJOIN
+from undaunted.inprocess.rank.loop import REJOIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,13 +14,17 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
+from torch.utils.data import TensorDataset
 
+from undaunted.data import Loader
 from undaunted.training import Session
 
 accelerator = Accelerator(cpu=True)
 torch.manual_seed(1)
 model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Dropout(), torch.nn.Linear(32, 1))
 model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
+loader = Loader(TensorDataset(torch.randn(1000, 8)), global_batch=32, micro_batch=16, seed=1)
+accelerator.register_for_checkpointing(loader)
 newest = Path("states/newest")
 
 
@@ -44,11 +48,10 @@ def load():
 with Session(save=save) as session:
     for step in range(load(), 60):
         with session.step(step):
-            generator = torch.Generator().manual_seed(
-                step * accelerator.num_processes + accelerator.process_index
-            )
-            loss = model(torch.randn(16, 8, generator=generator)).square().mean()
-            accelerator.backward(loss)
+            for (rows,) in loader.step():
+                with loader.accumulate(model):
+                    loss = model(rows.to(accelerator.device)).square().mean()
+                    accelerator.backward(loss * loader.scale)
             optimizer.step()
             optimizer.zero_grad()
         if step % 10 == 9:

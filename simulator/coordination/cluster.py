@@ -5,46 +5,65 @@ What the shell does in a real process, sockets and timers, is done here for the 
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
-from functools import reduce
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import msgspec
 
 from simulator.coordination.invariants import Checker
 from simulator.coordination.setup import (
-    ASK_TIMEOUT_NS,
     AWAY_TIMEOUT_S,
     COORDINATOR,
     GIVE_UP_S,
+    LASTS,
     LEASE_S,
-    READY,
-    TERM_TIMEOUT_S,
+    PORT,
+    RUN_ID,
     Setup,
     address_of,
 )
+from simulator.etcd.grpc import Grpc
+from simulator.etcd.members import Agreed, Member
 from simulator.run import InvariantError, World
 from simulator.virtual import messages as s
+from simulator.virtual.program import Program
+from undaunted.base.timers import Timers
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.core import election
 from undaunted.coordinator.core import follower_messages as f
 from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core import messages as m
-from undaunted.coordinator.core.follower import ASKS_AFTER_PAUSE_S, Follower, FollowerState
-from undaunted.coordinator.core.leader import ELECTED_S, Leader, LeaderState
+from undaunted.coordinator.core import register
+from undaunted.coordinator.core.follower import Follower, FollowerState
+from undaunted.coordinator.core.leader import Leader, LeaderState
 from undaunted.coordinator.core.progress import Iterations
+from undaunted.coordinator.etcd.client import Client
+from undaunted.coordinator.etcd.store import Access, parse_store
+from undaunted.coordinator.service import member as of_process
+from undaunted.coordinator.service.asking import left_behind
+from undaunted.coordinator.service.leading import Leading
 from undaunted.fault_tolerance.agent import node as n
 from undaunted.fault_tolerance.agent.node import Node, State
+from undaunted.fault_tolerance.agent.shared_orders import SharedOrders
+from undaunted.fault_tolerance.agent.surroundings import Surroundings
+from undaunted.fault_tolerance.agent.tasks import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from undaunted.coordinator.core.config import PolicyConfig
+    from undaunted.coordinator.service.ledger_file import LedgerFile
+    from undaunted.coordinator.service.register import Register
+    from undaunted.coordinator.wire.connection import Connection
+    from undaunted.coordinator.wire.network import Network
+    from undaunted.fault_tolerance.agent.inprocess import InProcess
+    from undaunted.fault_tolerance.nodes_config import Nodes
+
 _MS = 1_000_000
 _NS = 1_000_000_000
-_RUN_ID = "simulated"
 # How many peers of a rank that ended notice by themselves, and end as well.
 _PEERS = 2
-_HANDSHAKE_NS = 5 * _NS
-# A launcher that waits for the members of an earlier start looks again after half a lease.
-_LOOKS_AGAIN_NS = round(LEASE_S / 2 * _NS)
 # How long a node looks at its ranks; and where it takes too long, as that of a few does.
 _EVIDENCE_NS = 50 * _MS, 1600 * _MS
 _LATE_NS = 1600 * _MS, 5 * _NS
@@ -68,6 +87,7 @@ class Cluster(World):
     Attributes:
         checker: told of everything that the invariants are about.
         agents: the newest incarnation on every machine that has had one.
+        disks: by machine, the ledger that was written last.
         on_confirmed: called when a leader has heard that a node knows a table, with the machine of
             the leader, the node, and whether that was the last of the table; those that return
             True are not called again.
@@ -89,9 +109,13 @@ class Cluster(World):
         self.agents: dict[str, Agent] = {}
         self.on_confirmed: list[Confirmed] = []
         self.done = False  # ranks have no more work
-        self._disks: dict[str, p.Ledger] = {}  # by machine: the ledger that was written last
+        self.disks: dict[str, p.Ledger] = {}
         self._incarnations = 0
         self._random = self.simulation.random
+        self._etcd = Agreed(self.simulation, self._written_in_etcd)
+        for member in setup.etcd_members:
+            self.simulation.boot(member)
+            self.start_member(member)
         if setup.standalone:
             self.simulation.boot(COORDINATOR)
             self.start_coordinator()
@@ -102,7 +126,14 @@ class Cluster(World):
     @property
     def machines(self) -> set[str]:
         """Every machine there has been."""
-        return {*self.agents, *self.setup.names, *([COORDINATOR] if self.setup.standalone else [])}
+        alone = [COORDINATOR] if self.setup.standalone else []
+        return {*self.agents, *self.setup.names, *alone, *self.setup.etcd_members}
+
+    def _written_in_etcd(self, before: bytes, now: bytes) -> None:
+        """A value in etcd is replaced: perhaps it is the ledger."""
+        known, ledger = (_decoded(value) for value in (before, now))
+        if known is not None and ledger is not None and known.run_id and ledger.run_id:
+            self.checker.replaced(known, ledger)
 
     # --- machines -------------------------------------------------------------------------------
 
@@ -110,67 +141,38 @@ class Cluster(World):
         """Start a launcher, unless one runs already or the machine has no power."""
         if self.simulation.is_alive(name) or not self.simulation.has_power(name):
             return
-        setup = self.setup
-        incarnation = self._incarnation()
-        config = f.FollowerConfig(
-            node=name,
-            incarnation=incarnation,
-            slots=setup.slots,
-            endpoints=self._endpoints(name),
-            address=address_of(name),
-            infra_rank=int(name[1:]) if setup.ordered else None,
-            lease_s=LEASE_S,
-            away_timeout_s=AWAY_TIMEOUT_S,
-            term_timeout_s=TERM_TIMEOUT_S,
-            give_up_s=GIVE_UP_S,
-        )
-        leader = None
-        ledger = self._disks.get(name)
-        led = ledger is not None and ledger.round >= 0 and election.led_by_others(ledger, name)
-        if address_of(name) == setup.endpoint and not led:
-            leader = self._first_leader(name, incarnation)
-        agent = self.agents[name] = Agent(self, config, leader)
+        agent = self.agents[name] = Agent(self, name, self._incarnation())
         self.simulation.start(name, agent, name)
         self.checker.launched(agent.seat)
-        if ledger is not None and led and address_of(name) == setup.endpoint:
-            self.after(_LOOKS_AGAIN_NS, self._look_again, (agent, ledger, 0))
 
-    def _look_again(self, what: tuple[Agent, p.Ledger, int]) -> None:
-        """The launcher at the endpoint asks the members that it knows whether they go on."""
-        agent, ledger, since_ns = what
-        alive = self.checker.alive
-        if agent.seat not in alive or agent.follower.state is not FollowerState.SEEKING:
-            return
-        others = [self.agents[seat.node] for seat in ledger.table if election.voter(seat) in alive]
-        answers = {
-            other.seat: other.look()
-            for other in others
-            if self.simulation.reaches(agent.name, other.name)
-            and self.simulation.reaches(other.name, agent.name)
-        }
-        now = self.simulation.now
-        since_ns = 0 if election.goes_on(ledger, answers) else since_ns or now
-        if not since_ns or now - since_ns < round((LEASE_S + ELECTED_S) * _NS):
-            self.after(_LOOKS_AGAIN_NS, self._look_again, (agent, ledger, since_ns))
-            return
-        self.checker.began_anew.add(agent.name)
-        self.note(agent.name, f"the job begins anew: {len(answers)} are left")
-        epoch = election.next_epoch(ledger.epoch, agent.seat[1])
-        self.tell(agent, self._leader(*agent.seat, p.Ledger(run_id="", epoch=ledger.epoch), epoch))
-
-    def _endpoints(self, name: str) -> tuple[str, ...]:
-        """Where a new launcher looks for a leader: the command line, then the ledger on disk."""
-        ledger = self._disks.get(name)
-        table = ledger.table if ledger is not None else ()
-        return tuple(dict.fromkeys([self.setup.endpoint, *(seat.address for seat in table)]))
+    def occupy(self, name: str, until_ns: int) -> None:
+        """Let something else have a launcher's port up to a moment; it says nothing there."""
+        other = f"{name} other"
+        self.simulation.start(other, _Silent(address_of(name)), name)
+        self.simulation.at(until_ns, self.simulation.kill, other)
 
     def start_coordinator(self) -> None:
         """Start the coordinator that has a host of its own, or start it again."""
         if self.simulation.is_alive(COORDINATOR) or self.checker.job_over:
             return
-        leader = self._first_leader("", self._incarnation())
-        coordinator = Coordinator(self, COORDINATOR, self.setup.endpoint, leader)
+        coordinator = Coordinator(self, self._incarnation())
         self.simulation.start(COORDINATOR, coordinator, COORDINATOR)
+
+    def start_member(self, name: str) -> None:
+        """Start a member of etcd, or start it again; it knows what the others have agreed on."""
+        if self.simulation.has_power(name) and not self.simulation.is_alive(name):
+            self._etcd.still.discard(name)
+            self.simulation.start(name, Member(name, self.simulation, self._etcd), name)
+
+    def stop_member(self, name: str) -> None:
+        """Have a member of etcd stand still."""
+        self.simulation.pause(name)
+        self._etcd.still.add(name)
+
+    def let_member_go_on(self, name: str) -> None:
+        """Let it go on."""
+        self._etcd.still.discard(name)
+        self.simulation.resume(name)
 
     def kill(self, name: str) -> None:
         """Kill a launcher; its ranks die with it, its connections are closed."""
@@ -180,8 +182,8 @@ class Cluster(World):
     def power_off(self, name: str, *, disk_lost: bool = False) -> None:
         """Take a machine's power; nobody is told. It may have another, empty disk afterwards."""
         self.simulation.power_off(name)
-        if disk_lost:
-            self._disks.pop(name, None)
+        if disk_lost and not self.setup.etcd:
+            self.disks.pop(name, None)
             self.checker.disk_lost = True
         self._gone(name)
 
@@ -194,7 +196,7 @@ class Cluster(World):
             self.peers_notice(agent.ranks)
             agent.ranks.vanish()
 
-    def pause(self, name: str) -> election.Voter | None:
+    def pause(self, name: str) -> register.Voter | None:
         """Stop a machine: launcher and ranks stand still, and go on as if nothing had been.
 
         Return which agent that concerns, None = there is none.
@@ -206,12 +208,13 @@ class Cluster(World):
         self.checker.paused(agent.seat)
         return agent.seat
 
-    def resume(self, name: str, seat: election.Voter | None) -> None:
+    def resume(self, name: str, seat: register.Voter | None) -> None:
         """Let it go on; ``seat``: the agent that was there when it was stopped."""
         self.simulation.resume(name)
         if seat is not None:
             # By then it has asked its leader whether the job has gone on.
-            self.after(round(ASKS_AFTER_PAUSE_S * _NS) + _NS // 2, self.checker.resumed, seat)
+            asks_s = LASTS.asks_after_pause_s
+            self.after(round(asks_s * _NS) + _NS // 2, self.checker.resumed, seat)
 
     def finish(self) -> None:
         """From now on the work is done: ranks end with 0."""
@@ -225,63 +228,6 @@ class Cluster(World):
             ranks.end_later(rank, 0, self.between(100 * _MS, 600 * _MS))
 
     # --- what agents, leaders and ranks ask for -------------------------------------------------
-
-    def successor(self, seat: election.Voter, lead: f.Lead) -> Leader:
-        """Make the leader that an agent has become."""
-        about = (*seat, lead.ledger, lead.epoch, lead.lost, lead.silent)
-        return self._leader(*about, reset=lead.reset)
-
-    def _leader(
-        self,
-        node: str,
-        incarnation: str,
-        ledger: p.Ledger | None,
-        epoch: int,
-        lost: str = "",
-        silent: tuple[str, ...] = (),
-        *,
-        reset: bool = False,
-    ) -> Leader:
-        """Make a leader that goes on from a ledger."""
-        config = c.LeaderConfig(
-            run_id=_RUN_ID,
-            policy=self.setup.policy,
-            node=node,
-            incarnation=incarnation,
-            takeover=not self.setup.standalone,
-            address=address_of(node) if node else "",
-            endpoints=tuple({self.setup.endpoint} - {address_of(node)}) if node else (),
-            lease_s=LEASE_S,
-            away_timeout_s=AWAY_TIMEOUT_S,
-        )
-        return Leader(config, ledger or p.Ledger(run_id=""), epoch, lost, silent, reset=reset)
-
-    def _first_leader(self, node: str, incarnation: str) -> Leader:
-        ledger = self._disks.get(node or COORDINATOR)
-        epoch = election.next_epoch(ledger.epoch if ledger is not None else 0, incarnation)
-        return self._leader(node, incarnation, ledger, epoch)
-
-    def persist(self, leader: election.Voter, epoch: int, ledger: p.Ledger) -> None:
-        """Write a ledger; it is there a moment later."""
-        self.checker.leads(leader, epoch, takeover=False)
-        self.checker.budget(ledger)
-        written = (leader[0] or COORDINATOR, ledger)
-        self.after(self.between(1 * _MS, 20 * _MS), self._written, written)
-
-    def _written(self, what: tuple[str, p.Ledger]) -> None:
-        machine, ledger = what
-        known = self._disks.get(machine)
-        if self.simulation.has_power(machine) and (known is None or p.newer(ledger, known)):
-            self._disks[machine] = ledger
-
-    def reserve_port(self, agent: Agent, table: f.Prepare) -> None:
-        """Answer a prepared table after a moment, but not before the one before it."""
-        at_ns = self.simulation.now + self.between(1 * _MS, 20 * _MS)
-        agent.busy_until = max(agent.busy_until, at_ns)
-        self.simulation.at(agent.busy_until, self._reserved, (agent, table))
-
-    def _reserved(self, what: tuple[Agent, f.Prepare]) -> None:
-        self.tell(*what)
 
     def tell(self, agent: Agent, what: Any) -> None:
         """Tell this very incarnation something, if it lives."""
@@ -320,7 +266,8 @@ class Cluster(World):
         self.note(agent.name, f"ends as {agent.outcome}: {reason}")
         by = agent.follower.leader.partition(":")[0]
         unbegun = agent.knows_round < 0 and bool(why_beyond_help(self))
-        if self.checker.ended(agent.seat, agent.outcome, reason, by, unbegun=unbegun):
+        birth = agent.follower.knows.ledger.birth
+        if self.checker.ended(agent.seat, agent.outcome, reason, by, unbegun=unbegun, birth=birth):
             epoch, others = agent.follower.knows.epoch, self.agents.values()
             self.checker.followed = {each.seat for each in others if each.follows == epoch}
             lost = {each.name for each in others if _cannot_hear_the_end(each, self)}
@@ -355,53 +302,56 @@ class Cluster(World):
         return f"i{self._incarnations}-{self._random.getrandbits(32):08x}"
 
 
-class Agent:
-    """One incarnation of the launcher of a node: the cores of follower, leader and node.
+class Agent(Program):
+    """One incarnation of the launcher of a node: the shells and cores that coordinate, and `Node`.
 
     Attributes:
         seat: node and incarnation.
         outcome: how the job ended for it, "" = it has not.
         ranks: of the last round.
-        busy_until: when the last table it was given will have been taken in.
+        orders: its part in the coordination.
     """
 
-    def __init__(self, cluster: Cluster, config: f.FollowerConfig, leader: Leader | None) -> None:
-        self.name = config.node
-        self.seat = (config.node, config.incarnation)
+    def __init__(self, cluster: Cluster, name: str, incarnation: str) -> None:
+        super().__init__(name, cluster.simulation.listens)
+        self.name = name
+        self.seat = (name, incarnation)
         self.outcome = ""
         self.ranks: Ranks | None = None
-        self.busy_until = 0
-        self.follower = Follower(config)
         self.node = Node()
         self._cluster = cluster
-        self._slots = config.slots
-        self._server: Server | None = None
-        self._waits: Server | None = None  # the launcher, for the leader here
-        self._first_leader = leader
-        self._dials: dict[int, int] = {}  # connection to link
-        self._link: dict[int, int] = {}  # link to connection
-        self._dialing = 0
-        self._serves: set[int] = set()  # connections of followers
+        self._slots = cluster.setup.slots
         self._victim = False
         self._verdict = ""
-        self._timer_rounds: dict[str, int] = {}
-        self._take: dict[type, Callable[[Any, int, list[s.Command]], None]] = {
-            s.Started: self._started,
-            s.Received: self._received,
-            s.TimerFired: self._timer,
-            s.Told: self._told,
-            s.Accepted: self._accepted,
-            s.Asked: self._asked,
-            s.Answered: self._answered,
-            s.Connected: self._connected,
-            s.ConnectFailed: self._connect_failed,
-            s.Closed: self._closed,
-        }
+        self._timers = Timers()
+        self._exiting = False
+        config = cluster.setup.config(name)
+        about = f.FollowerConfig(name, incarnation, slots=self._slots, endpoints=())
+        self._unborn = Follower(about)
+        self.orders = SharedOrders(
+            config,
+            _Surroundings(cluster, self),
+            Turns(),
+            self._obey,
+            lambda: 1234,
+            self._say,
+            cast("InProcess", _Alone()),
+        )
+
+    @property
+    def follower(self) -> Follower:
+        """Its follower; before it has begun, one that knows nothing."""
+        return self.orders.follower or self._unborn
+
+    @property
+    def address(self) -> str:
+        """Where the others reach it."""
+        return self.follower.config.address or address_of(self.name)
 
     @property
     def leads(self) -> bool:
         """Whether the leader runs here."""
-        return self._server is not None
+        return self.orders.leads
 
     @property
     def follows(self) -> int:
@@ -414,213 +364,53 @@ class Agent:
         """The last round it knows to have begun, whether or not it had a part in it; -1 = none."""
         return self.follower.knows.ledger.round
 
-    def look(self) -> p.MissAnswer:
-        """What it answers to a launcher that asks whether it lives."""
-        follower = self.follower
-        looks = follower.state in (FollowerState.AWAY, FollowerState.SEEKING)
-        return p.MissAnswer(
-            node=self.name, incarnation=self.seat[1], epoch=follower.knows.epoch, lost=looks
-        )
-
     # --- events ---------------------------------------------------------------------------------
 
-    def handle(self, event: s.Event, now: int) -> list[s.Command]:
-        """See `simulator.virtual.network.Process`."""
-        out: list[s.Command] = []
-        self._take[type(event)](event, now, out)
-        if self._server is not None and self._server.over:
-            self._server = None
-            self._serves.clear()
-        if self.outcome and not any(isinstance(command, s.Exit) for command in out):
-            self._exit_if_over(out)
-        return out
+    def started(self) -> None:
+        """See `Program`."""
+        self.loop.create_task(self.orders.join())
 
-    def _started(self, _event: s.Started, now: int, out: list[s.Command]) -> None:
-        out.append(s.Listen(address_of(self.name)))
-        if self._first_leader is not None:
-            self._lead(self._first_leader, now, out)
-        self._follow(f.Begin(), now, out)
-
-    def _received(self, event: s.Received, now: int, out: list[s.Command]) -> None:
-        connection, message = event.connection, event.message
-        link = self._dials.get(connection)
-        if link is not None:
-            if message is READY:
-                out.append(s.CancelTimer("handshake"))
-                self._follow(f.Opened(link), now, out)
-            else:
-                self._follow(f.Received(link, message), now, out)
-        elif connection in self._serves:
-            if self._server is not None:
-                out += self._server.received(connection, message, now)
-        elif isinstance(message, p.Hello):
-            self._greeted(connection, message, now, out)
-
-    def _greeted(self, connection: int, hello: p.Hello, now: int, out: list[s.Command]) -> None:
-        if self._server is None:
-            reason = f"node {self.name} does not coordinate the job"
-            refused = p.Refused(reason=reason, leader=self.follower.leader)
-            out += [s.Send(connection, refused), s.Close(connection)]
-            return
-        self._serves.add(connection)
-        out += self._server.received(connection, hello, now)
-
-    def _accepted(self, event: s.Accepted, _now: int, out: list[s.Command]) -> None:
-        out.append(s.Send(event.connection, READY))
-
-    def _asked(self, event: s.Asked, now: int, out: list[s.Command]) -> None:
-        self._follow(f.Asked(event.question, event.message), now, out)
-
-    def _answered(self, event: s.Answered, now: int, out: list[s.Command]) -> None:
-        kind, _, rest = event.label.partition(" ")
-        if kind == "follower":
-            self._follow(f.Answered(rest, event.message), now, out)
-        elif self._server is not None:
-            out += self._server.answered(event, now)
-
-    def _connected(self, event: s.Connected, _now: int, out: list[s.Command]) -> None:
-        link = int(event.label.removeprefix("dial "))
-        if link != self._dialing:  # hung up before it stood
-            out.append(s.Close(event.connection))
-            return
-        self._dials[event.connection] = link
-        self._link[link] = event.connection
-
-    def _connect_failed(self, event: s.ConnectFailed, now: int, out: list[s.Command]) -> None:
-        link = int(event.label.removeprefix("dial "))
-        self._follow(f.Closed(link, event.reason), now, out)
-
-    def _closed(self, event: s.Closed, now: int, out: list[s.Command]) -> None:
-        connection = event.connection
-        link = self._dials.pop(connection, None)
-        if link is not None:
-            del self._link[link]
-            self._follow(f.Closed(link, event.reason), now, out)
-        elif connection in self._serves:
-            self._serves.discard(connection)
-            if self._server is not None:
-                out += self._server.closed(connection, event.reason, now)
-
-    def _timer(self, event: s.TimerFired, now: int, out: list[s.Command]) -> None:
-        kind, _, rest = event.name.partition(" ")
-        if kind == "follower":
-            self._follow(f.TimerFired(rest), now, out)
-        elif kind == "leader":
-            if self._server is not None:
-                out += self._server.timer(event.name, now)
-        elif kind == "node":
-            self._run_node(n.TimerFired(rest, self._timer_rounds[rest]), now, out)
-        elif kind == "handshake":
-            connection = self._link.pop(self._dialing, None)
-            if connection is not None:
-                del self._dials[connection]
-                out.append(s.Close(connection))
-            self._follow(f.Closed(self._dialing, "no answer within 5 s"), now, out)
-        elif kind == "wait":
-            self._exit(out)
-        elif kind == "evidence":
-            self._run_node(n.EvidenceGathered(self._timer_rounds["evidence"]), now, out)
-
-    def _told(self, event: s.Told, now: int, out: list[s.Command]) -> None:
-        match event.what:
+    def told(self, what: Any) -> None:
+        """See `Program`."""
+        match what:
             case RankEnded(round=number, local_rank=rank, code=code, victim=victim):
                 if number == self.node.round:
                     self._victim = victim
-                    self._run_node(n.RankExited(rank, code), now, out)
+                    self._run_node(n.RankExited(rank, code))
             case NodeEvent(round=number, event=happened):
-                if number == self.node.round:
-                    self._run_node(happened, now, out)
-            case m.Preempted() | m.ExclusionRequested() | m.RestartOrdered() as wish:
-                self._report(wish, now, out)
-            case m.ExclusionOrdered() | m.LimitsOrdered() | m.StopOrdered() as wish:
-                self._report(wish, now, out)
-            case Leader() as leader:
-                self._lead(leader, now, out)
-            case f.Prepare(round=number, version=version):
-                table = f.TableKnown(number, version, self.name, 1234)
-                self._follow(table, now, out)
-
-    # --- follower -------------------------------------------------------------------------------
-
-    def _follow(self, event: f.Event, now: int, out: list[s.Command]) -> None:
-        for command in self.follower.handle(event, now):
-            # Most are of these kinds, which a match would find in three times the time.
-            if isinstance(command, f.Send):
-                if command.link in self._link:
-                    out.append(s.Send(self._link[command.link], command.message))
-            elif isinstance(command, f.SetTimer):
-                out.append(s.SetTimer("follower " + command.name, round(command.delay_s * _NS)))
-            elif isinstance(command, f.Ask):
-                label = "follower " + command.node
-                out.append(s.Ask(label, command.address, command.message, ASK_TIMEOUT_NS))
-            elif isinstance(command, f.Answer):
-                out.append(s.Answer(command.question, command.message))
-            else:
-                self._obey_follower(command, now, out)
-
-    def _obey_follower(self, command: f.Command, now: int, out: list[s.Command]) -> None:
-        match command:
-            case f.Dial(link=link, address=address):
-                self._dialing = link
-                out.append(s.Connect(f"dial {link}", address, _HANDSHAKE_NS))
-                out.append(s.SetTimer("handshake", _HANDSHAKE_NS))
-            case f.Hangup(link=link):
-                self._hang_up(link, out)
-            case f.Say(text=text):
-                self._cluster.note(self.name, text)
+                self._in_round(number, happened)
             case _:
-                self._obey_about_the_job(command, now, out)
+                self.orders.post(what)
 
-    def _obey_about_the_job(self, command: f.Command, now: int, out: list[s.Command]) -> None:
-        match command:
-            case f.Prepare():
-                self._cluster.reserve_port(self, command)
-            case f.Deliver(command=ordered):
-                self._ordered(ordered, now, out)
-            case f.StopRanks(round=number, grace_s=grace_s, signal=signal):
-                self._run_node(n.StopRound(number, grace_s, signal), now, out)
-            case f.Lead():
-                leader = self._cluster.successor(self.seat, command)
-                self._lead(leader, now, out)
-            case f.StandDown():
-                self._stand_down(out)
-            case f.Leave(reason=reason):
-                self._end("preempted", reason, now, out)
-            case f.GiveUp(reason=reason):
-                self._end("gave up", reason, now, out)
+    def _in_round(self, number: int, event: n.Event) -> None:
+        if number == self.node.round:
+            self._run_node(event)
 
-    def _hang_up(self, link: int, out: list[s.Command]) -> None:
-        connection = self._link.pop(link, None)
-        if link == self._dialing:
-            self._dialing = 0
-            out.append(s.CancelTimer("handshake"))
-        if connection is not None:
-            del self._dials[connection]
-            out.append(s.Close(connection))
+    # --- orders ---------------------------------------------------------------------------------
 
-    def _ordered(self, command: m.NodeCommand, now: int, out: list[s.Command]) -> None:
+    def _obey(self, command: m.Command) -> None:
+        """What `agent.Agent._obey` does in a real launcher."""
         match command:
             case m.Start(round=number):
                 self._cluster.checker.begin(self.seat, self.follower.knows.ledger)
-                self._run_node(n.StartRound(number, self._slots), now, out)
+                self._run_node(n.StartRound(number, self._slots))
             case m.Stop(round=number, grace_s=grace_s, signal=signal, agree=agree):
-                stop = n.StopRound(number, grace_s, signal, agree=bool(agree))
-                self._run_node(stop, now, out)
+                self._run_node(n.StopRound(number, grace_s, signal, agree=bool(agree)))
                 if agree and self.ranks is not None and self.ranks.round == number:
-                    said = self.ranks.wait(now)
-                    self._report(m.RanksAsked(self.name, number, *said), now, out)
+                    said = self.ranks.wait(self.loop.now)
+                    self.orders.post(m.RanksAsked(self.name, number, *said))
             case m.StopAfter(round=number, iteration=iteration):
                 if self.ranks is not None and self.ranks.round == number and iteration >= 0:
                     asked = self.ranks.stop_after(iteration)
                     about = (self.follower.knows.epoch, number, iteration, asked)
                     self._cluster.checker.stops_after(self.seat, *about)
-                self._run_node(n.Agreed(number, ask=iteration >= 0), now, out)
+                self._run_node(n.Agreed(number, ask=iteration >= 0))
             case m.Gather(round=number):
-                self._run_node(n.Gather(number), now, out)
+                self._run_node(n.Gather(number))
             case m.GoOn(round=number):
-                self._run_node(n.GoOn(number), now, out)
-            case m.End(outcome=outcome, reason=reason):
-                self._end(outcome.value, reason, now, out)
+                self._run_node(n.GoOn(number))
+            case m.End():
+                self._end(command)
             case (
                 m.Decided(reason=text)
                 | m.Blamed(line=text)
@@ -630,31 +420,21 @@ class Agent:
                 if isinstance(command, m.Blamed):
                     epoch = self.follower.knows.epoch
                     self._cluster.checker.blamed(self.seat, epoch, command.round, text)
-                self._cluster.note(self.name, f"{type(command).__name__.lower()}: {text}")
+                self._say(f"{type(command).__name__.lower()}: {text}")
 
-    # --- leader ---------------------------------------------------------------------------------
-
-    def _lead(self, leader: Leader, now: int, out: list[s.Command]) -> None:
-        self._stand_down(out)
-        self._server = Server(self._cluster, self.name, leader)
-        self._cluster.checker.leads(self.seat, leader.epoch, takeover=bool(leader.lost))
-        out += self._server.begin(now)
-
-    def _stand_down(self, out: list[s.Command]) -> None:
-        if self._server is not None:
-            out += self._server.drop()
-            self._server = None
-            self._serves.clear()
+    def _say(self, text: str) -> None:
+        self._cluster.note(self.name, text)
 
     # --- node -----------------------------------------------------------------------------------
 
-    def _run_node(self, event: n.Event, now: int, out: list[s.Command]) -> None:
+    def _run_node(self, event: n.Event) -> None:
         if isinstance(event, n.StopRound) and self.ranks is not None:
             self._cluster.checker.stopping(self.seat, event.round)
         for command in self.node.handle(event):
-            self._obey_node(command, now, out)
+            self._obey_node(command)
+        self._exit_if_over()
 
-    def _obey_node(self, command: n.Command, now: int, out: list[s.Command]) -> None:
+    def _obey_node(self, command: n.Command) -> None:
         number, ranks = self.node.round, self.ranks
         match command:
             case n.Spawn():
@@ -662,210 +442,260 @@ class Agent:
                 self.ranks = Ranks(self._cluster, self, number, self._slots)
                 self.ranks.spawn()
             case n.SetTimer(name=name, delay_s=delay_s):
-                self._timer_rounds[name] = number
-                out.append(s.SetTimer(f"node {name}", round(delay_s * _NS)))
+                self._timers.set(name, delay_s, partial(self._run_node, n.TimerFired(name, number)))
             case n.SignalRanks(local_ranks=local, signal=signal, agree=agree) if ranks is not None:
                 ranks.signal(tuple(r for r in local if not agree or r in ranks.deaf), signal)
             case n.SignalTree(signal=signal) if ranks is not None:
                 ranks.signal_all(signal)
             case n.GatherEvidence():
-                self._timer_rounds["evidence"] = number
                 late = self._cluster.chance(_LATE_EVIDENCE)
                 took_ns = self._cluster.between(*(_LATE_NS if late else _EVIDENCE_NS))
-                out.append(s.SetTimer("evidence", took_ns))
+                gathered = partial(self._run_node, n.EvidenceGathered(number))
+                self._timers.set("evidence", took_ns / _NS, gathered)
             case n.JudgeHang():
-                self._run_node(n.HangJudged(number, (0,), "rank hangs"), now, out)
+                self._run_node(n.HangJudged(number, (0,), "rank hangs"))
             case n.JudgeCrash(final=final):
-                self._judge(now, out, final=final)
+                self._judge(final=final)
             case _:
-                self._report_of_node(command, now, out)
+                self._report_of_node(command)
 
-    def _report_of_node(self, command: n.Command, now: int, out: list[s.Command]) -> None:
-        number, ranks = self.node.round, self.ranks
+    def _report_of_node(self, command: n.Command) -> None:
+        number, ranks, report = self.node.round, self.ranks, self.orders.post
         match command:
             case n.ReportSuspected(detail=detail):
-                self._report(m.HangSuspected(self.name, number, detail), now, out)
+                report(m.HangSuspected(self.name, number, detail))
             case n.ReportEvidence(gathered=gathered):
                 seen = b"hangs" if ranks is not None and ranks.hung else b"waits"
-                self._report(m.NodeEvidence(self.name, number, seen if gathered else b""), now, out)
+                report(m.NodeEvidence(self.name, number, seen if gathered else b""))
             case n.ReportFailed(kind=kind, detail=detail):
                 about = (self.name, number, f"node {self.name}: {detail}")
-                failed = m.NodeFailed(*about, victim=self._victim, hang=kind == "hang")
-                self._report(failed, now, out)
+                report(m.NodeFailed(*about, victim=self._victim, hang=kind == "hang"))
             case n.ReportFinished():
-                self._report(m.NodeFinished(self.name, number), now, out)
+                report(m.NodeFinished(self.name, number))
             case n.ReportStopped(all_ok=all_ok):
                 stopped = m.NodeStopped(
                     self.name,
                     number,
                     all_ok=all_ok and (ranks is None or ranks.after is None),
-                    iterations=Iterations(last=now // _NS),
+                    iterations=Iterations(last=self.loop.now // _NS),
                     verdict=self._verdict,
                     victim=self._victim,
                 )
-                self._report(stopped, now, out)
+                report(stopped)
 
-    def _judge(self, now: int, out: list[s.Command], *, final: bool) -> None:
+    def _judge(self, *, final: bool) -> None:
         if self._victim and not final:
-            self._run_node(n.CrashUnclear(), now, out)
+            self._run_node(n.CrashUnclear())
         else:
             self._verdict = f"a rank of node {self.name} failed"
 
-    def _report(self, event: m.NodeEvent, now: int, out: list[s.Command]) -> None:
-        self._follow(f.Tell(event), now, out)
-
     # --- the end --------------------------------------------------------------------------------
 
-    def _end(self, outcome: str, reason: str, now: int, out: list[s.Command]) -> None:
-        self.outcome = outcome
-        self._cluster.ended(self, reason)
+    def _end(self, end: m.End) -> None:
+        if self.outcome:
+            return  # the first one counts
+        by_itself = end.alone and end.outcome is not m.Outcome.PREEMPTED
+        self.outcome = "gave up" if by_itself else end.outcome.value
+        self._cluster.ended(self, end.reason)
         if self.node.state is not State.IDLE:
-            self._run_node(n.StopRound(self.node.round, 2.0, 15), now, out)
+            self._run_node(n.StopRound(self.node.round, 2.0, 15))
+        self._exit_if_over()
 
-    def _exit_if_over(self, out: list[s.Command]) -> None:
-        if self.follower.state is not FollowerState.ENDED:
-            return
-        if self.node.state is not State.IDLE:
-            return  # as long as processes are left
-        server = self._server
-        if self._waits is not None and self._waits is server:
-            return
-        if server is None or not server.is_needed:
-            self._exit(out)
-        else:
-            self._waits = server
-            out.append(s.SetTimer("wait", round((server.leader.linger_s + 1) * _NS)))
+    def _exit_if_over(self) -> None:
+        if self.outcome and not self._exiting and self.node.state is State.IDLE:
+            self._exiting = True  # no processes are left
+            self.loop.create_task(self._exit())
 
-    def _exit(self, out: list[s.Command]) -> None:
-        out.append(s.Exit())
+    async def _exit(self) -> None:
+        self._timers.cancel()
+        await self.orders.close()
         self._cluster.exited(self)
+        self.exit()
 
 
-class Server:
-    """Carries out what one `Leader` commands."""
+class _Silent:
+    """Has a port, and says nothing."""
 
-    def __init__(self, cluster: Cluster, name: str, leader: Leader) -> None:
-        self.leader = leader
-        self.over = False
-        self._cluster = cluster
-        self._name = name
-        self._links: dict[int, str] = {}  # who is at the other end
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def handle(self, event: s.Event, _now: int) -> list[s.Command]:
+        """See `simulator.virtual.network.Process`."""
+        return [s.Listen(self._address)] if isinstance(event, s.Started) else []
+
+
+class _Alone:
+    """Nobody restarts functions inside of processes."""
+
+    def beside_leader(self) -> Any:
+        """Nobody speaks aside."""
+        raise AssertionError
+
+    def linked(self, connection: Connection | None) -> None:
+        """Nobody speaks aside."""
+
+    def received(self, aside: p.Aside) -> None:
+        """Nobody speaks aside."""
+
+
+class _Disk:
+    """The file in which a process keeps the ledger; see `LedgerFile`."""
+
+    def __init__(self, cluster: Cluster, machine: str, process: Program) -> None:
+        self._cluster, self._machine, self._process = cluster, machine, process
+        self._next: p.Ledger | None = None
+        self._written: Callable[[int], object] = int
+
+    def read(self) -> p.Ledger | None:
+        """What has been written last."""
+        return self._cluster.disks.get(self._machine)
+
+    def keep(self, ledger: p.Ledger, written: Callable[[int], object]) -> None:
+        """Have it written a moment later, if this process lives then."""
+        if self._next is None:
+            delay_s = self._cluster.between(1 * _MS, 20 * _MS) / _NS
+            asyncio.get_running_loop().call_later(delay_s, self._write)
+        self._next, self._written = ledger, written
+
+    def close(self, *, remove: bool = False) -> None:
+        """Write what is left, or remove the file."""
+        if remove:
+            self._cluster.disks.pop(self._machine, None)
+        elif self._next is not None:
+            self._cluster.disks[self._machine] = self._next
+        self._next = None
+
+    def _write(self) -> None:
+        ledger = self._next
+        if ledger is None or not self._cluster.simulation.runs(self._machine, self._process):
+            return
+        self.close()
+        self._written(ledger.version)
+
+
+class _Surroundings(Surroundings):
+    """What a launcher has around it here."""
+
+    def __init__(self, cluster: Cluster, agent: Agent) -> None:
+        self.incarnation = agent.seat[1]
+        self._cluster, self._agent = cluster, agent
+
+    async def network(self, nodes: Nodes) -> Network:
+        del nodes
+        return self._agent
+
+    def ledger(self, endpoint: str, say: Callable[[str], None]) -> LedgerFile:
+        del endpoint, say
+        return cast("LedgerFile", _Disk(self._cluster, self._agent.name, self._agent))
+
+    def register(self, nodes: Nodes, address: str) -> Register:
+        store, grpc = parse_store(nodes.store), Grpc(self._agent)
+        return Client(store, Access(), RUN_ID, nodes.lease_s, address, self.incarnation, grpc)
+
+    def last_end(self) -> str:
+        return ""
+
+    def policy(self, nodes: Nodes) -> PolicyConfig:
+        del nodes
+        return self._cluster.setup.policy
+
+    def leader(
+        self,
+        config: c.LeaderConfig,
+        ledger: p.Ledger,
+        epoch: int,
+        lost: str,
+        silent: tuple[str, ...],
+        stops_s: float,
+    ) -> Leader:
+        self._cluster.checker.leads(self._agent.seat, epoch, takeover=bool(lost))
+        about = (config, ledger, epoch, lost, silent, stops_s)
+        return _Watched(self._cluster, self._agent.name, *about)
+
+
+class _Watched(Leader):
+    """A leader that tells the checker what it does."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        name: str,
+        config: c.LeaderConfig,
+        ledger: p.Ledger,
+        *about: Any,
+    ) -> None:
+        super().__init__(config, ledger, *about)
+        known = cluster.disks.get(name)
+        if known is not None and known.round >= 0 and not ledger.run_id:
+            cluster.checker.began_anew.add(name)
+        self._cluster, self._name = cluster, name
+        self._nodes: dict[int, str] = {}  # who is at the other end of a connection
         self._known: dict[int, set[str]] = {}  # who has confirmed which version of the ledger
-        self._prefix = f"leader {leader.epoch} "
-        self._rounds: dict[str, int] = {}
 
-    @property
-    def is_needed(self) -> bool:
-        """Whether it stays: for those who have not heard how the job ended, or who leads next."""
-        leader = self.leader
-        return not self.over and (leader.state is LeaderState.ENDED or leader.ledger.round >= 0)
-
-    def begin(self, now: int) -> list[s.Command]:
-        """The first event of the leader."""
-        return self.handle(c.Begin(), now)
-
-    def received(self, link: int, message: Any, now: int) -> list[s.Command]:
-        """Somebody who wants to follow, or does, has said something."""
-        if isinstance(message, p.Hello):
-            self._links[link] = message.node
-        used = self.leader.policy.restarts_used
-        commands = self.handle(c.Received(link, message), now)
-        if isinstance(message, p.Report):
-            self._cluster.checker.reported(message.event, used, self.leader.policy.restarts_used)
-        if isinstance(message, p.Prepared):
-            node, ledger = self._links.get(link, ""), self.leader.ledger
-            known = self._known.setdefault(message.version, set())
-            known.add(node)
-            last = all(seat.node in known for seat in ledger.pending or ledger.table)
-            self._cluster.confirmed(self._name, node, last=last)
+    def handle(self, event: c.Event, now: int) -> list[c.Command]:
+        """See `Leader`."""
+        checker = self._cluster.checker
+        used = self.policy.restarts_used
+        commands = super().handle(event, now)
+        if isinstance(event, c.Received):
+            self._heard(event.link, event.message, used)
+        for command in commands:
+            if isinstance(command, c.Persist):
+                checker.leads((self._name, self.config.incarnation), self.epoch, takeover=False)
+                checker.budget(command.ledger)
+            elif isinstance(command, c.Done) and self.state is LeaderState.ENDED:
+                checker.job_over = True
+        checker.examines(self._name, self.policy.last.examination)
+        checker.restarts(self.policy)
+        checker.decides(self.epoch, self.policy)
         return commands
 
-    def closed(self, link: int, reason: str, now: int) -> list[s.Command]:
-        """A connection is gone."""
-        self._links.pop(link, None)
-        return self.handle(c.Closed(link, reason), now)
-
-    def timer(self, name: str, now: int) -> list[s.Command]:
-        """A timer ran out, of this leader or of an earlier one."""
-        if not name.startswith(self._prefix):
-            return []
-        short = name.removeprefix(self._prefix)
-        return self.handle(c.TimerFired(short, self._rounds.get(short, 0)), now)
-
-    def answered(self, event: s.Answered, now: int) -> list[s.Command]:
-        """A question was answered, of this leader or of an earlier one."""
-        if not event.label.startswith(self._prefix):
-            return []
-        node = event.label.removeprefix(self._prefix)
-        return self.handle(c.Answered(node, event.message), now)
-
-    def drop(self) -> list[s.Command]:
-        """Lead no more: another node does."""
-        self.over = True
-        links, self._links = sorted(self._links), {}
-        return [s.Close(link) for link in links]
-
-    def handle(self, event: c.Event, now: int) -> list[s.Command]:
-        """Pass an event to the leader; return what follows."""
-        if self.over:
-            return []
-        out: list[s.Command] = []
-        for command in self.leader.handle(event, now):
-            self._carry_out(command, out)
-        self._cluster.checker.examines(self._name, self.leader.policy.examination)
-        self._cluster.checker.restarts(self.leader.policy)
-        self._cluster.checker.decides(self.leader.epoch, self.leader.policy)
-        return out
-
-    def _carry_out(self, command: c.Command, out: list[s.Command]) -> None:
-        match command:
-            case c.Send(link=link, message=message):
-                out.append(s.Send(link, message))
-            case c.SetTimer(name=name, round=number, delay_s=delay_s):
-                self._rounds[name] = number
-                out.append(s.SetTimer(self._prefix + name, round(delay_s * _NS)))
-            case c.Close(link=link):
-                self._links.pop(link, None)
-                out.append(s.Close(link))
-            case c.Ask(node=node, address=address, message=question):
-                out.append(s.Ask(self._prefix + node, address, question, ASK_TIMEOUT_NS))
-            case c.Persist(ledger=ledger):
-                seat = (self._name, self.leader.config.incarnation)
-                self._cluster.persist(seat, self.leader.epoch, ledger)
-            case c.Done():
-                if self.leader.state is LeaderState.ENDED:
-                    self._cluster.checker.job_over = True
-                out += self.drop()
+    def _heard(self, link: int, message: Any, used: int) -> None:
+        if isinstance(message, p.Hello):
+            self._nodes[link] = message.node
+        elif isinstance(message, p.Report):
+            self._cluster.checker.reported(message.event, used, self.policy.restarts_used)
+        elif isinstance(message, p.Prepared):
+            node = self._nodes.get(link, "")
+            known = self._known.setdefault(message.version, set())
+            known.add(node)
+            last = all(seat.node in known for seat in self.ledger.pending or self.ledger.table)
+            self._cluster.confirmed(self._name, node, last=last)
 
 
-class Coordinator:
-    """A coordinator on a host of its own: a process that serves one leader."""
+class Coordinator(Program):
+    """A coordinator on a host of its own: what `coordinator_alone` does, with the same shells."""
 
-    def __init__(self, cluster: Cluster, name: str, address: str, leader: Leader) -> None:
-        self._address = address
-        self._server = Server(cluster, name, leader)
+    def __init__(self, cluster: Cluster, incarnation: str) -> None:
+        super().__init__(COORDINATOR, cluster.simulation.listens)
+        self._cluster, self._incarnation = cluster, incarnation
 
-    def handle(self, event: s.Event, now: int) -> list[s.Command]:
-        """See `simulator.virtual.network.Process`."""
-        commands = self._handle(event, now)
-        return [*commands, s.Exit()] if self._server.over else commands
+    def started(self) -> None:
+        """See `Program`."""
+        self.loop.create_task(self._serve())
 
-    def _handle(self, event: s.Event, now: int) -> list[s.Command]:
-        server = self._server
-        match event:
-            case s.Received(connection=connection, message=message):
-                return server.received(connection, message, now)
-            case s.TimerFired(name=name):
-                return server.timer(name, now)
-            case s.Accepted(connection=connection):
-                return [s.Send(connection, READY)]
-            case s.Closed(connection=connection, reason=reason):
-                return server.closed(connection, reason, now)
-            case s.Answered():
-                return server.answered(event, now)
-            case s.Started():
-                return [s.Listen(self._address), *server.begin(now)]
-        return []
+    async def _serve(self) -> None:
+        setup, member = self._cluster.setup, of_process.Member()
+        kept = cast("LedgerFile", _Disk(self._cluster, COORDINATOR, self))
+        over = asyncio.Event()
+        known = await left_behind(kept, RUN_ID, self)
+        epoch = register.next_epoch(known.epoch, self._incarnation)
+        config = c.LeaderConfig(
+            run_id=RUN_ID,
+            policy=setup.policy,
+            incarnation=self._incarnation,
+            takeover=False,
+            lease_s=LEASE_S,
+            away_timeout_s=AWAY_TIMEOUT_S,
+        )
+        leader = _Watched(self._cluster, COORDINATOR, config, known, epoch)
+        leading = Leading(leader, self, keep=kept.keep, done=lambda _: over.set())
+        await member.listen(self, PORT, nodes=1, say=lambda _: None)
+        member.lead(leading)
+        await over.wait()
+        await member.close("the coordinator ends")
+        kept.close(remove=leader.policy.ended)
+        self.exit()
 
 
 @dataclass(frozen=True, slots=True)
@@ -995,6 +825,13 @@ class Ranks:
         return self.cluster.between(low_ms * _MS, high_ms * _MS)
 
 
+def _decoded(value: bytes) -> p.Ledger | None:
+    try:
+        return msgspec.json.decode(value, type=p.Ledger)
+    except msgspec.MsgspecError:
+        return None
+
+
 def why_beyond_help(cluster: Cluster) -> str:
     """Say why a job cannot run again, when all that will heal has healed; "" = it can."""
     checker, setup = cluster.checker, cluster.setup
@@ -1006,21 +843,16 @@ def why_beyond_help(cluster: Cluster) -> str:
         return f"{len(usable)} nodes are left of the {setup.nodes} it needs"
     if ledger.restarts_used >= setup.max_restarts:
         return "no restart is left"
-    if setup.standalone:
+    if setup.standalone or setup.etcd:
         return ""
-    if not election.votes_count(ledger):
+    if not p.has_committee(ledger):
         if checker.disk_lost:
             return "what only the leader knew was on a disk that is lost"
         if why := _why_not_led(cluster, usable):
             return why
-    votes = [each for each in election.electing(ledger) if election.table_votes(*each)]
-    pending = [(ledger.pending, "")] if election.votes_count(ledger) else []
-    for table, casting_vote in (*votes, *pending):
-        voters = [seat for seat in table if _has_vote(seat, ledger, cluster)]
-        if table and not election.is_quorum(
-            {election.voter(seat) for seat in voters}, table, casting_vote
-        ):
-            return f"{len(voters)} are left of a table of {len(table)}, which is no quorum"
+    if table := register.lacking(checker.alive, ledger):
+        left = sum(register.voter(each) in checker.alive for each in table)
+        return f"{left} are left of a committee of {len(table)}, which is no majority"
     return ""
 
 
@@ -1034,14 +866,6 @@ def _remembered(cluster: Cluster) -> p.Ledger:
     return reduce(lambda one, other: other if p.newer(other, one) else one, known, p.NO_LEDGER)
 
 
-def _has_vote(seat: p.Seat, ledger: p.Ledger, cluster: Cluster) -> bool:
-    """Whether a member lives, and knows that it may vote."""
-    if election.voter(seat) not in cluster.checker.alive:
-        return False
-    first_vote = ledger.before and not election.table_votes(ledger.before, ledger.before_vote)
-    return not first_vote or cluster.agents[seat.node].knows_round >= ledger.round
-
-
 def cut_off_for_good(agent: Agent, cluster: Cluster) -> bool:
     """Whether an agent has no leader and can never find one: no agent that it can ask knows one.
 
@@ -1049,14 +873,14 @@ def cut_off_for_good(agent: Agent, cluster: Cluster) -> bool:
     was started again on a disk on which nothing is written about the members.
     """
     alive = [each for each in cluster.agents.values() if each.seat in cluster.checker.alive]
-    found = {address_of(each.name) for each in alive if each.follows}
-    if agent.follows or not found or cluster.setup.standalone:
+    found = {each.address for each in alive if each.follows}
+    if agent.follows or not found or cluster.setup.standalone or cluster.setup.etcd:
         return False
     count = 0
     while count < len(found):  # whoever knows one that has found the leader finds it as well
         count = len(found)
-        found |= {address_of(each.name) for each in alive if _known(each, cluster) & found}
-    return address_of(agent.name) not in found
+        found |= {each.address for each in alive if _known(each, cluster) & found}
+    return agent.address not in found
 
 
 def _cannot_hear_the_end(agent: Agent, cluster: Cluster) -> bool:
@@ -1065,7 +889,7 @@ def _cannot_hear_the_end(agent: Agent, cluster: Cluster) -> bool:
     Only a leader stays to tell those who come later: followers end, and name it to nobody any more.
     """
     agents, alive = cluster.agents.values(), cluster.checker.alive
-    leaders = {address_of(each.name) for each in agents if each.leads and each.seat in alive}
+    leaders = {each.address for each in agents if each.leads and each.seat in alive}
     if agent.follows or not leaders:
         return False
     return not _known(agent, cluster) & leaders
@@ -1075,7 +899,9 @@ def _known(agent: Agent, cluster: Cluster) -> set[str]:
     """Where an agent looks for the leader."""
     follower, ledger = agent.follower, agent.follower.knows.ledger
     ends = {*follower.config.endpoints, cluster.setup.endpoint, follower.search.last}
-    return ends | {seat.address for seat in (*ledger.table, *ledger.pending)}
+    seats: list[p.Seat | register.Member]
+    seats = [*ledger.table, *ledger.pending, *ledger.committee]
+    return ends | {seat.address for seat in seats}
 
 
 def _why_not_led(cluster: Cluster, usable: set[str]) -> str:

@@ -7,8 +7,9 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from simulator.coordination.setup import BY_HAND, COORDINATOR
+from simulator.etcd.members import MEMBERS
 from undaunted.coordinator.core import messages as m
-from undaunted.coordinator.core.preparation import FENCE_MARGIN_S
+from undaunted.coordinator.core.durations import AWAY_MARGIN_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,6 +38,11 @@ KINDS: dict[str, str] = {
     "exclude": "a rank asks to go on without its node",
     "leave": "a launcher gets SIGTERM",
     "order": "somebody orders a restart, other limits, to go on without a node, or the end",
+}
+# What happens besides where etcd decides who leads.
+ETCD_KINDS: dict[str, str] = {
+    "member": "a member of etcd is killed, loses power, stands still or is cut off for a while",
+    "etcd": "all members of etcd stand still, or are cut off from all nodes, for a while",
 }
 # What is ordered, by the choice of the fault.
 ORDERS = ("restart", "restart", "restart", "exclude", "exclude", "exclude", "limits", "stop")
@@ -130,10 +136,9 @@ class _Planner:
                     return None
                 self._once.add(kind)
                 return Fault(at_ns, kind, node)
-            case "pause" | "isolate" | "one-way":
-                return Fault(at_ns, kind, node, self._lasts(0.5, 30), choice=choice)
-            case "slow":
-                return Fault(at_ns, kind, node, self._lasts(2, 20), choice=choice)
+            case "pause" | "isolate" | "one-way" | "slow":
+                lasts_ns = self._lasts(2, 20) if kind == "slow" else self._lasts(0.5, 30)
+                return Fault(at_ns, kind, node, lasts_ns, choice=choice)
             case "partition" | "shift":
                 size = chance.choice([1, len(self._nodes) // 2, chance.randrange(len(self._nodes))])
                 part = tuple(sorted(chance.sample(self._nodes, max(1, size))))
@@ -145,6 +150,9 @@ class _Planner:
                 return Fault(at_ns, kind, (node[0], chance.choice(self._nodes)))
             case "coordinator":
                 return Fault(at_ns, kind, (), self._lasts(0.2, 8))
+            case "member" | "etcd":
+                members = (chance.choice(MEMBERS),) if kind == "member" else MEMBERS
+                return Fault(at_ns, kind, members, self._lasts(0.5, 20), choice=choice)
         return Fault(at_ns, kind, node, choice=choice)
 
     def _order(self, at_ns: int, node: tuple[str, ...], choice: int) -> Fault | None:
@@ -208,6 +216,8 @@ class Nemesis:
             "exclude": self._exclude,
             "leave": self._leave,
             "order": self._order,
+            "member": self._member,
+            "etcd": self._etcd,
         }
         for fault in faults:
             self._simulation.at(fault.at_ns, self._happen, fault)
@@ -302,6 +312,9 @@ class Nemesis:
 
     def _partition(self, fault: Fault) -> None:
         one = frozenset(fault.nodes)
+        if fault.kind == "partition":  # members of etcd are on either side
+            members = self._cluster.setup.etcd_members
+            one |= {each for at, each in enumerate(members) if fault.choice >> at & 1}
         other = frozenset(self._cluster.machines) - one
         cuts = [self._simulation.cut(one, other), self._simulation.cut(other, one)]
 
@@ -361,11 +374,48 @@ class Nemesis:
 
     def _reset(self, fault: Fault) -> None:
         """To the leader this looks as if the launcher had ended; only that counts as its end."""
-        until_s = self._cluster.setup.old_world_s + FENCE_MARGIN_S
+        until_s = self._cluster.setup.old_world_s + AWAY_MARGIN_S
         for node in fault.nodes:
             until_ns = self._simulation.now + round(until_s * _NS)
             self._cluster.checker.excuse(node, until_ns)
         self._simulation.break_connections(*fault.nodes)
+
+    # --- etcd -----------------------------------------------------------------------------------
+
+    def _member(self, fault: Fault) -> None:
+        (member,), cluster = fault.nodes, self._cluster
+        match fault.choice % 4:
+            case 0:
+                self._simulation.kill(member)
+            case 1:
+                self._simulation.power_off(member)
+            case 2:
+                cluster.stop_member(member)
+                self._later(fault, lambda _: cluster.let_member_go_on(member))
+                return
+            case _:
+                self._partition(fault)
+                return
+
+        def back(_: Fault) -> None:
+            self._simulation.boot(member)
+            cluster.start_member(member)
+
+        self._later(fault, back)
+
+    def _etcd(self, fault: Fault) -> None:
+        cluster = self._cluster
+        if fault.choice % 2:
+            self._partition(fault)
+            return
+        for member in MEMBERS:
+            cluster.stop_member(member)
+
+        def over(_: Fault) -> None:
+            for member in MEMBERS:
+                cluster.let_member_go_on(member)
+
+        self._later(fault, over)
 
     # --- requests -------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from simulator.coordination.setup import BY_HAND, COORDINATOR
 from simulator.run import InvariantError
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.core import election
+from undaunted.coordinator.core import register
 from undaunted.coordinator.core.messages import ExclusionOrdered, RestartOrdered
 
 if TYPE_CHECKING:
@@ -39,24 +39,29 @@ _ASKED_NS = 5 * _NS
 # Who hangs is decided within this time after a limit was passed: 1.8 s, and the policy's own steps.
 _RULED_NS = 2 * _NS
 
-Seat = election.Voter
+Seat = register.Voter
 
 
 class BegunAnew(Exception):  # noqa: N818 - nothing is wrong
-    """Nobody could tell the endpoint's launcher, whose disk was lost, that the job had begun."""
+    """Nobody could tell the endpoint's launcher that the job had begun, or how far it was."""
 
 
 @dataclass(slots=True)
 class _Round:
     """A round that has begun somewhere."""
 
-    table: tuple[p.Seat, ...]
+    ledger: p.Ledger
     seats: frozenset[Seat]
     since_ns: int
     history: bytes
     excluded: frozenset[str]
     started: set[Seat] = field(default_factory=set)
     up: int = 0  # nodes all of whose ranks run, and which nobody has told to stop
+
+    @property
+    def table(self) -> tuple[p.Seat, ...]:
+        """Its nodes."""
+        return self.ledger.table
 
 
 class Checker:
@@ -76,7 +81,8 @@ class Checker:
         cut_off_for_good: nodes that can never find the leader again.
         disk_lost: a machine has, so that its launcher may go on from what others remember.
         began_anew: nodes whose launchers lead the job from its beginning, since too few of an
-            earlier start were within their reach.
+            earlier start were within their reach: what was on their disks does not count.
+        birth: of the job, see `protocol.Ledger`; 0 = no round has begun.
     """
 
     def __init__(self, setup: Setup, simulation: Simulation) -> None:
@@ -94,11 +100,11 @@ class Checker:
         self.cut_off_for_good: set[str] = set()
         self.disk_lost = False
         self.began_anew: set[str] = set()
+        self.birth = 0
         self._setup = setup
         self._simulation = simulation
         self._rounds: dict[int, _Round] = {}
         self._newest = -1
-        self._birth = 0  # of the job
         self._led_in = 0  # newest epoch in which a round of it has begun
         self._running: dict[Seat, int] = {}  # which round, if all ranks run and none shall stop
         self._stopped: dict[Seat, int] = {}  # last round that it was told to stop
@@ -204,7 +210,8 @@ class Checker:
         if known is None:
             known = self._new_round(ledger)
         elif known.table is not ledger.table and known.table != ledger.table:
-            if self.disk_lost and not election.votes_count(ledger):
+            alone = not all(map(p.has_committee, (known.ledger, ledger)))
+            if (self.disk_lost or self.began_anew) and alone:
                 raise BegunAnew
             self._fail(
                 f"never two worlds: round {number} begins with two tables, {_names(known.table)} "
@@ -218,16 +225,14 @@ class Checker:
 
     def _one_job(self, seat: Seat, ledger: p.Ledger) -> None:
         """No second one begins while the leader of the first could have said so."""
-        self._birth = self._birth or ledger.birth
-        if ledger.birth == self._birth:
+        self.birth = self.birth or ledger.birth
+        if ledger.birth == self.birth:
             self._led_in = max(self._led_in, ledger.epoch)
             return
         leader, since = self._epochs.get(self._led_in), self._simulation.now - _ASKED_NS
         if leader is None or leader not in self.alive:
             raise BegunAnew
-        table = self._rounds[self._newest].table
-        voters = (self.alive - self.ended_as.keys()).intersection(map(election.voter, table))
-        quorum = 2 * len(voters) > len(table) and not election.lacking(voters, self.ledger)
+        quorum = not register.lacking(self.alive - self.ended_as.keys(), self.ledger)
         well = quorum and self._touched_until.get(leader[0], 0) <= since
         if well and not any(until > since for _, until in self._cuts):
             self._fail(f"one job: {seat[0]} begins another one, and {leader[0]} leads it")
@@ -276,6 +281,14 @@ class Checker:
         other = self._epochs.setdefault(epoch, seat)
         if other != seat:
             self._fail(f"one leader per epoch: {other[0]} and {seat[0]} both lead epoch {epoch}")
+
+    def replaced(self, before: p.Ledger, now: p.Ledger) -> None:
+        """What a register outside of the launchers keeps is replaced."""
+        if before.epoch > now.epoch:
+            self._fail(
+                f"one history: the leader of epoch {now.epoch} replaces what a later one, of "
+                f"{before.epoch}, has written"
+            )
 
     def budget(self, ledger: p.Ledger) -> None:
         """A leader has changed the ledger."""
@@ -330,7 +343,7 @@ class Checker:
 
     def decides(self, epoch: int, policy: JobPolicy) -> None:
         """A leader's policy has taken an event: perhaps an order to end the job."""
-        ending = policy.ending or policy.after
+        ending = policy.ending or policy.last.closing.ending
         if ending is not None and BY_HAND in ending.reason:
             self._ended_by_hand.add(epoch)
 
@@ -350,7 +363,14 @@ class Checker:
         return not self.untouched_for(node or COORDINATOR, _RULED_NS / _NS)
 
     def ended(
-        self, seat: Seat, outcome: str, reason: str, by: str = "", *, unbegun: bool = False
+        self,
+        seat: Seat,
+        outcome: str,
+        reason: str,
+        by: str = "",
+        *,
+        unbegun: bool = False,
+        birth: int = 0,
     ) -> bool:
         """The job is over for an agent.
 
@@ -361,6 +381,7 @@ class Checker:
             by: the node of the leader that has said so.
             unbegun: that leader knows of no round, and this job has no quorum any more: a leader
                 without one tells nobody that it leads.
+            birth: of the job that has ended, as the agent knows it.
 
         Returns:
             Whether this is the verdict for all from now on.
@@ -377,8 +398,10 @@ class Checker:
             return False
         if unbegun and by in self.began_anew:
             return False  # it leads another job
-        if self.job_outcome and self.disk_lost and (unbegun or self._launched_after_the_end(by)):
+        if self.job_outcome and self.disk_lost and unbegun:
             return False  # so it does
+        if self.job_outcome and birth != self.birth and self._launched_after_the_end(by):
+            return False  # so it does: who led the first one has removed its file
         if self.job_outcome and self.could_be_told(self._ended_by):
             self._fail(
                 f"one verdict: the job ended as {outcome} for {node} ({reason}), as "
@@ -414,9 +437,9 @@ class Checker:
 
     def _new_round(self, ledger: p.Ledger) -> _Round:
         number, table = ledger.round, ledger.table
-        seats = frozenset(election.voter(each) for each in table)
+        seats = frozenset(register.voter(each) for each in table)
         excluded = frozenset(ledger.excluded)
-        known = _Round(table, seats, self._simulation.now, ledger.history, excluded)
+        known = _Round(ledger, seats, self._simulation.now, ledger.history, excluded)
         self._rounds[number] = known
         first = 0
         for group_rank, seat in enumerate(sorted(table, key=lambda each: each.group_rank)):
@@ -468,7 +491,7 @@ class Checker:
         since = before.since_ns - _HEALTHY_AFTER_NS
         cuts = [nodes for nodes, until in self._cuts if until > since]
         for seat in before.table:
-            who = election.voter(seat)
+            who = register.voter(seat)
             healthy = who in self.alive and self._touched_until.get(seat.node, since) <= since
             if not healthy or who in after.seats or who in self.ended_as:
                 continue

@@ -16,7 +16,7 @@ from simulator.coordination.setup import (
     Setup,
 )
 from simulator.run import NS, InvariantError, Result
-from undaunted.coordinator.core.preparation import FENCE_MARGIN_S
+from undaunted.coordinator.core.durations import AWAY_MARGIN_S
 from undaunted.fault_tolerance.agent.node import State
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # what it is made of.
 RUNS_AGAIN_S = 45.0
 # The same where nobody can take over.
-RUNS_AGAIN_ALONE_S = RUNS_AGAIN_S + LEASE_S + AWAY_TIMEOUT_S + FENCE_MARGIN_S
+RUNS_AGAIN_ALONE_S = RUNS_AGAIN_S + LEASE_S + AWAY_TIMEOUT_S + AWAY_MARGIN_S
 # A job whose work is done has ended everywhere after this time.
 ENDS_S = 30.0
 # So has one that cannot go on.
@@ -40,6 +40,7 @@ def vary(
     *,
     elastic: bool = False,
     min_healthy: bool = False,
+    etcd: bool = False,
     restart_intensity: tuple[int, float] | None = None,
 ) -> Setup:
     """Choose for a seed what is not fixed: the kind of job.
@@ -50,6 +51,7 @@ def vary(
         spares: see `Setup`.
         elastic: every job is.
         min_healthy: every job goes on with the nodes that are healthy.
+        etcd: who leads is decided in etcd, in every job.
         restart_intensity: of every job.
     """
     chance = Random(f"setup {seed}")  # noqa: S311 - to be repeated
@@ -58,7 +60,8 @@ def vary(
         spares,
         elastic=chance.random() < 0.3 or elastic,
         min_healthy=min_healthy,
-        standalone=chance.random() < 0.2,
+        standalone=chance.random() < 0.2 and not etcd,
+        etcd=etcd,
         ordered=chance.random() < 0.5,
         max_restarts=chance.choice((3, 100, 100, 100)),
         restart_intensity=restart_intensity,
@@ -106,7 +109,7 @@ def _run(cluster: Cluster, result: Result) -> None:
     Nemesis(cluster, result.faults)
     simulation.run(max((fault.until_ns for fault in result.faults), default=0))
     cluster.note("fault", "no more: all are over")
-    bound_s = RUNS_AGAIN_S if setup.votes else RUNS_AGAIN_ALONE_S
+    bound_s = RUNS_AGAIN_S if setup.votes and not setup.etcd else RUNS_AGAIN_ALONE_S
     bound_s += 2 * setup.longest_pause_s
     _settle(cluster, bound_s)
     if not _is_over(cluster) and not _runs_again(cluster):

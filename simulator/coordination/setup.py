@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from undaunted.coordinator.core.absence import MINORITY_AFTER_RESET_S
+from simulator.etcd.members import MEMBERS, URL
 from undaunted.coordinator.core.advice import Advice, Attempt
 from undaunted.coordinator.core.config import PolicyConfig
-from undaunted.coordinator.core.election import FEWEST_VOTERS
+from undaunted.coordinator.core.durations import Durations
 from undaunted.coordinator.core.examination import Case, Ruling
 from undaunted.coordinator.core.intensity import Intensity
+from undaunted.coordinator.core.register import FEWEST
+from undaunted.fault_tolerance.nodes_config import Nodes
+from undaunted.fault_tolerance.run_config import RunConfig
 
 # The port of every agent and of a coordinator on a host of its own.
-_PORT = 1
+PORT = 1
+RUN_ID = "simulated"
 COORDINATOR = "coordinator"
-# What a server says first: stands for its part of the handshake, which takes a living process.
-READY = "ready"
-# What another agent is asked has to be answered within this time.
-ASK_TIMEOUT_NS = 1_000_000_000
 _FIRST = "n000"
 # Who gives an order, as it is named in what follows from it.
 BY_HAND = "undaunted ctl"
@@ -28,6 +28,7 @@ JOIN_TIMEOUT_S = 120.0
 GIVE_UP_S = 120.0
 AWAY_TIMEOUT_S = 20.0
 LEASE_S = 5.0
+LASTS = Durations(LEASE_S)
 TERM_TIMEOUT_S = 5.0
 
 
@@ -41,6 +42,7 @@ class Setup:
         elastic: as many nodes as there are take part.
         min_healthy: so they do, and a round goes on while ``nodes`` of them have all their ranks.
         standalone: the coordinator has a host of its own; otherwise the first node leads at first.
+        etcd: who leads is decided in etcd, which has three members on machines of their own.
         ordered: nodes have infrastructure ranks.
         slots: ranks per node.
         max_restarts: of the whole job.
@@ -52,6 +54,7 @@ class Setup:
     elastic: bool = False
     min_healthy: bool = False
     standalone: bool = False
+    etcd: bool = False
     ordered: bool = False
     slots: int = 2
     max_restarts: int = 100
@@ -63,8 +66,15 @@ class Setup:
         return [_FIRST, *(f"n{number:03}" for number in range(1, self.nodes + self.spares))]
 
     @property
+    def etcd_members(self) -> tuple[str, ...]:
+        """Machines of etcd."""
+        return MEMBERS if self.etcd else ()
+
+    @property
     def endpoint(self) -> str:
-        """Address of the first leader."""
+        """Address of the first leader, "" = nobody knows it before."""
+        if self.etcd:
+            return ""
         return address_of(COORDINATOR if self.standalone else _FIRST)
 
     @property
@@ -75,18 +85,54 @@ class Setup:
     @property
     def votes(self) -> bool:
         """Whether nodes may take over, so that parts of a job without a quorum stop early."""
-        return not self.standalone and self.nodes >= FEWEST_VOTERS
+        return self.etcd or (not self.standalone and self.nodes >= FEWEST)
 
     @property
     def old_world_s(self) -> float:
         """When a round runs, every node of an older one has been told to stop so long after."""
-        return LEASE_S + MINORITY_AFTER_RESET_S + 2.0 if self.votes else LEASE_S + AWAY_TIMEOUT_S
+        stops_s = LASTS.stops_after_reset_s + LASTS.grace_s
+        return LEASE_S + (stops_s if self.votes else AWAY_TIMEOUT_S)
 
     @property
     def longest_pause_s(self) -> float:
         """What a job waits before a restart, at most."""
         most = 0 if self.restart_intensity is None else self.restart_intensity[0]
         return Intensity(self.restart_intensity, set(range(most))).pause_s
+
+    def config(self, name: str) -> RunConfig:
+        """What the launcher of a node is told."""
+        nodes = Nodes(
+            min_nodes=self.nodes,
+            max_nodes=self.nodes + self.spares,
+            elastic=self.elastic,
+            restart_policy="min-healthy" if self.min_healthy else "any-failed",
+            endpoints=[] if self.etcd else [self.endpoint],
+            is_host=address_of(name) == self.endpoint,
+            store=URL if self.etcd else "",
+            address=name,
+            infra_rank=int(name[1:]) if self.ordered else None,
+            join_timeout_s=GIVE_UP_S,
+            first_round_timeout_s=GIVE_UP_S,
+            lease_s=LEASE_S,
+            away_timeout_s=AWAY_TIMEOUT_S,
+        )
+        return RunConfig(
+            run_id=RUN_ID,
+            node=name,
+            nodes=nodes,
+            nproc_per_node=self.slots,
+            max_restarts=self.max_restarts,
+            restart_intensity=self.restart_intensity,
+            term_timeout_s=TERM_TIMEOUT_S,
+            kind="program",
+            target="",
+            args=[],
+            cwd="",
+            run_dir="",
+            log_dir="",
+            stdout=[],
+            stderr=[],
+        )
 
     @property
     def policy(self) -> PolicyConfig:
@@ -127,4 +173,4 @@ def _advise(history: bytes, attempt: Attempt) -> Advice:
 
 def address_of(machine: str) -> str:
     """Where the agent, or the coordinator, of a machine listens."""
-    return f"{machine}:{_PORT}"
+    return f"{machine}:{PORT}"

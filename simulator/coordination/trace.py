@@ -14,7 +14,6 @@ from undaunted.coordinator.core import messages as m
 LEGEND = """\
 # seconds  who  what          (events as they are handled; who: node, coordinator or fault)
 #   < M        the message M was received      * M  something happened on the node itself
-#   ? M  = M   the question M was asked, the answer M came
 #   +C -C      connection C stands, is gone    @ T  the timer T fired
 #   . text     a remark of the process         ! a fault, or what an invariant says
 # In messages: e = epoch, v = version of the ledger, r = round, # = number of an order or a report.
@@ -34,11 +33,6 @@ def _text(name: str, what: Any) -> str:
             return f"< {_message(message)}  ({connection})"
         case s.TimerFired(name=timer):
             return f"@ {timer}"
-        case s.Asked(question=question, message=message):
-            return f"? {_message(message)}  ({question})"
-        case s.Answered(label=label, message=message):
-            answer = "no answer" if message is None else _message(message)
-            return f"= {answer}  ({label})"
         case s.Connected(label=label, connection=connection):
             return f"+{connection} {label}"
         case s.Accepted(connection=connection, address=address):

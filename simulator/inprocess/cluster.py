@@ -6,24 +6,25 @@ import signal
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from simulator.inprocess.setup import LEASE_S, LIMITS, RECONNECT_S, SILENCE_S, UNREACHABLE_S
 from simulator.run import InvariantError, World
 from simulator.virtual import messages as s
-from simulator.virtual.network import END_OF_FILE
-from undaunted.inprocess.core import commands as c
+from simulator.virtual.program import Program
+from undaunted.coordinator.wire.connection import WireError
 from undaunted.inprocess.core import messages as m
-from undaunted.inprocess.core.controller import Controller
-from undaunted.inprocess.core.guard import RankGuard
+from undaunted.inprocess.core.links import silence_s, unreachable_s
 from undaunted.inprocess.core.reading import Phase, Reading
-from undaunted.inprocess.guard.links import Bye, patience_s
+from undaunted.inprocess.guard.controller_link import ControllerLink
+from undaunted.inprocess.guard.host import ControllerHost, LocalConnection
+from undaunted.inprocess.guard.service import GuardService
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from simulator.inprocess.setup import Setup
     from simulator.virtual.engine import Simulation
+    from undaunted.coordinator.wire.connection import Connection, Handler
+    from undaunted.inprocess.core import commands as c
+    from undaunted.inprocess.guard.rank_process import Served
 
 _MS = 1_000_000
 _NS = 1_000_000_000
@@ -32,7 +33,10 @@ _LAST_CALLS = 2
 # What guards are told: the controller is here now, or somewhere else.
 LEAD = "lead"
 MOVED = "moved"
-_HERE = 0
+_PORT = 1
+_FOR_EVER_S = 1e9
+# After so long an agent looks again whether the guard of a rank knows that its process has ended.
+_REAP_NS = 10_000_000
 # How calls end for all; "dismissed", "left" and such are of one rank only.
 _COMMON = frozenset({"finished", "abort", "barrier", "mismatch"})
 # A rank that is told to stop does so in this time, unless something has happened to it.
@@ -81,6 +85,10 @@ class Cluster(World):
     def _start(self, job_rank: int, *, rejoin: bool = False) -> None:
         node = self.setup.node_of(job_rank)
         if not self.simulation.is_alive(node):
+            return
+        before = self.nodes[node].service.rank(job_rank) if rejoin else None
+        if before is not None and before.alive:
+            self.after(_REAP_NS, lambda each: self._start(each, rejoin=True), job_rank)
             return
         self._pids += 1
         rank = self.ranks[job_rank] = Rank(self, job_rank, self._pids, rejoin=rejoin)
@@ -186,350 +194,162 @@ class Cluster(World):
             self.simulation.tell(name, MOVED)
 
 
-class _Served:
-    """A rank and its guard."""
-
-    def __init__(self, connection: int) -> None:
-        self.connection = connection
-        self.guard = RankGuard()
-        self.rank: Rank | None = None
-
-
-class Node:
+class Node(Program):
     """A guard process with the ranks it serves, and the controller where it is there.
+
+    Where the controller moves, every guard has a connection to it, as nodes have one to their
+    leader, also in the process of the leader. Otherwise it is in the first guard for ever.
 
     Attributes:
         host: the controller and its links, None = it is elsewhere.
+        service: serves the ranks.
     """
 
     def __init__(self, cluster: Cluster, name: str) -> None:
+        super().__init__(name, cluster.simulation.listens)
         self.name = name
-        self.host: Host | None = None
+        self.host: ControllerHost | None = None
+        self.service = GuardService(self._say)
         self._cluster = cluster
-        self._served: dict[int, _Served] = {}  # by the number of the connection, also when it ended
-        self._local: set[int] = set()  # connections of ranks
-        self._link: int | None = None  # to the controller; 0 = it is here
-        self._heard_ns = 0
-        self._attempt = 0
-        self._commands: list[s.Command] = []
-        self._now = 0
+        self._guards: dict[Connection, ControllerHost] = {}  # connections of other guards
+        self._ranks: dict[Connection, _Process] = {}
+        self._connection: Connection | None = None  # to the controller, if that is elsewhere
 
-    def handle(self, event: s.Event, now: int) -> list[s.Command]:
-        """See `simulator.virtual.network.Process`."""
-        self._commands, self._now = [], now
-        self._handle(event)
-        return self._commands
+    def started(self) -> None:
+        """See `Program`."""
+        self.listen(_PORT, self)
+        if self._cluster.setup.moves or self._cluster.leader != self.name:
+            self.loop.create_task(self._follow())
 
-    def _handle(self, event: s.Event) -> None:
-        match event:
-            case s.Started():
-                self._commands += [s.Listen(f"{self.name}:1"), s.Listen(f"{self.name}:2")]
-                self._connect()
-            case s.Told(what=what):
-                self._moved(lead=what == LEAD)
-            case s.Connected(label=label, connection=connection):
-                self._connected(label, connection)
-            case s.ConnectFailed(label=label):
-                self._retry(label)
-            case s.Accepted(connection=connection, address=address) if address == self.name:
-                self._local.add(connection)
-            case s.Received(connection=connection, message=message):
-                self._received(connection, message)
-            case s.Closed(connection=connection, reason=reason):
-                self._closed(connection, reason)
-            case s.TimerFired(name=name):
-                self._timer(name)
+    async def _follow(self) -> None:
+        """Keep a link to the controller; a guard in a process of its own ends with its rank."""
+        heartbeat_s = self._cluster.setup.limits.heartbeat_timeout
+        link = ControllerLink(
+            "the controller",
+            self._connect,
+            self.service,
+            interval_s=heartbeat_s / 10,
+            silence_s=silence_s(heartbeat_s),
+            say=self._say,
+        )
+        await link.connected(_FOR_EVER_S)
+        if not self._cluster.setup.moves:
+            await self.service.idle()
+            await link.close()
+            self.exit()
 
-    # --- ranks ----------------------------------------------------------------------------------
-
-    def _from_rank(self, connection: int, message: m.FromRank) -> None:
-        served = self._served.get(connection)
-        if served is None:
-            self._forget(message.job_rank)
-            served = self._served[connection] = _Served(connection)
-            served.rank = self._cluster.ranks.get(message.job_rank)
-            if self._link is not None:
-                self._feed(served, c.LinkUp())
-        self._feed(served, message)
-
-    def _forget(self, job_rank: int) -> None:
-        """A process takes the place of one that has ended: of that nothing is said again."""
-        for connection, served in list(self._served.items()):
-            if served.guard.lost is not None and served.guard.lost.job_rank == job_rank:
-                del self._served[connection]
-
-    def _feed(self, served: _Served, event: m.FromRank | m.ToRank | c.GuardEvent) -> None:
-        for command in served.guard.handle(event, self._now):
-            self._carry_out(served, command)
-
-    def _feed_all(self, event: c.LinkUp | c.LinkDown) -> None:
-        for served in list(self._served.values()):
-            self._feed(served, event)
-
-    def _carry_out(self, served: _Served, command: c.GuardCommand) -> None:
-        key = served.connection
-        match command:
-            case c.Report(message=message):
-                self._report(message)
-            case c.Pass(message=message):
-                self._commands.append(s.Send(key, message))
-            case c.LookIn(delay_s=delay_s):
-                self._set_timer(f"look {key}", delay_s)
-            case c.SetTimer(name=name, delay_s=delay_s):
-                self._set_timer(f"guard {key} {name}", delay_s)
-            case c.Signal(numbers=numbers):
-                assert served.rank is not None
-                self._cluster.signal(served.rank, kill=signal.SIGKILL in numbers)
-
-    # --- the controller -------------------------------------------------------------------------
-
-    def _report(self, message: m.FromGuard) -> None:
-        if self._link == 0:
-            assert self.host is not None
-            self._commands.append(s.SetTimer(f"local {self.host.post(message)}", 0))
-        elif self._link is not None:
-            self._commands.append(s.Send(self._link, message))
-
-    def told(self, told: Told) -> None:
-        """The controller says something to ranks of this node."""
-        for served in list(self._served.values()):
-            call = served.guard.call
-            if call is not None and call.enter.job_rank in told.job_ranks:
-                self._feed(served, told.message)
-
-    def _moved(self, *, lead: bool) -> None:
-        """The controller is somewhere else now."""
-        if self.host is not None and not lead:
-            self._commands += self.host.close()
+    def told(self, what: Any) -> None:
+        """The controller is here now, or somewhere else."""
+        if self.host is not None:
+            self.host.close()
+            for connection in list(self._guards):
+                connection.close("the controller is somewhere else")
             self.host = None
-        if lead:
-            self.host = Host(self._cluster)
-        self._link_down()
-        self._connect()
+        if what == LEAD:
+            limit_s = unreachable_s(self._cluster.setup.limits.heartbeat_timeout)
+            self.host = ControllerHost(self._notes, self._say, silence_s=limit_s)
+            if not self._cluster.setup.moves:
+                LocalConnection(self.host, self.service)
+        if self._connection is not None:
+            self._connection.drop("the controller is somewhere else")
 
-    def _connect(self) -> None:
-        self._attempt += 1
-        if self._cluster.leader == self.name:
-            if self.host is not None and self._link is None:
-                self._link = 0
-                self._feed_all(c.LinkUp())
-            return
-        label = f"controller {self._attempt}"
-        self._commands.append(s.Connect(label, f"{self._cluster.leader}:1", 2 * _NS))
+    async def _connect(
+        self, _address: str, handler: Handler, *, longest: int, timeout_s: float
+    ) -> Connection:
+        leader = self._cluster.nodes[self._cluster.leader]
+        if leader.host is None:
+            raise WireError("nothing listens there yet")
+        where = f"{leader.name}:{_PORT}"
+        connection = await self.connect(where, handler, longest=longest, timeout_s=timeout_s)
+        self._connection = connection
+        return connection
 
-    def _connected(self, label: str, connection: int) -> None:
-        if label != f"controller {self._attempt}" or self._link is not None:
-            self._commands.append(s.Close(connection))
-            return
-        self._link, self._heard_ns = connection, self._now
-        self._set_timer("lease", LEASE_S)
-        self._set_timer("silence", SILENCE_S)
-        self._feed_all(c.LinkUp())
+    def _say(self, text: str) -> None:
+        self._cluster.note(self.name, text)
 
-    def _retry(self, label: str) -> None:
-        if label == f"controller {self._attempt}":
-            self._set_timer("retry", RECONNECT_S)
+    def _notes(self, _round: int, _world_size: int) -> Callable[[c.Note], None]:
+        return lambda note: self._cluster.note("note", note)
 
-    def _link_down(self) -> None:
-        if self._link is None:
-            return
-        if self._link:
-            self._commands.append(s.Close(self._link))
-        self._link = None
-        self._feed_all(c.LinkDown())
+    # --- connections of ranks and other guards --------------------------------------------------
 
-    def _received(self, connection: int, message: object) -> None:
-        if connection == self._link:
-            self._heard_ns = self._now
-            if isinstance(message, Told):
-                self.told(message)
-        elif connection in self._local:
-            assert isinstance(message, m.FromRank)
-            self._from_rank(connection, message)
+    def opened(self, connection: Connection) -> None:
+        """Somebody has connected, who says next what it is."""
+
+    def received(self, connection: Connection, message: Any) -> None:
+        """A rank has said something, or a guard."""
+        if isinstance(message, m.FromRank):
+            if isinstance(message, m.Enter) and connection not in self._ranks:
+                self._serve(connection, message)
+            if connection in self._ranks:
+                self._ranks[connection].received(message)
+        elif self.host is None:
+            connection.close("the controller is somewhere else")
         else:
-            self._from_guard(connection, message)
+            self._guards[connection] = self.host
+            self.host.received(connection, message)
 
-    def _from_guard(self, connection: int, message: object) -> None:
-        if self.host is None:
-            self._commands.append(s.Close(connection))
-            return
-        self._carry(self.host.received(connection, message, self._now))
+    def _serve(self, connection: Connection, enter: m.Enter) -> None:
+        rank = self._cluster.ranks[enter.job_rank]
+        if rank.pid == enter.pid:  # it has not ended, and was replaced, before it was served
+            process = self._ranks[connection] = _Process(self._cluster, self, connection, rank)
+            self.service.watch(process)
 
-    def _carry(self, commands: list[s.Command | Told]) -> None:
-        """Carry out commands of the controller; ranks of this node hear of theirs at once."""
-        for command in commands:
-            if isinstance(command, Told):
-                self.told(command)
-            else:
-                self._commands.append(command)
-
-    # --- connections and timers -----------------------------------------------------------------
-
-    def _closed(self, connection: int, reason: str) -> None:
-        served = self._served.get(connection)
-        if served is not None:
-            reading = served.rank.read(self._now) if served.rank is not None else None
-            self._feed(served, c.ProcessEnded("it has ended", reading))
-        elif connection == self._link:
-            self._link = None
-            self._feed_all(c.LinkDown())
-            self._set_timer("retry", RECONNECT_S)
-        elif self.host is not None:
-            self._commands += self.host.closed(connection, reason)
-
-    def _timer(self, name: str) -> None:
-        what, _, rest = name.partition(" ")
-        match what:
-            case "look":
-                served = self._served.get(int(rest))
-                if served is not None and served.rank is not None:
-                    self._feed(served, c.Look(served.rank.read(self._now)))
-            case "guard":
-                key, _, rest = rest.partition(" ")
-                served = self._served.get(int(key))
-                if served is not None:
-                    self._feed(served, c.TimerFired(rest))
-            case "retry" if self._link is None:
-                self._connect()
-            case "lease" if self._link:
-                self._commands.append(s.Send(self._link, Lease()))
-                self._set_timer("lease", LEASE_S)
-            case "silence" if self._link:
-                self._look_at_silence()
-            case _ if self.host is not None:
-                self._carry(self.host.timer(name, self._now))
-
-    def _look_at_silence(self) -> None:
-        left_ns = self._heard_ns + round(SILENCE_S * _NS) - self._now
-        if left_ns > 0:
-            self._commands.append(s.SetTimer("silence", left_ns))
-        else:
-            assert self._link is not None
-            self._commands.append(s.Send(self._link, Bye(back=True)))
-            self._link_down()
-            self._connect()
-
-    def _set_timer(self, name: str, delay_s: float) -> None:
-        self._commands.append(s.SetTimer(name, max(0, round(delay_s * _NS))))
+    def closed(self, connection: Connection, reason: str) -> None:
+        """A rank has ended, or the connection of a guard has."""
+        if (process := self._ranks.pop(connection, None)) is not None:
+            process.ended()
+        elif (host := self._guards.pop(connection, None)) is not None:
+            host.closed(connection, reason)
 
 
-class Lease(msgspec.Struct, frozen=True):
-    """A guard is there; answered with the same."""
+class _Process:
+    """A rank as its guard sees it; see `RankProcess`."""
 
+    def __init__(self, cluster: Cluster, node: Node, connection: Connection, rank: Rank) -> None:
+        self.pid = rank.pid
+        self._cluster, self._node = cluster, node
+        self._connection: Any = connection
+        self._rank = rank
+        self._served: Served | None = None
 
-class Told(msgspec.Struct, frozen=True):
-    """To a guard: for some of its ranks."""
+    def serve(self, rank: Served) -> None:
+        """See `RankProcess`."""
+        self._served = rank
 
-    job_ranks: tuple[int, ...]
-    message: m.ToRank
+    def received(self, message: m.FromRank) -> None:
+        """The rank has said something."""
+        if self._served is not None:
+            self._served.received(message)
 
+    def ended(self) -> None:
+        """Its machine has closed its connection."""
+        if self._served is not None:
+            self._served.ended()
 
-class Host:
-    """The controller in the process of a guard, with its links to the other guards.
+    def take_page(self) -> bool:
+        """See `RankProcess`."""
+        return True
 
-    Links are numbers of connections, in the order in which they were
-    made; 0 = the guard here.
-    """
+    def read(self) -> Reading:
+        """See `RankProcess`."""
+        return self._rank.read(self._node.loop.now)
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.controller = Controller()
-        self._cluster = cluster
-        self._links: dict[int, int] = {}  # by job rank: over which it was heard last
-        self._heard: dict[int, int] = {}  # by link
-        self._posted: dict[int, m.FromGuard] = {}
-        self._posts = 0
-        self._back: set[int] = set()  # links whose guards have said that they come back
+    def state(self) -> str:
+        """See `RankProcess`."""
+        return "S"
 
-    def post(self, message: m.FromGuard) -> int:
-        """Keep what the guard here reports until its turn comes; return its number."""
-        self._posts += 1
-        self._posted[self._posts] = message
-        return self._posts
+    def send(self, message: m.ToRank) -> None:
+        """See `RankProcess`."""
+        self._connection.send(message)
 
-    def knows(self, connection: int) -> bool:
-        """Whether a guard has used this connection."""
-        return connection in self._heard
+    def signal(self, numbers: tuple[int, ...]) -> None:
+        """See `RankProcess`."""
+        self._cluster.signal(self._rank, kill=signal.SIGKILL in numbers)
 
-    def received(self, link: int, message: object, now: int) -> list[s.Command | Told]:
-        """A guard says something."""
-        first = link not in self._heard
-        self._heard[link] = now
-        commands: list[s.Command | Told] = []
-        if first and link != _HERE:
-            commands.append(_timer(f"silent {link}"))
-        if isinstance(message, Lease):
-            return [*commands, s.Send(link, message)]
-        if isinstance(message, Bye):
-            self._back.add(link)
-            return commands
-        assert isinstance(message, m.FromGuard)
-        job_rank = message.enter.job_rank if isinstance(message, m.Resume) else message.job_rank
-        if link < self._links.get(job_rank, link):
-            return commands  # late, over a connection that was given up: it was said again since
-        self._links[job_rank] = link
-        return commands + self._feed(message, now)
-
-    def closed(self, link: int, reason: str) -> list[s.Command]:
-        """A connection is gone; its guard may come back over another one."""
-        if self._heard.pop(link, None) is None:
-            return []
-        in_order = reason == END_OF_FILE
-        wait_s = patience_s(UNREACHABLE_S, in_order=in_order, back=link in self._back)
-        return [_timer(f"lost {link}", wait_s)]
-
-    def close(self) -> list[s.Command]:
-        """The controller is not here any more."""
-        return [s.Close(link) for link in self._heard if link != _HERE]
-
-    def timer(self, name: str, now: int) -> list[s.Command | Told]:
-        """One of its timers has run out."""
-        what, _, rest = name.partition(" ")
-        match what:
-            case "local":
-                message = self._posted.pop(int(rest), None)
-                return [] if message is None else self.received(_HERE, message, now)
-            case "lost":
-                return self._lost(int(rest), now)
-            case "silent" if int(rest) in self._heard:
-                left_ns = self._heard[int(rest)] + round(UNREACHABLE_S * _NS) - now
-                if left_ns > 0:
-                    return [s.SetTimer(name, left_ns)]
-                del self._heard[int(rest)]
-                return [s.Close(int(rest)), *self._lost(int(rest), now)]
-            case "controller":
-                return self._feed(c.TimerFired(rest), now)
-        return []
-
-    def _lost(self, link: int, now: int) -> list[s.Command | Told]:
-        job_ranks = tuple(sorted(j for j, its in self._links.items() if its == link))
-        for job_rank in job_ranks:
-            del self._links[job_rank]
-        return self._feed(c.Unreachable(job_ranks, "its guard is gone"), now) if job_ranks else []
-
-    def _feed(self, event: m.FromGuard | c.ControllerEvent, now: int) -> list[s.Command | Told]:
-        commands: list[s.Command | Told] = []
-        for command in self.controller.handle(event, now):
-            match command:
-                case c.Tell(job_ranks=job_ranks, message=message):
-                    commands += self._tell(job_ranks, message)
-                case c.SetTimer(name=name, delay_s=delay_s):
-                    commands.append(s.SetTimer(f"controller {name}", round(delay_s * _NS)))
-                case c.Note():
-                    self._cluster.note("note", command)
-        return commands
-
-    def _tell(self, job_ranks: tuple[int, ...], message: m.ToRank) -> list[s.Command | Told]:
-        groups: dict[int, list[int]] = {}
-        for job_rank in job_ranks:
-            link = self._links.get(job_rank)
-            if link is not None:
-                groups.setdefault(link, []).append(job_rank)
-        told = {link: Told(tuple(ranks), message) for link, ranks in groups.items()}
-        return [each if link == _HERE else s.Send(link, each) for link, each in told.items()]
-
-
-def _timer(name: str, delay_s: float = UNREACHABLE_S) -> s.Command:
-    return s.SetTimer(name, round(delay_s * _NS))
+    def close(self) -> None:
+        """See `RankProcess`."""
+        self._served = None
+        self._connection.close("the guard has ended")
 
 
 class Rank:
@@ -554,6 +374,7 @@ class Rank:
         self.stuck = False
         self.node = cluster.setup.node_of(job_rank)
         self._cluster = cluster
+        self._limits = cluster.setup.limits
         self._rejoin = rejoin
         self._call = -1
         self._rank, self._world_size = job_rank, cluster.setup.ranks
@@ -582,12 +403,12 @@ class Rank:
         self._commands, self._now = [], now
         match event:
             case s.Started():
-                self._commands.append(s.Connect("guard", f"{self.node}:2", 10**10))
+                self._commands.append(s.Connect("guard", f"{self.node}:{_PORT}", 10**10))
             case s.Connected(connection=connection):
                 self._connection = connection
                 self._enter()
             case s.Received(message=message) if self.phase is not Phase.OUTSIDE:
-                self._hear(message)
+                self._hear(message)  # what is none of these opens the connection
             case s.TimerFired(name=name):
                 what, _, stage = name.partition(" ")
                 if int(stage) == self._stage:
@@ -611,7 +432,7 @@ class Rank:
             setup.ranks,
             self.pid,
             self.node,
-            LIMITS,
+            setup.limits,
             rejoin=self._rejoin,
         )
         self._rank, self._world_size = self.job_rank, setup.ranks
@@ -623,6 +444,13 @@ class Rank:
         self._set_phase(Phase.WAITING)
         self._cluster.checker.joins(self, self._call, epoch)
         self._say(m.Join(self._call, self.job_rank, epoch, rank, self._world_size))
+        if not self._rejoin:
+            self._wait(self._limits.barrier_timeout)
+
+    def _wait(self, limit_s: float) -> None:
+        """Set the limit to a wait that the controller should end before."""
+        longest_ms = round(self._limits.longest_wait_s(limit_s) * 1000)
+        self._later("patience", longest_ms, longest_ms)
 
     def _hear(self, message: m.ToRank) -> None:
         match message:
@@ -659,7 +487,7 @@ class Rank:
         else:
             self._set_phase(Phase.RUNNING)
             self._cluster.checker.runs(self, record)
-            self._later("work", 1000, 6000)
+            self._later("work", 1000, self._cluster.setup.longest_ms)
 
     def _assign(self, record: m.Record) -> bool:
         """Shift ranks; return whether there is one for this process."""
@@ -677,6 +505,10 @@ class Rank:
             case "work":
                 self._rest(Phase.WAITING)
                 self._say(m.Completed(self._call, self.job_rank, epoch))
+                self._wait(self._limits.completion_timeout)
+            case "patience":
+                self._out("patience")
+                self._exit()
             case "stopped":
                 self._rest(Phase.RECOVERING)
                 self._later("finalize", 1, 30)
@@ -866,6 +698,8 @@ class Checker:
                     )
         else:
             self._out.add(rank.pid)
+        if how == "patience" and not self._excused(rank):
+            self._fail(f"every wait ends: {rank.name} has waited in vain, and leaves")
         if how in {"dismissed", "controller"} and rank.job_rank not in self._touched:
             self._fail(f"no healthy rank is lost: {rank.name} was {how}, and had no fault")
 

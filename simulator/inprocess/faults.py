@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
-from simulator.inprocess.setup import LIMITS
 from undaunted.inprocess.core.reading import Phase
 
 if TYPE_CHECKING:
@@ -131,7 +130,7 @@ class Nemesis:
         everybody = of_node and node == cluster.leader and not cluster.setup.moves
         if of_node and fault.lasts_ns:
             # It comes back at last, or gives up.
-            until_ns += round(LIMITS.heartbeat_timeout * _NS)
+            until_ns += round(cluster.setup.limits.heartbeat_timeout * _NS)
         if fault.kind == "cut":
             until_ns = 0  # it may be lost, but its ranks have stopped before the others go on
         for job_rank in range(cluster.setup.ranks):

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from simulator.inprocess.cluster import Cluster
 from simulator.inprocess.faults import KINDS, Fault, Nemesis, plan
 from simulator.run import NS, InvariantError, Result
+from simulator.virtual.messages import Received
+from undaunted.coordinator.protocol import Aside
+from undaunted.inprocess.guard import links
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,6 +24,7 @@ FAULTS_S = 60.0
 # After the last fault every rank has ended its last calls within this time: limits of a rank that
 # hangs (hard timeout), of one that does not join, and of a call that does not begin.
 ENDS_S = 700.0
+_LONGEST_LINE = 240
 
 
 def run(
@@ -64,3 +70,14 @@ def _run(cluster: Cluster, faults: Sequence[Fault]) -> None:
 def _beyond_help(cluster: Cluster, rank: Rank) -> bool:
     """Whether it hangs where nothing limits it: without a guard."""
     return rank.stuck and not cluster.simulation.is_alive(rank.node)
+
+
+def line(now: int, name: str, what: Any) -> str:
+    """Return an event of a run as text."""
+    if isinstance(what, Received) and isinstance(what.message, Aside):
+        try:
+            content: Any = links.read_word(what.message)
+        except msgspec.MsgspecError:
+            content = links.read_report(what.message)
+        what = Received(what.connection, content)
+    return f"{now / 1e9:12.6f}  {name:<6}  {what}"[:_LONGEST_LINE]

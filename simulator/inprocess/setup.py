@@ -7,13 +7,7 @@ from random import Random
 
 from undaunted.inprocess.core.messages import Limits
 
-LIMITS = Limits()
-# A guard that hears nothing has lost its link after this time, and then waits for
-# `heartbeat_timeout`; the controller waits longer than both.
-SILENCE_S = LIMITS.heartbeat_timeout / 3
-UNREACHABLE_S = SILENCE_S + LIMITS.heartbeat_timeout + 2.0
-LEASE_S = LIMITS.heartbeat_timeout / 10
-RECONNECT_S = 0.2
+_LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +22,8 @@ class Setup:
         rejoin: processes that end are replaced.
         reserves: how many ranks do not call the function while enough others do.
         pairs: rank assignment discards a rank whose neighbour is terminated.
+        longest_ms: the function takes up to so long.
+        limits: of the calls.
     """
 
     ranks: int
@@ -36,6 +32,8 @@ class Setup:
     rejoin: bool = False
     reserves: int = 0
     pairs: bool = False
+    longest_ms: int = 6000
+    limits: Limits = _LIMITS
 
     @property
     def nodes(self) -> list[str]:

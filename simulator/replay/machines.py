@@ -1,19 +1,23 @@
 """`python -m simulator --replay`: what state machines have done, done once more.
 
-Reads what `undaunted ctl RUN dump` has printed: a state machine is made as the real one was, gets
-the same events, and has to answer with the same commands.
+Reads what `undaunted ctl RUN dump` has printed, or the story of a state machine of in-process
+restart that has raised: a state machine is made as the real one was, gets the same events, and has
+to answer with the same commands.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, get_args
 
 import msgspec
 
+from undaunted.attribution.ruling import rule
+from undaunted.attribution.straggler.pace import Pace
 from undaunted.base.recent import plain
 from undaunted.base.text import one_line
 from undaunted.coordinator import protocol as p
@@ -23,11 +27,14 @@ from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core.config import PolicyConfig
 from undaunted.coordinator.core.follower import Follower
 from undaunted.coordinator.core.leader import Leader
+from undaunted.coordinator.core.memory import Memory
 from undaunted.coordinator.core.policy import JobPolicy
 from undaunted.fault_tolerance.advice import advise
 from undaunted.fault_tolerance.agent import node
-from undaunted.fault_tolerance.pace import Pace
-from undaunted.fault_tolerance.ruling import rule
+from undaunted.inprocess.core import commands as inprocess
+from undaunted.inprocess.core.controller import Controller
+from undaunted.inprocess.core.guard import RankGuard
+from undaunted.inprocess.core.messages import FromRank, ToRank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -84,8 +91,8 @@ def main(argv: Sequence[str]) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="python -m simulator --replay",
-        description="Give state machines the events that `undaunted ctl RUN dump` has printed, "
-        "and compare what they answer.",
+        description="Give state machines the events that `undaunted ctl RUN dump` has printed, or "
+        "that in-process restart has written down, and compare what they answer.",
         allow_abbrev=False,
     )
     parser.add_argument("file", metavar="FILE", type=Path)
@@ -137,7 +144,13 @@ def replay(one: Replayed) -> None:
         one.steps = steps = steps[begins.index(True) :]
     machine = _MACHINES[head.machine](head.made)
     for step in steps:
-        answer = list(machine.handle(step))
+        try:
+            answer = list(machine.handle(step))
+        except Exception as error:  # noqa: BLE001 - what is looked for
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{Path(frame.filename).name}:{frame.lineno}"
+            one.differences.append(f"{step.event}: raises {error!r} at {where}")
+            return
         commands = [_written(command) for command in answer[: len(answer) - step.left_out]]
         if commands != step.commands:
             one.differences.append(
@@ -169,10 +182,8 @@ class _Policy:
             self._policy = JobPolicy(config)
             return
         known["nodes"] = msgspec.convert(known["nodes"], list[m.NodeInfo])
+        known["memory"] = msgspec.convert(known["memory"], Memory)
         self._policy = JobPolicy.restored(config, **known)
-        then = made["then"]
-        self._policy.history = msgspec.convert(then["history"], bytes)
-        self._policy.slow_before, self._policy.turned = tuple(then["slow_before"]), then["turned"]
 
     def handle(self, step: Step) -> Iterable[object]:
         event: m.Event = msgspec.convert(step.event, m.Event)
@@ -185,8 +196,8 @@ class _Leader:
         config["endpoints"] = tuple(config["endpoints"])
         ledger = msgspec.convert(made["ledger"], p.Ledger)
         about = (made["epoch"], made["lost"], tuple(made["silent"]))
-        reset = made.get("reset", False)  # dumps of earlier builds have none
-        self._leader = Leader(c.LeaderConfig(**config), ledger, *about, reset=reset)
+        stops_s = made.get("stops_s", 0.0)  # dumps of earlier builds have none
+        self._leader = Leader(c.LeaderConfig(**config), ledger, *about, stops_s)
 
     def handle(self, step: Step) -> Iterable[object]:
         return self._leader.handle(_event(step, c), step.t)
@@ -200,11 +211,24 @@ class _Follower:
         return self._follower.handle(_event(step, f), step.t)
 
 
+class _InProcess:
+    """A state machine of in-process restart, whose story was written as it raised."""
+
+    def __init__(self, machine: Controller | RankGuard, events: Any) -> None:
+        self._machine, self._events = machine, events
+
+    def handle(self, step: Step) -> Iterable[object]:
+        event = msgspec.convert(step.event, self._events, str_keys=True)
+        return self._machine.handle(event, step.t)
+
+
 _MACHINES: dict[str, Callable[[dict[str, Any]], Machine]] = {
     "node": _Node,
     "policy": _Policy,
     "leader": _Leader,
     "follower": _Follower,
+    "controller": lambda _: _InProcess(Controller(), inprocess.ControllerEvent),
+    "guard": lambda _: _InProcess(RankGuard(), FromRank | ToRank | inprocess.GuardEvent),
 }
 _TYPES: dict[str, Any] = {"message": p.Message | None, "event": m.NodeEvent}
 

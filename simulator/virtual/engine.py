@@ -9,8 +9,6 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from simulator.virtual.messages import (
-    Answer,
-    Ask,
     CancelTimer,
     Close,
     Closed,
@@ -30,7 +28,6 @@ from simulator.virtual.network import (
     Network,
     NetworkRules,
     Process,
-    Questions,
     Running,
     Timer,
 )
@@ -71,15 +68,12 @@ class Simulation:
         self.events = 0
         self._trace = trace
         self._network = Network(self.schedule, self.random, rules or NetworkRules(), self._deliver)
-        self._questions = Questions(self._network)
         self._processes: dict[str, Running] = {}
         self._carry_out: dict[type, Callable[[Running, Any], None]] = {
             Send: self._send,
             SetTimer: self._set_timer,
             CancelTimer: self._cancel_timer,
             Connect: self._network.connect,
-            Ask: self._questions.ask,
-            Answer: self._answer,
             Listen: self._listen,
             Close: self._close,
             Exit: self._exit,
@@ -134,6 +128,11 @@ class Simulation:
         """Whether a process of that name runs; a paused one does."""
         return name in self._processes
 
+    def runs(self, name: str, behaviour: Process) -> bool:
+        """Whether the process of that name is this one."""
+        running = self._processes.get(name)
+        return running is not None and running.behaviour is behaviour
+
     def kill(self, name: str) -> None:
         """End a process at once; its machine closes its connections."""
         running = self._processes.get(name)
@@ -187,6 +186,10 @@ class Simulation:
     def reaches(self, source: str, target: str) -> bool:
         """Whether what one machine sends to another arrives at once: no cut is in between."""
         return not self._network.blocked(source, target)
+
+    def listens(self, address: str) -> bool:
+        """Whether a process listens at an address."""
+        return self._network.listener(address) is not None
 
     def break_connections(self, one: str, other: str) -> int:
         """Reset every connection between two machines; return how many."""
@@ -251,9 +254,6 @@ class Simulation:
 
     def _listen(self, running: Running, command: Listen) -> None:
         self._network.listen(running, command.address)
-
-    def _answer(self, _running: Running, command: Answer) -> None:
-        self._questions.answer(command)
 
     def _exit(self, running: Running, _command: Exit) -> None:
         self._end(running, silently=False)

@@ -56,20 +56,6 @@ class Received(_Message, frozen=True):
     message: Any
 
 
-class Asked(_Message, frozen=True):
-    """Somebody has a question for the address this process listens on; see `Answer`."""
-
-    question: int
-    message: Any
-
-
-class Answered(_Message, frozen=True):
-    """What the process asked as ``label`` says; None = it was not there, or not in time."""
-
-    label: str
-    message: Any
-
-
 class Closed(_Message, frozen=True):
     """Nothing more comes from this connection. ``reason``: end of file, or reset."""
 
@@ -83,18 +69,7 @@ class Told(_Message, frozen=True):
     what: Any
 
 
-Event = (
-    Started
-    | TimerFired
-    | Connected
-    | ConnectFailed
-    | Accepted
-    | Received
-    | Asked
-    | Answered
-    | Closed
-    | Told
-)
+Event = Started | TimerFired | Connected | ConnectFailed | Accepted | Received | Closed | Told
 
 
 # --- commands -----------------------------------------------------------------------------------
@@ -121,26 +96,6 @@ class Send(_Message, frozen=True):
     message: Any
 
 
-class Ask(_Message, frozen=True):
-    """Ask whoever listens on ``address``, once; always followed by `Answered` with the label.
-
-    Stands for a connection of its own, which a process that runs has to accept before the question
-    is sent, one message each way, and its end.
-    """
-
-    label: str
-    address: str
-    message: Any
-    timeout_ns: int
-
-
-class Answer(_Message, frozen=True):
-    """Answer to `Asked`; nothing happens if there was an answer already or nobody waits for it."""
-
-    question: int
-    message: Any
-
-
 class Close(_Message, frozen=True):
     """Close a connection; what was sent before is still delivered. No Closed follows."""
 
@@ -164,4 +119,4 @@ class Exit(_Message, frozen=True):
     """The process ends here; its connections see the end of file."""
 
 
-Command = Listen | Connect | Send | Ask | Answer | Close | SetTimer | CancelTimer | Exit
+Command = Listen | Connect | Send | Close | SetTimer | CancelTimer | Exit

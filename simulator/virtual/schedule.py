@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
+# So many entries at one moment are a circle: what each of them causes is due at once, for ever.
+MOST_AT_ONCE = 1_000_000
 
 
 class Schedule:
@@ -47,7 +49,11 @@ class Schedule:
         """
         heap = self._heap
         pop = heapq.heappop
+        since = self.entries  # how many there were when time went on last
         while heap and heap[0][0] <= until_ns:
+            if heap[0][0] > self.now:
+                since = self.entries
+            assert self.entries - since < MOST_AT_ONCE, "time stands still"
             self.now, _, action, argument = pop(heap)
             self.entries += 1
             action(argument)

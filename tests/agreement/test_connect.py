@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests import warm
 from tests.said import lines_of
 from undaunted.agreement import connect as connecting
 from undaunted.agreement.agreement import Alone
@@ -34,7 +35,7 @@ class Ranks:
 
     def __init__(self, count: int, path: Path, *words: str) -> None:
         self.processes = [
-            subprocess.Popen(
+            warm.Popen(
                 [sys.executable, str(PROGRAM), str(rank), str(count), str(path / "init"), *words],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -71,6 +71,22 @@ def test_an_exception_of_a_loaders_worker_is_told_by_its_own_words(frames: int) 
     assert "fetch.py" not in line
 
 
+def test_a_save_of_torch_that_failed_on_one_rank_is_told_by_its_words() -> None:
+    kind = "torch.distributed.checkpoint.api.CheckpointException"
+    message = (
+        "CheckpointException ranks:dict_keys([1])\n"
+        f"Traceback (most recent call last): (RANK 1)\n{FRAME}"
+        "OSError: [Errno 28] No space left on device\n"
+    )
+    both = [
+        failure(rank, 900 + rank, exit_code=1, error=error(kind, message, 900 + rank, TRACEBACK))
+        for rank in (0, 1)
+    ]
+    found = verdict(*both)
+    assert (found.root.rank, found.victims) == (1, (0,))
+    assert "failed: OSError: [Errno 28] No space left on device, in" in found.line
+
+
 @pytest.mark.parametrize(
     ("fields", "told"),
     [

@@ -397,3 +397,36 @@ class TestWithRecordings:
         assert "its interpreter does not answer" in judge([silent]).line
         assert with_recording(seen, {}) == seen
         assert with_recording(seen, {seen.pid: b"garbage"}) == seen
+
+
+BEHIND = "it has launched 60 operations, others 64"
+
+
+def told_by_nccl(seen: Seen, said: str = BEHIND) -> Seen:
+    return msgspec.structs.replace(seen, nccl=said)
+
+
+def test_where_all_wait_nccl_tells_who_is_behind() -> None:
+    waiting = [seen_of(rank(n, expired=late())) for n in range(4)]
+    waiting[2] = told_by_nccl(waiting[2])
+    found = judge(waiting)
+    assert (found.culprits, found.known, found.certain) == ((2,), True, False)
+    assert found.cause == "host_lag"
+    assert found.waiting == (0, 1, 3)
+    assert BEHIND in found.line
+
+
+def test_nccl_agrees_with_stacks() -> None:
+    waiting = [seen_of(rank(n, expired=late())) for n in range(3)]
+    busy = [seen_of(rank(n, IN_LOAD_BATCH, expired=late())) for n in (3, 4)]
+    found = judge([*waiting, busy[0], told_by_nccl(busy[1])])
+    assert found.culprits == (4,)
+    assert BEHIND in found.line
+
+
+def test_stacks_that_are_sure_count_more_than_nccl() -> None:
+    """The counts of NCCL may have been asked for while a rank was on its way."""
+    waiting = [told_by_nccl(seen_of(rank(n, expired=late()))) for n in range(3)]
+    found = judge([*waiting, seen_of(rank(3, IN_LOAD_BATCH, expired=late()))])
+    assert found.culprits == (3,)
+    assert found.certain

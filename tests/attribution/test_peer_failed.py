@@ -11,6 +11,8 @@ from undaunted.checkpointing.errors import AGREED
 
 OURS = "undaunted.checkpointing.errors.SaveError: "
 
+TORCHS = "torch.distributed.checkpoint.api.CheckpointException"
+
 
 @pytest.mark.parametrize(
     ("exception", "rank"),
@@ -24,6 +26,8 @@ OURS = "undaunted.checkpointing.errors.SaveError: "
         (OURS + "rank 0 is at 'open', but rank 2 at 'load': all ranks have to", None),
         (OURS + "no rank is named", None),
         (OURS.strip(), None),
+        (f"{TORCHS}: CheckpointException ranks:dict_keys([3, 5])\nTraceback", 3),
+        (f"{TORCHS}: other words", None),
         ("ValueError: rank 1: bad batch", None),
         ("SaveError: save: rank 1: somebody else's", None),
         ("", None),

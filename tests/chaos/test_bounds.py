@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from undaunted.chaos import bounds
-from undaunted.progress.samples import HEARTBEAT, SECTION, WARMUP, Knowledge, Samples
+from undaunted.progress.samples import HEARTBEAT, SECTION, Knowledge, Samples
 
 S = 1_000_000_000
 
 
 def test_longest_silence_is_that_of_heartbeats_with_the_first_ones() -> None:
     samples = {
-        HEARTBEAT: Samples(longest_ns=S),
-        WARMUP + HEARTBEAT: Samples(longest_ns=3 * S),
-        SECTION + "checkpoint": Samples(longest_ns=90 * S),
+        HEARTBEAT: Samples(longest_ns=S, ever_ns=3 * S),
+        SECTION + "checkpoint": Samples(longest_ns=90 * S, ever_ns=90 * S),
     }
 
     assert bounds.longest_silence([Knowledge(world_size=2, samples=samples)]) == 3

@@ -32,7 +32,7 @@ from undaunted.checkpointing.dcp.saving import Saver
 from undaunted.checkpointing.files.folder import FolderStorage
 from undaunted.checkpointing.memory import copy
 from undaunted.checkpointing.publishing import Publisher
-from undaunted.checkpointing.writer.seat import WriterSeat
+from undaunted.checkpointing.writer.process import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,7 +83,7 @@ class Aborts:
         self._moment = Moment()
         self._moment.watch("plan", Saver, "plan")
         self._moment.watch("copy", copy, "copy_each")
-        self._moment.watch("write", WriterSeat, "write")
+        self._moment.watch("write", Writer, "write")
         self._moment.watch("agreement", Publisher, "publish")
         self._moment.watch("commit", FolderStorage, "commit")
 

@@ -15,6 +15,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tests import warm
 from tests.checkpointing import aborts_program
 from tests.said import lines_of
 
@@ -32,7 +33,7 @@ def test_aborts(tmp_path: Path, world_size: int) -> None:
     environment |= {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
     words = [str(world_size), str(tmp_path / "all"), str(SEED), str(COUNT)]
     ranks = [
-        subprocess.Popen(
+        warm.Popen(
             [sys.executable, "-m", aborts_program.__name__, str(rank), *words],
             cwd=ROOT,
             env=environment,

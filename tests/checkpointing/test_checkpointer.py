@@ -22,6 +22,8 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch import nn
 
+from tests.checkpointing.async_ckpt.jobs import writer_pid
+from undaunted.base.process import children
 from undaunted.checkpointing import (
     Checkpointer,
     NoCheckpointError,
@@ -32,6 +34,7 @@ from undaunted.checkpointing import (
 )
 from undaunted.checkpointing.files.folder import FolderStorage
 from undaunted.checkpointing.memory import copy
+from undaunted.checkpointing.snapshot import Taker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -140,6 +143,16 @@ def test_without_a_checkpoint_nothing_is_loaded(checkpoints: Checkpointer) -> No
         checkpoints.load(state, step=4)
 
 
+def test_the_folder_of_one_checkpoint_is_no_place_for_others(
+    checkpoints: Checkpointer, tmp_path: Path
+) -> None:
+    checkpoints.save(20, {"a": 1})
+    checkpoints.wait()
+    (one,) = tmp_path.rglob("step-00000020")
+    with pytest.raises(ValueError, match="is one checkpoint: give the folder it is in"):
+        Checkpointer(one)
+
+
 def test_an_older_step_can_be_asked_for(checkpoints: Checkpointer) -> None:
     for step in (1, 2):
         checkpoints.save(step, {"x": torch.tensor([step])})
@@ -199,9 +212,7 @@ def test_a_writer_that_is_killed_costs_one_save(
 ) -> None:
     with Checkpointer(tmp_path, timeout=60, bandwidth=1e6) as checkpoints:
         checkpoints.save(1, {"x": torch.ones(4 << 20)})
-        process = checkpoints._writer._process
-        assert process is not None
-        os.kill(process.pid, signal.SIGKILL)
+        os.kill(writer_pid(), signal.SIGKILL)
         with pytest.raises(SaveError, match="SIGKILL"):
             checkpoints.wait()
         checkpoints.save(2, {"x": torch.ones(4)})
@@ -219,9 +230,7 @@ def test_a_failed_save_is_retried_or_passed_over(tmp_path: Path) -> None:
             bandwidth=1e6,
         ) as checkpoints:
             checkpoints.save(1, {"x": torch.ones(1 << 19)})
-            process = checkpoints._writer._process
-            assert process is not None
-            os.kill(process.pid, signal.SIGKILL)
+            os.kill(writer_pid(), signal.SIGKILL)
             checkpoints.wait()
             assert checkpoints.latest() == (1 if on_failure == "retry" else None)
 
@@ -289,13 +298,38 @@ def test_memory_is_there_before_the_first_save(checkpoints: Checkpointer) -> Non
     assert checkpoints._pool.lease(0, 60).arena is arena
 
 
+@pytest.mark.parametrize(("what", "name"), [(b"\0\0\x80?" * 40, "x"), (b"a long text", "text")])
+def test_what_is_damaged_in_the_copy_is_not_saved_where_saves_are_certified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: bytes, name: str
+) -> None:
+    """A number that stays finite is wrong from then on, and nothing else would find it."""
+    take = Taker.take
+
+    def take_damaged(self: Taker, step: int, number: int, planned: Any, lease: Any) -> Any:
+        staged = take(self, step, number, planned, lease)
+        if step in (2, 3):
+            lease.arena.memory[bytes(lease.arena.memory).index(what) + 2] ^= 1
+        return staged
+
+    monkeypatch.setattr(Taker, "take", take_damaged)
+    state = {"x": torch.ones(5000), "y": torch.zeros(3), "text": "a long text" * 9}
+    with Checkpointer(tmp_path, keep=None, certify=2, timeout=60) as checkpoints:
+        for step in (1, 2, 3, 4):
+            checkpoints.save(step, state)
+            if step == 2:
+                with pytest.raises(SaveError, match=rf"{name} was damaged in the copy in memory"):
+                    checkpoints.wait()
+    assert sorted(path.name for path in tmp_path.glob("step-*")) == [
+        f"step-0000000{step}"
+        for step in (1, 3, 4)  # the third one was not looked at
+    ]
+
+
 def test_a_failure_is_told_at_the_next_save(tmp_path: Path) -> None:
     """And not earlier or later on one rank than on another, as it depends on no clock."""
     with Checkpointer(tmp_path, timeout=60, bandwidth=1e6) as checkpoints:
         checkpoints.save(1, {"x": torch.ones(1 << 20)})
-        process = checkpoints._writer._process
-        assert process is not None
-        os.kill(process.pid, signal.SIGKILL)
+        os.kill(writer_pid(), signal.SIGKILL)
         with pytest.raises(SaveError, match="SIGKILL"):
             checkpoints.save(2, {"x": torch.ones(4)})
         checkpoints.save(3, {"x": torch.ones(4)})
@@ -454,7 +488,6 @@ def test_nothing_is_said_when_the_interpreter_ends(tmp_path: Path) -> None:
         from undaunted.checkpointing.files.living import Living
         from undaunted.checkpointing.memory.arena import Arena
         from undaunted.checkpointing.memory.pool import Pool
-        from undaunted.checkpointing.writer.handle import WriterProcess
 
         with Checkpointer("closed", timeout=60) as closed:
             closed.save(1, {"x": torch.ones(3)})
@@ -464,7 +497,6 @@ def test_nothing_is_said_when_the_interpreter_ends(tmp_path: Path) -> None:
         living.begin("a0")
         left = [DirectReader("/proc/self/stat"), Arena.create("left", 5000), living]
         lease = pool.lease(1, 1)
-        writer = WriterProcess("/")
         torch.kept = left  # and what a module keeps
     """
     words = [sys.executable, "-W", "error::ResourceWarning", "-c", textwrap.dedent(script)]
@@ -548,7 +580,9 @@ def test_after_an_abort_nothing_goes_on(tmp_path: Path) -> None:
         assert not (tmp_path / f"step-{step:08}").exists()
     checkpoints.abort()
     assert not checkpoints._saves._thread.is_alive()
-    assert checkpoints._writer._process is None
+    assert not any(
+        b"writer.program" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children()
+    )
     assert list(tmp_path.glob("step-*")) == []
 
 

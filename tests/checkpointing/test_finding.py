@@ -42,6 +42,24 @@ def test_a_folder_that_is_called_like_a_checkpoint_is_named(
     assert f"step 200 cannot be used: {empty} has no undaunted.json" in caplog.text
 
 
+def test_nothing_is_said_of_one_that_is_deleted_meanwhile(
+    storage: FolderStorage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, step in enumerate((100, 200)):
+        save(storage, step, number=number)
+    read = FolderStorage.manifest
+
+    def late(self: FolderStorage, step: int, **named: Any) -> Any:
+        if step == 100 and step in self.steps():
+            self.delete(step)  # as another rank does after a save
+        return read(self, step, **named)
+
+    monkeypatch.setattr(FolderStorage, "manifest", late)
+    found = search(storage)
+    assert found.manifest is not None
+    assert (found.manifest.step, found.skipped, caplog.text) == (200, {}, "")
+
+
 def test_it_is_the_reason_when_it_was_asked_for(storage: FolderStorage) -> None:
     empty = Path(storage.place) / "step-00000200"
     empty.mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
 import os
@@ -23,6 +24,7 @@ from tests.e2e.launcher import launched
 from undaunted.agreement.agreement import Agreement
 from undaunted.checkpointing import Checkpointer
 from undaunted.checkpointing.errors import AGREED, SaveError
+from undaunted.checkpointing.files.folder import FolderStorage
 from undaunted.checkpointing.pace import Pace
 
 if TYPE_CHECKING:
@@ -128,6 +130,39 @@ def test_of_one_rank(open_one: Callable[..., Checkpointer]) -> None:
         assert sorted(set(saved)) == saved
         assert checkpoints.load(state, step=saved[1]) == saved[1]
         assert checkpoints.due(saved[1] + 1)  # it went back: what follows is new
+
+
+def test_what_was_loaded_is_not_saved_again(open_one: Callable[..., Checkpointer]) -> None:
+    state: dict[str, Any] = {"x": torch.zeros(1000)}
+    with open_one(every="continuous") as checkpoints:
+        checkpoints.save(7, state)
+    with open_one(every="continuous") as checkpoints:
+        start = checkpoints.load(state)
+        assert start == 7
+        assert [checkpoints.due(step) for step in (start, start + 1)] == [False, True]
+
+
+def test_a_failed_save_is_raised_once_when_the_next_one_is_due(
+    open_one: Callable[..., Checkpointer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state: dict[str, Any] = {"x": torch.zeros(1000)}
+    with open_one(every="continuous") as checkpoints:
+        with monkeypatch.context() as full:
+            full.setattr(FolderStorage, "write_small", _no_space)
+            assert checkpoints.due(0)
+            checkpoints.save(0, state)
+            steps = itertools.count(1)
+            with pytest.raises(SaveError, match="No space left"):
+                any(map(checkpoints.due, steps))
+        step = next(steps)
+        assert checkpoints.due(step)
+        checkpoints.save(step, state)
+        checkpoints.wait()
+        assert checkpoints.latest() == step
+
+
+def _no_space(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device", "/full")
 
 
 @pytest.mark.parametrize("on_failure", ["warn", "raise"])

@@ -14,7 +14,7 @@ from torch import nn
 from torch.testing._internal.two_tensor import TwoTensor
 
 from undaunted.checkpointing import Checkpointer, SaveError
-from undaunted.checkpointing.async_ckpt import pool
+from undaunted.checkpointing.async_ckpt import core
 from undaunted.checkpointing.async_ckpt.core import AsyncCallsQueue, AsyncRequest
 from undaunted.checkpointing.async_ckpt.filesystem_async import FileSystemWriterAsync
 from undaunted.checkpointing.async_ckpt.state_dict_saver import (
@@ -178,7 +178,7 @@ def test_through_the_writer_of_familiar_name(tmp_path: Path) -> None:
         queue.maybe_finalize_async_calls(blocking=True)
     finally:
         queue.close(abort=True)
-        pool.close()
+        core.close_pool()
     fresh = {"w": two(0, 0), "x": torch.zeros(3)}
     dcp.load(fresh, checkpoint_id=tmp_path / "c")
     assert both(fresh["w"]) == [[1, 1], [5, 5]]

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests import warm
 from tests.said import lines_of
 
 ROOT = Path(__file__).parents[2]
@@ -32,11 +33,11 @@ def _needs_torch() -> None:
 
 
 def run(scenario: str, directory: Path) -> dict[str, list[dict[str, Any]]]:
-    """Run both ranks; return by "save" and "next" what the survivors said."""
+    """Run both ranks; return by "save" and "next" what the survivors said, and what is logged."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("UNDAUNTED")}
     inherited |= {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
     processes = [
-        subprocess.Popen(
+        warm.Popen(
             [sys.executable, str(PROGRAM), scenario, str(directory)],
             env={**inherited, "RANK": str(rank)},
             stdout=subprocess.PIPE,
@@ -59,6 +60,7 @@ def run(scenario: str, directory: Path) -> dict[str, list[dict[str, Any]]]:
         for one in map(json.loads, lines_of(out)):
             said.setdefault(one["what"], []).append(one)
     assert said, outputs
+    said["log"] = [{"line": line} for _, err in outputs for line in err.splitlines()]
     return said
 
 
@@ -78,7 +80,9 @@ def test_a_writer_is_lost(tmp_path: Path, accident: str) -> None:
     assert [one["ranks"] for one in said["save"]] == [[1], [1]], said
     assert all(one["seconds"] < DEADLINE_S / 2 for one in said["save"]), said
     assert [one["outcome"] for one in said["next"]] == ["done", "done"], said
+    assert len([one for one in said["log"] if "(step 1)" in one["line"]]) == 1, "one for all"
     assert committed(tmp_path / "all") == ["step-00000002"]
+    assert not list((tmp_path / "all").glob(".step-*"))
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,20 @@ def test_a_copy_that_cannot_be_written_is_there_for_the_next_round(
     with_shelf(monkeypatch, use)
 
 
+@pytest.mark.parametrize("failing", ["write", "commit"])
+def test_a_copy_that_could_not_be_saved_leaves_nothing_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    def use(_: Shelf) -> None:
+        leave_a_copy(tmp_path, 7)
+        monkeypatch.setattr(FolderStorage, failing, no_space)
+        with Checkpointer(tmp_path, timeout=60) as checkpoints:
+            assert checkpoints.load({"x": torch.zeros(8)}) is None
+            assert not list(tmp_path.glob(".step-*"))
+
+    with_shelf(monkeypatch, use)
+
+
 def test_a_checkpoint_of_this_round_supersedes_what_could_not_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tests import warm
 from tests.checkpointing import together_program
 from tests.checkpointing.together_program import LAYOUTS, ranks_of
 from tests.said import lines_of
@@ -36,7 +37,7 @@ def run(folder: Path, world_size: int, *scenarios: str) -> Outcomes:
     folder.joinpath(f"store-{world_size}").unlink(missing_ok=True)
     words = [str(world_size), str(folder), *scenarios]
     ranks = [
-        subprocess.Popen(
+        warm.Popen(
             [sys.executable, "-m", together_program.__name__, str(rank), *words],
             cwd=ROOT,
             env=environment,
@@ -69,6 +70,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def of_two(folder: Path) -> Outcomes:
     return run(
         *(folder, 2, "experts", "loaders", "large_and_long", "equal_in_other_words", "buffers"),
+        "certified",
         "of_other_kinds",
         *("warned", "save_own", "load_own", "parts_alone"),
         *("packed_shards", "own_parts", "lists", "own_on_one_rank"),
@@ -143,6 +145,19 @@ def test_buffers_that_differ_are_saved_with_one_warning(of_two: Outcomes) -> Non
     assert "model.0.running_mean differs" in of_model
     assert of_dictionary.startswith("running_mean differs")
     assert second["heard"] == []
+
+
+def test_replicas_are_compared_at_every_so_many_saves(of_two: Outcomes) -> None:
+    for outcomes, certified in of_two["certified"]:
+        wrong = {at + 1: text for at, text in enumerate(outcomes) if text}
+        assert list(wrong) == [4]
+        assert "model.0.weight differs between rank 0 and rank 1" in wrong[4]
+        assert "running_mean" not in wrong[4]
+        assert {int(name[-1]): one for name, one in certified.items()} == {
+            0: False,  # shards
+            **dict.fromkeys((1, 3, 6), False),
+            **dict.fromkeys((2, 5, 7), True),  # the one that failed is made up for
+        }
 
 
 def test_who_wants_only_a_warning_gets_it_once(of_two: Outcomes) -> None:

@@ -193,6 +193,50 @@ def test_local_checkpoints(tmp_path: Path, begin: Callable[..., None]) -> None:
     manager.close()
 
 
+@pytest.mark.torch
+def test_local_checkpoints_that_are_not_trusted_stay_until_training_is_beyond(
+    tmp_path: Path, begin: Callable[..., None]
+) -> None:
+    torch = pytest.importorskip("torch")
+    from undaunted.checkpointing.local.basic_state_dict import BasicTensorAwareStateDict
+    from undaunted.checkpointing.local.ckpt_managers.local_manager import LocalCheckpointManager
+
+    def train(start: int, end: int, every: int = 5) -> None:
+        """Save, each time with a content of its own, by a manager that has loaded what is there."""
+        manager = LocalCheckpointManager(tmp_path)
+        try:
+            assert manager.find_latest() == start
+            if start != -1:
+                manager.load()
+            for iteration in range(start + every if start > 0 else 30, end + 1, every):
+                state = {"w": torch.full((9,), float(len(contents())))}
+                manager.save(BasicTensorAwareStateDict(state), iteration)
+        finally:
+            manager.close()
+
+    def contents() -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in tmp_path.glob("0/*iter_*")}
+
+    begin(0)
+    train(-1, 60, every=30)
+    bad = contents()["iter_0000060_0_local.pt"]
+    begin(1)
+    train(60, 60)
+    begin(2, **NOT_FINITE)
+    train(30, 50)  # two newer ones are there, and it is not one of them
+    assert contents()["iter_0000060_0_local.pt"] == bad
+    begin(3)
+    train(50, 50)
+    manager = LocalCheckpointManager(tmp_path)
+    assert manager.find_latest() == 50
+    manager.close()
+    train(50, 75)
+    assert contents()["doubted-iter_0000060_0_local.pt"] == bad
+    assert "iter_0000060_0_local.pt" not in contents()
+    train(75, 80)  # as far beyond it as a failure may be due to it
+    assert {*contents()} == {"iter_0000075_0_local.pt", "iter_0000080_0_local.pt"}
+
+
 def test_a_failure_of_an_earlier_start_with_the_same_number(
     tmp_path: Path, begin: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.two_tensor import TwoTensor
 
 from undaunted.checkpointing import Checkpointer, CheckpointError, PerRank, load_dcp
+from undaunted.checkpointing.format.manifest import decode
 
 TIMEOUT_S = 60.0
 
@@ -203,6 +204,30 @@ def buffers(rank: int, folder: Path) -> Any:
         "plain": saved(folder, model[0].state_dict()),
         "heard": heard.lines,
     }
+
+
+def certified(rank: int, folder: Path) -> Any:
+    """Every second save compares. Of the third, fourth and sixth a bit is wrong on rank 1."""
+    model = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64))
+    for tensor in model.state_dict().values():
+        tensor.fill_(1)
+    model[1].running_mean.fill_(rank)  # as it may be
+    state = {"model": model, "own": PerRank(torch.full((4,), float(rank))), "epoch": 1}
+    outcomes = []
+    with Checkpointer(folder / "c", keep=None, certify=2, timeout=TIMEOUT_S) as checkpoints:
+        for step in range(1, 8):
+            wrong = model[0].weight.data.view(torch.int32)[5, 6]
+            if rank == 1 and step in (3, 5, 6, 7):
+                wrong ^= 1
+            outcomes.append(failure(lambda n=step: checkpoints.save(n, state)))
+    # Of a part that one rank alone has there are no replicas, although all have the number.
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    shards = {"w": distribute_tensor(torch.ones(8), mesh, [Shard(0)]), "epoch": 1}
+    outcomes += saved(folder / "shards", shards, certify=1)
+    dist.barrier()
+    paths = sorted(folder.glob("*/step-*/undaunted.json"))
+    told = {path.parent.name: decode(path.read_bytes(), "").certified for path in paths}
+    return [outcomes, told]
 
 
 def warned(rank: int, folder: Path) -> Any:

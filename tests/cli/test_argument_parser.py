@@ -27,7 +27,7 @@ LINES = (
     "--signals-to-handle TERM,USR1 --term-timeout 5m --shutdown-timeout none train.py",
     "--ft-rank-heartbeat-timeout 15m --ft_rank_section_timeouts step:60,save:none train.py",
     "--ft-learn-timeouts=false --ft-enable-nic-monitor=true --ft-log-level debug train.py",
-    "--metrics-port 0 --metrics-address ::1 --duplicate-stdout-filters a,,b train.py",
+    "--metrics-port 0 --metrics-address ::1 --health-checks xid,ecc train.py",
     "--ft-storage-health-check-path /a,/b --ft-per-cycle-applog-prefix /l/x.log train.py",
 )
 
@@ -71,7 +71,7 @@ def test_an_operand() -> None:
     ("line", "found"),
     [
         ("undaunted re", ["report"]),
-        ("undaunted run --ft-seg", ["--ft-segment"]),
+        ("undaunted run --ft-segment-h", ["--ft-segment-health-check-dir"]),
         ("undaunted run --max-r", ["--max-restarts"]),
         ("ft_launcher --nno", ["--nnodes"]),
         ("nvrx-control --nno", ["--nnodes"]),

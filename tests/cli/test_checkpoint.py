@@ -17,7 +17,8 @@ import pytest
 from tests.buckets import bucket
 from undaunted.checkpointing import inspection
 from undaunted.checkpointing.files.living import Living
-from undaunted.checkpointing.format import ledger
+from undaunted.checkpointing.files.places import refuse_one_checkpoint
+from undaunted.checkpointing.format import ledger, names
 from undaunted.cli import checkpoint
 from undaunted.cli.checkpoint import main
 
@@ -181,6 +182,42 @@ def test_list_says_which_one_jobs_pass_over(place: str, run: Any) -> None:
     assert [(one["loads"], one["doubt"]) for one in older] == [(0, ""), (0, "")]
     # It stays, and so does the newest that is not passed over.
     assert run("prune", "--json", "--keep", "1", place).json["keep"] == [20, 30]
+
+
+@needs_torch
+def test_list_shows_what_was_kept_aside(place: str, tmp_path: Path, run: Any) -> None:
+    aside = Path(place, names.doubted(names.attempt(30, "abc", 4)))
+    Path(place, "step-00000030").rename(aside)
+    found = run("list", "--json", place).json
+    (kept,) = found["kept_aside"]
+    assert (kept["name"], kept["step"], kept["size"] > 1000) == (aside.name, 30, True)
+    assert (found["strays"], found["unfinished"]) == ([], [])
+    assert aside.name in run("list", place).out
+    assert run("verify", aside).code == 0, "it can be looked at"
+
+    shard = tmp_path / "local" / "0" / "doubted-iter_0000060_0_local.pt"
+    shard.parent.mkdir(parents=True)
+    shard.write_bytes(b"x" * 50)
+    shutil.copy(shard, shard.with_name("iter_0000080_0_local.pt"))
+    (local,) = run("list", "--json", tmp_path / "local").json["kept_aside"]
+    assert (Path(local["name"]).name, local["step"], local["size"]) == (shard.name, 60, 50)
+
+
+@needs_torch
+def test_a_link_to_a_checkpoint_is_called_one(place: str, tmp_path: Path, run: Any) -> None:
+    link = tmp_path / "elsewhere" / "step-00000030"
+    link.parent.mkdir()
+    link.symlink_to(Path(place, "step-00000030"))
+    (link.parent / ".epoch").touch()
+    found = run("list", "--json", link.parent).json
+    assert [Path(one).name for one in found["strays"]] == [link.name]
+    (why,) = found["stray_problems"]
+    assert "link" in why
+    for said in run("list", link.parent).out, run("show", link.parent, "30").err:
+        assert why in said
+    assert run("verify", link).code == 0, "it can be named itself"
+    with pytest.raises(ValueError, match=place):
+        refuse_one_checkpoint(str(link))
 
 
 # --- verify ---------------------------------------------------------------------------------------
@@ -745,6 +782,9 @@ def test_local_checkpoints(tmp_path: Path, run: Any) -> None:
         assert newest["session"] == "my-run"
         assert "complete on this node" in run("list", where).out
     assert "LocalCheckpointManager" in refused(run("show", tmp_path / "disk"))
+    (tmp_path / "disk" / ".ledger").touch()  # a job under the launcher has loaded from it
+    assert run("list", "--json", tmp_path / "disk").json["kind"] == "local"
+    assert run("verify", tmp_path / "disk").code == 0
 
 
 @needs_torch

@@ -160,12 +160,12 @@ def test_variables_give_defaults():
 @pytest.mark.parametrize(
     ("argv", "environ", "message"),
     [
-        (["--nproc"], {}, "unknown option --nproc; did you mean --nproc-per-node?"),
-        (["--max-restart=3"], {}, "unknown option --max-restart; did you mean --max-restarts?"),
+        (["--nproc"], {}, "unknown option --nproc; did you mean '--nproc-per-node'?"),
+        (["--max-restart=3"], {}, "unknown option --max-restart; did you mean '--max-restarts'?"),
         (["-x"], {}, "unknown option -x; see --help"),
         (["--zzz"], {}, "unknown option --zzz; see --help"),
         (["--seed"], {}, "unknown option --seed; see --help"),  # not --tee
-        (["--tea"], {}, "unknown option --tea; did you mean --tee?"),
+        (["--tea"], {}, "unknown option --tea; did you mean '--tee'?"),
         (["-nproc", "3"], {}, "unknown option -n"),
         (["--max-restarts"], {}, "--max-restarts needs a value (N)"),
         (["--max-restarts", "--tee", "3"], {}, "--max-restarts needs a value (N)"),
@@ -184,6 +184,12 @@ def test_variables_give_defaults():
             {"PET_EVENT_LOG_HANDLER": "console"},
             "PET_EVENT_LOG_HANDLER: 'console' is unknown; choose null",
         ),
+        (["--numa-binding=node"], {}, "NVRX_GPUS_PER_NUMA"),
+        (["--logs_specs", "mine"], {}, "redirects"),
+        (["--duplicate-stdout-filters=loss"], {}, "grep"),
+        (["--duplicate-stderr-filters=loss"], {}, "grep"),
+        ([], {"PET_LOGS_SPECS": "mine"}, "redirects"),
+        ([], {"PET_DUPLICATE_STDOUT_FILTERS": "loss"}, "grep"),
     ],
 )
 def test_mistakes_are_named_with_the_remedy(argv, environ, message):
@@ -254,13 +260,13 @@ def test_any_command_line_is_read_or_refused(argv):
     [
         (
             "PET_MAX_RESTART",
-            "the variable PET_MAX_RESTART sets no option; did you mean PET_MAX_RESTARTS?",
+            "the variable PET_MAX_RESTART sets no option; did you mean 'PET_MAX_RESTARTS'?",
         ),
         (
             "PET_FT_PARAM_RANK_HEARTBEAT_TIMEOUT",
             (
                 "the variable PET_FT_PARAM_RANK_HEARTBEAT_TIMEOUT sets no option; "
-                "did you mean PET_FT_RANK_HEARTBEAT_TIMEOUT?"
+                "did you mean 'PET_FT_RANK_HEARTBEAT_TIMEOUT'?"
             ),
         ),
         ("PET_VERBOSE", "the variable PET_VERBOSE sets no option"),  # not PET_ROLE

@@ -356,6 +356,24 @@ def test_a_leader_that_is_silent_is_named_by_who_does_not_lead(
         assert "is not carried out" in told
 
 
+def test_where_the_leader_is_silent_the_next_one_is_asked(
+    serve: Any, ask: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has sent the question there knows after a while who leads now."""
+    monkeypatch.setattr(asking, "REACH_S", 0.2)
+    leader = serve(s.Decision("it is done"), port=True)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        gone = f"127.0.0.1:{silent.getsockname()[1]}"
+        reason = "this node does not lead the job"
+        follower = serve(
+            p.Refused(reason=reason, leader=gone),
+            p.Refused(reason=reason, leader=f"127.0.0.1:{leader.port}"),
+            port=True,
+        )
+        assert ask(follower, "stop") == "it is done\n"
+    assert leader.asked == [s.Stop()]
+
+
 def test_where_nobody_leads_that_is_said(serve: Any, ask: Any) -> None:
     follower = serve(p.Refused(reason="the job is led by node a"), port=True)
     assert "led by node a" in ask(follower, "status", code=1)

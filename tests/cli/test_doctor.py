@@ -104,7 +104,7 @@ def test_where_ranks_will_meet(examined: Examined, monkeypatch: pytest.MonkeyPat
         ("--rdzv-endpoint :7", "need a host and a port"),
         ("--coordinator-store http://e1", "etcd://"),
         ("--join-timeout soon", "is not a duration"),
-        ("--js", "did you mean --json?"),
+        ("--js", "did you mean '--json'?"),
         ("train.py", "unexpected 'train.py'"),
     ],
 )

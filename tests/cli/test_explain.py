@@ -104,6 +104,22 @@ def test_logs_of_the_ranks_say_why(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "nothing is in their logs" in found["rounds"][1]["unknown"][0]
 
 
+@pytest.mark.parametrize("name", ["kernel-round1.log", "kernel-round1-n0.log"])
+def test_what_the_kernel_logged_in_a_round_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    run = make_run(tmp_path / "run")
+    line = XID.replace("Nov 22 10:10:05 node-2", "1970-01-01 00:16:46.000001Z")
+    log = make_log(run, name, f"{line}\n")
+
+    first, second = explained(capsys, run)["rounds"]
+    finding = second["findings"][0]
+    assert (finding["cause"], finding["nodes"]) == ("gpu_lost", ["n0"])
+    assert finding["source"] == f"{log}:1"
+    assert any(str(log) in text for text in second["look"])
+    assert "gpu_lost" not in [each["cause"] for each in first["findings"]]
+
+
 def test_a_log_of_all_ranks_of_a_round(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log_dir = tmp_path / "logs"
     text = f"0: hello\n1: Traceback (most recent call last):\n1: {OUT_OF_MEMORY}\n"
@@ -499,8 +515,13 @@ def test_many_failures_are_bounded(tmp_path: Path, capsys: pytest.CaptureFixture
     run = make_run(tmp_path / "run", events=events)
     assert main([str(run)]) == 0
     out = capsys.readouterr().out
-    assert "... 20 earlier failures: see --json" in out
-    assert sum(line.startswith("round ") for line in out.splitlines()) == 20
+    assert "... 20 earlier failures: see --all" in out
+    assert sum(line.startswith("round ") for line in out.splitlines()) == 3
+    assert "round 21 to round 38: the same" in out
+    assert "\nround 39" in out
+    assert main([str(run), "--all"]) == 0
+    out = capsys.readouterr().out
+    assert sum(line.startswith("round ") for line in out.splitlines()) == 40
     assert len(explained(capsys, run)["rounds"]) == 40
 
 

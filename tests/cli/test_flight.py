@@ -81,6 +81,24 @@ def test_of_directories_the_last_iteration_is_hinted_at(
     assert "iter_10" in capsys.readouterr().err
 
 
+def test_directories_of_nodes_are_one_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(tmp_path)
+    for node, ranks in (("hive-0", (0, 1)), ("hive-1", (2, 3))):
+        (tmp_path / node).mkdir()
+        for rank in ranks:
+            (tmp_path / f"_dump_{rank}").rename(tmp_path / node / f"_dump_{rank}")
+
+    (tmp_path / "README").write_text("copied from the nodes")
+
+    assert main([str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (culprit,) = found["culprits"]
+    assert (culprit["rank"], culprit["cause"]) == (2, "host_lag")
+    assert [one["file"] for one in found["problems"]] == ["README"]
+
+
 def test_nobody_waits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for one in job(2):
         one.write(tmp_path)

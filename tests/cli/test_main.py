@@ -158,3 +158,16 @@ def test_command_line_needs_nothing_heavy(tmp_path):
         env={"PYTHONPATH": ":".join(sys.path)}, timeout=60,
     )  # fmt: skip
     assert heavy.isdisjoint(result.stdout.split()), result.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_for_a_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("argcomplete")
+    assert main(["completion", shell]) == 0
+    assert "undaunted" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [[], ["tcsh"], ["bash", "zsh"]])
+def test_completion_for_no_shell(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", *words]) == 2
+    assert capsys.readouterr().err.startswith("undaunted completion: error:")

@@ -9,8 +9,8 @@ from undaunted.cli import nodes, run
 from undaunted.cli.messages import UsageError
 from undaunted.cli.options import RUN
 from undaunted.coordinator.wire import address
-from undaunted.fault_tolerance.funnel.config import FunnelConfig
 from undaunted.fault_tolerance.nodes_config import Nodes
+from undaunted.fault_tolerance.output.server.config import LogServerConfig
 
 SEVERAL = "NVRX_ENABLE_MULTI_LAUNCHERS_PER_NODE"
 
@@ -321,13 +321,13 @@ def test_one_node_needs_no_log_server():
 
 
 def test_what_is_log_server():
-    assert log_server(ON, log="/l/launchers/x.log") == FunnelConfig(root="/l")
+    assert log_server(ON, log="/l/launchers/x.log") == LogServerConfig(root="/l")
     line = (
         f"{ON} --ft-log-server-port 7 --ft-log-aggregator-count 2 --ft-log-server-log-prefix /p/s "
         "--ft-log-leaf-max-queue-chunks 1024 --ft-log-server-graceful-shutdown-timeout 9"
     )
     wanted = {"port": 7, "log_prefix": "/p/s", "grace_s": 9.0}
-    assert log_server(line) == FunnelConfig(root="/l", **wanted)
+    assert log_server(line) == LogServerConfig(root="/l", **wanted)
 
 
 @pytest.mark.parametrize(

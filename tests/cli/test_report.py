@@ -170,9 +170,9 @@ def test_a_job_of_several_nodes_comes_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(simulate(nodes=2, slots=2, restarts=2, seed=3), tmp_path / "r")
-    assert main([str(tmp_path / "r"), "--price", "100 EUR"]) == 0
+    assert main([str(tmp_path / "r"), "--price", "100 EUR", "--times"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("job simulated: finished, exit code 0, goodput ")
+    assert re.match(r"job simulated: finished, exit code 0, down .*, goodput .*\nwhy: ", out)
     assert "train.py (4 ranks, 2 nodes)" in out
     assert "failures: 2, one in" in out
     assert re.search(r"cost: +[\d.]+ EUR, ", out)
@@ -187,7 +187,10 @@ def test_of_many_launches_one_can_be_seen(
     write(simulate(nodes=9, slots=1, restarts=25, seed=3), tmp_path / "r")
     assert main([str(tmp_path / "r")]) == 0
     out = capsys.readouterr().out
-    assert "... 6 earlier rounds" in out
+    shown = len(re.findall("^round ", out, re.MULTILINE))
+    assert main([str(tmp_path / "r"), "--all"]) == 0
+    everything = capsys.readouterr().out
+    assert shown < len(re.findall("^round ", everything, re.MULTILINE)) == 26
     assert "launches on 9 nodes; one in full: --node NAME" in out
     assert "run simulated" not in out
     assert main([str(tmp_path / "r"), "--node", "node003"]) == 0
@@ -322,7 +325,7 @@ def test_a_reader_that_stops_reading_is_no_error(tmp_path: Path) -> None:
     os.close(read)
     try:
         done = subprocess.run(
-            [sys.executable, "-c", CODE, str(run)],
+            [sys.executable, "-c", CODE, str(run), "--times"],
             stdout=write,
             stderr=subprocess.PIPE,
             env=environment(),
@@ -364,7 +367,7 @@ def test_a_terminal_gets_colours_and_its_width(tmp_path: Path) -> None:
     run = make_run(tmp_path / "r")
     master, slave = pty.openpty()
     with subprocess.Popen(
-        [sys.executable, "-c", CODE, str(run)],
+        [sys.executable, "-c", CODE, str(run), "--times"],
         stdin=subprocess.DEVNULL,
         stdout=slave,
         stderr=slave,

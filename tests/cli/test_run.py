@@ -127,7 +127,7 @@ def test_run_id(build, tmp_path):
 
 
 def test_variables_that_set_nothing_are_said(build):
-    assert "did you mean PET_MAX_RESTARTS?" in build(PET_MAX_RESTART="3")[1]
+    assert "did you mean 'PET_MAX_RESTARTS'?" in build(PET_MAX_RESTART="3")[1]
 
 
 def test_addresses(build):
@@ -157,7 +157,7 @@ def test_environment(build):
 
 
 def test_number_of_workers_by_device(build, monkeypatch):
-    monkeypatch.setattr(run, "usable_cpus", lambda: 6)
+    monkeypatch.setattr(devices, "usable_cpus", lambda: 6)
     monkeypatch.setattr(devices, "gpu_count", lambda _: 0)
     assert build("--nproc-per-node=cpu")[0].nproc_per_node == 6
     assert build("--nproc-per-node=auto")[0].nproc_per_node == 6

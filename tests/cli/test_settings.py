@@ -155,6 +155,13 @@ def test_no_limit_at_all_is_said():
     assert settings.limits(RUN.parse([*off, section, "train.py"], {}), {})[1] == ""
 
 
+def test_a_safety_factor_below_1_is_taken_and_said():
+    given = RUN.parse(["--ft-safety-factor=0.5", "train.py"], {})
+    assert given.options.ft.safety_factor == 0.5
+    assert settings.limits(given, {})[1].startswith("--ft-safety-factor 0.5: ")
+    assert settings.limits(RUN.parse(["--ft-safety-factor=1", "train.py"], {}), {})[1] == ""
+
+
 def test_monitoring_may_be_off():
     parsed = RUN.parse(["--ft-rank-section-timeouts=step:60", "train.py"], {})
     limits, notice = settings.limits(parsed, {"NVRX_DISABLE_RANK_MONITORS": "1"})
@@ -184,11 +191,6 @@ def test_gpus_per_numa():
                 "--ft-max-no-progress-cycles 0 turns off"
             ),
         ),
-        (
-            ["--duplicate-stderr-filters=a", "--tee=1"],
-            "--duplicate-stderr-filters copies lines that --tee shows, .*; add --tee 2",
-        ),
-        (["--logs-specs=nosuch"], "--logs-specs: no plug-in 'nosuch' in the entry point group"),
         (
             ["--ft-nvrx-logfile=/l"],
             "--ft-nvrx-logfile needs --ft-per-cycle-applog-prefix, .*; add it",
@@ -222,7 +224,6 @@ def test_two_places_for_the_launchers_lines():
 
 def test_settings_that_do_not_contradict():
     for argv in (
-        ["--duplicate-stdout-filters=a", "--tee=0:1,1:0"],
         ["--ft-segment=1"],
         ["--ft-max-no-progress-cycles", "-1"],
         [],
@@ -310,8 +311,8 @@ def test_a_log_is_kept_for_the_service_where_none_was_asked_for(tmp_path: Path) 
 # --- health checks ---
 
 
-def asked(*options: str) -> Settings:
-    return settings.health_checks(RUN.parse([*options, "train.py"], {}), "/work")
+def asked(*options: str, **environ: str) -> Settings:
+    return settings.health_checks(RUN.parse([*options, "train.py"], {}), environ, "/work")
 
 
 def test_by_default_only_links_of_nics_and_gpus() -> None:
@@ -340,8 +341,24 @@ def test_all_health_checks() -> None:
 
 
 @pytest.mark.parametrize(
+    ("environ", "file"),
+    [
+        ({"SLURM_JOB_ID": "12"}, "/d/segment_health_check.12.12"),
+        (
+            {"SLURM_JOB_ID": "15", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "0"},
+            "/d/segment_health_check.12.0",
+        ),
+        ({}, "/d"),  # nothing that could exclude it
+    ],
+)
+def test_the_file_of_a_segment_is_that_of_the_task(environ: dict[str, str], file: str) -> None:
+    assert asked("--ft-segment-health-check-dir=/d", **environ) == Settings(segment_file=file)
+
+
+@pytest.mark.parametrize(
     ("option", "problem"),
     [
+        ("--ft-segment-health-check-dir=data", "absolute"),
         ("--ft-link-state-path-template=/s/state", "lacks {nic}"),
         ("--ft-link-down-path-template=/s/{nic}", "lacks {dev_name}"),
         ("--ft-storage-health-check-path=data", "absolute"),

@@ -308,7 +308,7 @@ def test_another_job_in_the_same_directory_is_not_an_earlier_start(
         (("--spares", "1"), {}, "--spares 1: the job has 1 node"),
         (("--nnodes", "2"), {}, "--nnodes 2: the job has 1 node"),
         (("--srun-options", "'"), {}, "--srun-options"),
-        (("--max-restart", "1"), {}, "did you mean --max-restarts"),
+        (("--max-restart", "1"), {}, "did you mean '--max-restarts'"),
         (("--module", "--no-python"), {}, "undaunted srun: error: --module and --no-python"),
         (("--nnodes", "1", "--spares", "1"), {}, "--spares and --nnodes"),
         (("--node-name", "a"), {"SLURM_NNODES": "2"}, "--node-name is about one node"),

@@ -10,7 +10,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from nvidia_resiliency_ext.attribution.straggler import dist_utils
 from nvidia_resiliency_ext.checkpointing.local.basic_state_dict import BasicTensorAwareStateDict
+from nvidia_resiliency_ext.checkpointing.local.replication._torch_future import (
+    recv_object_list,
+    send_object_list,
+)
 from nvidia_resiliency_ext.checkpointing.local.replication.group_utils import GroupWrapper
 from nvidia_resiliency_ext.checkpointing.local.replication.strategies import (
     CliqueReplicationStrategy,
@@ -57,7 +62,27 @@ def groups() -> dict[str, Any]:
         world.send_object({"a": (1, 2)}, 3)
     if RANK == 3:
         told["received"] = world.recv_object(0) == {"a": (1, 2)}
+    if RANK == 1:
+        send_object_list([{"a": (1, 2)}, None, "text"], 2)
+    if RANK == 2:
+        received: list[Any] = [0, 0, 0]
+        told["list"] = [recv_object_list(received), received == [{"a": (1, 2)}, None, "text"]]
+    told["collectives"] = collectives(of_torch[RANK % 2])
     return told
+
+
+def collectives(group: Any) -> list[Any]:
+    """What the collectives of stragglers tell in a group of two ranks."""
+    total = torch.tensor([RANK])
+    dist_utils.all_reduce(total, group=group)
+    gathered = dist_utils.gather_on_rank0(torch.tensor([RANK]), group)
+    return [
+        [dist_utils.get_rank(group), dist_utils.get_world_size(group), dist_utils.get_rank(None)],
+        str(dist_utils.get_device_for_backend(group)),
+        [rank for rank, _ in dist_utils.all_gather_object((RANK, "name"), group)],
+        total.item(),
+        None if gathered is None else [one.item() for one in gathered],
+    ]
 
 
 def main() -> None:

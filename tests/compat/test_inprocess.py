@@ -44,7 +44,6 @@ def test_every_name_is_there() -> None:
         assert getattr(inprocess, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = inprocess.nonsense
-    assert inprocess.store.TCPStore is importlib.import_module("undaunted.inprocess").store.TCPStore
 
 
 def test_old_and_new_place_of_faults() -> None:

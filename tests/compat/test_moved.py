@@ -15,9 +15,11 @@ MOVED = {
         "ipc_connector": "fault_tolerance.ipc_connector",
         "rank_monitor": "fault_tolerance.rank_monitor_server",
     },
-    "undaunted.logs": {
-        "LogConfig": "shared_utils.log_manager",
-        "setup_logger": "shared_utils.log_manager",
+    "undaunted.integrations.lightning": {
+        "FaultToleranceCallback": "ptl_resiliency.fault_tolerance_callback",
+        "FaultToleranceSectionsCallback": "ptl_resiliency.fault_tolerance_sections_callback",
+        "SimulatedFaultParams": "ptl_resiliency",
+        "StragglerDetectionCallback": "ptl_resiliency.straggler_det_callback",
     },
 }
 

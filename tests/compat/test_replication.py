@@ -39,6 +39,10 @@ def test_groups_of_four_ranks(tmp_path: Path) -> None:
         assert told["retrieved"] == ([[7, 2]] if rank == 2 else [])
         assert told["world"] == [[0, 1, 2, 3], "cpu", 4]
         assert told.get("received", True)
+        assert told.get("list", [1, True]) == [1, True]
+        place = ranks.index(rank)
+        gathered = ranks if place == 0 else None
+        assert told["collectives"] == [[place, 2, rank], "cpu", ranks, sum(ranks), gathered]
 
 
 def test_a_plan_says_who_sends_what() -> None:

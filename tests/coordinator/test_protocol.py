@@ -26,7 +26,7 @@ EVENTS: list[m.NodeEvent] = [
     m.StopOrdered("b", 3, "a person", save=True),
     m.Preempted("b", 15, "SIGTERM"),
 ]
-STARTED = p.Started(version=4, prepared=3, casting_vote="a", replaceable=True)
+STARTED = p.Started(version=4, prepared=3, replaceable=True)
 STOPPED = p.Stopped(version=5, restarts_used=1, excluded={"c": "asked for"})
 ORDERS: list[tuple[m.NodeCommand, p.Started | p.Stopped | None]] = [
     (m.Start("b", 3, 1, 2, 4, 4, 8, 5, "host-a", 7777), STARTED),

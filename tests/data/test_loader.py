@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
+import pickle
 import random
 import signal
+import traceback
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +16,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from torch.utils.data import ConcatDataset, Dataset, IterableDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset
 
 from tests.e2e.launcher import launched
 from undaunted.checkpointing import Checkpointer
@@ -136,6 +139,19 @@ def test_a_step_that_is_left_is_done_again() -> None:
     assert steps(loader, 2) == whole[1:]
 
 
+def test_a_step_that_is_left_in_its_last_micro_batch_is_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    loader = make(micro_batch=12)
+    first = [next(iter(loader.step()))[0].tolist() for _ in range(2)]
+    assert first[0] == first[1]
+    assert [one.levelname for one in caplog.records] == ["WARNING"]
+    caplog.clear()
+    for _ in make().step():  # in its first one
+        break
+    assert not caplog.records
+
+
 def test_a_step_that_is_left_and_held_is_done_again() -> None:
     loader, whole = make(), steps(make(), 3)
     assert steps(loader, 1) == whole[:1]
@@ -225,8 +241,10 @@ def test_an_error_of_the_data_set_loses_nothing(tmp_path: Path, workers: int) ->
     dataset = Breaking(whole[1][5][0], marker=tmp_path / "was")
     loader = make(dataset, num_workers=workers)
     assert steps(loader, 1) == whole[:1]
-    with pytest.raises(OSError, match="the disk hangs"):
+    with pytest.raises(OSError, match="the disk hangs") as caught:
         steps(loader, 1)
+    shown = "".join(traceback.format_exception(caught.value))
+    assert f"sample {dataset.at} of the data set" in shown
     assert steps(loader, 3) == whole[1:]
     (tmp_path / "was").unlink()
     plain = make(dataset, global_batch=2, num_workers=workers)
@@ -289,6 +307,32 @@ def test_random_numbers_can_be_left_alone() -> None:
     assert first != steps(make(sample_rng=False, micro_rng=False), 1)
 
 
+class AtOnce(Samples):
+    """Gives several samples at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[list[int]] = []
+
+    def __getitems__(self, indices: list[int]) -> list[tuple[int, float, float]]:
+        self.asked.append(indices)
+        return [self[index] for index in indices]
+
+
+def test_a_data_set_that_gives_several_samples_is_asked_for_a_micro_batch() -> None:
+    dataset = AtOnce()
+    whole = steps(make(dataset), 6)
+    assert {len(one) for one in dataset.asked} == {2}
+    assert len({noise for step in whole for _, noise, _ in step}) == 6 * 12
+    learned, _ = of_world(3, 6, dataset=dataset)
+    assert learned == whole
+    some = Subset(Samples(), range(40))  # it can, by asking one by one
+    assert steps(make(some), 3) == steps(make(some, micro_batch=3), 3)
+    parts = AtOnce()
+    steps(make(Subset(parts, range(40))), 1)
+    assert {len(one) for one in parts.asked} == {2}
+
+
 class Collating:
     """Masks at random, as for language models."""
 
@@ -335,7 +379,7 @@ def test_other_data_are_refused(caplog: pytest.LogCaptureFixture) -> None:
     state = make(Samples(50)).state_dict()
     for loader, what in (
         (make(Samples(51)), "length was 50 and is 51"),
-        (make(seed=4), "seed was 3 and is 4"),
+        (make(seed=4), r"data: seed was 3 and is 4\n"),
         (make(shuffle=False), "shuffle was True and is False"),
         (make(fingerprint="b"), "data was None and is 'b'"),
     ):
@@ -348,14 +392,48 @@ def test_other_data_are_refused(caplog: pytest.LogCaptureFixture) -> None:
     make(global_batch=6).load_state_dict(state)  # is no other order
 
 
+def test_a_copy_of_a_loader_at_work_goes_on_from_its_state() -> None:
+    loader, whole = make(num_workers=1), steps(make(), 3)
+    assert steps(loader, 1) == whole[:1]
+    next(loader.step())
+    copied = pickle.loads(pickle.dumps(loader))
+    assert steps(copied, 2) == whole[1:]
+    copied.close()
+    loader.close()
+
+
+def test_workers_that_are_where_they_should_go_stay() -> None:
+    loader, whole = make(num_workers=1, persistent_workers=True), steps(make(), 6)
+    assert steps(loader, 4) == whole[:4]  # an epoch
+    workers = multiprocessing.active_children()
+    loader.load_state_dict(loader.state_dict())
+    loader.go_to(4)
+    assert multiprocessing.active_children() == workers != []
+    assert steps(loader, 2) == whole[4:]
+    loader.close()
+
+
 class Stream(IterableDataset):  # type: ignore[misc]
     def __iter__(self) -> Iterator[int]:
         yield 1
 
 
+def test_settings_that_are_none() -> None:
+    with pytest.raises(TypeError, match="num_worker is no setting of Loader"):
+        make(num_worker=2)
+    with pytest.raises(ValueError, match="step=-1"):
+        make().go_to(-1)
+
+
 def test_what_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(TypeError, match="Stream has no length"):
-        make(Stream())
+    for no_data in (Stream(), DataLoader(Samples()), make(), None):
+        with pytest.raises(TypeError, match=type(no_data).__name__):
+            Loader(no_data, global_batch=12, micro_batch=2)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="order"):
+        make(order=[1, 2])
+    for name in (5, "x" * 300):
+        with pytest.raises(ValueError, match="fingerprint"):
+            make(fingerprint=name)
     for name in ("sampler", "batch_size", "drop_last"):
         with pytest.raises(TypeError, match=f"{name} is not for a Loader"):
             make(**{name: 3})
@@ -426,7 +504,7 @@ dist.destroy_process_group()
 
 def train(folder: Path, ranks: int, until: int, how: str = "exact") -> tuple[str, float]:
     """Train up to a step under the launcher; return a digest of the parameters and their sum."""
-    words = ("--standalone", "--nproc-per-node", str(ranks))
+    words = ("--standalone", "--nproc-per-node", str(ranks), "--preload", "torch")
     with launched(folder, PROGRAM, *words, args=("all", str(until), how)) as launcher:
         assert launcher.finish(100) == 0, launcher.text
     digest, total = launcher.text.partition("SAID ")[2].split()[:2]
@@ -435,12 +513,14 @@ def train(folder: Path, ranks: int, until: int, how: str = "exact") -> tuple[str
 
 @pytest.mark.e2e
 @pytest.mark.timeout(400)
+@pytest.mark.usefixtures("no_compiler")
 def test_other_ranks_come_to_the_same_bits(tmp_path: Path) -> None:
+    """Eight ranks, five, and eight again, beside one rank alone."""
     folders = {name: tmp_path / name for name in ("one", "changing", "summed")}
     for folder in folders.values():
         folder.mkdir()
     whole = train(folders["one"], 1, 12)
-    for ranks, until in ((4, 4), (3, 7), (4, 12)):
+    for ranks, until in ((8, 4), (5, 7), (8, 12)):
         changing = train(folders["changing"], ranks, until)
     assert changing == whole
     summed = train(folders["summed"], 3, 12, "summed")

@@ -209,7 +209,7 @@ def test_without_shuffling_each_data_set_is_in_its_own_order_of_turns() -> None:
         ([1, 2], [1.0, 0.0], "data set 1"),
         ([1, 2], [1.0, math.nan], "data set 1"),
         ([1, 2], [1.0, 1e-6], "data set 1"),
-        ([1, 0], [1.0, 1.0], "length=0"),
+        ([1, 0], [1.0, 1.0], "data set 1 has 0"),
     ],
 )
 def test_mixtures_that_cannot_be(lengths: list[int], weights: list[float], complaint: str) -> None:

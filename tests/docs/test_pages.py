@@ -49,6 +49,12 @@ def test_every_table_is_rendered_as_one(page: Path) -> None:
         assert len(rows) > 2, f"{where}: a head without rows: is the line after it blank?"
 
 
+def test_every_page_is_in_the_index() -> None:
+    docs = REPOSITORY / "docs"
+    linked = set(re.findall(r"\]\(([\w-]+\.md)\)", (docs / "index.md").read_text()))
+    assert {page.name for page in docs.glob("*.md")} - linked == {"index.md"}
+
+
 @pytest.mark.docs
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", PAGES_WITH_SOMETHING_TO_RUN, ids=name_of)

@@ -152,20 +152,23 @@ def launched(
 
 
 @contextlib.contextmanager
-def nodes_of_a_job(tmp_path: Path, script: str, *options: str) -> Iterator[Callable[..., Launcher]]:
+def nodes_of_a_job(
+    tmp_path: Path, script: str, *options: str, args: tuple[str, ...] = ()
+) -> Iterator[Callable[..., Launcher]]:
     """Write ``script`` to train.py; gives ``start(node, rdzv_conf, *options)`` for its launchers.
 
     Without a name ("") a launcher finds one. All of them are ended whatever happens.
     """
     (tmp_path / "train.py").write_text(textwrap.dedent(script))
     endpoint = f"127.0.0.1:{free_ports(2)}"
-    common = ["--rdzv-endpoint", endpoint, "--run-dir", "run", "--worker-start", "fresh", *options]
+    how = "warm" if "import torch" in script else "fresh"  # one import for each node, not each rank
+    common = ["--rdzv-endpoint", endpoint, "--run-dir", "run", "--worker-start", how, *options]
     with contextlib.ExitStack() as opened:
 
         def start(name: str, conf: str, *own: str, **env: str) -> Launcher:
             named = ["--node-name", name] if name else []
-            args = [*common, *named, "--rdzv-conf", conf, *own, "train.py"]
-            launcher = Launcher(args, tmp_path, {"UNDAUNTED_TOKEN": "a token of the tests"} | env)
+            words = [*common, *named, "--rdzv-conf", conf, *own, "train.py", *args]
+            launcher = Launcher(words, tmp_path, {"UNDAUNTED_TOKEN": "a token of the tests"} | env)
             opened.callback(launcher.close)
             return launcher
 

@@ -13,7 +13,7 @@ from undaunted.checkpointing.format import ledger
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.e2e, pytest.mark.torch]
+pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.usefixtures("no_compiler")]
 
 # Each rank has a part of its own: the moments of an optimizer, and its position in its data. What
 # is saved at step 90 of the first round is bad, and that round ends soon after.

@@ -22,12 +22,18 @@ from undaunted.chaos.nemesis import stage
 from undaunted.chaos.nemesis.helper import NotPossibleError
 from undaunted.chaos.nemesis.small_disk import SmallDisk
 
-pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.torch,
+    pytest.mark.timeout(400),
+    pytest.mark.usefixtures("no_compiler"),
+]
 
 SCRIPT = str(Path(__file__).parent / "chaos_scripts" / "train.py")
 OPINION = str(Path(SCRIPT).parent / "opinion.py")
 CHECKPOINTS = str(Path(SCRIPT).parent / "checkpoints.py")
 SAMPLER = str(Path(SCRIPT).parent / "sampler.py")
+DATA = str(Path(SCRIPT).parent / "data.py")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 TWO = ("--nproc-per-node", "2")
 DEADLINE_S = 380.0
@@ -120,6 +126,7 @@ def test_the_script_without_a_bug_is_sound(tmp_path: Path) -> None:
         ("checkpoint/async_ddp.py", ()),
         ("checkpoint/local.py", ()),
         ("session/train.py", ("--faults", "preempt")),
+        ("data/train.py", ()),
     ],
 )
 def test_examples_survive(tmp_path: Path, example: str, words: tuple[str, ...]) -> None:
@@ -160,6 +167,19 @@ def test_a_random_state_from_which_nothing_follows_is_not_red(
     assert ended.colours == {"kill-1": "yellow"}, ended.text
     assert ended.reasons == reasons
     assert ended.code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "colour", "reasons"),
+    [((), "red", {"iterator-made-after-restore"}), (("loader",), "green", set())],
+)
+def test_data_come_back_with_a_loader(
+    tmp_path: Path, words: tuple[str, ...], colour: str, reasons: set[str]
+) -> None:
+    ended = chaos(tmp_path, *TWO, "--faults", "kill", "--seed", "4", DATA, "{dir}", *words)
+
+    assert ended.colours == {"kill-1": colour}, ended.text
+    assert ended.reasons == reasons
 
 
 @pytest.mark.parametrize(
@@ -223,31 +243,42 @@ def test_a_program_that_looks_at_nothing_stands_on_a_bad_checkpoint(
 
 
 @pytest.mark.parametrize(
-    ("bug", "fault", "reason"),
+    "bugs",
     [
-        ("rng", "kill", "rng-not-restored"),
-        ("scheduler", "kill", "scheduler-not-restored"),
-        ("average", "kill", "average-not-restored"),
-        ("scaler", "kill", "scaler-not-restored"),
-        ("sampler", "kill", "sampler-starts-anew"),
-        ("torn", "torn-write", "load-failed"),
-        ("sigterm", "sigterm", "sigterm-swallowed"),
-        ("exception", "exception", "exception-swallowed"),
-        ("nan", "nan", "nan-kept"),
-        ("checksum", "corrupt-checkpoint", "damage-not-noticed"),
+        {"rng": ("kill", "rng-not-restored")},
+        {"sampler": ("kill", "sampler-starts-anew")},
+        {"scheduler": ("kill", "scheduler-not-restored")},
+        {"average": ("kill", "average-not-restored")},
+        {"scaler": ("kill", "scaler-not-restored")},
+        {
+            "torn": ("torn-write", "load-failed"),
+            "nan": ("nan", "nan-kept"),
+            "checksum": ("corrupt-checkpoint", "damage-not-noticed"),
+        },
+        {
+            "sigterm": ("sigterm", "sigterm-swallowed"),
+            "exception": ("exception", "exception-swallowed"),
+        },
     ],
+    ids="-".join,
 )
-def test_the_bug_is_named(tmp_path: Path, bug: str, fault: str, reason: str) -> None:
-    seed = {"checksum": "3"}.get(
-        bug, "0"
-    )  # there, the damage is a byte and not the end of the file
-    words = ("--faults", fault, "--seed", seed)
+def test_the_bugs_are_named(tmp_path: Path, bugs: dict[str, tuple[str, str]]) -> None:
+    faults = ",".join(dict.fromkeys(fault for fault, _ in bugs.values()))
+    # The damage is a byte of a file that no rank is writing just then.
+    seed = "5" if "checksum" in bugs else "0"
+    words = ("--faults", faults, "--seed", seed, SCRIPT, "--dir", "{dir}", "--bugs", *bugs)
 
-    ended = chaos(tmp_path, *TWO, *words, SCRIPT, "--dir", "{dir}", "--bug", bug)
+    ended = chaos(tmp_path, *TWO, *words)
 
+    assert ended.code == 1, ended.text
     assert set(ended.colours.values()) == {"red"}, ended.text
-    assert reason in ended.reasons, ended.text
-    assert ended.code == 1
+    found = {
+        (verdict["fault"]["kind"], finding["key"])
+        for verdict in ended.result["verdicts"]
+        for finding in verdict["findings"]
+        if finding["severity"] != "note"
+    }
+    assert found >= set(bugs.values()), ended.text
 
 
 def test_a_sound_place_that_is_called_broken_is_red(tmp_path: Path) -> None:
@@ -263,10 +294,22 @@ def test_a_sound_place_that_is_called_broken_is_red(tmp_path: Path) -> None:
 # --- what may go wrong ----------------------------------------------------------------------------
 
 
+# Saves nothing but which steps are done, as files in the folder of the first argument.
+FILES = """
+import pathlib, sys, undaunted
+place = pathlib.Path(sys.argv[1])
+place.mkdir(exist_ok=True)
+for step in range(len(list(place.iterdir())), 20):
+    undaunted.step(step)
+    (place / str(step)).touch()
+"""
+
+
 def test_checkpoints_that_outlive_a_run_are_noticed(tmp_path: Path) -> None:
     (tmp_path / "place").mkdir()
+    (tmp_path / "train.py").write_text(FILES)
 
-    ended = chaos(tmp_path, *TWO, "--faults", "kill", SCRIPT, "--dir", "place")
+    ended = chaos(tmp_path, *TWO, "--faults", "kill", "train.py", "place")
 
     assert ended.code == 2
     assert "{dir}" in ended.text
@@ -274,15 +317,8 @@ def test_checkpoints_that_outlive_a_run_are_noticed(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_the_programs_own_is_named_with_a_remedy_that_works(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(
-        "import pathlib, undaunted\n"
-        "place = pathlib.Path('lightning_logs')\n"
-        "place.mkdir(exist_ok=True)\n"
-        "for step in range(len(list(place.iterdir())), 20):\n"
-        "    undaunted.step(step)\n"
-        "    (place / str(step)).touch()\n"
-    )
-    words = ("--faults", "kill", "train.py")
+    (tmp_path / "train.py").write_text(FILES)
+    words = ("--faults", "kill", "train.py", "lightning_logs")
 
     ended = chaos(tmp_path, *words)
 

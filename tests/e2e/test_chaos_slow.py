@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 SLOW_S = 1.0  # of 2.5, half of the least limit for hangs
 
-pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.torch,
+    pytest.mark.timeout(400),
+    pytest.mark.usefixtures("no_compiler"),
+]
 
 
 # Says how long its saves have taken: 12 MiB in the memory of a rank, written by its Checkpointer.

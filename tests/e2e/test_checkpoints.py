@@ -11,7 +11,7 @@ from tests.e2e.launcher import launched
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.e2e, pytest.mark.torch]
+pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.usefixtures("no_compiler")]
 
 
 @pytest.fixture(autouse=True)

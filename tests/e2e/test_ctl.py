@@ -22,6 +22,7 @@ from undaunted.coordinator.service.asking import answer_of
 from undaunted.coordinator.service.questions import MOST_AT_ONCE
 from undaunted.coordinator.wire.connection import WireError
 from undaunted.coordinator.wire.handshake import Terms
+from undaunted.coordinator.wire.network import Sockets
 from undaunted.fault_tolerance import control_socket
 
 if TYPE_CHECKING:
@@ -411,7 +412,7 @@ def test_two_hundred_clients_from_another_machine(tmp_path: Path) -> None:
 
     async def ask(address: str) -> str:
         try:
-            answer = await answer_of(address, question, own, None, timeout_s=30)
+            answer = await answer_of(address, question, Sockets(own), timeout_s=30)
         except WireError as error:
             return str(error)
         return type(answer).__name__
@@ -464,7 +465,7 @@ def connected(job: Launcher) -> socket.socket:
 def asked(job: Launcher, data: bytes) -> p.Message:
     """The answer to whatever is asked by somebody who is what he says."""
     address, own = str(job.run_dir / "ctl-a.sock"), Terms("", "0.1")
-    return asyncio.run(answer_of(address, p.Question(data=data), own, None, timeout_s=30))
+    return asyncio.run(answer_of(address, p.Question(data=data), Sockets(own), timeout_s=30))
 
 
 @pytest.mark.parametrize(

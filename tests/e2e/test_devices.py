@@ -1,4 +1,4 @@
-"""Device memory, NUMA nodes and processes that are left over: with made-up devices."""
+"""Device memory and NUMA nodes, with made-up devices."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -185,17 +184,3 @@ def test_programs_are_bound_by_numactl(tmp_path: Path) -> None:
     assert launcher.finish() == 0
     assert {"numactl --cpunodebind=0 --membind=0 echo hello", "hello"} <= set(launcher.seen)
     launcher.close()
-
-
-def test_processes_that_others_have_started_for_a_round_are_named(tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    env = {**os.environ, "UNDAUNTED_RUN_DIR": str(run_dir)}
-    command = [sys.executable, "-c", "input()", "left-over"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, env=env) as service:
-        options = ("--ft-check-remaining-processes", "--worker-start", "fresh")
-        with launched(tmp_path, "pass", *options) as launcher:
-            assert launcher.finish() == 0
-            found = launcher.wait_for(r"round 0 left processes behind.*not ended: (.*)")
-            assert found[1].startswith(f"{service.pid} (")
-        assert service.poll() is None
-        service.kill()

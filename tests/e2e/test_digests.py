@@ -12,7 +12,7 @@ from undaunted.digests.record import FORWARD, UPDATE, Record, read_records
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300), pytest.mark.usefixtures("no_compiler")]
 
 DEADLINE_S = 120.0
 STEPS = 12

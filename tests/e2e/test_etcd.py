@@ -1,8 +1,9 @@
-"""Jobs whose leader is elected in etcd, with a real one."""
+"""Jobs whose leader is elected in etcd, with three real members."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.coordinator.etcd.server import Etcd, Way, skip_without_etcd
-from tests.e2e.launcher import DEADLINE_S, Launcher
+from tests.coordinator.etcd.server import Cluster, Etcd, Way, skip_without_etcd
+from tests.e2e.launcher import DEADLINE_S, Launcher, wait_until_gone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,42 +27,56 @@ RANK = """
     import os, pathlib, threading
     e = os.environ
     number, rank = e["TORCHELASTIC_RESTART_COUNT"], e["RANK"]
-    print(f"rank {rank} of {e['WORLD_SIZE']} in round {number}", flush=True)
+    print(f"rank {rank} of {e['WORLD_SIZE']} in round {number}, pid {os.getpid()}", flush=True)
     files = [pathlib.Path("end"), pathlib.Path(f"end-{number}-{rank}")]
     while not (found := [each for each in files if each.exists()]):
         threading.Event().wait(0.02)
     raise SystemExit(int(found[0].read_text() or 0))
 """
+_NUMBERS = itertools.count(1)
 
 
 class Job:
     """Launchers on this host, one per node."""
 
-    def __init__(self, cwd: Path, url: str, nnodes: str) -> None:
+    def __init__(self, cwd: Path, url: str, nnodes: str, restarts: int = 3) -> None:
         self.cwd = cwd
         self.nodes: dict[str, Launcher] = {}
+        self.id = f"job{next(_NUMBERS)}"
         (cwd / "train.py").write_text(textwrap.dedent(RANK))
-        self._options = [
-            *("--nnodes", nnodes, "--rdzv-id", "job", "--max-restarts", "3"),
-            *("--worker-start", "fresh"),
-        ]
+        self._options = ["--nnodes", nnodes, "--max-restarts", str(restarts)]
         self._url = url
 
-    def start(self, names: str, conf: str = "lease=2,join_timeout=60", *, url: str = "") -> None:
+    def start(
+        self,
+        names: str,
+        conf: str = "lease=2,join_timeout=60",
+        *,
+        url: str = "",
+        script: str = "train.py",
+    ) -> None:
         """Start launchers; ``url``: their way to etcd, if it is another one."""
         for name in names:
-            options = ["--node-name", name, "--run-dir", f"run-{name}", "--rdzv-conf", conf]
+            options = ["--rdzv-id", self.id, "--worker-start", "fresh", *self._options]
+            options += ["--node-name", name, "--run-dir", f"run-{name}", "--rdzv-conf", conf]
             options += ["--coordinator-store", url or self._url]
             env = {"UNDAUNTED_TOKEN": "a token of the tests"}
-            args = [*self._options, *options, "train.py"]
-            self.nodes[name] = Launcher(args, self.cwd, env)
+            self.nodes[name] = Launcher([*options, script], self.cwd, env)
 
     def __getitem__(self, name: str) -> Launcher:
         return self.nodes[name]
 
-    def runs(self, number: int, names: str) -> None:
+    def runs(self, number: int, names: str) -> list[int]:
+        """Wait for the ranks of a round on these nodes; return their pids."""
+        line = rf"rank \d of \d in round {number}, pid (\d+)$"
+        return [int(self[name].wait_for(line)[1]) for name in names]
+
+    def kill(self, names: str) -> None:
         for name in names:
-            self[name].wait_for(rf"rank \d of \d in round {number}$")
+            os.kill(self[name].agent_pid, signal.SIGKILL)
+        for name in names:
+            assert self[name].finish() == 1
+            self.nodes.pop(name).close()
 
     def end(self, code: int = 0, *, of: str = "") -> None:
         """Have all ranks end, or ``of`` one: ``ROUND-RANK``."""
@@ -82,122 +97,136 @@ class Job:
             node.close()
 
 
-@pytest.fixture
-def etcd(tmp_path: Path) -> Iterator[Etcd]:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     skip_without_etcd()
-    server = Etcd(tmp_path)
-    yield server
-    server.kill()
+    members = Cluster(tmp_path_factory.mktemp("etcd"))
+    yield members
+    members.kill()
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     with contextlib.ExitStack() as opened:
 
-        def make(url: str, nnodes: str) -> Job:
-            job = Job(tmp_path, url, nnodes)
+        def make(url: str, nnodes: str, restarts: int = 3) -> Job:
+            job = Job(tmp_path, url, nnodes, restarts)
             opened.callback(job.close)
             return job
 
         yield make
 
 
-def ledger(etcd: Etcd) -> dict[str, object]:
+def keys(etcd: Cluster | Etcd, job: Job) -> str:
+    return etcd.control("get", "--prefix", f"/undaunted/{job.id}/")
+
+
+def ledger(etcd: Cluster | Etcd, job: Job) -> dict[str, object]:
     """What etcd knows of the job."""
-    text = etcd.control("get", "/undaunted/job/ledger", "--print-value-only")
+    text = etcd.control("get", f"/undaunted/{job.id}/ledger", "--print-value-only")
     found: dict[str, object] = json.loads(text)
     return found
 
 
-def test_a_crash_and_a_good_end(etcd: Etcd, job: Callable[..., Job]) -> None:
-    both = job(etcd.url, "2")
+def led_by_a(cluster: Cluster, made: Job, *, url: str = "") -> Job:
+    """Round 0 runs on a and b, with c as a spare, and a leads; ``url``: of a's way to etcd."""
+    made.start("a", url=url)
+    cluster.members[0].wait_for(f"/undaunted/{made.id}/leader")
+    made.start("b")
+    made.runs(0, "ab")
+    made.start("c")
+    made["c"].wait_for("spare nodes: c")
+    assert ledger(cluster, made)["leader"] == "a"
+    return made
+
+
+def test_a_crash_and_a_good_end(cluster: Cluster, job: Callable[..., Job]) -> None:
+    both = job(cluster.url, "2")
     both.start("ab")
     both.runs(0, "ab")
     both.end(3, of="0-1")
     both.runs(1, "ab")
-    assert ledger(etcd)["restarts_used"] == 1
+    assert ledger(cluster, both)["restarts_used"] == 1
     both.end()
     both.ends("ab")
-    assert etcd.control("get", "--prefix", "/undaunted") == ""
+    assert keys(cluster, both) == ""
 
 
-def test_the_leader_is_killed_in_the_middle_of_a_round(etcd: Etcd, job: Callable[..., Job]) -> None:
-    three = led_by_a(etcd, job)
-    os.kill(three["a"].agent_pid, signal.SIGKILL)
-    assert three["a"].finish() == 1
-    three.runs(1, "bc")
-    three.end()
-    three.ends("bc")
+def test_the_leader_is_killed_and_the_leading_member_of_etcd_freezes(
+    cluster: Cluster, job: Callable[..., Job]
+) -> None:
+    three = led_by_a(cluster, job(cluster.url, "2:3"))
+    member = cluster.leader()
+    member.pause()
+    try:
+        three.kill("a")
+        three.runs(1, "bc")
+        three.end()
+        three.ends("bc")
+    finally:
+        member.resume()
     found = "this node takes over the coordination of the job from node a"
     assert sum(found in three[name].text for name in "bc") == 1
 
 
-def test_the_leader_leaves_in_order(etcd: Etcd, job: Callable[..., Job]) -> None:
-    three = led_by_a(etcd, job)
+def test_the_leader_leaves_in_order(cluster: Cluster, job: Callable[..., Job]) -> None:
+    three = led_by_a(cluster, job(cluster.url, "2:3"))
     three["a"].process.send_signal(signal.SIGTERM)
     three.runs(1, "bc")
     three.ends("a", code=75)
     three.end()
     three.ends("bc")
     assert "round 2" not in three["b"].text
-    assert etcd.control("get", "--prefix", "/undaunted") == ""
+    assert keys(cluster, three) == ""
 
 
-def led_by_a(etcd: Etcd, job: Callable[..., Job], way: str = "") -> Job:
-    """Round 0 runs on a and b, with c as a spare, and a leads; ``way``: of a to etcd."""
-    three = job(etcd.url, "2:3")
-    three.start("a", url=way)
-    etcd.wait_for("/undaunted/job/leader")
-    three.start("bc")
-    three.runs(0, "ab")
-    assert ledger(etcd)["leader"] == "a"
-    return three
+def test_etcd_is_away_for_longer_than_a_lease(cluster: Cluster, job: Callable[..., Job]) -> None:
+    """With a spare and no restart: what runs goes on. A crash meanwhile waits for etcd."""
+    three = led_by_a(cluster, job(cluster.url, "2:3", restarts=0))
+    cluster.pause()
+    three["a"].wait_for("etcd does not hear this launcher")
+    cluster.resume()
+    three["a"].wait_for("etcd answers again")
+    three.end()
+    three.ends("abc")
+    assert not [name for name in "abc" if "round 1" in three[name].text]
+    assert keys(cluster, three) == ""
 
 
-def test_a_pause_longer_than_the_lease_does_not_disturb_the_ranks(
-    etcd: Etcd, job: Callable[..., Job]
-) -> None:
-    both = job(etcd.url, "2")
+def test_a_crash_while_etcd_is_away(cluster: Cluster, job: Callable[..., Job]) -> None:
+    both = job(cluster.url, "2")
     both.start("ab")
     both.runs(0, "ab")
-    leader = str(ledger(etcd)["leader"])
-    etcd.pause()
-    both[leader].wait_for("coordinates the job no more: etcd could not be reached for 2 s")
-    etcd.resume()
-    for name in "ab":
-        both[name].wait_for_next("following the coordinator on")
-    both.end()
-    both.ends("ab")
-    for name in "ab":
-        assert "round 1" not in both[name].text
-
-
-def test_a_restart_of_etcd(etcd: Etcd, job: Callable[..., Job]) -> None:
-    both = job(etcd.url, "2")
-    both.start("ab", conf="lease=30")
-    both.runs(0, "ab")
-    etcd.kill()
-    leader = next(iter(both.nodes))
-    both[leader].wait_for("etcd at 127.0.0.1:")
+    cluster.pause()
     both.end(3, of="0-1")
-    etcd.start()
+    for name in "ab":
+        both[name].wait_for("first cause in round 0")
+    cluster.resume()
     both.runs(1, "ab")
     both.end()
     both.ends("ab")
 
 
-def test_an_etcd_that_has_lost_everything(etcd: Etcd, job: Callable[..., Job]) -> None:
-    both = job(etcd.url, "2")
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[Etcd]:
+    skip_without_etcd()
+    server = Etcd(tmp_path)
+    yield server
+    server.kill()
+
+
+def test_an_etcd_that_has_lost_everything(alone: Etcd, job: Callable[..., Job]) -> None:
+    both = job(alone.url, "2")
     both.start("ab")
     both.runs(0, "ab")
-    etcd.kill()
-    etcd.forget()
-    etcd.start()
+    alone.kill()
+    alone.forget()
+    alone.start()
     for name in "ab":
         both[name].wait_for_next("following the coordinator on")
     both.end(3, of="0-1")
     both.runs(1, "ab")
-    assert (ledger(etcd)["round"], ledger(etcd)["restarts_used"]) == (1, 1)
+    assert (ledger(alone, both)["round"], ledger(alone, both)["restarts_used"]) == (1, 1)
     both.end()
     both.ends("ab")
 
@@ -208,35 +237,63 @@ def test_there_is_no_etcd(job: Callable[..., Job]) -> None:
     began = time.monotonic()
     both.ends("a", code=1)
     assert time.monotonic() - began < DEADLINE_S / 2
-    assert "etcd at 127.0.0.1:1: Connection refused; it is tried again" in both["a"].text
+    assert "etcd at 127.0.0.1:1: Connection refused" in both["a"].text
     assert "no coordinator for 2 s (etcd://127.0.0.1:1)" in both["a"].text
 
 
-def test_a_leader_that_is_stopped_for_a_while(etcd: Etcd, job: Callable[..., Job]) -> None:
-    three = led_by_a(etcd, job)
+def test_a_leader_that_stands_still(cluster: Cluster, job: Callable[..., Job]) -> None:
+    """Only its agent does: the other half of its launcher ends the ranks, and it comes back."""
+    three = job(cluster.url, "2:3")
+    led_by_a(cluster, three)
+    (rank,) = three.runs(0, "a")
     agent = three["a"].agent_pid
     os.kill(agent, signal.SIGSTOP)
-    three.runs(1, "bc")
-    os.kill(agent, signal.SIGCONT)
-    three["a"].wait_for("this node coordinates the job no more")
+    try:
+        three.runs(1, "bc")
+        assert not wait_until_gone([rank], 0.0)
+    finally:
+        os.kill(agent, signal.SIGCONT)
     three["a"].wait_for("following the coordinator on")
     three.end()
     three.ends("abc")
     assert "in round 1" not in three["a"].text
 
 
-def test_the_leader_alone_cannot_reach_etcd(etcd: Etcd, job: Callable[..., Job]) -> None:
-    way = Way(etcd)
+def test_the_leader_alone_cannot_reach_etcd(cluster: Cluster, job: Callable[..., Job]) -> None:
+    """It goes on until a round waits for etcd; then another launcher, which can, leads."""
+    way = Way(cluster.members[0])
     try:
-        three = led_by_a(etcd, job, way.url)
+        three = led_by_a(cluster, job(cluster.url, "2:3"), url=way.url)
         way.block()
-        three["a"].wait_for("coordinates the job no more: etcd could not be reached for 2 s")
-        for name in "ab":
-            three[name].wait_for("following the coordinator on [bc]")
+        three["a"].wait_for("etcd does not hear this launcher")
         three.end(3, of="0-0")
         three.runs(1, "ab")
+        assert ledger(cluster, three)["leader"] in {"b", "c"}
         way.open()
         three.end()
         three.ends("abc")
     finally:
         way.close()
+
+
+def test_a_job_that_was_killed_begins_anew(cluster: Cluster, job: Callable[..., Job]) -> None:
+    both = job(cluster.url, "2", restarts=0)
+    both.start("ab")
+    both.runs(0, "ab")
+    both.kill("ab")
+    both.start("ab")
+    both.runs(0, "ab")
+    both.end()
+    both.ends("ab")
+
+
+def test_another_job_of_the_same_id(cluster: Cluster, job: Callable[..., Job]) -> None:
+    both = job(cluster.url, "2")
+    both.start("ab")
+    both.runs(0, "ab")
+    (both.cwd / "other.py").write_text("raise SystemExit")
+    both.start("x", script="other.py")
+    both.ends("x", code=1)
+    assert "--rdzv-id" in both["x"].text
+    both.end()
+    both.ends("ab")

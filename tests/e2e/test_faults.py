@@ -11,7 +11,7 @@ from tests.e2e.launcher import launched
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120), pytest.mark.usefixtures("no_compiler")]
 
 STEPS = 10
 TORN = 6

@@ -87,7 +87,7 @@ def log_server_of(pid: int) -> int:
     """The process of the log server that another process has started, 0 = there is none."""
     for child in children_of(pid):
         with contextlib.suppress(OSError):
-            if b"funnel.program" in Path(f"/proc/{child}/cmdline").read_bytes():
+            if b"output.server.program" in Path(f"/proc/{child}/cmdline").read_bytes():
                 return child
     return 0
 

@@ -1,11 +1,9 @@
-"""Where the lines of ranks and of the launcher go, with real launchers, ranks and a plug-in."""
+"""Where the lines of ranks and of the launcher go, with real launchers and ranks."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,28 +19,11 @@ pytestmark = pytest.mark.e2e
 CRASH_ONCE = """
     import os, sys
     rank, cycle = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
-    print(f"loss of rank {rank} in cycle {cycle}", os.environ.get("LOG_OF", ""), flush=True)
+    print(f"loss of rank {rank} in cycle {cycle}", flush=True)
     print(f"other line of rank {rank}", flush=True)
     print(f"warning of rank {rank}", file=sys.stderr, flush=True)
     if cycle == "0" and rank == "1":
         raise ValueError("first attempt")
-"""
-PLUG_IN = """
-    from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
-
-    class ByRank(LogsSpecs):
-        root_log_dir = ""
-
-        def reify(self, envs):
-            made = LogsDest()
-            for local_rank, env in envs.items():
-                env["LOG_OF"] = "chosen by a plug-in"
-                name = f"{self._root_log_dir}/r{env['RANK']}c{env['TORCHELASTIC_RESTART_COUNT']}"
-                made.stdouts[local_rank] = f"{name}.out"
-                made.stderrs[local_rank] = f"{name}.err"
-                if local_rank == 0:
-                    made.tee_stdouts[local_rank] = made.stdouts[local_rank]
-            return made
 """
 
 
@@ -64,43 +45,6 @@ def test_a_launchers_log_that_cannot_be_written_disturbs_nobody(tmp_path: Path) 
     with launched(tmp_path, "print()", *options, *log) as run:
         assert run.finish() == 0, run.text
     assert f"the launcher's log {tmp_path}/file/log cannot be written" in run.text
-
-
-def test_lines_that_contain_a_text_are_copied(tmp_path: Path) -> None:
-    options = ("-t", "3", "--duplicate-stdout-filters", "loss,nothing", "--max-restarts=1")
-    with launched(tmp_path, CRASH_ONCE, "--nproc-per-node=2", *options) as run:
-        assert run.finish() == 0, run.text
-    logs = tmp_path / "run" / "logs"
-    for cycle, ranks in ((0, {1}), (1, {0, 1})):  # in cycle 0, rank 0 may be stopped early
-        found = (logs / f"attempt_{cycle}" / "filtered_stdout.log").read_text().splitlines()
-        lines = {f"[default{rank}]:loss of rank {rank} in cycle {cycle}" for rank in ranks}
-        assert lines <= {line.rstrip() for line in found}
-        assert all("loss" in line for line in found)
-    assert not list(logs.glob("*/filtered_stderr.log"))
-
-
-@pytest.mark.torch
-def test_a_plug_in_chooses_the_files(tmp_path: Path) -> None:
-    pytest.importorskip("torch.distributed.elastic.multiprocessing")
-    package = tmp_path / "installed"
-    (package / "byrank-1.0.dist-info").mkdir(parents=True)
-    (package / "byrank.py").write_text(textwrap.dedent(PLUG_IN))
-    (package / "byrank-1.0.dist-info" / "METADATA").write_text("Name: byrank\nVersion: 1.0\n")
-    (package / "byrank-1.0.dist-info" / "entry_points.txt").write_text(
-        "[torchrun.logs_specs]\nby_rank = byrank:ByRank\n"
-    )
-    path = os.pathsep.join(filter(None, (str(package), os.environ.get("PYTHONPATH"))))
-    options = ("--nproc-per-node=2", "--max-restarts=1", "--log-dir", str(tmp_path / "logs"))
-    plug_in = ("--logs-specs", "by_rank", "--rdzv-id", "job")
-    with launched(tmp_path, CRASH_ONCE, *options, *plug_in, PYTHONPATH=path) as run:
-        assert run.finish() == 0, run.text
-    logs = tmp_path / "logs" / "job"
-    for rank, cycle in ((1, 0), (0, 1), (1, 1)):  # in cycle 0, rank 0 may be stopped early
-        text = (logs / f"r{rank}c{cycle}.out").read_text()
-        assert text.startswith(f"loss of rank {rank} in cycle {cycle} chosen by a plug-in\n")
-    assert "ValueError: first attempt" in (logs / "r1c0.err").read_text()
-    assert "[default0]:loss of rank 0 in cycle 1" in run.text
-    assert "loss of rank 1" not in run.text
 
 
 LOGGING = """

@@ -12,7 +12,7 @@ from tests.e2e.launcher import launched
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.e2e, pytest.mark.torch]
+pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.usefixtures("no_compiler")]
 
 # On the slot BAD another bit of a gradient flips in each pass from iteration 6 on, or in one pass.
 SCRIPT = """

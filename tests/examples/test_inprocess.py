@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.launchers import source_path
+from tests import warm
 from tests.ports import free_ports
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "inprocess"
@@ -49,7 +50,7 @@ def processes(tmp_path: Path, script: str, **environ: str) -> tuple[list[int], s
     output = tmp_path / "output"
     with output.open("a") as out:
         started = [
-            subprocess.Popen(
+            warm.Popen(
                 [sys.executable, str(EXAMPLES / script)],
                 cwd=tmp_path,
                 env={**environment(), **own, "RANK": str(rank)},

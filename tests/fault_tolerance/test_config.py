@@ -35,6 +35,7 @@ DEFAULTS = {
     "link_state_path_template": None,
     "enable_dist_storage_healthcheck": False,
     "storage_healthcheck_path": None,
+    "segment_health_check_dir": None,
     "segment": None,
     "numa_bind_strict": True,
     "last_copies_mb_per_s": 200.0,
@@ -103,8 +104,8 @@ def test_values_are_converted_however_they_are_given():
 
 
 def test_bad_values_name_the_field():
-    with pytest.raises(ValueError, match=r"safety_factor: 0\.5 is not a number from 1"):
-        FaultToleranceConfig(safety_factor=0.5)
+    with pytest.raises(ValueError, match=r"safety_factor: 0 is not a number from 0\.01"):
+        FaultToleranceConfig(safety_factor=0)
 
 
 @pytest.mark.parametrize(("cycles", "enabled"), [(3, True), (1, True), (0, False), (-1, False)])

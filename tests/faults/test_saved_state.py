@@ -60,3 +60,23 @@ def test_the_process_is_killed_at_the_save_after_that() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, "0\n")
+
+
+def test_a_parameter_with_two_names_stays_right() -> None:
+    """A program may save both, and load the other one: GPT-2 does."""
+
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens, self.positions = nn.Embedding(3, 2), nn.Embedding(1, 2)
+            self.head = nn.Linear(2, 3, bias=False)
+            self.head.weight = self.tokens.weight
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return self.head(self.tokens(tokens) + self.positions(tokens * 0))
+
+    model = nn.Sequential(Tied())
+    inject("bad-save", how="nan")
+    model(torch.tensor([1]))
+    bad = [name for name, value in model.state_dict().items() if value.isnan().any()]
+    assert bad == ["0.positions.weight"]

@@ -357,6 +357,34 @@ def dcp(folder: Path) -> str:
     return f"{len(saved)} tensors of the model and AdamW's state"
 
 
+def ordered_save(folder: Path) -> str:
+    """`save` returns while the GPU still computes; what comes next on the stream harms nothing."""
+    import torch
+
+    from undaunted.checkpointing import Checkpointer
+
+    value = torch.zeros(64 * _MIB, device="cuda")
+    checkpoints = Checkpointer(folder / "checkpoints")
+    try:
+        checkpoints.save(0, {"value": value})  # plans, and makes the memory
+        checkpoints.wait()
+        torch.cuda._sleep(4 * 10**9)  # cycles: some seconds
+        value.fill_(1)
+        began = time.perf_counter()
+        checkpoints.save(1, {"value": value})
+        took = time.perf_counter() - began
+        busy = not torch.cuda.current_stream().query()
+        value.fill_(2)
+        checkpoints.wait()
+        fresh = {"value": torch.zeros_like(value)}
+        assert checkpoints.load(fresh) == 1
+    finally:
+        checkpoints.close()
+    assert busy, "the save has waited for the GPU"
+    assert torch.equal(fresh["value"], torch.ones_like(value)), "not what it was at the save"
+    return f"256 MiB behind a busy stream: the save took {took * 1e3:.1f} ms"
+
+
 def dcp_sharded(folder: Path) -> str:
     """The same with the parameters of `fully_shard` on a mesh of one GPU."""
     _alone()
@@ -470,6 +498,7 @@ ROWS = (
     Row("nccl-in-process", "NCCL: init, abort, init again", nccl_in_process, 90.0),
     Row("pinned-staging", "copies into a pinned arena", pinned_staging),
     Row("dcp", "checkpoints of a state on the GPU", dcp),
+    Row("ordered-save", "a save does not wait for the GPU", ordered_save, 60.0),
     Row("dcp-sharded", "checkpoints of fully_shard on the GPU", dcp_sharded),
     Row("async-ckpt", "torch.save beside training", async_ckpt),
     Row("digests", "digests of CUDA tensors", digests),

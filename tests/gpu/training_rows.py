@@ -61,7 +61,7 @@ def recordings(device: str) -> str:
         time.sleep(2.0)  # NCCL's own thread looks every second for what has ended
     five = _recorded()
     began = time.perf_counter()
-    assert len(recorder.calls_ns()) == five.enqueued
+    assert len(recorder.calls().at_ns) == five.enqueued
     took = time.perf_counter() - began
     if device == "cuda":
         assert five.oldest == -1, ("what has ended counts as pending", five)

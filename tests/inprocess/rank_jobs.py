@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests import warm
 from tests.ports import free_ports
 from tests.said import lines_of
 
@@ -68,7 +69,7 @@ class Job:
                 self._file(rank, "err").open("wb") as err,
             ):
                 self.processes.append(
-                    subprocess.Popen(
+                    warm.Popen(
                         [sys.executable, str(PROGRAM), *arguments],
                         env=environ,
                         stdout=out,

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
-import inspect
 
 import pytest
 
 from undaunted import inprocess
-from undaunted.inprocess.parameters import Parameters
 
 
 def test_a_name_that_does_not_exist() -> None:
@@ -22,6 +19,7 @@ def test_a_name_that_does_not_exist() -> None:
     [
         ("monitor_thread", "undaunted.inprocess.exception"),
         ("rank_filter", "nvidia_resiliency_ext.inprocess.rank_filter"),
+        ("store", "nvidia_resiliency_ext.inprocess.store"),
         ("sibling_monitor", "nvidia_resiliency_ext.inprocess.sibling_monitor"),
         ("tools", "undaunted.shared_utils.inject_fault"),
     ],
@@ -37,10 +35,3 @@ def test_every_name_of_the_package() -> None:
     pytest.importorskip("torch")
     for name in inprocess.__all__:
         assert getattr(inprocess, name).__name__.rpartition(".")[2] == name
-
-
-@pytest.mark.torch
-def test_the_parameters_are_the_arguments_of_wrapper() -> None:
-    pytest.importorskip("torch")
-    arguments = set(inspect.signature(inprocess.Wrapper).parameters)
-    assert arguments == {field.name for field in dataclasses.fields(Parameters)}

@@ -5,53 +5,21 @@ from typing import Any
 
 import pytest
 
-from undaunted.inprocess.barriers import StoreMixin
 from undaunted.inprocess.core.messages import Limits
-from undaunted.inprocess.parameters import Parameters
+from undaunted.inprocess.wrap import Wrapper
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("torch")
 
 
-def parameters(**changed: Any) -> Parameters:
-    second = timedelta(seconds=1)
-    values: dict[str, Any] = {
-        "store_factory": StoreMixin,
-        "store_kwargs": None,
-        "initialize": None,
-        "abort": None,
-        "finalize": None,
-        "health_check": None,
-        "rank_assignment": lambda ctx: ctx,
-        "rank_filter": None,
-        "completion": None,
-        "terminate": None,
-        "monitor_thread_interval": second,
-        "monitor_process_interval": second,
-        "heartbeat_interval": second,
-        "progress_watchdog_interval": second,
-        "soft_timeout": 60 * second,
-        "hard_timeout": 90 * second,
-        "heartbeat_timeout": 30 * second,
-        "barrier_timeout": 120 * second,
-        "completion_timeout": 120 * second,
-        "last_call_wait": second,
-        "termination_grace_time": 5 * second,
-        "monitor_process_logfile": None,
-        "monitor_process_pidfile": None,
-        "enabled": True,
-    }
-    return Parameters(**(values | changed))
-
-
 def test_the_defaults_are_those_of_the_protocol() -> None:
-    assert parameters().limits() == Limits()
+    assert Wrapper().limits() == Limits()
 
 
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("store_factory", dict, "subclass of StoreMixin"),
+        ("store_factory", 3, "a callable or None, not 3"),
         ("store_kwargs", [], "dict or None, not [] of type list"),
         ("initialize", 3, "Initialize or another callable or None, not 3 of type int"),
         ("abort", int, "Abort or another callable or None"),
@@ -65,7 +33,7 @@ def test_the_defaults_are_those_of_the_protocol() -> None:
 )
 def test_wrong_types(name: str, value: Any, said: str) -> None:
     with pytest.raises(TypeError) as caught:
-        parameters(**{name: value})
+        Wrapper(**{name: value})
     assert str(caught.value).startswith(f"{name} must be ")
     assert said in str(caught.value)
 
@@ -83,24 +51,24 @@ def test_wrong_types(name: str, value: Any, said: str) -> None:
 def test_relations(changed: dict[str, int], condition: str) -> None:
     durations = {name: timedelta(seconds=seconds) for name, seconds in changed.items()}
     with pytest.raises(ValueError, match=condition) as caught:
-        parameters(**durations)
+        Wrapper(**durations)  # type: ignore[arg-type]
     assert all(f"{name}={value!r}" in str(caught.value) for name, value in durations.items())
 
 
 def test_what_is_not_used_is_not_in_the_way() -> None:
     long = timedelta(seconds=1000)
-    parameters(monitor_process_interval=long, monitor_thread_interval=long)
+    Wrapper(monitor_process_interval=long, monitor_thread_interval=long)
 
 
 @pytest.mark.parametrize("name", ["monitor_process_logfile", "monitor_process_pidfile"])
 def test_paths_are_absolute(name: str) -> None:
-    assert getattr(parameters(**{name: "/tmp/{rank}.log"}), name) == "/tmp/{rank}.log"
+    assert getattr(Wrapper(**{name: "/tmp/{rank}.log"}), name) == "/tmp/{rank}.log"
     with pytest.raises(ValueError, match=rf"os.path.isabs\({name}\)"):
-        parameters(**{name: "{rank}.log"})
+        Wrapper(**{name: "{rank}.log"})
 
 
 def test_any_callable_is_a_plug_in() -> None:
-    assert parameters(finalize=print).finalize is print
+    assert Wrapper(finalize=print).finalize is print
 
 
 def test_torch_without_distributed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,4 +76,4 @@ def test_torch_without_distributed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch.distributed, "is_available", lambda: False)
     with pytest.raises(ValueError, match=r"torch.distributed.is_available\(\)"):
-        parameters()
+        Wrapper()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 import pytest
 
-from tests.inprocess.rank.calls import call, parameters
+from tests.inprocess.rank.calls import call
 from tests.leaks import count_fds
 from undaunted import inprocess
 from undaunted.inprocess import threads
@@ -214,14 +214,11 @@ def test_threads_that_release_something_have_ended_when_the_call_returns(guard: 
 
 
 def test_what_the_store_of_a_user_raises_reaches_the_caller(guard: FakeGuard) -> None:
-    class Wrapper:
-        parameters = parameters()
-
-        def make_base_store(self) -> Any:
-            raise OSError("no store")
+    def make(**_: Any) -> Any:
+        raise OSError("no store")
 
     with pytest.raises(OSError, match="no store"):
-        CallWrapper(Wrapper())  # type: ignore[arg-type]
+        CallWrapper(inprocess.Wrapper(store_factory=make))
 
 
 def test_a_call_that_cannot_begin_leaves_nothing(

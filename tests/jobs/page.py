@@ -23,9 +23,10 @@ A cell is **right** if all of this holds:
 
 * The launcher ends with the expected exit code, after the expected number of restarts.
 * The first verdict names the rank at fault, where one rank is.
-* No more steps are done again than lie between two saves; twice as many if the fault hits a save.
-* The parameters are those of the undisturbed run, bit for bit, unless the framework is not exact.
-* No process is left, no file in `/dev/shm`, and no file besides those of the program.
+* No more steps are done again than lie between two saves; twice as many if the fault hits a save
+  or a checkpoint.
+* The parameters are those of the undisturbed run, bit for bit.
+* No process is left, no file in `/dev/shm`, and no file but those of the program.
 
 On an x86-64 machine without AVX-512, where torch is slow with bf16, the programs compute in
 float32.
@@ -45,7 +46,7 @@ def _origin(kept: dict[str, Any], cells: dict[tuple[str, str], Any]) -> str:
         return "Nothing has been recorded yet.\n"
     dates = sorted({cell["date"] for cell in cells.values()})
     loads = sorted(cell["load"] for cell in cells.values())
-    versions = ", ".join(f"{name} {number}" for name, number in sorted(kept["versions"].items()))
+    versions = "; ".join(f"{name} {number}" for name, number in sorted(kept["versions"].items()))
     count = Counter(word(cells.get((job, fault))) for job in JOBS for fault in JOBS[job].faults)
     return (
         f"{sum(count.values())} cells: {count['right']} right, {count['wrong']} wrong,"
@@ -91,7 +92,7 @@ def _wrong(cells: dict[tuple[str, str], Any]) -> str:
         for fault in job.faults
         if word(cells.get((name, fault))) == "wrong"
     ]
-    return "\n".join(["## What is wrong\n", *lines, ""]) if lines else ""
+    return "\n".join(["## Wrong cells\n", *lines, ""]) if lines else ""
 
 
 def _programs(cells: dict[tuple[str, str], Any]) -> str:
@@ -103,8 +104,7 @@ def _programs(cells: dict[tuple[str, str], Any]) -> str:
     for name, job in JOBS.items():
         tried = [cells[name, f] for f in job.faults if f != "none" and (name, f) in cells]
         same = f"{sum(bool(cell['same']) for cell in tried)} of {len(tried)}"
-        exact = f"{same}, not required: {job.inexact}" if job.inexact else same
-        lines.append(f"| {name} | {job.text} | {exact} | {job.why or 'None.'} |")
+        lines.append(f"| {name} | {job.text} | {same} | {job.why or 'None.'} |")
     return "\n".join(lines) + "\n"
 
 

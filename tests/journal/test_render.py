@@ -19,11 +19,11 @@ from undaunted.journal.render import (
     render_run,
     time_table,
 )
-from undaunted.journal.summary import Phases, RunSummary
+from undaunted.journal.summary import Phases, RoundSummary, RunSummary
 
 REPORT = """\
-run demo on n0: finished, exit code 0, goodput 45 %
-reason:   every rank exited with 0
+run demo on n0: finished, exit code 0, down 3.2 s of 9.0 s, goodput 45 %
+why:      1 crash, 1 hang; the last: rank 0 hangs
 program:  train.py --fast (2 ranks on this node)
 started:  1970-01-01 00:16:40 UTC, took 9.0 s
 restarts: 2 of 3, 3.2 s lost
@@ -62,7 +62,51 @@ logs: /logs
 
 
 def test_the_report() -> None:
-    assert plain(render_run(summary_of(sample.RUN))) == REPORT
+    whole = plain(render_run(summary_of(sample.RUN), times=True))
+    assert whole == REPORT
+    short = plain(render_run(summary_of(sample.RUN)))
+    assert "--times" in short
+    assert len(short.splitlines()) < 15
+    assert set(short.splitlines()) - set(whole.splitlines()) == {
+        line for line in short.splitlines() if "--times" in line
+    }
+
+
+def crashes(number: int, *causes: str) -> RunSummary:
+    rounds = [
+        RoundSummary(
+            round=at, outcome="crash", cause=causes[at % len(causes)].format(pid=1000 + at)
+        )
+        for at in range(number)
+    ]
+    return RunSummary(rounds=[*rounds, RoundSummary(round=number, outcome="finished")])
+
+
+def test_rounds_that_are_alike_are_one_line() -> None:
+    run = crashes(1458, "rank 0 (pid {pid}) was killed by SIGKILL, at iteration {pid}")
+    lines = plain(render_run(run)).splitlines()
+    assert len(lines) < 12
+    assert sum("SIGKILL" in line for line in lines) == 2  # why, and the first round
+    assert any(line.startswith("rounds 1 to 1457 ") for line in lines)
+    failed = RunSummary(rounds=run.rounds[:-1])
+    lines = plain(render_run(failed)).splitlines()
+    assert any(line.startswith("rounds 1 to 1456 ") for line in lines)
+    assert any(line.startswith("round 1457 ") for line in lines)
+    assert len(plain(render_run(run, everything=True)).splitlines()) > 2 * 1458
+
+
+def test_of_many_different_rounds_the_first_and_the_last_are_shown() -> None:
+    run = crashes(600, "rank 0 raised ValueError", "rank 1 raised TypeError")
+    lines = plain(render_run(run)).splitlines()
+    assert len(lines) < 40
+    shown = [int(line.split()[1]) for line in lines if line.startswith("round ")]
+    assert shown == [0, 1, 2, *range(589, 601)]
+    assert any(line.startswith("rounds 3 to 588 ") for line in lines)
+
+
+def test_two_rounds_that_are_alike_are_shown_as_they_are() -> None:
+    lines = plain(render_run(crashes(2, "rank 0 raised ValueError"))).splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("round ")] == ["0", "1", "2"]
 
 
 def test_restarts_that_were_ordered_are_none_of_the_budget() -> None:
@@ -74,7 +118,7 @@ def test_restarts_that_were_ordered_are_none_of_the_budget() -> None:
 @pytest.mark.parametrize("width", [20, 40, 79, 80, 94, 200])
 def test_numbers_are_never_cut_and_lines_keep_to_the_width(width: int) -> None:
     run = summary_of(sample.RUN)
-    text = plain(render_run(run, width=width))
+    text = plain(render_run(run, width=width, times=True))
     for number in ("detect", "124", "0.2", "57", "23", "940", "33 %"):
         assert number.split()[0] in text
     if width >= 60:
@@ -102,7 +146,7 @@ def test_long_reasons_programs_and_notes_are_wrapped_below_their_beginning() -> 
 
 def test_the_goodput_is_in_the_first_line_where_it_is_known() -> None:
     steps = [one for one in sample.RUN if getattr(one, "name", "") != "first_step"]
-    text = plain(render_run(summary_of(steps)))
+    text = plain(render_run(summary_of(steps), times=True))
     assert "goodput" not in text.splitlines()[0]
     assert "unknown: the program ran, but never called undaunted.step" in " ".join(text.split())
 
@@ -140,7 +184,7 @@ def test_advice_is_shown_where_it_is_more_than_a_restart(
     assert run.rounds[0].advised is None
     assert run.rounds[1].advised == advised
     told = [text.strip() for text in plain(render_run(run)).splitlines()]
-    assert [text for text in told if "why" in text] == ([line] if line else [])
+    assert [text for text in told if ": why" in text] == ([line] if line else [])
 
 
 def test_one_round_in_detail() -> None:

@@ -304,7 +304,7 @@ def test_a_function_that_did_not_run_again() -> None:
 
 def test_the_report_shows_them_beside_the_others() -> None:
     run = summary_of([*sample.RUN, *restart(1), phase("detect", 1.0, 2)])
-    text = plain(render_run(run))
+    text = plain(render_run(run, times=True))
     assert "restarts: 2 of 3, 3.2 s lost; 2 in-process, 40 ms lost\n" in text
     assert "in-process restart 1: 3 ranks (without 3) again after rank 1: ValueError('x')" in text
     assert "in-process restart 2: no rank again after it was stopped" in text
@@ -316,7 +316,7 @@ def test_the_report_shows_them_beside_the_others() -> None:
 
 def test_of_many_the_last_ones_are_shown() -> None:
     run = summary_of([*sample.RUN, *(event for n in range(1, 31) for event in restart(n))])
-    text = plain(render_run(run))
+    text = plain(render_run(run, times=True))
     assert "(the last 20 of 30)" in text
     assert "... 25 earlier in-process restarts" in text
     assert "in-process restart 25:" not in text

@@ -27,7 +27,8 @@ def test_no_memory_is_an_error_with_the_remedy(monkeypatch):
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     before = count_fds()
-    with pytest.raises(OSError, match=r"131072 bytes of memory.*free memory") as raised:
+    message = rf"{2 * layout.PAGE_BYTES} bytes of memory.*free memory"
+    with pytest.raises(OSError, match=message) as raised:
         PageArea.create(2)
     assert raised.value.errno == errno.ENOSPC
     assert count_fds() == before
@@ -92,7 +93,7 @@ def test_reset_forgets_the_rank_and_keeps_the_limits(area, writer):
 
 
 def test_limits_too_long_for_the_page_are_unknown(area, writer):
-    area.set_limits(Limits(sections={f"section {i:060}": 1.0 for i in range(60)}))
+    area.set_limits(Limits(sections={f"section {i:060}": 1.0 for i in range(120)}))
     assert writer.limits_json() == b""
 
 

@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import os
+import signal
+import threading
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from undaunted.base.signals import handlers_off
 from undaunted.progress import layout
 from undaunted.progress.error_text import encode_error, shorten
 from undaunted.progress.reader import ERROR
@@ -85,3 +90,72 @@ def test_any_exception_can_be_recorded(error, kind):
 def test_exits_are_told_by_their_code(code, message):
     error = SystemExit() if code is None else SystemExit(code)
     assert decode(encode_error(error, 1))[2] == message
+
+
+class SlowToDescribeError(Exception):
+    """While it is described, a worker of a loader is found to be dead."""
+
+    def __str__(self):
+        os.kill(os.getpid(), signal.SIGCHLD)
+        return "connection reset"
+
+
+@pytest.fixture
+def on_sigchld():
+    """Set a handler in Python, as torch's DataLoader does."""
+
+    def raise_it(*_):
+        raise RuntimeError("worker 4711 was killed")
+
+    before = signal.signal(signal.SIGCHLD, raise_it)
+    yield raise_it
+    signal.signal(signal.SIGCHLD, before)
+
+
+def test_what_a_handler_of_signals_raises_meanwhile_is_recorded(on_sigchld):
+    """The record is whole; the handler runs, and what it raises goes its way afterwards."""
+    records = []
+    with pytest.raises(RuntimeError, match="worker 4711"), handlers_off():
+        records.append(encode_error(SlowToDescribeError(), 5))
+    _, kind, message, traceback = decode(records[0])
+    assert (kind, message) == ("RuntimeError", "worker 4711 was killed")
+    assert "SlowToDescribeError: connection reset" in traceback
+    assert signal.getsignal(signal.SIGCHLD) is on_sigchld
+
+
+def test_an_end_that_a_handler_asks_for_meanwhile_is_no_error():
+    def leave(*_):
+        raise SystemExit(3)
+
+    before = signal.signal(signal.SIGCHLD, leave)
+    records = []
+    try:
+        with pytest.raises(SystemExit), handlers_off():
+            records.append(encode_error(SlowToDescribeError(), 5))
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    _, kind, message, _ = decode(records[0])
+    assert (kind, message) == (f"{__name__}.SlowToDescribeError", "connection reset")
+
+
+def test_handlers_that_put_others_in_their_place_are_let(on_sigchld):
+    def once(*_):
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+    signal.signal(signal.SIGCHLD, once)
+    with handlers_off():
+        os.kill(os.getpid(), signal.SIGCHLD)
+        assert signal.getsignal(signal.SIGCHLD) is not signal.SIG_IGN
+    assert signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
+
+
+def test_outside_of_the_main_thread_nothing_is_put_off(on_sigchld):
+    def describe():
+        with handlers_off():
+            found.append(signal.getsignal(signal.SIGCHLD))
+
+    found = []
+    thread = threading.Thread(target=describe)
+    thread.start()
+    thread.join()
+    assert found == [on_sigchld]

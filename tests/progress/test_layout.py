@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from undaunted.progress import layout
-from undaunted.progress.histogram import BUCKETS
 
 HEADER = layout.RECORD_HEADER
 
@@ -21,15 +20,22 @@ def areas():
         "FIRST_HEARTBEAT_NS",
         "FIRST_STEP_NS",
         "FIRST_ITERATION",
-        "HEARTBEAT_FIRSTS",
+        "HEARTBEATS",
         "HEARTBEAT_NS",
         "HEARTBEAT_MAX_NS",
+        "HEARTBEAT_WARMUP_NS",
         "ITERATION",
         "ITERATION_NS",
         "LAST_CLOSE_NS",
         "SECTIONS_DROPPED",
+        "OUTSIDE_COUNT",
         "OUTSIDE_MAX_NS",
+        "OUTSIDE_WARMUP_NS",
+        "LEAVING_NS",
         "RING_HEAD",
+        "STOP",
+        "STOP_ASKED",
+        "STOP_WANTED",
     ]
     for name in words:
         assert getattr(layout, name) < layout.HEAD_BYTES // layout.WORD_BYTES
@@ -37,8 +43,7 @@ def areas():
     for name in ("IDENTITY", "REQUEST", "REPLY", "LIMITS"):
         length = getattr(layout, f"{name}_BYTES") // layout.WORD_BYTES
         yield getattr(layout, name), HEADER + length, name
-    yield layout.HEARTBEAT_HISTOGRAM, BUCKETS, "heartbeats"
-    yield layout.OUTSIDE_HISTOGRAM, BUCKETS, "outside"
+    yield layout.WARMUP, 1, "WARMUP"
     yield layout.ERROR, layout.ERROR_WORDS, "error"
     for index in range(layout.SECTION_SLOTS):
         yield layout.section_slot(index), layout.SECTION_WORDS, f"section {index}"

@@ -53,7 +53,7 @@ def test_words_come_out_under_their_names():
     ("words", "problem"),
     [
         ({"MAGIC": 0}, "does not begin"),
-        ({"VERSION": 2}, "layout version 2.*use the same undaunted"),
+        ({"VERSION": 1}, "layout version 1.*use the same undaunted"),
         ({"PHASE": 7}, "phase 7"),
         ({"IDENTITY": 1}, "whose it is"),
     ],

@@ -6,7 +6,7 @@ import pytest
 
 from undaunted.progress import layout
 from undaunted.progress import writer as writer_module
-from undaunted.progress.histogram import bucket
+from undaunted.progress.limits import Limits
 from undaunted.progress.snapshot import Phase
 from undaunted.progress.writer import PageWriter
 
@@ -22,7 +22,6 @@ def test_a_section(area, writer, clock):
     section = page.sections["load"]
     assert (section.open_since_ns, section.count) == (None, 1)
     assert section.last_ns == section.max_ns == 4000
-    assert section.histogram[bucket(4000)] == 1
     assert page.out_of_section_since_ns == 5000
     assert page.phase is Phase.INITIALIZED
     with writer.section("load"):
@@ -171,9 +170,32 @@ def test_times_outside_sections_are_counted(area, writer, clock):
         clock(now)
         action("a")
     page = area.snapshot(0)
-    assert page.outside_max_ns == 90_000
-    assert sum(page.outside_histogram) == 2
-    assert page.outside_histogram[bucket(5_000)] == page.outside_histogram[bucket(90_000)] == 1
+    assert (page.outside_count, page.outside_max_ns) == (2, 90_000)
+
+
+def test_the_longest_of_the_warm_up_is_kept_apart(area, writer, clock):
+    writer.initialize(warmup_iterations=2)
+    for at, lasts in enumerate((900, 800, 300, 500, 400)):
+        clock(10_000 * at + 1)
+        writer.heartbeat()
+        with writer.section("a"):
+            clock(10_000 * at + 1 + lasts)
+    page = area.snapshot(0)
+    assert (page.sections["a"].max_ns, page.sections["a"].warm_max_ns) == (900, 500)
+    assert (page.outside_max_ns, page.outside_warm_max_ns) == (9_700, 9_700)
+    assert (page.heartbeat_max_ns, page.heartbeat_warm_max_ns) == (10_000, 10_000)
+
+
+def test_the_launcher_says_how_much_is_warm_up(area, writer, clock):
+    for warmup, longest_ns in ((2, 500), (5, 0)):
+        area.set_limits(Limits(warmup_iterations=warmup))
+        section = writer.section(f"of {warmup}")
+        for lasts in (900, 800, 300, 500, 400):
+            clock(1)
+            with section:
+                clock(1 + lasts)
+        found = area.snapshot(0).sections[section.name]
+        assert (found.max_ns, found.warm_max_ns) == (900, longest_ns)
 
 
 def test_time_with_any_section_open_is_not_outside(area, writer):
@@ -181,10 +203,10 @@ def test_time_with_any_section_open_is_not_outside(area, writer):
     writer.open_section("b")
     writer.close_section("a")
     writer.open_section("a")
-    assert sum(area.snapshot(0).outside_histogram) == 0
+    assert area.snapshot(0).outside_count == 0
     writer.close_all()
     writer.open_section("a")
-    assert sum(area.snapshot(0).outside_histogram) == 1
+    assert area.snapshot(0).outside_count == 1
 
 
 def test_time_between_two_initialisations_is_not_outside(area, writer):
@@ -192,7 +214,7 @@ def test_time_between_two_initialisations_is_not_outside(area, writer):
     writer.shut_down()
     writer.initialize()
     writer.open_section("a")
-    assert sum(area.snapshot(0).outside_histogram) == 0
+    assert area.snapshot(0).outside_count == 0
 
 
 def state(area) -> tuple:
@@ -200,9 +222,14 @@ def state(area) -> tuple:
     step = page.sections["step"]
     return (
         (page.phase, page.iteration, page.iteration_ns, page.first_iteration, page.first_step_ns),
-        (page.heartbeat_count, page.heartbeat_ns, page.heartbeat_max_ns, page.heartbeat_histogram),
-        (page.outside_max_ns, page.outside_histogram, page.out_of_section_since_ns),
-        (step.open_since_ns, step.count, step.total_ns, step.max_ns, step.histogram),
+        (
+            page.heartbeat_count,
+            page.heartbeat_ns,
+            page.heartbeat_max_ns,
+            page.heartbeat_warm_max_ns,
+        ),
+        (page.outside_count, page.outside_max_ns, page.out_of_section_since_ns),
+        (step.open_since_ns, step.count, step.total_ns, step.max_ns, step.warm_max_ns),
     )
 
 

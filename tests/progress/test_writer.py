@@ -4,13 +4,10 @@ import logging
 import os
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from undaunted.progress import layout
 from undaunted.progress import writer as writer_module
 from undaunted.progress.area import PageArea
-from undaunted.progress.histogram import BUCKETS, bucket
 from undaunted.progress.snapshot import Phase
 from undaunted.progress.writer import CHUNK, NullWriter, PageWriter, current_writer
 
@@ -32,24 +29,7 @@ def test_heartbeats(area, writer, clock):
     page = area.snapshot(0)
     assert (page.heartbeat_count, page.heartbeat_ns, page.first_heartbeat_ns) == (3, 9000, 1000)
     assert page.heartbeat_max_ns == 6000
-    assert page.heartbeat_histogram[bucket(2000)] == page.heartbeat_histogram[bucket(6000)] == 1
     assert (page.phase, page.initialized_ns) == (Phase.INITIALIZED, 9000 - 8000)
-
-
-@given(st.lists(st.integers(-(2**12), 2**45), min_size=1, max_size=8))
-def test_gaps_are_counted_in_the_buckets_of_the_histogram(gaps):
-    writer = NullWriter("test")
-    counts = [0] * BUCKETS
-    now = 2**50
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("undaunted.progress.writer.monotonic_ns", lambda: now)
-        writer.heartbeat()
-        for gap in gaps:
-            now += gap
-            writer.heartbeat()
-            counts[bucket(gap)] += 1
-    start = layout.HEARTBEAT_HISTOGRAM
-    assert writer._words[start : start + BUCKETS].tolist() == counts
 
 
 def test_steps(area, writer, clock):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,15 @@ def test_what_all_ranks_say_before_a_step_speaks_for_stopping(roots: Roots) -> N
         f"{rank}: Traceback (most recent call last):\n{line}\n" for rank, line in enumerate(lines)
     )
     assert analyse(put(roots, "a.log", content), roots).stop
+
+
+def test_errors_may_be_in_a_file_of_their_own(roots: Roots, tmp_path: Path) -> None:
+    steps = put(roots, "17.out", "step 1 loss 3\nstep 2 loss 3\n")
+    errors = put(roots, "17.err", "torch.OutOfMemoryError: CUDA out of memory. Tried 2 GiB\n")
+    (found,) = analyse(steps, roots, errors=errors).findings
+    assert (found.cause, found.source) == ("gpu_out_of_memory", f"{errors}:1")
+    for unread in ("", f"{errors}.gone", str(tmp_path / "secret.log")):
+        assert not analyse(steps, roots, errors=unread).findings
 
 
 def test_an_end_is_no_failure(roots: Roots) -> None:
@@ -176,8 +186,8 @@ async def test_a_program_that_has_ended_costs_one_log(roots: Roots) -> None:
         path = put(roots, "a.log")
         await analyst.read(path, STAMP)
         assert analyst._program is not None
-        analyst._program.kill()
-        await analyst._program.wait()
+        os.kill(analyst._program.pid, signal.SIGKILL)
+        assert await analyst._program.ended(LIMIT_S)
         ended = await analyst.read(path, STAMP)
         assert "has ended" in ended.problem
         assert (await analyst.read(path, STAMP)).findings

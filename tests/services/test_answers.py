@@ -65,7 +65,10 @@ def last(text: str) -> LastWords:
     ("told", "state", "action", "words"),
     [
         (Told(STAMP, (LOST,)), "COMPLETED", "CONTINUE", "COMPLETED"),
-        (Told(STAMP, ended=True), "FAILED", "CONTINUE", "FAILED"),  # cgroups: a survived OOM
+        (Told(STAMP, ended=True), "FAILED", "RESTART", "to its end"),
+        (Told(STAMP, ended=True), "OUT_OF_MEMORY", "RESTART", "OUT_OF_MEMORY"),
+        (Told(STAMP, ended=True), "TIMEOUT", "CONTINUE", "to its end"),
+        (Told(STAMP, ended=True, last=last("finished: well")), "FAILED", "CONTINUE", "to its end"),
         (Told(STAMP), "NODE_FAIL", "RESTART", "node_failed"),
         (Told(STAMP, (LEFT,)), "PREEMPTED", "RESTART", "preempted"),
         (Told(STAMP, (LEFT,)), "TIMEOUT", "RESTART", "time_limit"),

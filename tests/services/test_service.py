@@ -32,10 +32,14 @@ class Reader:
         self.may.set()
         self.told: dict[str, dict[str, Any]] = {}
         self.dumps: list[str] = []
+        self.errors: list[str] = []
 
-    async def read(self, path: str, stamp: tuple[int, int, int], dumps: str = "") -> Told:
+    async def read(
+        self, path: str, stamp: tuple[int, int, int], dumps: str = "", errors: str = ""
+    ) -> Told:
         self.asked.append(Path(path).name)
         self.dumps.append(dumps)
+        self.errors.append(errors)
         self.begun.put_nowait(Path(path).name)
         await self.may.wait()
         return Told(stamp, **self.told.get(Path(path).name, {}))
@@ -325,6 +329,20 @@ async def test_dumps_that_are_named_are_read_with_the_log(tmp_path: Path) -> Non
     assert place.reader.dumps == ["", str(folder)]
     assert answer["result"]["hanging_ranks"] == [3]
     assert answer["result"]["fr_dump_path"] == str(folder)
+    await place.service.close()
+
+
+@on_loop
+async def test_errors_that_are_in_a_file_of_their_own_are_read_with_the_log(tmp_path: Path) -> None:
+    """At the end they are read again: the log itself may not have changed since."""
+    place = Place(tmp_path)
+    path = place.put("a.log")
+    await place.ask(path)
+    await place.submit(path, error_path="/logs/a.err")
+    await place.ask(path)
+    await place.submit(path, error_path="/logs/a.err", analysis_intent="terminal")
+    await place.ask(path)
+    assert place.reader.errors == ["", "/logs/a.err", "/logs/a.err"]
     await place.service.close()
 
 

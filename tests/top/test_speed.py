@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.top.pages import MS, SECOND, section, stepping
-from undaunted.progress.histogram import BUCKETS, bucket
+from tests.top.pages import SECOND, section, stepping
 from undaunted.progress.snapshot import PageSnapshot
-from undaunted.top.speed import Speed, median_s
-
-
-def histogram(**milliseconds: int) -> tuple[int, ...]:
-    counts = [0] * BUCKETS
-    for name, count in milliseconds.items():
-        counts[bucket(int(name[1:]) * MS)] += count
-    return tuple(counts)
+from undaunted.top.speed import Speed, mean_s
 
 
 def test_one_look_tells_the_mean_since_the_first_step() -> None:
@@ -53,17 +45,12 @@ def test_without_steps() -> None:
     speed = Speed()
     speed.look(PageSnapshot())
     assert speed.recent_s(PageSnapshot()) is None
-    assert median_s(PageSnapshot()) is None
+    assert mean_s(PageSnapshot()) is None
 
 
-def test_the_median_to_an_eighth() -> None:
-    page = stepping(10, SECOND, heartbeat_histogram=histogram(_50=8, _900=2))
-    assert median_s(page) == pytest.approx(0.05, rel=0.125)
-
-
-def test_no_median_of_heartbeats_that_are_no_steps() -> None:
-    page = stepping(10, SECOND, heartbeat_histogram=histogram(_5=80))
-    assert median_s(page) is None
+def test_the_mean_of_all_steps_of_the_round() -> None:
+    assert mean_s(stepping(10, 5 * SECOND)) == pytest.approx(0.5)
+    assert mean_s(stepping(0, SECOND)) is None
 
 
 def test_sections_once_they_were_left_three_times() -> None:

@@ -7,7 +7,7 @@ from undaunted.journal.render import plain
 from undaunted.top.table import room_for_notes, style_of, table
 
 RANKS = [
-    row(0, 0.5, limit_s=60.0, median_s=0.1),
+    row(0, 0.5, limit_s=60.0, mean_s=0.1),
     row(1, 12.0, section="data", section_s=3.0, note="suspect: oh", suspect=True, failures=2),
 ]
 
@@ -15,7 +15,7 @@ RANKS = [
 def test_all_columns() -> None:
     titles, first, second = plain(table(RANKS, None, several_nodes=True)).splitlines()
     assert titles.split() == [
-        "rank", "node", "phase", "section", "iteration", "step", "median", "silent", "failed",
+        "rank", "node", "phase", "section", "iteration", "step", "mean", "silent", "failed",
         "note",
     ]  # fmt: skip
     assert first.split("  ")[-1].strip() == "-"
@@ -29,7 +29,7 @@ def test_columns_give_way_to_notes_and_then_to_each_other() -> None:
         return plain(table(RANKS, width, several_nodes=False)).split("\n")[0].split()
 
     assert titles(200)[-1] == "note"
-    assert "median" not in titles(100)
+    assert "mean" not in titles(100)
     assert titles(100)[-1] == "note"
     assert "section" in titles(70)
     assert titles(30) == ["rank", "phase", "iteration"]

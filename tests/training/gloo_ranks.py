@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests import warm
+
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 240.0
 
@@ -27,7 +29,7 @@ def run(program: Path, ranks: int, folder: Path, *arguments: str) -> list[dict[s
         "STORE": str(folder / "store"),
     }
     processes = [
-        subprocess.Popen(
+        warm.Popen(
             [sys.executable, str(program), *arguments],
             env={**inherited, **own, "RANK": str(rank)},
             stdout=subprocess.PIPE,

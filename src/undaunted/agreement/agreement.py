@@ -152,8 +152,19 @@ class Agreement:
                     verdict, cause = self._follow(turn, contribution), None
             if verdict.is_of(name) or time.monotonic() - began >= timeout_s:
                 if verdict.failure is not None:
-                    raise verdict.failure.error(self._kinds, verdict.ranks) from cause
+                    error = verdict.failure.error(self._kinds, verdict.ranks)
+                    error.undecided = verdict.undecided
+                    raise error from cause
                 return verdict.content
+
+    def speaks_of(self, error: AgreedError) -> bool:
+        """Whether this rank tells people of an error that all ranks raise: one does for all.
+
+        It is the first whose failure it is not, as others may be gone; rank 0 if it is that of all.
+        """
+        job_ranks = self._member.job_ranks
+        well = (rank for rank in range(self.world_size) if job_ranks[rank] not in error.ranks)
+        return self.rank == next(well, 0)
 
     def abort(self) -> None:
         """Have the round in progress, and all later ones, raise at once; nobody is told."""
@@ -297,7 +308,9 @@ class Alone:
     ) -> bytes:
         """Return what is decided; see `Agreement.round`."""
         if isinstance(contribution, Failure):
-            raise contribution.error(self._kinds, (0,))
+            error = contribution.error(self._kinds, (0,))
+            error.undecided = True
+            raise error
         try:
             return decide([contribution])
         except AgreedError:
@@ -314,6 +327,10 @@ class Alone:
     ) -> bytes:
         """Return what is decided; see `Agreement.scatter`."""
         return self.round(name, contribution, lambda mine: decide(mine)[0], timeout_s)
+
+    def speaks_of(self, error: AgreedError) -> bool:  # noqa: ARG002 - the interface
+        """See `Agreement.speaks_of`."""
+        return True
 
     def abort(self) -> None:
         """Nobody waits."""

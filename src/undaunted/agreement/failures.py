@@ -16,12 +16,14 @@ class AgreedError(Exception):
     Attributes:
         ranks: of the job; those that failed or did not answer, ascending.
         errno: of the operating system's error, or None.
+        undecided: whether it is certain that rank 0 has decided nothing, and never will.
     """
 
     def __init__(self, message: str, ranks: Sequence[int] = (), errno: int | None = None) -> None:
         super().__init__(message)
         self.ranks = tuple(ranks)
         self.errno = errno
+        self.undecided = False
 
     def details(self) -> dict[str, Any]:
         """Return what else the other ranks have to know: plain data, see `told`."""

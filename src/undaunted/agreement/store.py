@@ -8,13 +8,12 @@ thread, and when time is up, or another thread says so, the connection is shut d
 from __future__ import annotations
 
 import contextlib
-import socket
 import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from undaunted.agreement.failures import AgreedError
-from undaunted.base import name_server, open_sockets
+from undaunted.base import open_sockets, torch_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,8 +25,6 @@ T = TypeVar("T")
 ABORTED = "the agreement between the ranks was given up"
 # Whoever connects looks which connection is new.
 _connecting = threading.Lock()
-_LOOPBACK = "127.0.0.1"
-_BACKLOG = 4096
 
 
 class AbortedError(AgreedError):
@@ -121,7 +118,7 @@ class StoreLink:
         self._reopening: Bounded | None = None
 
     @classmethod
-    def serve(cls, timeout_s: float, at: str = _LOOPBACK) -> tuple[StoreLink, Any]:
+    def serve(cls, timeout_s: float, at: str = torch_store.LOOPBACK) -> tuple[StoreLink, Any]:
         """Serve a store in this process at a free port, and connect to it.
 
         A torch store knows no token: whoever reaches the port can read and write it.
@@ -136,11 +133,11 @@ class StoreLink:
         Raises:
             OSError: this machine has no such address.
         """
-        listening = _listen(at)
-        link = cls(at or _LOOPBACK, listening.getsockname()[1])
-        with _connecting, name_server.asked_again_soon():
-            store = _store(link.host, link.port, timeout_s, listening.detach())
-            link._connections = _to_port(link.port)
+        listening = torch_store.listen(at)
+        link = cls(at or torch_store.LOOPBACK, listening.getsockname()[1])
+        with _connecting:
+            store = torch_store.serve(listening, timedelta(seconds=timeout_s))
+            link._connections = torch_store.connections_to(link.port)
         return link, store
 
     def reopen(self, timeout_s: float, given_up: Callable[[], bool] = _never) -> Any:
@@ -158,7 +155,7 @@ class StoreLink:
 
         def end() -> None:
             if before is not None:
-                _shut_down(_to_port(self.port) - before)
+                _shut_down(torch_store.connections_to(self.port) - before)
 
         self._reopening = bounded = Bounded(end)
         if given_up():  # from now on `interrupt` ends this
@@ -166,9 +163,9 @@ class StoreLink:
         if not _connecting.acquire(timeout=timeout_s):
             raise TimedOutError(f"another connection is being made for {timeout_s:g} s")
         try:
-            before = _to_port(self.port)
+            before = torch_store.connections_to(self.port)
             store = bounded.call(lambda: self._connect(timeout_s), timeout_s + 1.0)
-            self._connections = _to_port(self.port) - before
+            self._connections = torch_store.connections_to(self.port) - before
         finally:
             _connecting.release()
             self._reopening = None
@@ -181,38 +178,7 @@ class StoreLink:
             bounded.abort()
 
     def _connect(self, timeout_s: float) -> Any:
-        with name_server.asked_again_soon():
-            return _store(self.host, self.port, timeout_s)
-
-
-def _listen(at: str) -> socket.socket:
-    if at:
-        family = socket.AF_INET6 if ":" in at else socket.AF_INET
-        return socket.create_server((at, 0), family=family, backlog=_BACKLOG)
-    if not socket.has_dualstack_ipv6():
-        return socket.create_server(("", 0), backlog=_BACKLOG)
-    return socket.create_server(
-        ("", 0), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True
-    )
-
-
-def _store(host: str, port: int, timeout_s: float, listening: int | None = None) -> Any:
-    import torch.distributed as dist
-
-    return dist.TCPStore(
-        host,
-        port,
-        is_master=listening is not None,
-        wait_for_workers=False,
-        timeout=timedelta(seconds=timeout_s),
-        master_listen_fd=listening,
-    )
-
-
-def _to_port(port: int) -> set[Descriptor]:
-    """Return the connections of this process to that port of any host."""
-    peers = ((one, open_sockets.peer(one)) for one in open_sockets.all_sockets())
-    return {one for one, at in peers if at is not None and at[1] == port}
+        return torch_store.connect(self.host, self.port, timedelta(seconds=timeout_s))
 
 
 def _shut_down(connections: set[Descriptor]) -> None:

@@ -54,6 +54,7 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
         ranks: whose failure that is.
         name: of the round that failed, as who wrote this calls it; "" = whatever it is called.
         scattered: whether each rank has a part of its own in place of the content.
+        undecided: whether rank 0 was never asked to decide: see `AgreedError`.
     """
 
     content: bytes = b""
@@ -61,6 +62,7 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
     ranks: tuple[int, ...] = ()
     name: str = ""
     scattered: bool = False
+    undecided: bool = False
 
     def is_of(self, name: str) -> bool:
         """Whether this is about the round that a rank calls so."""
@@ -133,7 +135,7 @@ class Turn:
         """On rank 0: return all contributions, or why they are not there."""
         self._contribute(contribution)
         if not self._wait("go", self.timeout_s):
-            return self._given_up(self._missing())
+            return msgspec.structs.replace(self._given_up(self._missing()), undecided=True)
         if self._store.check([self._key("verdict")]):
             return self._verdict()
         found = [
@@ -148,7 +150,7 @@ class Turn:
                 f"{found[strangers[0]].name!r}: all ranks have to make the same calls in the same "
                 "order"
             )
-            return Verdict(failure=Failure(message), ranks=ranks)
+            return Verdict(failure=Failure(message), ranks=ranks, undecided=True)
         return [one.content for one in found]
 
     def close(
@@ -209,7 +211,8 @@ class Turn:
         mine = Contribution(self.name, b"" if isinstance(contribution, Failure) else contribution)
         self._keys = self._write(self._of(self._rank), msgspec.msgpack.encode(mine))
         if isinstance(contribution, Failure):
-            self._give_up(self.failed(contribution))
+            # Rank 0 decides only when all have contributed, and this rank never does.
+            self._give_up(msgspec.structs.replace(self.failed(contribution), undecided=True))
         elif self._store.add(self._key("count"), 1) == self._world_size:
             self._store.set(self._key("go"), b"")
 

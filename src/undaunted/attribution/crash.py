@@ -34,6 +34,7 @@ _LONGEST_MESSAGE = 400
 _LONGEST_WORDS = 200
 # As torch puts it, before the traceback in the other process.
 _ORIGINAL = "\nOriginal Traceback (most recent call last):"
+_IN_RANK = "\nTraceback (most recent call last): (RANK "
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,13 +292,18 @@ def _killed_together(
 
 
 def without_frames(exception: str) -> str:
-    """Leave out the traceback in the message of an exception that a loader's worker has raised."""
-    caught, found, original = exception.partition(_ORIGINAL)
-    _, last_frame, rest = original.rpartition('\n  File "')
-    if not found or not last_frame:
-        return exception
-    said = [line for line in rest.splitlines()[1:] if not line.startswith("    ")]
-    return f"{caught.rstrip('.')}: {' '.join(said)}" if said else exception
+    """Leave out the traceback in the message of an exception that was raised in another process.
+
+    That is a loader's worker, or the rank whose save or load has failed.
+    """
+    for begin in (_ORIGINAL, _IN_RANK):
+        caught, found, original = exception.partition(begin)
+        _, last_frame, rest = original.rpartition('\n  File "')
+        said = [line for line in rest.splitlines()[1:] if not line.startswith("    ")]
+        if found and last_frame and said:
+            text = " ".join(said).rstrip()
+            return text if begin == _IN_RANK else f"{caught.rstrip('.')}: {text}"
+    return exception
 
 
 def _what(root: RankFailure) -> str:

@@ -35,7 +35,7 @@ from undaunted.base.text import count, format_duration, name_ranks, one_line, pr
 from undaunted.journal import events as e
 from undaunted.journal.job.render import still_runs
 from undaunted.journal.job.values import JobRound, JobSummary  # noqa: TC001 - as above
-from undaunted.journal.render import NO_END, utc
+from undaunted.journal.render import NO_END, shown_rounds, utc, without_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -674,11 +674,18 @@ def conclusion(page: Page) -> str:
     text = in_words(last.root)
     if last.case.about.iteration is not None:
         text += f", at iteration {last.case.about.iteration}"
-    return text if last.times == 1 else f"{text}; {last.times} times"
+    return (
+        text if last.times == 1 else f"{text}; {last.times} of {len(page.rounds)} failures are so"
+    )
 
 
-def lines_of(page: Page) -> Iterator[str]:
-    """Yield the page for people, line by line."""
+def lines_of(page: Page, *, everything: bool = False) -> Iterator[str]:
+    """Yield the page for people, line by line.
+
+    Args:
+        page: what is known.
+        everything: every failure, also those that are like the one before.
+    """
     for problem in page.problems[:_MOST_LINES]:
         yield one_line(problem)
     if page.job is not None:
@@ -691,16 +698,26 @@ def lines_of(page: Page) -> Iterator[str]:
         yield f"advice: {_advice(last)}"
     for note in page.job.slow[:_MOST_LINES] if page.job else ():
         yield f"slow rank: {one_line(note)}"
-    if len(page.rounds) > MOST_ROUNDS:
-        yield f"... {count(len(page.rounds) - MOST_ROUNDS, 'earlier failure')}: see --json"
-    shown = page.rounds[-MOST_ROUNDS:]
-    for place, one in enumerate(shown, 1):
+    shown = page.rounds if everything else page.rounds[-MOST_ROUNDS:]
+    if len(page.rounds) > len(shown):
+        yield f"... {count(len(page.rounds) - len(shown), 'earlier failure')}: see --all"
+    groups = list(shown_rounds(shown, _likeness, everything=everything))
+    for place, few in enumerate(groups, 1):
         yield ""
+        one = few[0]
+        if len(few) > 1:
+            yield f"{one.case.name} to {few[-1].case.name}: the same; see --all"
+            continue
         yield from _round(one, is_only=len(page.rounds) == 1)
-        again = {text for each in shown[place:] for text in each.case.unknown}
+        again = {text for later in groups[place:] for text in later[0].case.unknown}
         for text in one.case.unknown:
             if text not in again:  # said once, with the last round that it is true of
                 yield f"  not known: {one_line(text)}"
+
+
+def _likeness(one: Explained) -> object:
+    told = without_numbers(one.case.line), without_numbers(in_words(one.root) if one.root else "")
+    return told, one.advice.action
 
 
 def _job_line(job: JobSummary, failed: int) -> str:

@@ -113,7 +113,7 @@ CAUSES: Mapping[str, Cause] = {
                     "job",
                     "restart",
                     1,
-                    "the job was told to stop, mostly by a scheduler that wants its nodes",
+                    "the job was told to stop, usually by a scheduler that wants its nodes",
                 ),
                 ("time_limit", "job", "restart", 1, "the time of the job was over"),
                 ("cancelled", "job", "restart", 1, "the job was cancelled"),

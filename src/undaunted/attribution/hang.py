@@ -37,6 +37,7 @@ RECORDED = "; recorded: "
 """In the line of a verdict: what follows is from recordings of the Flight Recorder."""
 _FEW_NODES = 4  # are named
 _SURE = 0.9  # confidence
+_LAGS = "host_lag"  # in `findings.CAUSES`
 # Part of the limit by which a rank may have been heard of later than the one that raised the alarm.
 _ABOUT = 0.25
 
@@ -72,6 +73,7 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
         recording: what its Flight Recorder holds.
         prints: see `RankEvidence`.
         exit_code: of a process that has ended, None = it has not.
+        nccl: how it keeps others waiting, as NCCL says (`nccl_ras`); "" = it does not.
     """
 
     rank: int
@@ -91,6 +93,7 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
     recording: Recording | None = None
     prints: str = ""
     exit_code: int | None = None
+    nccl: str = ""
 
     @property
     def spot(self) -> str:
@@ -201,6 +204,7 @@ def judge(seen: Sequence[Seen], *, whole_job: bool = False, stacks: str = "") ->
     finding = _find(seen)
     if whole_job:  # else ranks that are missing are on other nodes
         finding = _with_recordings(finding, seen)
+    finding = _with_nccl(finding, seen)
     if any(each.prints for each in finding.suspects):
         printing = _in_order([each for each in seen if each.prints])
         finding = replace(finding, suspects=printing, certain=False, known=False, cause=UNREAD)
@@ -293,6 +297,18 @@ def _with_recordings(finding: _Finding, seen: list[Seen]) -> _Finding:
         cause=one.cause,
         recorded=one.evidence,
     )
+
+
+def _with_nccl(finding: _Finding, seen: list[Seen]) -> _Finding:
+    """Compare with what NCCL says of the whole job, which needs neither stacks nor recordings."""
+    told = [each for each in seen if each.nccl]
+    agreed = [each for each in finding.suspects if each.nccl]
+    if finding.known and agreed:
+        return replace(finding, suspects=agreed, cause=finding.cause or _LAGS)
+    if finding.certain or finding.recorded or not told:
+        return finding
+    waiting = [each for each in seen if each.standing == Standing.WAITING]
+    return _Finding(_in_order(told), _without(waiting, told), certain=False, cause=_LAGS)
 
 
 def _wait_for_left(finding: _Finding, seen: list[Seen]) -> bool:
@@ -401,6 +417,8 @@ def _tell_known(finding: _Finding, seen: list[Seen]) -> str:
         line += f"; {_ranks(more)} just as suspect"
     if finding.waiting:
         line += f"; {_waiters(finding.waiting, 'them' if more else 'it', foremost.node)}"
+    if foremost.nccl:
+        line += f"; NCCL: {foremost.nccl}"
     if finding.recorded:
         line += RECORDED + finding.recorded
     if alarm is None and (first := _first_alarm(seen).expired) is not None:

@@ -57,7 +57,12 @@ def cause_seen(
         return UNSAVED, 1.0
     if is_peer_lost(name, message, verdict.traceback):
         return "peer_lost", 1.0
-    return ("not_finite" if _is_not_finite(name, message) else "program_error"), 1.0
+    return cause_of_exception(name, message), 1.0
+
+
+def cause_of_exception(name: str, message: str) -> str:
+    """Return the cause of an exception of the program's own: its type, and its message."""
+    return "not_finite" if _is_not_finite(name, message) else "program_error"
 
 
 def _is_not_finite(name: str, message: str) -> bool:

@@ -79,6 +79,28 @@ async def wait_for(awaitable: Awaitable[T], seconds: float) -> T:
     return task.result()
 
 
+async def readable(fd: int, seconds: float | None) -> bool:
+    """Wait until ``fd`` is readable or at its end; return False after ``seconds``, None = never.
+
+    One wait for a descriptor at a time.
+    """
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    arrived: asyncio.Future[None] = loop.create_future()
+
+    def note() -> None:
+        if not arrived.done():
+            arrived.set_result(None)
+
+    loop.add_reader(fd, note)
+    try:
+        done, _ = await asyncio.wait([arrived], timeout=seconds)
+    finally:
+        loop.remove_reader(fd)
+    return bool(done)
+
+
 async def off_loop(slots: Semaphore, seconds: float, call: Callable[[], T]) -> T:
     """Return what ``call`` returns, or raise what it raises, without holding up the loop.
 

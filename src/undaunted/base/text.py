@@ -72,6 +72,24 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def did_you_mean(
+    name: str, names: Iterable[str], *, beginning: str = "", likeness: float = 0.6
+) -> str:
+    """Return ``; did you mean 'run'?`` for the name that resembles most, or "".
+
+    Args:
+        name: the unknown one.
+        names: the known ones.
+        beginning: all names may begin with it, which makes none of them a near one.
+        likeness: how near a name must be, from 0 to 1, as `difflib` measures it.
+    """
+    import difflib  # only to say what is wrong
+
+    bare = sorted(other.removeprefix(beginning) for other in names)
+    near = difflib.get_close_matches(name.removeprefix(beginning), bare, 1, likeness)
+    return f"; did you mean {beginning + near[0]!r}?" if near else ""
+
+
 def is_utf8(text: str) -> bool:
     """Whether a text can be encoded: Python has names of files that cannot."""
     try:

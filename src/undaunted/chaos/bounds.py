@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from undaunted.progress.samples import HEARTBEAT, WARMUP
+from undaunted.progress.samples import HEARTBEAT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,10 +31,7 @@ _SLOW_PART = 10
 
 def longest_silence(entries: Iterable[Knowledge]) -> float:
     """Return the longest time between two signs of life of a rank, seconds; 0 = not known."""
-    longest_ns = (
-        entry.of(key).longest_ns for entry in entries for key in (HEARTBEAT, WARMUP + HEARTBEAT)
-    )
-    return max(longest_ns, default=0) / _NS
+    return max((entry.of(HEARTBEAT).ever_ns for entry in entries), default=0) / _NS
 
 
 def hang_limit(silence_s: float) -> float:

@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from undaunted.base.text import did_you_mean
 from undaunted.chaos.kinds import KINDS
 from undaunted.chaos.plan import Plan, PlanError, Planned
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 # Faults happen in the middle of a run: at the very beginning there is nothing to lose yet, at the
 # very end nothing to go on with.
 _MARGIN = 0.1
+_PLACES = ("early", "anywhere", "late")  # see `KindOf.place`
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +99,8 @@ def check_kind(kind: str, where: str = "") -> None:
         PlanError: names the known kinds.
     """
     if kind not in KINDS:
-        import difflib
-
-        near = difflib.get_close_matches(kind, list(KINDS), n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        known = ", ".join(KINDS)
-        raise PlanError(f"{where}{kind!r} is not a kind of fault{hint}; known: {known}")
+        known = f"known: {', '.join(KINDS)}{did_you_mean(kind, KINDS)}"
+        raise PlanError(f"{where}{kind!r} is not a kind of fault; {known}")
 
 
 def settle(
@@ -129,7 +127,8 @@ def settle(
     runs: dict[int, list[Wanted]] = {}
     for fault in wanted:
         _check(fault, world_size, first, last)
-        runs.setdefault(fault.run, []).append(fault)
+        how = fault.how or _how_of(fault.kind, _hash(seed, fault.id, "how"))
+        runs.setdefault(fault.run, []).append(replace(fault, how=how))
     faults: list[Planned] = []
     for _, in_run in sorted(runs.items()):
         faults += _settle_run(_spread(in_run, seed, first, last), seed, world_size)
@@ -149,7 +148,11 @@ def _check(fault: Wanted, world_size: int, first: int, last: int) -> None:
 
 
 def _spread(faults: list[Wanted], seed: int, first: int, last: int) -> list[Wanted]:
-    """Give each fault that has none an iteration in a part of the run of its own."""
+    """Give each fault that has none an iteration in a part of the run of its own.
+
+    Those for which checkpoints have to be there come in the later half, if their part reaches it,
+    and those that need further saves in the earlier one.
+    """
     margin = int((last - first + 1) * _MARGIN)
     low, count = first + margin, last - first + 1 - 2 * margin
     open_ = [fault for fault in faults if fault.iteration is None]
@@ -158,10 +161,16 @@ def _spread(faults: list[Wanted], seed: int, first: int, last: int) -> list[Want
             f"run {faults[0].run} has {len(open_)} faults to be spread over {count} iterations; "
             "plan fewer faults per run, or let the program take more steps"
         )
-    spread = {}
-    for place, fault in enumerate(open_):
-        begin = low + count * place // len(open_)
-        end = low + count * (place + 1) // len(open_)
+    open_.sort(key=lambda fault: _PLACES.index(KINDS[fault.kind].place(fault.how)))
+    spread, middle = {}, low + count // 2
+    for number, fault in enumerate(open_):
+        begin = low + count * number // len(open_)
+        end = low + count * (number + 1) // len(open_)
+        place = KINDS[fault.kind].place(fault.how)
+        if place == "late" and end > middle:
+            begin = max(begin, middle)
+        elif place == "early" and begin < middle:
+            end = min(end, middle)
         chosen = begin + _hash(seed, fault.id, "iteration") % (end - begin)
         spread[fault.id] = replace(fault, iteration=chosen)
     return [spread.get(fault.id, fault) for fault in faults]
@@ -176,7 +185,7 @@ def _settle_run(faults: list[Wanted], seed: int, world_size: int) -> list[Planne
             iteration=fault.iteration or 0,
             run=fault.run,
             seconds=fault.seconds,
-            how=fault.how or _how_of(fault.kind, _hash(seed, fault.id, "how")),
+            how=fault.how,
         )
         for fault in faults
     ]

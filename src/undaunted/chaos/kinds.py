@@ -41,6 +41,7 @@ class KindOf:
         alters: what comes after may rightly differ from the undisturbed run.
         needs: what the machine must allow, "" = nothing special.
         hows: the ways in which it happens; () = it has no such choice.
+        needs_checkpoint: it changes a checkpoint that is there already.
         poisons: rounds that go on from what it has left may fail or compute something else; what
             counts is the one that comes to the end.
     """
@@ -61,7 +62,18 @@ class KindOf:
     alters: bool = False
     needs: str = ""
     hows: tuple[str, ...] = ()
+    needs_checkpoint: bool = False
     poisons: bool = False
+
+    def place(self, how: str) -> Literal["early", "anywhere", "late"]:
+        """Return in which half of the middle of a run it should come.
+
+        What changes a checkpoint needs one, and some ways an older one as well; what a rank makes
+        of its next save takes two more saves.
+        """
+        if how in INSIDE and self.hows:
+            return "early"
+        return "late" if self.needs_checkpoint else "anywhere"
 
     def injection(self, planned: Planned) -> str:
         """Return the fault as ``undaunted run --inject-fault`` takes it.
@@ -160,6 +172,7 @@ _ALL = (
         blame="crash",
         signal="SIGKILL",
         outside=True,
+        needs_checkpoint=True,
     ),
     KindOf(
         "bad-checkpoint",
@@ -170,6 +183,7 @@ _ALL = (
         anyone=True,  # each rank that saves
         outside=True,
         hows=(*INSIDE, DISK, OTHER_RANK, STALE, TORN, WRONG_STEP),
+        needs_checkpoint=True,
         poisons=True,
     ),
     KindOf(

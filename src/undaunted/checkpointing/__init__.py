@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from undaunted.checkpointing.checkpointer import Checkpointer as Checkpointer
+    from undaunted.checkpointing.dcp.loading import load_dcp as load_dcp
     from undaunted.checkpointing.errors import CheckpointError as CheckpointError
     from undaunted.checkpointing.errors import DamagedCheckpointError as DamagedCheckpointError
     from undaunted.checkpointing.errors import NoCheckpointError as NoCheckpointError
@@ -22,9 +23,8 @@ if TYPE_CHECKING:
     from undaunted.checkpointing.errors import StateError as StateError
     from undaunted.checkpointing.errors import StructureError as StructureError
     from undaunted.checkpointing.errors import WriterError as WriterError
-    from undaunted.checkpointing.foreign import load_dcp as load_dcp
     from undaunted.checkpointing.per_rank import PerRank as PerRank
-    from undaunted.checkpointing.random_state import RandomState as RandomState
+    from undaunted.checkpointing.per_rank import RandomState as RandomState
     from undaunted.checkpointing.trust import choose as choose
 
 _MODULE_OF = {
@@ -33,14 +33,14 @@ _MODULE_OF = {
     "DamagedCheckpointError": "errors",
     "NoCheckpointError": "errors",
     "PerRank": "per_rank",
-    "RandomState": "random_state",
+    "RandomState": "per_rank",
     "SaveError": "errors",
     "StaleEpochError": "errors",
     "StateError": "errors",
     "StructureError": "errors",
     "WriterError": "errors",
     "choose": "trust",
-    "load_dcp": "foreign",
+    "load_dcp": "dcp.loading",
 }
 
 __all__ = [

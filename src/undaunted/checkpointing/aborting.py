@@ -22,6 +22,16 @@ def register(one: Abortable) -> None:
 
 
 def abort_all() -> None:
-    """Give up all saves of this process; called by any thread, as when a function is restarted."""
+    """Give up all saves of this process; called by any thread, as when a function is restarted.
+
+    Raises:
+        Exception: the first error of one that could not be told; all others were.
+    """
+    errors: list[Exception] = []
     for one in list(_known):
-        one.abort()
+        try:
+            one.abort()
+        except Exception as error:  # noqa: BLE001 - raised after the others
+            errors.append(error)
+    if errors:
+        raise errors[0]

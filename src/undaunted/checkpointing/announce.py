@@ -1,4 +1,4 @@
-"""What is said of checkpoints: events of the journal and lines of the log."""
+"""Events of the journal and lines of the log about checkpoints."""
 
 from __future__ import annotations
 
@@ -40,10 +40,17 @@ def rescued(step: int) -> None:
     log.info("the copy of step %d, which was in memory only, is a checkpoint now", step)
 
 
-def failed(step: int, error: CheckpointError) -> None:
-    """Tell that a checkpoint was not saved."""
+def failed(step: int, error: CheckpointError, *, aloud: bool = True) -> None:
+    """Tell that a checkpoint was not saved.
+
+    Args:
+        step: of training.
+        error: why; all ranks put it into the journal.
+        aloud: into the log as well: one rank for all.
+    """
     _event(f"failed step={step} {error}")
-    log.warning("the checkpoint of step %d was not saved: %s", step, error)
+    if aloud:
+        log.warning("the checkpoint of step %d was not saved: %s", step, error)
 
 
 def lost(error: SaveError) -> None:
@@ -54,10 +61,11 @@ def lost(error: SaveError) -> None:
         writer.current.record_error(error)
 
 
-def skipped(step: int, why: str) -> None:
-    """Tell that a checkpoint cannot be used."""
+def skipped(step: int, why: str, *, aloud: bool = True) -> None:
+    """Tell that a checkpoint cannot be used; see `failed`."""
     _event(f"skipped step={step} {why}")
-    log.warning("the checkpoint of step %d cannot be used: %s", step, why)
+    if aloud:
+        log.warning("the checkpoint of step %d cannot be used: %s", step, why)
 
 
 def doubted(step: int, taken: int, why: str) -> None:

@@ -33,19 +33,18 @@ from undaunted.checkpointing.arguments import (
 )
 from undaunted.checkpointing.dcp.saving import Saver
 from undaunted.checkpointing.errors import AGREED, CheckpointError, SaveError, StateError
-from undaunted.checkpointing.files.places import open_storage
-from undaunted.checkpointing.format.retention import Rule
+from undaunted.checkpointing.files.places import open_storage, refuse_one_checkpoint
+from undaunted.checkpointing.format.rules import Rule
 from undaunted.checkpointing.keeping.client import ShelfClient
 from undaunted.checkpointing.memory.pool import Pool
 from undaunted.checkpointing.pace import Pace
 from undaunted.checkpointing.publishing import Publisher
 from undaunted.checkpointing.restoring import Loader
 from undaunted.checkpointing.saves import Saves
-from undaunted.checkpointing.snapshot import Snapshot
-from undaunted.checkpointing.taking import Taker
+from undaunted.checkpointing.snapshot import Snapshot, Taker
 from undaunted.checkpointing.trust import Trust
-from undaunted.checkpointing.writer.options import WriterOptions
-from undaunted.checkpointing.writer.seat import WriterSeat
+from undaunted.checkpointing.writer.job import WriterOptions
+from undaunted.checkpointing.writer.process import Writer
 from undaunted.coordinator.epoch import round_epoch
 
 if TYPE_CHECKING:
@@ -139,16 +138,19 @@ class Checkpointer:
         self._timeout_s = timeout
         self._on_failure = on_failure
         self._storage = open_storage(directory)
+        refuse_one_checkpoint(self._storage.place)
         epoch = round_epoch()
         options = WriterOptions(
             threads=threads, bandwidth=bandwidth, stall_timeout_s=min(STALL_S, timeout / 2)
         )
-        self._writer = WriterSeat(str(directory), options)
+        self._writer = Writer(str(directory), options)
         self._links = links = connect(process_group, timeout, AGREED)
         self._read_only = ""  # why
         self._enter(epoch)
         self._shelf = ShelfClient.connect(links.rank, self._storage.place)
-        self._saver = Saver(links.main, refuse_differing=differing == "refuse")
+        self._saver = Saver(
+            links.main, refuse_differing=differing == "refuse", certifies=certify is not None
+        )
         self._pool = Pool(slots, "undaunted-checkpoint", "raise timeout=")
         self._number = 0
         self._certify = certify
@@ -228,11 +230,17 @@ class Checkpointer:
 
         Raises:
             ValueError: ``every`` was not given.
+            SaveError: the save before this step has failed, see ``on_failure``; it is not raised
+                again by `save`.
         """
         self._check_open()
         step = step_number(step)
         if self._pace is not None:
-            return self._pace.due(step)
+            due = self._pace.due(step)
+            if due and not self._pace.went_back(step):
+                # That it is due was decided after the last save, so that all ranks know of it.
+                self._tell_failure()
+            return due
         if self._interval is None:
             raise ValueError('due: make the Checkpointer with every=N or every="continuous"')
         return step % self._interval == 0
@@ -244,7 +252,7 @@ class Checkpointer:
             self._check_writable()
             return self._saver.plan(state_dict, self._timeout_s, what, certify=certify)
         except SaveError as error:  # on all ranks, so that nobody waits for this one
-            announce.failed(step, error)
+            announce.failed(step, error, aloud=self._links.main.speaks_of(error))
             if self._pace is not None:
                 self._pace.refused(step)
             if self._on_failure != "warn":
@@ -258,7 +266,8 @@ class Checkpointer:
             return self._taker.take(step, self._number, planned, lease), None
         except (CheckpointError, OSError) as error:
             kind = "StateError" if isinstance(error, StateError) else "SaveError"
-            return None, Failure(str(error), getattr(error, "errno", None), kind)
+            details = {"is_final": True}  # there is nothing that another attempt could write
+            return None, Failure(str(error), getattr(error, "errno", None), kind, details)
 
     def warm_up(self, state_dict: dict[str, Any]) -> None:
         """Allocate the memory of the first save ahead, so that it is no slower than later ones.
@@ -310,7 +319,10 @@ class Checkpointer:
             StructureError: the checkpoint does not have what the state needs.
         """
         self.wait()
-        return self._loader.load(state_dict, step)
+        loaded = self._loader.load(state_dict, step)
+        if self._pace is not None and loaded is not None:
+            self._pace.loaded(loaded)
+        return loaded
 
     def latest(self) -> int | None:
         """Return the step of the newest checkpoint that looks whole; its data are not read.
@@ -455,6 +467,7 @@ class Checkpointer:
         self._saves.close(timeout_s)
         self._writer.close(timeout_s)
         self._links.close(farewell_s)
+        self._publisher.discard_failed()
         self._pool.close()
         self._storage.close()
         if self._shelf is not None:

@@ -17,11 +17,9 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from undaunted.checkpointing.dcp.objects import load_object
-from undaunted.checkpointing.dcp.packed import ORDINARY, content_of
-from undaunted.checkpointing.dcp.reader import Planner, Reader, names_in
-from undaunted.checkpointing.dcp.repeated import is_plain
-from undaunted.checkpointing.dcp.sources import Foreign, Source, Verified
+from undaunted.checkpointing.dcp.objects import ORDINARY, is_plain, load_object
+from undaunted.checkpointing.dcp.packed import content_of
+from undaunted.checkpointing.dcp.reader import Foreign, Planner, Reader, Source, Verified, names_in
 from undaunted.checkpointing.errors import CheckpointError, DamagedCheckpointError
 from undaunted.checkpointing.files.reading import AT_ONCE_BYTES, in_batches
 from undaunted.checkpointing.memory.copy import memory_of
@@ -39,7 +37,7 @@ _COMPARED = 4 << 20
 _LONGEST = 60  # characters of a value in a list of differences
 
 
-class Tensor(msgspec.Struct, frozen=True, kw_only=True, tag="tensor"):
+class TensorEntry(msgspec.Struct, frozen=True, kw_only=True, tag="tensor"):
     """A tensor in a checkpoint.
 
     Attributes:
@@ -109,9 +107,9 @@ class Contents:
             raise DamagedCheckpointError(f"{path}: contradicts itself: {error}", path) from error
 
     @property
-    def tensors(self) -> list[Tensor]:
+    def tensors(self) -> list[TensorEntry]:
         """All tensors."""
-        return [one for one in self.entries.values() if isinstance(one, Tensor)]
+        return [one for one in self.entries.values() if isinstance(one, TensorEntry)]
 
     @property
     def objects(self) -> list[Object]:
@@ -167,10 +165,10 @@ class Contents:
             ) from error
         self._reader.read_data(plan, planner)
 
-    def _entry(self, name: str, stored: Any) -> Tensor | Object:
+    def _entry(self, name: str, stored: Any) -> TensorEntry | Object:
         if isinstance(stored, TensorStorageMetadata):
             dtype, shape = stored.properties.dtype, tuple(map(int, stored.size))
-            return Tensor(
+            return TensorEntry(
                 name=name,
                 shape=shape,
                 dtype=str(dtype).removeprefix("torch."),
@@ -200,7 +198,9 @@ class _Serialised(Planner):
         self.found[read_item.dest_index.fqn] = value.getvalue()
 
 
-def batches(tensors: Iterable[Tensor], most_bytes: int = AT_ONCE_BYTES) -> Iterator[list[Tensor]]:
+def batches(
+    tensors: Iterable[TensorEntry], most_bytes: int = AT_ONCE_BYTES
+) -> Iterator[list[TensorEntry]]:
     """Cut a list of tensors into what is read at once; one that is larger is read alone."""
     return in_batches(tensors, lambda one: one.size, most_bytes)
 
@@ -238,8 +238,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Pair(NamedTuple):
-    first: Tensor
-    second: Tensor
+    first: TensorEntry
+    second: TensorEntry
 
 
 def differences(first: Contents, second: Contents) -> Iterator[Difference]:
@@ -255,7 +255,7 @@ def differences(first: Contents, second: Contents) -> Iterator[Difference]:
         a, b = first.entries.get(name), second.entries.get(name)
         if a is None or b is None:
             yield Difference(name=name, what="missing", first=_words(a), second=_words(b))
-        elif isinstance(a, Tensor) and isinstance(b, Tensor):
+        elif isinstance(a, TensorEntry) and isinstance(b, TensorEntry):
             if (a.shape, a.dtype) == (b.shape, b.dtype):
                 tensors.append(_Pair(a, b))
             else:
@@ -287,10 +287,10 @@ def compared_bytes(first: Contents, second: Contents) -> int:
     )
 
 
-def _words(one: Tensor | Object | None) -> str:
+def _words(one: TensorEntry | Object | None) -> str:
     if one is None:
         return ""
-    return f"{one.dtype} {list(one.shape)}" if isinstance(one, Tensor) else "an object"
+    return f"{one.dtype} {list(one.shape)}" if isinstance(one, TensorEntry) else "an object"
 
 
 def is_ordinary(tensor: torch.Tensor) -> bool:

@@ -26,11 +26,27 @@ class SaveError(CheckpointError):
     Attributes:
         ranks: of the job; those that failed or did not answer, ascending.
         errno: of the operating system's error, or None.
+        is_final: whether another attempt to save the same copy of the state would fail as well.
     """
+
+    is_final = False
+
+    def details(self) -> dict[str, Any]:
+        """See `AgreedError`."""
+        return {"is_final": True} if self.is_final else {}
+
+    @classmethod
+    def told(cls, failure: Failure, ranks: Sequence[int]) -> Self:
+        """See `AgreedError`."""
+        error = super().told(failure, ranks)
+        error.is_final = cls.is_final or failure.details.get("is_final", False)
+        return error
 
 
 class StateError(SaveError):
     """The state cannot be saved as it is, now or after a restart; the message names the entry."""
+
+    is_final = True
 
 
 class WriterError(SaveError):
@@ -39,6 +55,8 @@ class WriterError(SaveError):
 
 class StaleEpochError(SaveError):
     """A newer round of the job writes to the same place: this process belongs to the past."""
+
+    is_final = True
 
 
 class NoCheckpointError(CheckpointError):

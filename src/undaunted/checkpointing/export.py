@@ -20,14 +20,14 @@ from undaunted.checkpointing.content import batches, is_ordinary
 from undaunted.checkpointing.errors import CheckpointError
 from undaunted.checkpointing.files import durable
 from undaunted.checkpointing.files.direct import file_mode, folder_mode
-from undaunted.checkpointing.format.frame import DTYPES
+from undaunted.checkpointing.format.image import DTYPES
 from undaunted.checkpointing.memory.copy import memory_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Self
 
-    from undaunted.checkpointing.content import Contents, Tensor
+    from undaunted.checkpointing.content import Contents, TensorEntry
 
 SHARD_BYTES = 5_000_000_000  # as Transformers has it
 INDEX = "model.safetensors.index.json"
@@ -61,10 +61,10 @@ class Exported(NamedTuple):
     left_out: list[str]
 
 
-class Selection(NamedTuple):
+class ExportSelection(NamedTuple):
     """What is going to be written: tensors by their new names."""
 
-    tensors: dict[str, Tensor]
+    tensors: dict[str, TensorEntry]
     left_out: list[str]
 
     @property
@@ -73,7 +73,7 @@ class Selection(NamedTuple):
         return sum(one.size for one in self.tensors.values())
 
 
-def select(contents: Contents, prefix: str) -> Selection:
+def select(contents: Contents, prefix: str) -> ExportSelection:
     """Return what lies under a prefix, which the new names do not have any more.
 
     Raises:
@@ -88,8 +88,8 @@ def select(contents: Contents, prefix: str) -> Selection:
         tops = dict.fromkeys(one.name.partition(".")[0] for one in contents.tensors)
         there = ", ".join(f"{top}." for top in tops) or "no tensors at all"
         raise CheckpointError(
-            f"{contents.path}: no tensor has a name that begins with {prefix!r}; give --prefix. "
-            f"There are {there}"
+            f"{contents.path}: no tensor has a name that begins with {prefix!r} and goes on; give "
+            f"another --prefix. There are {there}"
         )
     for one in found.values():
         if one.dtype not in _DTYPES:
@@ -98,12 +98,12 @@ def select(contents: Contents, prefix: str) -> Selection:
                 "narrow the --prefix"
             )
     left_out = [one.name for one in contents.objects if one.name.startswith(prefix)]
-    return Selection(found, left_out)
+    return ExportSelection(found, left_out)
 
 
 def export(
     contents: Contents,
-    selection: Selection,
+    selection: ExportSelection,
     folder: str,
     shard_bytes: int = SHARD_BYTES,
     wrote: Callable[[int], None] = lambda _: None,
@@ -215,12 +215,12 @@ def _sweep(above: str, name: str) -> None:
                 os.close(fd)
 
 
-def _shards(tensors: dict[str, Tensor], most_bytes: int) -> Iterator[dict[str, Tensor]]:
+def _shards(tensors: dict[str, TensorEntry], most_bytes: int) -> Iterator[dict[str, TensorEntry]]:
     """Divide tensors in their order; in a file, those with longer elements come first.
 
     So each begins at a multiple of the length of its elements, although there are no gaps.
     """
-    shard: dict[str, Tensor] = {}
+    shard: dict[str, TensorEntry] = {}
     size = 0
     for name, one in tensors.items():
         if shard and size + one.size > most_bytes:
@@ -231,11 +231,11 @@ def _shards(tensors: dict[str, Tensor], most_bytes: int) -> Iterator[dict[str, T
     yield _ordered(shard)
 
 
-def _ordered(shard: dict[str, Tensor]) -> dict[str, Tensor]:
+def _ordered(shard: dict[str, TensorEntry]) -> dict[str, TensorEntry]:
     return dict(sorted(shard.items(), key=lambda item: -DTYPES[item[1].dtype][0]))
 
 
-def _header(shard: dict[str, Tensor], path: str) -> bytes:
+def _header(shard: dict[str, TensorEntry], path: str) -> bytes:
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     at = 0
     for name, one in shard.items():
@@ -255,7 +255,7 @@ def _header(shard: dict[str, Tensor], path: str) -> bytes:
 
 
 def _write_shard(
-    path: str, contents: Contents, shard: dict[str, Tensor], wrote: Callable[[int], None]
+    path: str, contents: Contents, shard: dict[str, TensorEntry], wrote: Callable[[int], None]
 ) -> None:
     new_names = {one.name: name for name, one in shard.items()}
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, file_mode())

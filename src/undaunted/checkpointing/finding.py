@@ -9,8 +9,7 @@ import msgspec
 from undaunted.checkpointing import announce
 from undaunted.checkpointing.errors import DamagedCheckpointError
 from undaunted.checkpointing.format.ledger import Candidate
-from undaunted.checkpointing.format.manifest import NAME as MANIFEST
-from undaunted.checkpointing.format.manifest import Manifest
+from undaunted.checkpointing.format.manifest import Manifest  # noqa: TC001 - a type of a field
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -70,6 +69,8 @@ def _manifests(
         try:
             yield storage.manifest(step, check_files=check_files)
         except DamagedCheckpointError as error:
+            if step not in storage.steps():
+                continue  # deleted meanwhile, as old ones are
             skipped[step] = str(error)
             announce.skipped(step, str(error))
 
@@ -125,9 +126,9 @@ def find_together(
 
 def _name_strays(storage: Storage, wanted: int | None, skipped: dict[int, str]) -> None:
     """Tell what looks like a checkpoint and is none; it counts only if it was asked for."""
-    for step, path in storage.strays().items():
+    for step, stray in storage.strays().items():
         if wanted in (None, step):
-            why = f"{path} has no {MANIFEST}, so that it is no checkpoint"
+            why = f"{stray.path} {stray.why}"
             announce.skipped(step, why)
             if wanted == step:
                 skipped.setdefault(step, why)

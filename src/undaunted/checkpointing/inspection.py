@@ -28,7 +28,7 @@ from undaunted.checkpointing.files.objects import ObjectStorage
 from undaunted.checkpointing.files.places import open_storage
 from undaunted.checkpointing.files.reading import check_blocks
 from undaunted.checkpointing.finding import candidate
-from undaunted.checkpointing.format import ledger, names, retention
+from undaunted.checkpointing.format import ledger, names, rules
 from undaunted.checkpointing.format import manifest as manifests
 from undaunted.checkpointing.format.manifest import File
 from undaunted.checkpointing.local import folder as shards
@@ -48,7 +48,7 @@ Kind = Literal["checkpoints", "one", "dcp", "local"]
 
 
 @dataclass(frozen=True)
-class Place:
+class NamedPlace:
     """What a user has named.
 
     Attributes:
@@ -132,7 +132,7 @@ class LocalCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     size: int
 
 
-class Leftover(msgspec.Struct, frozen=True, kw_only=True):
+class LeftoverEntry(msgspec.Struct, frozen=True, kw_only=True):
     """What saves and deletions have left, or are about to finish; see `storage.Leftover`."""
 
     name: str
@@ -140,6 +140,21 @@ class Leftover(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     size: int
     alive: bool | None
+
+
+class KeptAsideEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint that led to failures and whose step was saved again.
+
+    Attributes:
+        name: relative to the place; a folder, a shard of a local checkpoint, or, in an object
+            store, a manifest.
+        step: that it was.
+        size: bytes.
+    """
+
+    name: str
+    step: int
+    size: int
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,9 +170,11 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         place: folder or URL.
-        kind: see `Place`.
+        kind: see `NamedPlace`.
         checkpoints: the one that was committed last first.
         strays: paths of what is called like a checkpoint and is none.
+        stray_problems: why each of them is none.
+        kept_aside: checkpoints that led to failures, under their new names.
         unfinished: what saves and deletions have left, or are about to finish.
         jobs: that have or had the place open, as far as this can be known.
         local: local checkpoints.
@@ -168,7 +185,9 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     checkpoints: list[Checkpoint] = []
     strays: list[str] = []
-    unfinished: list[Leftover] = []
+    stray_problems: list[str] = []
+    kept_aside: list[KeptAsideEntry] = []
+    unfinished: list[LeftoverEntry] = []
     jobs: list[Job] = []
     local: list[LocalCheckpoint] = []
     problems: list[str] = []
@@ -193,7 +212,7 @@ class Damage(msgspec.Struct, frozen=True, kw_only=True):
     names: list[str] = []
 
 
-def open_place(where: str) -> Place:
+def open_place(where: str) -> NamedPlace:
     """Find out what a user has named.
 
     Raises:
@@ -203,23 +222,25 @@ def open_place(where: str) -> Place:
     """
     storage = open_storage(where)
     if isinstance(storage, ObjectStorage):
-        if not storage.steps() and not storage.leftovers():
+        if not storage.steps() and not storage.leftovers() and not storage.kept_aside():
             storage.check()
             raise NoCheckpointError(f"{where} has no checkpoints")
-        return Place("checkpoints", storage.place, storage)
+        return NamedPlace("checkpoints", storage.place, storage)
     path = storage.place
     if not os.path.isdir(path):  # noqa: PTH112 - Path's raises where a name is too long
         why = "is a file: name its directory" if os.path.lexists(path) else "does not exist"
         raise NoCheckpointError(f"{path} {why}")
     entries = set(os.listdir(path))
     if manifests.NAME in entries:
-        return Place("one", path)
+        return NamedPlace("one", path)
     if names.METADATA in entries:
-        return Place("dcp", path)
-    if {names.EPOCH, names.LEDGER} & entries or any(map(_is_of_series, entries)):
-        return Place("checkpoints", path, storage)
-    if _local_sessions(path):
-        return Place("local", path)
+        return NamedPlace("dcp", path)
+    if names.EPOCH in entries or any(map(_is_of_series, entries)):
+        return NamedPlace("checkpoints", path, storage)
+    if _local_sessions(path):  # with a ledger, or without
+        return NamedPlace("local", path)
+    if names.LEDGER in entries:
+        return NamedPlace("checkpoints", path, storage)
     raise NoCheckpointError(f"{path} has no checkpoints{_hint(path, entries)}")
 
 
@@ -231,6 +252,7 @@ def _is_of_series(name: str) -> bool:
         names.read_replaced,
         names.read_deleted,
         names.read_session_file,
+        names.read_doubted,
     )
     return any(read(name) is not None for read in of_ours)
 
@@ -268,22 +290,28 @@ def list_all(where: str, looked: Callable[[], None] = lambda: None) -> Listing:
             place=place.path,
             kind=place.kind,
             checkpoints=list_checkpoints(place),
+            kept_aside=_local_kept_aside(place),
             local=local,
             problems=problems,
         )
-    left = [Leftover(**one._asdict()) for one in storage.leftovers()]
+    strays = list(storage.strays().values())
+    left = [LeftoverEntry(**one._asdict()) for one in storage.leftovers()]
     jobs = [Job(session=one.name, run=one.run, alive=one.alive) for one in storage.sessions() or []]
     return Listing(
         place=place.path,
         kind=place.kind,
         checkpoints=list_checkpoints(place, looked),
-        strays=list(storage.strays().values()),
+        strays=[one.path for one in strays],
+        stray_problems=[one.why for one in strays],
+        kept_aside=[KeptAsideEntry(**one._asdict()) for one in storage.kept_aside()],
         unfinished=left,
         jobs=jobs,
     )
 
 
-def list_checkpoints(place: Place, looked: Callable[[], None] = lambda: None) -> list[Checkpoint]:
+def list_checkpoints(
+    place: NamedPlace, looked: Callable[[], None] = lambda: None
+) -> list[Checkpoint]:
     """Return all committed checkpoints, the one that was committed last first.
 
     Args:
@@ -363,7 +391,7 @@ def _raise_refusal(error: DamagedCheckpointError) -> None:
         raise cause
 
 
-def list_local(place: Place) -> tuple[list[LocalCheckpoint], list[str]]:
+def list_local(place: NamedPlace) -> tuple[list[LocalCheckpoint], list[str]]:
     """Return the local checkpoints of this node, the newest first, and what is left out and why."""
     found, broken = _shards_of(place)
     listed = [_local_checkpoint(*one) for one in found.items()]
@@ -371,11 +399,21 @@ def list_local(place: Place) -> tuple[list[LocalCheckpoint], list[str]]:
     return listed, [f"A local checkpoint is left out: {why}" for _, _, why in broken]
 
 
+def _local_kept_aside(place: NamedPlace) -> list[KeptAsideEntry]:
+    found = []
+    sessions = _local_sessions(place.path) if place.kind == "local" else []
+    for path in (one for session in sessions for one in shards.ShardFolder(*session, 0).aside()):
+        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+            name, size = str(path.relative_to(place.path)), path.lstat().st_size
+            found.append(KeptAsideEntry(name=name, step=shards.iteration_of(path), size=size))
+    return found
+
+
 _Save = tuple[str, int, str]  # session, iteration, name of the save
 
 
 def _shards_of(
-    place: Place, looked: Callable[[], None] = lambda: None
+    place: NamedPlace, looked: Callable[[], None] = lambda: None
 ) -> tuple[dict[_Save, list[ShardFile]], list[tuple[str, Path, str]]]:
     """Return the files of each local checkpoint; of others the session, the path and the reason."""
     found: dict[_Save, list[ShardFile]] = {}
@@ -425,7 +463,7 @@ class LocalFiles(NamedTuple):
 
 
 def local_files(
-    place: Place, iteration: int | None, looked: Callable[[], None] = lambda: None
+    place: NamedPlace, iteration: int | None, looked: Callable[[], None] = lambda: None
 ) -> list[LocalFiles]:
     """Return the files of local checkpoints on this node, the highest iteration first.
 
@@ -456,7 +494,7 @@ def local_files(
 
 
 def check_local(
-    place: Place, files: Sequence[ShardFile], threads: int, read: Callable[[int], None]
+    place: NamedPlace, files: Sequence[ShardFile], threads: int, read: Callable[[int], None]
 ) -> list[Damage]:
     """Read every block of files of local checkpoints, and return what is damaged.
 
@@ -504,7 +542,7 @@ def _local_sessions(path: str) -> list[tuple[str, str]]:
 
 
 def choose(
-    place: Place, step: int | None = None, looked: Callable[[], None] = lambda: None
+    place: NamedPlace, step: int | None = None, looked: Callable[[], None] = lambda: None
 ) -> Chosen:
     """Return a checkpoint: that of a step, or the newest one whose files are all there.
 
@@ -538,7 +576,7 @@ def choose(
     return Chosen(storage.locate(manifest.step), manifest, storage)
 
 
-def _newest(place: Place, looked: Callable[[], None]) -> int:
+def _newest(place: NamedPlace, looked: Callable[[], None]) -> int:
     listed = list_checkpoints(place, looked)
     found = next((one.step for one in listed if one.complete), None)
     if found is None:
@@ -547,13 +585,13 @@ def _newest(place: Place, looked: Callable[[], None]) -> int:
     return found
 
 
-def _existing(place: Place, storage: Storage, step: int) -> int:
+def _existing(place: NamedPlace, storage: Storage, step: int) -> int:
     steps = storage.steps()
     if step in steps:
         return step
     if step in storage.strays():
         stray = storage.strays()[step]
-        raise NoCheckpointError(f"{stray} has no {manifests.NAME}, so that it is no checkpoint")
+        raise NoCheckpointError(f"{stray.path} {stray.why}")
     there = ", ".join(map(str, steps[-_NAMED:])) or "none"
     more = f"{len(steps) - _NAMED} more, and " if len(steps) > _NAMED else ""
     raise NoCheckpointError(f"{place.path} has no step {step}; it has {more}{there}")
@@ -618,7 +656,7 @@ class Deletion(msgspec.Struct, frozen=True, kw_only=True):
 
 def plan_deletion(
     storage: Storage,
-    rule: retention.Rule,
+    rule: rules.Rule,
     is_whole: Callable[[int], bool],
     looked: Callable[[], None] = lambda: None,
 ) -> Deletion:
@@ -635,7 +673,7 @@ def plan_deletion(
     Raises:
         NoCheckpointError: none is whole.
     """
-    listed = list_checkpoints(Place("checkpoints", storage.place, storage), looked)
+    listed = list_checkpoints(NamedPlace("checkpoints", storage.place, storage), looked)
     damaged = []
     for one in sorted(listed, key=lambda one: bool(one.doubt)):
         if one.complete and is_whole(one.step):
@@ -649,7 +687,7 @@ def plan_deletion(
         )
     steps = [one.step for one in reversed(listed)]
     certified = [found.step for found in listed if found.certified and found.complete]
-    delete = set(retention.to_delete(steps, rule, one.step, certified))
+    delete = set(rules.to_delete(steps, rule, one.step, certified))
     return Deletion(
         delete=[found for found in reversed(listed) if found.step in delete],
         keep=[step for step in steps if step not in delete],

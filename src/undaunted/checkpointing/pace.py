@@ -53,14 +53,23 @@ class Pace:
         if self._deciding:
             with self._decided:
                 self._decided.wait_for(lambda: not self._deciding, self._timeout_s)
-        went_back = step < self._saved
-        return went_back or (self._next is not None and step >= self._next)
+        return self.went_back(step) or (self._next is not None and step >= self._next)
+
+    def went_back(self, step: int) -> bool:
+        """Whether this step is before that of the last save, which may be under way."""
+        return step < self._saved
 
     def begun(self, step: int, number: int) -> None:
         """A save has begun: no other is due until the ranks have decided after it."""
         with self._decided:
             self._saved, self._number, self._next = step, number, None
             self._gap = 1
+
+    def loaded(self, step: int) -> None:
+        """A checkpoint was loaded, on all ranks: it is not saved again, and what follows is."""
+        with self._decided:
+            # What the ranks decide after an earlier save comes too late on some of them.
+            self._saved, self._number, self._next = step, -1, step + 1
 
     def refused(self, step: int) -> None:
         """A save could not begin, on all ranks: try again later, and later each time."""

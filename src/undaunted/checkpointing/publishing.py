@@ -10,21 +10,23 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from undaunted import __version__
+from undaunted.agreement.failures import AgreedError
 from undaunted.checkpointing import announce, finding
 from undaunted.checkpointing.errors import DamagedCheckpointError, SaveError
+from undaunted.checkpointing.files.storage import discard
 from undaunted.checkpointing.format import manifest as manifests
-from undaunted.checkpointing.format import names, retention
-from undaunted.checkpointing.format.checksums import file_of
-from undaunted.checkpointing.rescue import ATTEMPT
+from undaunted.checkpointing.format import names, rules
+from undaunted.checkpointing.format.manifest import file_of
+from undaunted.checkpointing.keeping.copies import ATTEMPT
 from undaunted.checkpointing.snapshot import Report, merged
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from undaunted.agreement.agreement import Agreeing
     from undaunted.agreement.failures import Failure
     from undaunted.checkpointing.files.storage import Storage
-    from undaunted.checkpointing.keeping.copies import Snapshot as Copied
+    from undaunted.checkpointing.keeping.copies import CopiedState as Copied
     from undaunted.checkpointing.snapshot import Snapshot
     from undaunted.checkpointing.trust import Trust
 
@@ -32,10 +34,16 @@ _TICK_S = 1e-3
 
 
 class _Gate:
-    """Commits go through it, until it is shut."""
+    """Commits go through it, until it is shut.
+
+    Attributes:
+        is_shut: whether it is.
+        passed: how many have gone through: each of them may have made a checkpoint.
+    """
 
     def __init__(self) -> None:
         self.is_shut = False
+        self.passed = 0
         self._passing = threading.Lock()
 
     def shut(self, timeout_s: float) -> None:
@@ -49,6 +57,7 @@ class _Gate:
         if self.is_shut:
             self._passing.release()
             raise SaveError("not committed: the Checkpointer was aborted")
+        self.passed += 1
 
     def __exit__(self, *_: object) -> None:
         self._passing.release()
@@ -66,7 +75,7 @@ class Publisher:
         storage: Storage,
         agreement: Agreeing,
         epoch: int,
-        rule: retention.Rule,
+        rule: rules.Rule,
         trust: Trust,
     ) -> None:
         """Args: where, with whom, in which round, what is kept, and which are not trusted."""
@@ -77,14 +86,17 @@ class Publisher:
         self._trust = trust
         self._gate = _Gate()
         self.has_saved = False
+        self._failed: list[str] = []  # where attempts have failed; rank 0 only
         self._ages: dict[int, tuple[float, int]] = {}  # by step; rank 0 only
         self._certified: set[int] = set()  # likewise
 
     def commit_copies(self, snapshot: Copied, reports: Sequence[Report], drawn: bytes) -> None:
         """Make what was rescued a checkpoint; on rank 0 only. See `rescue.rescue`."""
-        from undaunted.checkpointing.dcp import blueprint  # torch: only if there is something
+        from undaunted.checkpointing.dcp.metadata import (
+            from_blueprint,  # torch: only if there is something
+        )
 
-        metadata = blueprint.build(drawn, [report.objects for report in reports])
+        metadata = from_blueprint(drawn, [report.objects for report in reports])
         world_size, structure = snapshot.world_size, snapshot.structure
         self.commit(snapshot.step, ATTEMPT, world_size, structure, reports, metadata)
 
@@ -100,6 +112,10 @@ class Publisher:
     def rank(self) -> int:
         """Of this process."""
         return self._agreement.rank
+
+    def speaks_of(self, error: AgreedError) -> bool:
+        """Whether it is this rank that tells people of an error; see `Agreement.speaks_of`."""
+        return self._agreement.speaks_of(error)
 
     def target(self, step: int, attempt: int) -> str:
         """Return where the files of an attempt are written."""
@@ -132,8 +148,29 @@ class Publisher:
             return b""
 
         contribution = msgspec.msgpack.encode(outcome) if isinstance(outcome, Report) else outcome
-        self._agreement.round(name, contribution, decide, timeout_s)
+        passed = self._gate.passed
+        try:
+            self._agreement.round(name, contribution, decide, timeout_s)
+        except AgreedError as error:
+            if self._gate.passed == passed:
+                self._clean_up(snapshot, attempt, error)
+            raise
         self.has_saved = True
+
+    def _clean_up(self, snapshot: Snapshot, attempt: int, error: AgreedError) -> None:
+        """Remove what this rank has written; later rank 0 removes what others could not."""
+        target = self.target(snapshot.step, attempt)
+        if self._agreement.rank == 0:
+            self._failed.append(target)
+        if error.undecided and snapshot.staged is not None and not self._gate.is_shut:
+            discard(self._storage, target, [image.name for image in snapshot.staged.files])
+
+    def discard_failed(self) -> None:
+        """Remove on rank 0 what failed saves have left, when no rank writes to their places."""
+        failed, self._failed = self._failed, []
+        for target in failed:
+            if not self._gate.is_shut:
+                discard(self._storage, target)
 
     def _commit(self, snapshot: Snapshot, attempt: int, reports: Sequence[Report]) -> None:
         if snapshot.planned is None:
@@ -178,29 +215,41 @@ class Publisher:
             OSError: likewise.
         """
         target = self.target(step, attempt)
-        files = merged(reports)
-        files[names.METADATA] = file_of(metadata)
-        self._storage.write_small(target, names.METADATA, metadata)
-        self._by_age()
-        # Later than all others, also if the clock was set back or is another node's.
-        latest = max((at for at, _ in self._ages.values()), default=0.0)
-        manifest = manifests.Manifest(
-            format=manifests.FORMAT_VERSION,
-            step=step,
-            epoch=self._epoch,
-            world_size=world_size,
-            session=self._agreement.session,
-            attempt=attempt,
-            structure=structure,
-            block_bytes=manifests.BLOCK_BYTES,
-            files=files,
-            saved_at=max(time.time(), latest + _TICK_S),
-            writer=f"undaunted {__version__}",
-            certified=certified,
-        )
-        self._storage.commit(target, manifest, self._gate, aside=step in self._trust.steps)
-        self._trust.steps.discard(step)
-        self._note(manifest)
+        with self._discarded_if_not_committed(target):
+            files = merged(reports)
+            files[names.METADATA] = file_of(metadata)
+            self._storage.write_small(target, names.METADATA, metadata)
+            self._by_age()
+            # Later than all others, also if the clock was set back or is another node's.
+            latest = max((at for at, _ in self._ages.values()), default=0.0)
+            manifest = manifests.Manifest(
+                format=manifests.FORMAT_VERSION,
+                step=step,
+                epoch=self._epoch,
+                world_size=world_size,
+                session=self._agreement.session,
+                attempt=attempt,
+                structure=structure,
+                block_bytes=manifests.BLOCK_BYTES,
+                files=files,
+                saved_at=max(time.time(), latest + _TICK_S),
+                writer=f"undaunted {__version__}",
+                certified=certified,
+            )
+            self._storage.commit(target, manifest, self._gate, aside=step in self._trust.steps)
+            self._trust.steps.discard(step)
+            self._note(manifest)
+
+    @contextlib.contextmanager
+    def _discarded_if_not_committed(self, target: str) -> Iterator[None]:
+        """Remove an attempt that fails before its commit: all ranks have written their files."""
+        passed = self._gate.passed
+        try:
+            yield
+        except BaseException:
+            if self._gate.passed == passed and not self._gate.is_shut:
+                discard(self._storage, target)
+            raise
 
     def _note(self, manifest: manifests.Manifest) -> None:
         self._ages[manifest.step] = finding.age(manifest)
@@ -227,9 +276,10 @@ class Publisher:
         """
         if self._agreement.rank != 0:
             return
+        self.discard_failed()  # all ranks have come to a later save
         try:
             steps = [step for step in self._by_age() if step not in self._trust.steps]
-            for step in retention.to_delete(steps, self._rule, good, self._certified):
+            for step in rules.to_delete(steps, self._rule, good, self._certified):
                 if self._gate.is_shut:
                     return
                 with contextlib.suppress(FileNotFoundError):  # someone else has

@@ -19,8 +19,7 @@ from undaunted.checkpointing.errors import (
     SaveError,
 )
 from undaunted.checkpointing.finding import find_together
-from undaunted.checkpointing.keeping.copies import Copies
-from undaunted.checkpointing.rescue import rescue
+from undaunted.checkpointing.keeping.copies import Copies, rescue
 
 if TYPE_CHECKING:
     from undaunted.agreement.agreement import Agreeing
@@ -95,7 +94,8 @@ class Loader:
                 self._load(state_dict, manifest, copies)
             except DamagedCheckpointError as error:
                 reasons[manifest.step] = str(error)
-                announce.skipped(manifest.step, str(error))
+                aloud = self._agreement.speaks_of(error)
+                announce.skipped(manifest.step, str(error), aloud=aloud)
             else:
                 return manifest.step
 
@@ -110,7 +110,7 @@ class Loader:
         with Shown(f"loading step {manifest.step}", self._agreement.rank) as shown:
             loading.load(
                 state_dict,
-                copies.before(self._storage, manifest),
+                copies.overlay(self._storage, manifest),
                 manifest,
                 agreement=self._agreement,
                 threads=_READ_THREADS,

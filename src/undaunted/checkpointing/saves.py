@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 from undaunted.agreement.failures import Failure
 from undaunted.base.shown import Shown
 from undaunted.checkpointing import announce
-from undaunted.checkpointing.errors import CheckpointError, SaveError, StaleEpochError
+from undaunted.checkpointing.errors import CheckpointError, SaveError
 from undaunted.checkpointing.format.manifest import MAX_ATTEMPTS, File
 from undaunted.checkpointing.snapshot import Report, Snapshot
 
 if TYPE_CHECKING:
     from undaunted.checkpointing.pace import Pace
     from undaunted.checkpointing.publishing import Publisher
-    from undaunted.checkpointing.writer.seat import WriterSeat
+    from undaunted.checkpointing.writer.process import Writer
 
 # For another rank to tell that it could not write in time. Seconds.
 _ANSWER_S = 5.0
@@ -32,6 +32,11 @@ _AGAIN_S = 30.0
 # A writer that gets on may take the time of this speed, or of half of the bandwidth it is given.
 # Bytes per second.
 _SLOWEST = 4e6
+_FINAL = {"is_final": True}  # see `SaveError`
+_DAMAGED = (
+    "was damaged in the copy in memory: it is not what training had when it was saved. Check the "
+    "memory of this node"
+)
 
 
 class Saves:
@@ -39,7 +44,7 @@ class Saves:
 
     def __init__(
         self,
-        writer: WriterSeat,
+        writer: Writer,
         publisher: Publisher,
         attempts: int,
         timeout_s: float,
@@ -96,7 +101,7 @@ class Saves:
         return one_s * max(1, count) + size / self._slowest * self._attempts
 
     def wait(self, timeout_s: float = math.inf) -> bool:
-        """Wait until all is done, well or not; whether it was.
+        """Wait until all is saved, well or not; whether it was. Deletions are not waited for.
 
         Args:
             timeout_s: how long; never longer than it ever may take.
@@ -152,11 +157,11 @@ class Saves:
                 with self._changed:
                     self._failures[snapshot.number] = failure
             self._forget(snapshot)
-            if failure is None:  # after the arena is free: the next save waits for no deletion
-                self._publisher.delete_old(snapshot.step)
             with self._changed:
                 self._busy = False
                 self._changed.notify_all()
+            if failure is None:  # nobody waits for it but `close`
+                self._publisher.delete_old(snapshot.step)
             if self._pace is not None:
                 self._decide_next(self._pace, snapshot)
 
@@ -180,9 +185,8 @@ class Saves:
             failure = self._attempt(snapshot, attempt)
             if failure is None:
                 return None
-            announce.failed(snapshot.step, failure)
-            stale = isinstance(failure, StaleEpochError)
-            if stale or self._closed or snapshot.problem is not None:
+            announce.failed(snapshot.step, failure, aloud=self._publisher.speaks_of(failure))
+            if failure.is_final or self._closed:
                 break
         return failure
 
@@ -207,14 +211,20 @@ class Saves:
     def _write(self, snapshot: Snapshot, attempt: int) -> tuple[Report | Failure, float]:
         """Have this rank's files written; nothing is raised, as the others wait for an answer."""
         if snapshot.staged is None or snapshot.lease is None:
-            return snapshot.problem or Failure("nothing was copied"), 0.0
+            return snapshot.problem or Failure("nothing was copied", details=_FINAL), 0.0
         files = snapshot.staged.files
         if not files:
             return Report({}, snapshot.staged.report), 0.0
         try:
+            if snapshot.staged.arrive is not None:
+                snapshot.staged.arrive()
             target = self._publisher.target(snapshot.step, attempt)
             limit_s = self._timeout_s + snapshot.bytes / self._slowest
             written = self._writer.write(snapshot.lease, target, files, limit_s)
+            if snapshot.staged.damage is not None and (name := snapshot.staged.damage()):
+                if snapshot.lease.arena is not None:
+                    snapshot.lease.arena.begin()  # else the next round could make one of it
+                return Failure(f"{name} {_DAMAGED}", details=_FINAL), 0.0
         except Exception as error:  # noqa: BLE001 - whatever it is, the others have to learn of it
             return Failure.of(error), 0.0
         sizes = {file.name: file.size for file in files}

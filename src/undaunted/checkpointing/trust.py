@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from undaunted.base import reentry
 from undaunted.checkpointing import announce
 from undaunted.checkpointing.files.folder import FolderStorage
 from undaunted.checkpointing.format import ledger
 from undaunted.checkpointing.format.ledger import (
     FAILURE_VARIABLE,
+    WITHIN_STEPS,
     WITHIN_VARIABLE,
     Candidate,
     Choice,
@@ -67,6 +69,7 @@ class Trust:
         self._writes = writes
         self._run = os.environ.get("TORCHELASTIC_RUN_ID", "")
         self._round = _whole(os.environ.get("TORCHELASTIC_RESTART_COUNT", ""), -1)
+        self._entry = reentry.current.name
         self._within = _whole(os.environ.get(WITHIN_VARIABLE, ""), 0)
         self._failure = last_failure()
         self._entries: list[ledger.Entry] | None = None
@@ -108,6 +111,7 @@ class Trust:
                 session=self._session,
                 run=self._run,
                 round=self._round,
+                entry=self._entry,
                 passed_over=tuple(one.name for one in doubted),
             )
         )
@@ -115,13 +119,13 @@ class Trust:
     def _before(self) -> list[ledger.Entry]:
         """Return the entries of the rounds before this one: a rank may look later than another."""
         entries = self._read()
-        now = (self._run, self._round)
+        now = (self._run, self._round, self._entry)
         # An earlier start of the job has had a round of the same number.
         began = self._failure.at if self._failure is not None else 0.0
         return [
             e
             for e in entries
-            if not isinstance(e, Loaded) or (e.run, e.round) != now or e.at < began
+            if not isinstance(e, Loaded) or (e.run, e.round, e.entry) != now or e.at < began
         ]
 
     def _read(self) -> list[ledger.Entry]:
@@ -132,10 +136,11 @@ class Trust:
             except OSError as error:
                 announce.log.warning("the ledger of checkpoints cannot be read: %s", error)
                 self._entries = []
-            failure, before = self._failure, self._before()
-            about = failure and ledger.attributed(before, failure, self._run, time.time())
-            if about:
-                self._add(about)
+            for failure in (self._failure, failure_inside(self._round)):
+                before = self._before()
+                about = failure and ledger.attributed(before, failure, self._run, time.time())
+                if about:
+                    self._add(about)
         return self._entries
 
     def _add(self, entry: ledger.Entry) -> None:
@@ -205,6 +210,30 @@ def last_failure() -> Failure | None:
         return msgspec.json.decode(text, type=Failure) if text else None
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
+
+
+def suspect_steps() -> int:
+    """Return how many steps after a load a failure may be due to the checkpoint."""
+    return _whole(os.environ.get(WITHIN_VARIABLE, ""), 0) or WITHIN_STEPS
+
+
+def failure_inside(round_: int) -> Failure | None:
+    """Return how the function failed that was restarted inside of this process; None = it did not.
+
+    Args:
+        round_: number of the round.
+    """
+    fault = reentry.current.fault
+    if fault is None:
+        return None
+    return Failure(
+        round=round_,
+        cause=fault.cause,
+        error=fault.error,
+        ranks=fault.ranks,
+        steps=fault.steps,
+        entry=reentry.current.before,
+    )
 
 
 def _candidate(path: str, order: int) -> Candidate:

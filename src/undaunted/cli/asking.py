@@ -15,9 +15,10 @@ from undaunted import __version__
 from undaunted.base import process
 from undaunted.base.text import printable
 from undaunted.coordinator.protocol import MAX_ANSWER_BYTES, Answer, Question, Refused
-from undaunted.coordinator.service.asking import answer_of
+from undaunted.coordinator.service.asking import UnansweredError, answer_of
 from undaunted.coordinator.wire.connection import WireError
 from undaunted.coordinator.wire.handshake import Terms
+from undaunted.coordinator.wire.network import Sockets
 from undaunted.coordinator.wire.sockets import peer
 from undaunted.fault_tolerance import control_socket as s
 from undaunted.journal.reader import newest_run
@@ -32,6 +33,8 @@ T = TypeVar("T")
 
 ANSWER_S = 15.0  # for an answer; a launcher needs 5 s itself, and the coordinator 10 s for another
 _AT_ONCE = 4  # launchers that are asked; each of them answers 8 clients
+REACH_S = 5.0  # for a launcher to take a connection; one that does not is stopped, or gone
+_AGAIN_S = 0.5  # until who has sent us to a leader that is gone is asked for the next one
 _MOST_LEADERS = 5  # one after the other, as one sends us to the next
 
 
@@ -77,7 +80,7 @@ class Here:
         try:
             with s.address_of(place) as address:
                 asked = Question(data=msgspec.json.encode(question))
-                said = await _said(address, asked, Terms("", __version__), None)
+                said = await _said(address, asked, Sockets(Terms("", __version__)))
         except (OSError, WireError) as error:
             why = f"{_why(place, error)}{_fate(question, error)}"
             raise NoAnswerError(f"node {name}: {why}") from None
@@ -107,7 +110,8 @@ def _why(place: Path, error: Exception) -> str:
     pid = _pid_at(place)
     stopped = process.state(pid) in ("T", "t")
     what = f"is stopped by a signal: kill -CONT {pid}" if stopped else "does not answer"
-    return f"its launcher (pid {pid}) {what}; no answer within {ANSWER_S:g} s"
+    late_s = ANSWER_S if isinstance(error, UnansweredError) else _reach_s()
+    return f"its launcher (pid {pid}) {what}; no answer within {late_s:g} s"
 
 
 def _pid_at(place: Path) -> int:
@@ -131,8 +135,7 @@ class There:
     """
 
     def __init__(self, address: str, token: bytes, tls: ssl.SSLContext | None) -> None:
-        self._leader, self._tls = address, tls
-        self._terms = Terms("", __version__, token)
+        self._leader, self._network = address, Sockets(Terms("", __version__, token), tls)
 
     async def names(self, question: s.Question) -> list[str]:
         """Have the leader, who is "", name the others; orders are for the leader only."""
@@ -146,20 +149,37 @@ class There:
     async def ask(self, name: str, question: s.Question) -> s.Answer:
         """Have a node answer, or the leader."""
         asked = Question(data=msgspec.json.encode(question), node=name)
-        sent_on = ""
-        try:
-            for _ in range(_MOST_LEADERS):
-                said = await _said(self._leader, asked, self._terms, self._tls)
-                if not isinstance(said, Refused) or not said.leader:
-                    break
-                sent_on = f"{self._leader}: {said.reason}; "
-                self._leader = said.leader
-        except WireError as error:
-            late = f"{self._leader}: no answer within {ANSWER_S:g} s"
-            why = late if sent_on and error.number == errno.ETIMEDOUT else str(error)
-            remedy = _remedy(error, sent_on=bool(sent_on))
-            raise NoAnswerError(f"{sent_on}{why}{remedy}{_fate(question, error)}") from None
-        return _answer(said, self._leader)
+        until = asyncio.get_running_loop().time() + ANSWER_S
+        sent_by = sent_on = ""
+        sent = 0
+        while True:
+            try:
+                said = await _said(self._leader, asked, self._network)
+            except WireError as error:
+                if sent_by and _may_be_replaced(error, until):
+                    await asyncio.sleep(_AGAIN_S)
+                    self._leader, sent_by, sent = sent_by, "", 0
+                    continue
+                late = f"{self._leader}: no answer within {_reach_s():g} s"
+                why = late if sent_on and error.number == errno.ETIMEDOUT else str(error)
+                remedy = _remedy(error, sent_on=bool(sent_on))
+                raise NoAnswerError(f"{sent_on}{why}{remedy}{_fate(question, error)}") from None
+            sent += 1
+            if not isinstance(said, Refused) or not said.leader or sent == _MOST_LEADERS:
+                return _answer(said, self._leader)
+            sent_on, sent_by = f"{self._leader}: {said.reason}; ", self._leader
+            self._leader = said.leader
+
+
+def _reach_s() -> float:
+    return min(REACH_S, ANSWER_S)
+
+
+def _may_be_replaced(error: WireError, until: float) -> bool:
+    """Whether a leader has not even heard the question, and there is time to wait for another."""
+    if isinstance(error, UnansweredError) or error.refused:
+        return False
+    return asyncio.get_running_loop().time() + _AGAIN_S < until
 
 
 def _remedy(error: WireError, *, sent_on: bool) -> str:
@@ -178,8 +198,15 @@ def _remedy(error: WireError, *, sent_on: bool) -> str:
     return ""
 
 
-async def _said(address: str, asked: Question, terms: Terms, tls: ssl.SSLContext | None) -> Message:
-    return await answer_of(address, asked, terms, tls, timeout_s=ANSWER_S, longest=MAX_ANSWER_BYTES)
+async def _said(address: str, asked: Question, network: Sockets) -> Message:
+    return await answer_of(
+        address,
+        asked,
+        network,
+        timeout_s=ANSWER_S,
+        reach_s=_reach_s(),
+        longest=MAX_ANSWER_BYTES,
+    )
 
 
 def _answer(said: Message, who: str) -> s.Answer:

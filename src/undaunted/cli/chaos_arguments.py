@@ -159,6 +159,7 @@ Examples:
     "undisturbed run where you set none.",
     operand="SCRIPT",
     is_program=True,
+    refused=RUN.refused,
 )
 
 

@@ -20,7 +20,7 @@ from undaunted.base.text import count, format_duration, name_ranks, one_line, pr
 from undaunted.base.values import Flag, Text
 from undaunted.checkpointing import inspection
 from undaunted.checkpointing.errors import CheckpointError, DamagedCheckpointError
-from undaunted.checkpointing.format.retention import Rule
+from undaunted.checkpointing.format.rules import Rule
 from undaunted.cli.command import Command, Parsed, Words
 from undaunted.cli.messages import UsageError, json_text, printing, table
 from undaunted.doctor.checks.sizes import size
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         Listing,
         LocalCheckpoint,
         LocalFiles,
-        Place,
+        NamedPlace,
     )
 
 T = TypeVar("T")
@@ -357,17 +357,26 @@ def _listing(found: "Listing", now: float) -> Iterator[str]:
             for one in found.checkpoints
         ]
         yield from table(("STEP", "AGE", "SIZE", "RANKS", "STATE"), rows)
-    if found.strays or found.unfinished:
+    if found.strays or found.kept_aside or found.unfinished:
         yield ""
         yield "beside them:"
-    for stray in found.strays:
-        yield f"  {one_line(stray)}: has no undaunted.json, so that it is no checkpoint"
+    for stray, why in zip(found.strays, found.stray_problems, strict=True):
+        yield f"  {one_line(stray)}: {why}"
+    yield from _kept_aside(found)
     for left in found.unfinished:
         yield f"  {left.name}: {_KINDS[left.kind]}, {size(left.size)}; {_LIVES[left.alive]}"
     for session in found.jobs:
         if session.alive:
             of = f"run {one_line(session.run)}" if session.run else "a job without a launcher"
             yield f"  {of} has these checkpoints open"
+
+
+def _kept_aside(found: "Listing") -> Iterator[str]:
+    for one in found.kept_aside:
+        yield (
+            f"  {one_line(one.name)}: kept aside, {size(one.size)}; it led to failures, and its "
+            "step was saved again"
+        )
 
 
 def _state(one: "Checkpoint") -> str:
@@ -405,6 +414,7 @@ def _local_listing(found: "Listing", now: float) -> Iterator[str]:
     yield from table(("ITERATION", "RUN", "AGE", "SIZE", "RANKS", "STATE"), rows)
     for problem in found.problems:
         yield f"  {one_line(problem)}"
+    yield from _kept_aside(found)
 
 
 def _local_state(one: "LocalCheckpoint") -> str:
@@ -431,7 +441,7 @@ class _Verdict(msgspec.Struct, frozen=True, kw_only=True):
 def _verify(parsed: Parsed[ListOptions]) -> int:
     where, (wanted,) = parsed.target, _operands(parsed, 1)
 
-    def targets(work: _Work) -> "tuple[Place, list[int | None]]":
+    def targets(work: _Work) -> "tuple[NamedPlace, list[int | None]]":
         place = inspection.open_place(where)
         if place.kind == "local":
             return place, []
@@ -460,7 +470,7 @@ def _verify(parsed: Parsed[ListOptions]) -> int:
     return _DIFFERENT
 
 
-def _verified(place: "Place", step: int | None) -> _Verdict:
+def _verified(place: "NamedPlace", step: int | None) -> _Verdict:
     try:
         chosen = _Work(f"looking at {place.path}").run(
             lambda work: inspection.choose(place, step, work.looked)
@@ -495,7 +505,7 @@ class _LocalVerdict(msgspec.Struct, frozen=True, kw_only=True):
     damage: list[inspection.Damage] = []
 
 
-def _verify_local(parsed: Parsed[ListOptions], place: "Place", wanted: str) -> int:
+def _verify_local(parsed: Parsed[ListOptions], place: "NamedPlace", wanted: str) -> int:
     iteration = None if wanted in {"", _ALL} else _step(wanted)
     found = _Work(f"looking at {place.path}").run(
         lambda work: inspection.local_files(place, iteration, work.looked)
@@ -515,7 +525,7 @@ def _verify_local(parsed: Parsed[ListOptions], place: "Place", wanted: str) -> i
     return _DIFFERENT
 
 
-def _verified_local(place: "Place", one: "LocalFiles") -> _LocalVerdict:
+def _verified_local(place: "NamedPlace", one: "LocalFiles") -> _LocalVerdict:
     files = [file for _, files in one.saves for file in files]
 
     def check(work: _Work) -> "list[Damage]":
@@ -673,7 +683,7 @@ def _prune(parsed: Parsed[PruneOptions]) -> int:
         raise UsageError("say how many of the newest stay: --keep N")
     rule = Rule(keep=options.keep, every=options.keep_every or None, certified=1)
 
-    def plan(work: _Work) -> "tuple[Place, inspection.Deletion, str]":
+    def plan(work: _Work) -> "tuple[NamedPlace, inspection.Deletion, str]":
         place = inspection.open_place(where)
         if place.storage is None:
             raise CheckpointError(f"{place.path} is not a place of several checkpoints")
@@ -707,7 +717,7 @@ def _prune(parsed: Parsed[PruneOptions]) -> int:
     return 0
 
 
-def _delete(place: "Place", step: int) -> bool:
+def _delete(place: "NamedPlace", step: int) -> bool:
     """Delete a checkpoint; return False if somebody else has."""
     storage = place.storage
     assert storage is not None

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 import msgspec
 
 from undaunted.base.options import SWITCH, Option, build, options_of, variable_of
+from undaunted.base.text import did_you_mean
 from undaunted.base.values import is_boolean
+from undaunted.cli.job_file import Given, options_in
 from undaunted.cli.messages import UsageError, complain, show
 
 if TYPE_CHECKING:
@@ -94,8 +96,9 @@ class Command(msgspec.Struct, Generic[T], eq=False, dict=True):
         more: how many operands there may be after it, of a command that runs no program.
         is_program: the operand is a program, and all after it belongs to that.
         has_variables: options have variables ``PET_...``; those of other tools always count.
+        file: name of the option that gives a file of options; "" = there is none.
         accepted: options that are read and have no effect.
-        refused: what options that are not built yet belong to, by name.
+        refused: why options are refused, and the remedy, by name.
     """
 
     name: str
@@ -109,6 +112,7 @@ class Command(msgspec.Struct, Generic[T], eq=False, dict=True):
     more: int = 0
     is_program: bool = False
     has_variables: bool = False
+    file: str = ""
     accepted: tuple[Option, ...] = ()
     refused: Mapping[str, str] = {}
 
@@ -137,7 +141,7 @@ class Command(msgspec.Struct, Generic[T], eq=False, dict=True):
         return found | {f"-{one.about.short}": one for one in self.options if one.about.short}
 
     def parse(self, argv: Sequence[str], environ: Mapping[str, str]) -> Parsed[T]:
-        """Read a command line; options not on it come from variables, then from defaults.
+        """Read a command line; other options come from variables, from a file, from defaults.
 
         ``_`` may stand for ``-``, and NVRx's older ``--ft-param-X`` for ``--ft-X``; abbreviations
         are refused.
@@ -190,21 +194,23 @@ class Command(msgspec.Struct, Generic[T], eq=False, dict=True):
         """Understand words; options of other commands among them are passed over.
 
         Raises:
-            UsageError: an option is not built yet, or its value makes no sense.
+            UsageError: an option is not built yet, or its value makes no sense; the file of options
+                cannot be read.
         """
         values: dict[str, Any] = {}
         sources: dict[str, str] = {}
+        in_file = self._file(words.given, environ)
         for option in self.options:
-            source, texts = self._texts_of(option, words.given, environ)
-            if not source:
+            given = self._given(option, words.given, environ) or in_file.get(option.name)
+            if given is None:
                 continue
-            value = _convert(option, source, texts)
-            sources[option.name] = source
+            value = _convert(option, *given)
+            sources[option.name] = given.source
             if option.field:
                 values[option.field] = value
-        for name, area in self.refused.items():
+        for name, reason in self.refused.items():
             if environ.get(variable_of(name)):
-                raise UsageError(f"{variable_of(name)} belongs to {area}: not built yet, unset it")
+                raise UsageError(f"{variable_of(name)} {reason}")
         return Parsed(build(self.schema, values), sources, words.target, words.args)
 
     def unknown_variables(self, environ: Mapping[str, str]) -> str:
@@ -217,7 +223,7 @@ class Command(msgspec.Struct, Generic[T], eq=False, dict=True):
         lines = []
         for name in sorted(set(names) - known):
             old = name.replace("PET_FT_PARAM_", "PET_FT_")
-            hint = f"; did you mean {old}?" if old in known else _nearest(name, known)
+            hint = did_you_mean(old, known, beginning="PET_", likeness=_NEAR)
             lines.append(f"the variable {name} sets no option{hint}")
         return "\n".join(lines)
 
@@ -244,23 +250,35 @@ class Command(msgspec.Struct, Generic[T], eq=False, dict=True):
     def _unknown(self, spelling: str, known: Mapping[str, Option]) -> str:
         name = _normalised(spelling).removeprefix("--")
         if name in self.refused:
-            return f"{spelling} belongs to {self.refused[name]}: not built yet, leave it out"
+            return f"{spelling} {self.refused[name]}"
         names = [f"--{other}" for other in (*self.refused, "help", "help-all")]
         names += [other for other in known if other.startswith("--")]
         begun = [other for other in names if len(name) > 2 and other.startswith(f"--{name}")]
-        hint = f"; did you mean {begun[0]}?" if begun else _nearest(f"--{name}", names)
+        wanted = begun[0] if begun else f"--{name}"
+        hint = did_you_mean(wanted, names, beginning="--", likeness=_NEAR)
         return f"unknown option {spelling}{hint or '; see --help'}"
 
-    def _texts_of(
+    def _given(
         self, option: Option, given: Mapping[str, list[str]], environ: Mapping[str, str]
-    ) -> tuple[str, list[str]]:
-        """Return who gave the option ("" = nobody) and the texts."""
+    ) -> Given | None:
+        """Return what command line or variables say of an option."""
         if option.name in given:
-            return f"--{option.name}", given[option.name]
+            return Given(f"--{option.name}", given[option.name])
         for variable in option.variables if self.has_variables else option.about.variables:
             if environ.get(variable):
-                return variable, [environ[variable]]
-        return "", []
+                return Given(variable, [environ[variable]])
+        return None
+
+    def _file(self, given: Mapping[str, list[str]], environ: Mapping[str, str]) -> dict[str, Given]:
+        """Return what the file of options says, if there is one."""
+        if not self.file:
+            return {}
+        option = self.spellings[f"--{self.file}"]
+        path = self._given(option, given, environ)
+        if path is None or not path.texts[-1]:
+            return {}
+        known = {name: one for name, one in self.spellings.items() if one is not option}
+        return options_in(path.texts[-1], path.source, known, self.refused)
 
 
 def _split(word: str) -> tuple[str, str | None]:
@@ -278,16 +296,7 @@ def _normalised(spelling: str) -> str:
     return name.replace("--ft-param-", "--ft-", 1) if name.startswith("--ft-param-") else name
 
 
-def _nearest(name: str, names: Sequence[str] | set[str]) -> str:
-    import difflib
-
-    begin = "--" if name.startswith("--") else "PET_"  # alike in all: it makes none a near one
-    bare = sorted(other.removeprefix(begin) for other in names)
-    close = difflib.get_close_matches(name.removeprefix(begin), bare, 1, _NEAR)
-    return f"; did you mean {begin}{close[0]}?" if close else ""
-
-
-def _convert(option: Option, source: str, texts: list[str]) -> Any:
+def _convert(option: Option, source: str, texts: list[Any]) -> Any:
     try:
         values = [option.kind.read(text) for text in texts]
     except ValueError as error:

@@ -104,7 +104,7 @@ def build_config(parsed: RunParsed, environ: Mapping[str, str], cwd: str) -> Alo
         source = parsed.source("coordinator-store")
         raise UsageError(f"{source}: launchers serve the job themselves then, start those only")
     job = nodes(parsed, environ, "")
-    funnel = log_server(parsed, job, "")
+    server = log_server(parsed, job, "")
     run_dir, _ = make_run_dir(options.run_dir, directory_of_run(name, job), cwd)
     return AloneConfig(
         run_id=name,
@@ -118,6 +118,6 @@ def build_config(parsed: RunParsed, environ: Mapping[str, str], cwd: str) -> Alo
         advice=options.advice,
         slow_ranks=options.slow_ranks,
         slow_ranks_after_s=options.slow_ranks_after_s,
-        funnel=funnel,
+        log_server=server,
         cycle_info=cycle_info(parsed, environ, cwd, name, options.ft_per_cycle_applog_prefix),
     )

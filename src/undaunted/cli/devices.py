@@ -6,10 +6,35 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from undaunted.base.cgroups import usable_cpus
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _NVIDIA_DEVICE = re.compile(r"nvidia\d+")
+
+
+def worker_count(wanted: int | str, environ: Mapping[str, str]) -> int:
+    """Return the number of workers: of ``auto``, ``gpu`` and ``cpu`` as this node has them.
+
+    Args:
+        wanted: a number, or one of these words.
+        environ: see `gpu_count`.
+
+    Raises:
+        ValueError: ``gpu``, and there is none.
+    """
+    if isinstance(wanted, int):
+        return wanted
+    if wanted == "cpu":
+        return usable_cpus()
+    gpus = gpu_count(environ)
+    if gpus == 0 and wanted == "gpu":
+        raise ValueError(
+            "gpu: no NVIDIA or AMD GPU is visible here (see CUDA_VISIBLE_DEVICES); give the number "
+            "of workers, or auto"
+        )
+    return gpus or usable_cpus()
 
 
 def gpu_count(environ: Mapping[str, str], root: str = "/") -> int:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from msgspec.structs import replace
 
+from undaunted.attribution.crash import without_frames
 from undaunted.attribution.explain import (
     MOST_ROUNDS,
     Case,
@@ -79,6 +80,7 @@ class ExplainOptions(msgspec.Struct, kw_only=True, frozen=True):
     """Options of `undaunted explain`."""
 
     json: Annotated[Flag, Opt("Print everything as JSON", "Options")] = False
+    all: Annotated[Flag, Opt("Show every failure, also those that are like others")] = False
 
 
 EXPLAIN = Command(
@@ -124,7 +126,9 @@ def _print(parsed: Parsed[ExplainOptions]) -> int:
             text = json.dumps(as_json(page), indent=2, ensure_ascii=False)
             print(text.encode(errors="replace").decode())  # names of files need not be UTF-8
         else:
-            sys.stdout.write("".join(f"{line}\n" for line in lines_of(page)))
+            sys.stdout.write(
+                "".join(f"{line}\n" for line in lines_of(page, everything=parsed.options.all))
+            )
     return 0
 
 
@@ -241,7 +245,7 @@ def _place(told: Told, run_dir: Path, lines: dict[tuple[Path, int], int]) -> tup
         if found:
             return found
     line = lines.get((told.launch.path, told.event.t))
-    quote = verdict.exception if verdict else ""
+    quote = without_frames(verdict.exception) if verdict else ""
     return quote, f"{told.launch.path}:{line}" if line else str(told.launch.path)
 
 
@@ -288,6 +292,8 @@ def _evidence(
 ) -> Evidence:
     """Return what logs and recordings say of a round, and what is missing."""
     files, unknown = _logs(run_dir, one, launches)
+    kernel_logs = _kernel_logs(run_dir, one)
+    files |= {file: (-1, node) for file, node in kernel_logs.items()}
     findings = [
         said_in(each, *files.get(Path(each.source.rpartition(":")[0]), (-1, "")))
         for each in _read(files, names=False).findings
@@ -301,6 +307,7 @@ def _evidence(
         look.append(f"the program: {told.verdict.frame}")
     rank = one.failure.rank if one.failure else -1
     look += [f"its output: {file}" for file, who in files.items() if who[0] == rank]
+    look += [f"what the kernel logged meanwhile: {file}" for file in kernel_logs]
     if recorded:
         dumps = one_for_each_rank(recorded)
         findings += analyse(dumps.recordings, one.world_size).findings()
@@ -350,6 +357,16 @@ def _logs(
     if gone:
         return files, [f"what the ranks have printed: {gone[0]} is not to be found here"]
     return files, [] if files else ["what the ranks have printed: nothing is in their logs"]
+
+
+def _kernel_logs(run_dir: Path, one: JobRound) -> dict[Path, str]:
+    """Return the files with what the kernels of its nodes have logged, and the nodes."""
+    found = {}
+    for part in one.parts:
+        for name in (f"kernel-round{one.round}-{part.node}.log", f"kernel-round{one.round}.log"):
+            if _what(file := run_dir / name) == "file":
+                found[file] = part.node
+    return found
 
 
 # --- a folder without a journal -------------------------------------------------------------------

@@ -16,7 +16,7 @@ from undaunted.attribution.flight.culprits import (
     GroupState,
     analyse,
 )
-from undaunted.attribution.flight.files import Dumps, read_directory, read_files
+from undaunted.attribution.flight.files import Dumps, read_directory, read_files, read_folders
 from undaunted.attribution.flight.recording import MOST_RANKS
 from undaunted.base import values
 from undaunted.base.options import Kind, Opt
@@ -103,15 +103,28 @@ def _read(path: Path) -> Dumps:
         raise UsageError(f"{one_line(str(path))}: {error.strerror}") from None
     if dumps.recordings:
         return dumps
+    inside = []
+    if path.is_dir():
+        inside = sorted((one.name for one in path.iterdir() if one.is_dir()), key=_by_number)
+        if (of_nodes := _of_nodes([path / name for name in inside])) is not None:
+            return Dumps(of_nodes.recordings, [*dumps.problems, *of_nodes.problems])
     if dumps.problems:
         first = dumps.problems[0]
         raise UsageError(
             f"{one_line(str(path))}: none of {count(len(dumps.problems), 'file')} is a dump; "
             f"{one_line(first.file)}: {one_line(first.text)}"
         )
-    inside = sorted((one.name for one in path.iterdir() if one.is_dir()), key=_by_number)
     hint = f"; it holds directories: name one, such as {inside[-1]}" if inside else ""
     raise UsageError(f"{one_line(str(path))}: there are no files{one_line(hint)}")
+
+
+def _of_nodes(paths: list[Path]) -> Dumps | None:
+    """Read directories that nodes have, each with the dumps of its ranks; None: they are others."""
+    try:
+        dumps = read_folders(paths)
+    except OSError:
+        return None
+    return dumps if dumps is not None and dumps.recordings else None
 
 
 def _by_number(name: str) -> tuple[int, str]:

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from undaunted.base.streams import open_closed_streams
+from undaunted.base.text import did_you_mean
 from undaunted.cli.messages import USAGE_ERROR, show
 
 if TYPE_CHECKING:
@@ -41,15 +42,17 @@ Commands:
   mcp       let an assistant explain failures, over the Model Context Protocol
   slurm-monitor
             have an attribution service look at the logs of Slurm's jobs
+  completion
+            print what bash, zsh or fish needs to complete command lines
 
 undaunted COMMAND --help explains a command; undaunted --version says which
-version this is. ft_launcher is another name for undaunted run, nvrx-control for
-undaunted coordinator, nvrx-attrsvc for undaunted serve, nvrx-mcp-analysis for
-undaunted mcp, nvrx-smonsvc for undaunted slurm-monitor.
+version this is. ft_launcher is another name for undaunted run. The package of
+NVRx's names has nvrx-control for undaunted coordinator, nvrx-attrsvc for serve,
+nvrx-mcp-analysis for mcp, and nvrx-smonsvc for slurm-monitor.
 """
 _COMMANDS = (
     *("run", "srun", "coordinator", "report", "explain", "top", "ctl", "chaos", "doctor"),
-    *("checkpoint", "flight", "serve", "mcp", "slurm-monitor"),
+    *("checkpoint", "flight", "serve", "mcp", "slurm-monitor", "completion"),
 )
 _MOVED = {
     "simulate": "it is part of a checkout of undaunted: python -m simulator",
@@ -124,11 +127,8 @@ def _complaint(command: str) -> str:
         return f"undaunted: error: {command!r} is no command any more: {_MOVED[command]}"
     if command.startswith("-") or command.endswith(".py"):
         return f"undaunted: error: {command!r} is no command; to run a script: undaunted run ..."
-    import difflib
-
-    close = difflib.get_close_matches(command, _COMMANDS, 1)
-    hint = f"did you mean {close[0]!r}?" if close else f"choose {', '.join(_COMMANDS)}"
-    return f"undaunted: error: {command!r} is no command; {hint}"
+    hint = did_you_mean(command, _COMMANDS) or f"; choose {', '.join(_COMMANDS)}"
+    return f"undaunted: error: {command!r} is no command{hint}"
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from undaunted.base.durations import parse_seconds
 from undaunted.base.ids import node_name
 from undaunted.cli.messages import UsageError
 from undaunted.coordinator.etcd.store import Store, access, parse_store
-from undaunted.coordinator.topology import infrastructure_rank, nvlink_domain, replacement_group
 from undaunted.coordinator.wire.address import (
     LOOK_UP_S,
     first_own_address,
@@ -20,8 +19,9 @@ from undaunted.coordinator.wire.address import (
     may_be_host,
 )
 from undaunted.coordinator.wire.credentials import TokenError, find_token
-from undaunted.fault_tolerance.funnel.config import FunnelConfig
 from undaunted.fault_tolerance.nodes_config import Nodes
+from undaunted.fault_tolerance.output.server.config import LogServerConfig
+from undaunted.fault_tolerance.topology import infrastructure_rank, nvlink_domain, replacement_group
 from undaunted.services.slurm.allocation import is_task
 
 if TYPE_CHECKING:
@@ -133,8 +133,8 @@ def _store(parsed: RunParsed, environ: Mapping[str, str]) -> Store | None:
         store = parse_store(text)
     except ValueError as error:
         raise UsageError(f"{source}: {error}") from None
-    if find_spec("aetcd") is None:
-        raise UsageError(f"{source} needs the package aetcd: pip install 'undaunted[etcd]'")
+    if find_spec("grpc") is None:
+        raise UsageError(f"{source} needs the package grpcio: pip install 'undaunted[etcd]'")
     named = parsed.options.rdzv_id not in {"", "none"}
     if not named and not any(environ.get(each) for each in _SLURM_JOBS):
         raise UsageError(
@@ -296,7 +296,7 @@ def _yes(text: str) -> bool:
     return text.lower() in {"1", "true", "yes"}
 
 
-def log_server(parsed: RunParsed, job: Nodes | None, launcher_log: str) -> FunnelConfig | None:
+def log_server(parsed: RunParsed, job: Nodes | None, launcher_log: str) -> LogServerConfig | None:
     """Return what is chosen for the log server, None = every launcher writes itself.
 
     Args:
@@ -324,7 +324,7 @@ def log_server(parsed: RunParsed, job: Nodes | None, launcher_log: str) -> Funne
     port = options.ft_log_server_port
     if not port:
         raise UsageError(f"--ft-log-server-port {port}: give a port from 1 to 65535")
-    return FunnelConfig(
+    return LogServerConfig(
         root=str(root),
         port=port,
         log_prefix=options.ft_log_server_log_prefix,

@@ -18,6 +18,7 @@ from undaunted.fault_tolerance.config import (
     NODES,
     OUTPUT,
     PROGRESS,
+    REFUSED,
     TIMEOUTS,
     UNUSED,
 )
@@ -235,12 +236,20 @@ class RunOptions(RunSettings, kw_only=True, frozen=True):
         Opt("How long the end of the job waits for logs that are on their way", rare=True),
     ] = 60.0
     # --- settings from a file, testing ---
+    config: Annotated[
+        Text,
+        Opt(
+            "YAML file that gives any of these options, below variables and the command line",
+            SETTINGS,
+            metavar="FILE",
+        ),
+    ] = ""
     ft_cfg_path: Annotated[
         Text,
         Opt(
-            "YAML file whose section fault_tolerance gives defaults, below variables and options",
-            SETTINGS,
+            "YAML file whose section fault_tolerance gives defaults, below all others",
             metavar="FILE",
+            rare=True,
         ),
     ] = ""
     ft_ignore_missing_cfg: Annotated[
@@ -280,10 +289,6 @@ ft-attribution-llm-base-url  TEXT                no language model is asked
 ft-attribution-llm-model     TEXT                no language model is asked
 ft-attribution-log-level     TEXT                the service says what is wrong, and nothing else
 """
-# Options that are not built yet, refused and never ignored.
-REFUSED = {
-    "numa-binding": "torchrun's binding to NUMA nodes",
-}
 
 
 def _accepted(line: str) -> Option:
@@ -327,6 +332,7 @@ Examples:
     operand="SCRIPT",
     is_program=True,
     has_variables=True,
+    file="config",
     accepted=tuple(map(_accepted, ACCEPTED.splitlines())),
     refused=REFUSED,
 )

@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from undaunted.base.text import did_you_mean
 from undaunted.cli.messages import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from undaunted.cli.command import Command
     from undaunted.cli.options import RunParsed
@@ -102,29 +103,23 @@ def check_interpreter(python: str) -> None:
     Raises:
         UsageError: they cannot, or it gives no answer; says what to do.
     """
-    import subprocess
+    from undaunted.base.child import Program, run
 
     try:
         with open(os.devnull, "rb") as inherited:  # noqa: PTH123 - a device, not a path
-            done = subprocess.run(
-                [python, "-c", _QUESTION, str(inherited.fileno())],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                pass_fds=[inherited.fileno()],
-                timeout=_ANSWER_S,
-                check=False,
-            )
-    except subprocess.TimeoutExpired:
-        raise UsageError(
-            f"PYTHON_EXEC: {python} did not run a line of Python within {_ANSWER_S:g} s"
-        ) from None
+            argv = [python, "-c", _QUESTION, str(inherited.fileno())]
+            end = run(Program(argv, _ANSWER_S, pass_fds=[inherited.fileno()]))
     except OSError as error:
         raise UsageError(f"PYTHON_EXEC: {python} cannot be run: {error.strerror}") from None
-    said = done.stdout.decode(errors="replace").partition(_ANSWER)[2].split("\n")[0].split()
-    if len(said) != 4 or not all(word.isdecimal() for word in said):
-        words = done.stderr.decode(errors="replace").strip().split("\n")[-1][:_LONGEST_ANSWER]
+    if end.code is None:
         raise UsageError(
-            f"PYTHON_EXEC: {python} does not run Python (exit code {done.returncode}): {words}\n"
+            f"PYTHON_EXEC: {python} did not run a line of Python within {_ANSWER_S:g} s"
+        )
+    said = end.output.decode(errors="replace").partition(_ANSWER)[2].split("\n")[0].split()
+    if len(said) != 4 or not all(word.isdecimal() for word in said):
+        words = end.errors.decode(errors="replace").strip().split("\n")[-1][:_LONGEST_ANSWER]
+        raise UsageError(
+            f"PYTHON_EXEC: {python} does not run Python (exit code {end.code}): {words}\n"
             "  Name an interpreter, or a program that hands its arguments on to one"
         )
     major, minor, msgspec, passes = map(int, said)
@@ -154,7 +149,7 @@ def _check_script(target: str, cwd: str) -> None:
         )
     path = Path(cwd, target)
     if not path.exists():
-        hint = nearest(path.name, _names(path.parent))
+        hint = did_you_mean(path.name, _names(path.parent))
         if not hint and "/" not in target and not target.endswith(".py"):
             hint = "; for a module use -m, for an executable --no-python"
         raise UsageError(f"script {target!r} not found in {cwd}{hint}")
@@ -182,7 +177,7 @@ def _check_module(target: str, cwd: str, python: str) -> None:
 
     if top in sys.modules or PathFinder.find_spec(top, [cwd]) or find_spec(top):
         return
-    hint = nearest(top, [name.removesuffix(".py") for name in _names(Path(cwd))])
+    hint = did_you_mean(top, [name.removesuffix(".py") for name in _names(Path(cwd))])
     raise UsageError(f"module {target!r} not found in {cwd} or the interpreter's path{hint}")
 
 
@@ -205,14 +200,6 @@ def _candidates(target: str, cwd: str, environ: Mapping[str, str]) -> list[Path]
 
 def _executable(candidates: list[Path]) -> bool:
     return any(path.is_file() and os.access(path, os.X_OK) for path in candidates)
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """Return "; did you mean ...?" for the name that resembles most, or nothing."""
-    import difflib
-
-    close = difflib.get_close_matches(name, list(names), 1)
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def _names(directory: Path) -> list[str]:

@@ -1,6 +1,5 @@
 """``undaunted report``: what happened in a run, from its journals."""
 
-import gc
 import os
 import shutil
 import sys
@@ -11,6 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 from undaunted.base import values
+from undaunted.base.garbage import collection_paused
 from undaunted.base.options import Kind, Opt
 from undaunted.base.streams import take_any_text
 from undaunted.base.text import one_line
@@ -63,6 +63,10 @@ class ReportOptions(msgspec.Struct, kw_only=True, frozen=True):
         Kind(values.whole(), "N"),
         Opt("Show everything about round N, with its traceback"),
     ] = None
+    times: Annotated[
+        Flag, Opt("Show where the time went, and how long each part of the restarts took")
+    ] = False
+    all: Annotated[Flag, Opt("Show every round, also those that are like others")] = False
     node: Annotated[Text, Opt("Show the launches of this node", metavar="NAME")] = ""
     price: Annotated[
         Price | None,
@@ -79,8 +83,9 @@ REPORT = Command(
     ReportOptions,
     "[OPTIONS] [RUN_DIR]",
     f"""\
-Shows the rounds of a run, what ended each, where the time went, and what the
-restarts cost.
+Says how long a run was down and why, and shows its rounds and what ended each.
+Answers: what happened, and what did it cost? (`undaunted explain`: whose fault
+was it? `undaunted top`: what happens now?)
 
 RUN_DIR is the directory of the run, or one journal; without it, the newest run
 under ./{DEFAULT_RUNS}. --json, --html, --prometheus, --outcome and --round
@@ -111,17 +116,13 @@ def _print_report(parsed: Parsed[ReportOptions]) -> int:
     options = parsed.options
     take_any_text(for_programs=options.json or options.prometheus)
     code = 0
-    collects = gc.isenabled()
-    gc.disable()  # it would look at a million events again and again, none of them garbage
     try:
-        with printing():
+        # The collector would look at a million events again and again, none of them garbage.
+        with collection_paused(), printing():
             run_dir = find_run(Path(parsed.target) if parsed.target else None)
             code = _report(run_dir, *read_run(run_dir), options)
     except NoRunError as error:
         raise UsageError(str(error)) from None
-    finally:
-        if collects:
-            gc.enable()
     return code
 
 
@@ -139,7 +140,7 @@ def _report(
     elif options.html is not None:
         return _write_page(run_dir, job, launches, journals, options.html)
     else:
-        _show(damage(journals) + _body(job, options.round, options.node or None))
+        _show(damage(journals) + _body(job, options))
     return 0
 
 
@@ -201,8 +202,10 @@ def _json(run_dir: Path, journals: Sequence[Journal], job: JobSummary) -> dict[s
     }
 
 
-def _body(job: JobSummary, number: int | None, node: str | None) -> list[Line]:
+def _body(job: JobSummary, options: ReportOptions) -> list[Line]:
     """Return the report of the job, where it is not one launch alone, and of its launches."""
+    number, node = options.round, options.node or None
+    times, everything = options.times, options.all
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     launches = [run for run in job.launches if node in (None, run.node)]
     if not launches:
@@ -219,9 +222,12 @@ def _body(job: JobSummary, number: int | None, node: str | None) -> list[Line]:
             raise NoRunError(_no_round(number, launches))
     else:
         if len(job.launches) > 1 and node is None:
-            parts.append(render_job(job, width=width))
+            parts.append(render_job(job, width=width, times=times, everything=everything))
         if len(launches) <= _LAUNCHES or node is not None:
-            parts += [render_run(launch, width=width) for launch in launches]
+            parts += [
+                render_run(launch, width=width, times=times, everything=everything)
+                for launch in launches
+            ]
         else:
             text = f"{len(launches)} launches on {len(job.nodes)} nodes; one in full: --node NAME"
             parts.append([[(text, "dim")]])

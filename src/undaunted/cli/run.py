@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from undaunted.base import values
-from undaunted.base.cgroups import cpu_quota, usable_cpus
+from undaunted.base.cgroups import cpu_quota
 from undaunted.base.ids import file_name, new_run_id, node_name
 from undaunted.base.options import variable_of
 from undaunted.cli.directories import make_log_dir, make_run_dir
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from undaunted.cli.options import RunParsed
-    from undaunted.fault_tolerance.funnel.config import FunnelConfig
     from undaunted.fault_tolerance.nodes_config import Nodes
+    from undaunted.fault_tolerance.output.server.config import LogServerConfig
     from undaunted.fault_tolerance.simulated_faults import GpuFailure
     from undaunted.health.check import Settings
 
@@ -161,7 +161,7 @@ def build_config(
     log_dir = run_dir / ("logs" if others is None else f"logs-{file_name(node)}")
     script = _script(environ) if others is not None else None
     kept = script is not None and options.log_dir is not None
-    if any([*stdout, *stderr]) or applog_prefix or options.logs_specs or kept:
+    if any([*stdout, *stderr]) or applog_prefix or kept:
         log_dir = make_log_dir(options.log_dir, place, run_dir, cwd)
     if logs_for_service:
         applog_prefix = str(log_dir / "ranks.log")
@@ -194,14 +194,14 @@ def build_config(
         applog_prefix=applog_prefix,
         attribution_service=service,
         attribution_may_end_job=options.ft.attribution_stop_action == "no-restart",
-        funnel=_funnel(parsed, others),
+        log_server=_log_server(parsed, others),
         cycle_info=cycle_info(parsed, environ, cwd, run_id, applog_prefix),
         metrics=metrics_config,
         liveness_port=_liveness_port(environ),
         slurm="SLURM_JOB_ID" in environ,
         slurm_task=_is_task(environ),
         grace_s=_grace_s(environ),
-        health_checks=_with_own_places(health_checks(parsed, cwd), run_dir, log_dir),
+        health_checks=_with_own_places(health_checks(parsed, environ, cwd), run_dir, log_dir),
         launcher_log=options.ft_nvrx_logfile
         or launcher_messages(message_directory(environ, cwd))
         or (str(run_dir / f"launcher-{file_name(node)}.log") if script is not None else ""),
@@ -261,7 +261,7 @@ def _grace_s(environ: Mapping[str, str]) -> float:
     return float(text) if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text) else 0.0
 
 
-def _funnel(parsed: RunParsed, others: Nodes | None) -> FunnelConfig | None:
+def _log_server(parsed: RunParsed, others: Nodes | None) -> LogServerConfig | None:
     if others is None:
         return None
     from undaunted.cli.nodes import log_server
@@ -288,11 +288,10 @@ def check_contradictions(parsed: RunParsed) -> None:
             "--preload imports modules for warm workers, but --worker-start is fresh; "
             "leave one of them out"
         )
-    if options.log_max_bytes and (options.logs_specs or options.ft_per_cycle_applog_prefix):
-        other = "logs-specs" if options.logs_specs else "ft-per-cycle-applog-prefix"
+    if options.log_max_bytes and options.ft_per_cycle_applog_prefix:
         raise UsageError(
             f"{parsed.source('log-max-bytes')} is about files of --redirects and --tee, not about "
-            f"those of {parsed.source(other)}; leave one of them out"
+            f"those of {parsed.source('ft-per-cycle-applog-prefix')}; leave one of them out"
         )
     if parsed.is_given("strike-limit") and not options.strike_file:
         raise UsageError(
@@ -315,17 +314,12 @@ def _resolve_nproc(parsed: RunParsed, environ: Mapping[str, str]) -> int:
     wanted = parsed.options.nproc_per_node
     if isinstance(wanted, int):
         return wanted
-    from undaunted.cli.devices import gpu_count
+    from undaunted.cli.devices import worker_count
 
-    if wanted == "cpu":
-        return usable_cpus()
-    gpus = gpu_count(environ)
-    if gpus == 0 and wanted == "gpu":
-        raise UsageError(
-            f"{parsed.source('nproc-per-node')} gpu: no NVIDIA or AMD GPU is visible here (see "
-            "CUDA_VISIBLE_DEVICES); give the number of workers, or auto"
-        )
-    return gpus or usable_cpus()
+    try:
+        return worker_count(wanted, environ)
+    except ValueError as error:
+        raise UsageError(f"{parsed.source('nproc-per-node')} {error}") from None
 
 
 def _ranks_by_quota(parsed: RunParsed, nproc: int) -> str:
@@ -473,7 +467,7 @@ def _liveness_port(environ: Mapping[str, str]) -> int | None:
 
 
 def _infra_rank(environ: Mapping[str, str]) -> int:
-    from undaunted.coordinator.topology import infrastructure_rank
+    from undaunted.fault_tolerance.topology import infrastructure_rank
 
     try:
         return infrastructure_rank(environ) or 0

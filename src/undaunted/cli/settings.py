@@ -106,7 +106,7 @@ def _read_file(parsed: RunParsed, path: str, cwd: str) -> tuple[dict[str, Any], 
 
 
 def limits(parsed: RunParsed, environ: Mapping[str, str]) -> tuple[Limits, str]:
-    """Return the limits of the ranks, each with its source, and a line if there is none at all."""
+    """Return the limits of the ranks, each with its source, and lines about odd ones."""
     if _switch(environ, _OFF_SWITCH):
         off = Limits(initial_heartbeat_s=None, heartbeat_s=None, learn=False)
         return off, f"{_OFF_SWITCH} is set: hangs will not be noticed"
@@ -130,12 +130,18 @@ def limits(parsed: RunParsed, environ: Mapping[str, str]) -> tuple[Limits, str]:
         sources=sources,
         settings=others(ft),
     )
+    notices = []
+    if ft.safety_factor < 1:
+        notices.append(
+            f"{parsed.source('ft-safety-factor')} {ft.safety_factor:g}: a limit that ranks "
+            "calculate is shorter than the longest time they measured; give 1 or more"
+        )
     all_limits = (*(getattr(ft, field) for field in _LIMITS.values()), *sections.values())
-    if any(limit is not None for limit in all_limits):
-        return found, ""
-    return found, (
-        "every timeout is off: hangs will not be noticed; --ft-rank-heartbeat-timeout 15m would"
-    )
+    if all(limit is None for limit in all_limits):
+        notices.append(
+            "every timeout is off: hangs will not be noticed; --ft-rank-heartbeat-timeout 15m would"
+        )
+    return found, "\n".join(notices)
 
 
 def gpus_per_numa(environ: Mapping[str, str]) -> int:
@@ -188,14 +194,6 @@ def _check_progress(parsed: RunParsed) -> None:
 
 
 def _check_logs(parsed: RunParsed, environ: Mapping[str, str]) -> None:
-    _check_filters(parsed)
-    if parsed.options.logs_specs:
-        from undaunted.fault_tolerance.output.logs_specs import check_name
-
-        try:
-            check_name(parsed.options.logs_specs)
-        except ValueError as error:
-            raise UsageError(f"{parsed.source('logs-specs')}: {error}") from None
     prefix = parsed.options.ft_per_cycle_applog_prefix
     if prefix.endswith("/"):
         raise UsageError(
@@ -215,22 +213,6 @@ def _check_logs(parsed: RunParsed, environ: Mapping[str, str]) -> None:
         )
 
 
-def _check_filters(parsed: RunParsed) -> None:
-    options, shown = parsed.options, 0
-    for streams in options.tee.values() if isinstance(options.tee, dict) else [options.tee]:
-        shown |= streams
-    filters = (
-        ("duplicate-stdout-filters", options.stdout_filters, 1),
-        ("duplicate-stderr-filters", options.stderr_filters, 2),
-    )
-    for name, texts, bit in filters:
-        if texts and not shown & bit and not options.logs_specs:
-            raise UsageError(
-                f"{parsed.source(name)} copies lines that --tee shows, and that stream is shown "
-                f"of no rank; add --tee {bit}, or 3 for both streams"
-            )
-
-
 def _switch(environ: Mapping[str, str], variable: str) -> bool:
     text = environ.get(variable, "").strip()
     try:
@@ -242,7 +224,7 @@ def _switch(environ: Mapping[str, str], variable: str) -> bool:
 # --- health checks, attribution, files about rounds, messages -------------------------------------
 
 
-def health_checks(parsed: RunParsed, cwd: str) -> Settings:
+def health_checks(parsed: RunParsed, environ: Mapping[str, str], cwd: str) -> Settings:
     """Return what is to be checked; a file of the PCI tree is relative to ``cwd``."""
     ft = parsed.options.ft
     return Settings(
@@ -253,9 +235,18 @@ def health_checks(parsed: RunParsed, cwd: str) -> Settings:
         link_down_path=ft.link_down_path_template or "",
         mounts=ft.enable_dist_storage_healthcheck,
         storage_paths=tuple(filter(None, (ft.storage_healthcheck_path or "").split(","))),
+        segment_file=_segment_file(ft.segment_health_check_dir, environ),
         commands=tuple(map(_words, parsed.options.check_commands)),
         **_more_checks(parsed),
     )
+
+
+def _segment_file(directory: str | None, environ: Mapping[str, str]) -> str:
+    """Return the file about this task of an array of Slurm, or about the job if it is none."""
+    job = environ.get("SLURM_ARRAY_JOB_ID") or environ.get("SLURM_JOB_ID")
+    if not directory or not job:
+        return directory or ""
+    return f"{directory}/segment_health_check.{job}.{environ.get('SLURM_ARRAY_TASK_ID') or job}"
 
 
 def _more_checks(parsed: RunParsed) -> dict[str, Any]:

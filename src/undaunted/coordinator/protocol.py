@@ -9,9 +9,15 @@ from __future__ import annotations
 
 import msgspec
 
-from undaunted.coordinator.core.messages import NodeCommand, NodeEvent  # noqa: TC001 - decoded
+from undaunted.coordinator.core.messages import (  # noqa: TC001 - decoded
+    NewLimits,
+    NodeCommand,
+    NodeEvent,
+    StopOrdered,
+)
+from undaunted.coordinator.core.register import Member  # noqa: TC001 - decoded
 
-MAJOR = 7
+MAJOR = 8
 MINOR = 0
 
 # Longest frames, in bytes: before both sides have proved that they know the token, and after.
@@ -50,18 +56,19 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
             leader.
         version: rises with every change.
         leader: node that leads, "" = a host of its own.
-        casting_vote: node that led when ``table`` was started; it decides when exactly half of the
-            table is there. "" = members have no votes, nobody can take over.
-        before, before_vote: table and casting vote of the round before, as long as somebody of
-            ``table`` may not know that it was started; such a node may still elect a leader by the
-            one before, so that a quorum of both is needed.
+        committee: launchers that keep the ledger, and one of which leads next; () = nobody can take
+            over: whoever leads keeps it alone, in a file or in etcd.
+        before: committee of before, as long as this one may not have taken its place: a majority
+            of both is needed.
         birth: epoch of the leader who has started the first round; a job that begins anew, since
             nobody of its earlier start is left, has a later one.
         round: of ``table``; -1 = none has begun.
         running: the round has been started and not stopped.
         restarts_used: of the job's budget.
         table: members of the last round that was started.
+        fenced: they stop their ranks when their lease is over, since others may take over then.
         pending_round, pending: table that is being prepared, if any.
+        pending_fenced: as ``fenced``, for that one.
         excluded: node to reason.
         reached: highest iteration reached, None = unknown.
         stalled: one text per round in a row without progress.
@@ -69,24 +76,29 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         failure: of the last round, see `core.advice`.
         slow: ranks whose node was left out since they were slow.
         turned: by how many places ranks are on other slots than in the first round.
+        limits: that somebody has ordered for all ranks, None = nobody has.
+        stop: somebody has ordered the end of the job, None = nobody has.
         attempt: how often the scheduler had started the job again; a leader of a later attempt does
             not go on with the job of an earlier one.
+        replaceable: the members of ``table`` were told with the start that the job can go on
+            without one of them: they stop when their lease is over.
     """
 
     run_id: str
     epoch: int = 0
     version: int = 0
     leader: str = ""
-    casting_vote: str = ""
-    before: tuple[Seat, ...] = ()
-    before_vote: str = ""
+    committee: tuple[Member, ...] = ()
+    before: tuple[Member, ...] = ()
     birth: int = 0
     round: int = -1
     running: bool = False
     restarts_used: int = 0
     table: tuple[Seat, ...] = ()
+    fenced: bool = False
     pending_round: int = -1
     pending: tuple[Seat, ...] = ()
+    pending_fenced: bool = False
     excluded: dict[str, str] = {}
     reached: int | None = None
     stalled: tuple[str, ...] = ()
@@ -94,16 +106,25 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     failure: str = ""
     slow: tuple[int, ...] = ()
     turned: int = 0
+    limits: NewLimits | None = None
+    stop: StopOrdered | None = None
     attempt: int = 0
+    replaceable: bool = False
 
 
 NO_LEDGER = Ledger(run_id="")
 
 
-def started(ledger: Ledger, version: int, casting_vote: str) -> Ledger:
-    """The ledger once the round that was being prepared has been started."""
-    before = (ledger.before, ledger.before_vote)
-    table, vote = before if ledger.before else (ledger.table, ledger.casting_vote)
+def has_committee(ledger: Ledger) -> bool:
+    """Whether others may lead next: launchers that keep the ledger of a job that has begun."""
+    return ledger.round >= 0 and bool(ledger.committee)
+
+
+def started(ledger: Ledger, version: int, *, replaceable: bool = False) -> Ledger:
+    """The ledger once the round that was being prepared has been started.
+
+    It was held by then, so that the committee before does not count any more.
+    """
     return msgspec.structs.replace(
         ledger,
         version=version,
@@ -111,24 +132,11 @@ def started(ledger: Ledger, version: int, casting_vote: str) -> Ledger:
         round=ledger.pending_round,
         running=True,
         table=ledger.pending,
-        casting_vote=casting_vote,
-        before=table,
-        before_vote=vote,
+        fenced=ledger.pending_fenced,
+        before=(),
         pending=(),
+        replaceable=replaceable,
     )
-
-
-def settled(ledger: Ledger) -> Ledger:
-    """The ledger once every member of the table knows that the round was started."""
-    return msgspec.structs.replace(ledger, before=(), before_vote="")
-
-
-def settled_by(ledger: Ledger, other: Ledger) -> Ledger:
-    """``ledger``, settled if that is so according to ``other``, be it older or newer."""
-    if not ledger.before or other.before:
-        return ledger
-    same = (ledger.birth, ledger.round) == (other.birth, other.round)
-    return settled(ledger) if same and ledger.table == other.table else ledger
 
 
 def stopped(ledger: Ledger, version: int, restarts_used: int, excluded: dict[str, str]) -> Ledger:
@@ -209,6 +217,9 @@ class Hello(_Message, frozen=True):
         promised: it takes no orders of an earlier epoch.
         last_order: number of the last order it has carried out.
         settings: options that should be the same on all nodes, as they were given to it.
+        program: name of the script, module or program that its ranks run, "" = unknown.
+        stops_s: for how long ranks of the node of the leader that it has lost may live, if all have
+            lost that one when it has; 0 = it has lost none.
     """
 
     node: str
@@ -224,21 +235,26 @@ class Hello(_Message, frozen=True):
     promised: int = 0
     last_order: int = 0
     settings: dict[str, str] = {}
+    program: str = ""
+    stops_s: float = 0.0
 
 
 class Renew(_Message, frozen=True):
     """I live, and follow the leader of ``epoch``.
 
     Attributes:
-        sent: when, by the follower's clock in ns.
+        sent: when, by the follower's clock in ns; 0 = this is only to say what was answered.
         round: the last one that it knows to have been started.
         replaceable: as it was told for that round, see `Started`.
+        answered: when it sent what the leader has answered last: it counts on the leader for a
+            lease from then on. 0 = an older build does not say.
     """
 
     epoch: int
     sent: int = 0
     round: int = -1
     replaceable: bool = False
+    answered: int = 0
 
 
 class TakenOver(_Message, frozen=True):
@@ -290,14 +306,12 @@ class Beat(_Message, frozen=True):
     Attributes:
         acknowledged: number of the last report that was taken in.
         replaceable: as in Started, of the round that runs; it may become true.
-        settled: every member of this round knows that it was started.
     """
 
     epoch: int
     acknowledged: int = 0
     sent: int = 0
     replaceable: bool = False
-    settled: int = -1
 
 
 class HandOver(_Message, frozen=True):
@@ -344,7 +358,6 @@ class Started(_Message, frozen=True):
 
     version: int
     prepared: int
-    casting_vote: str
     replaceable: bool = False
 
 
@@ -408,11 +421,20 @@ class Miss(_Message, frozen=True):
     round: int = -1
 
 
-class MissAnswer(_Message, frozen=True):
-    """``lost``: so have I. Otherwise ``leader`` is where I hear it, if I know its address.
+_NAMES = {"majority_lost_it": "quorum", "ledger_epoch": "known"}  # on the wire
 
-    ``quorum``: as far as I have heard, so has a quorum. ``round``: the last that I know to have
-    begun, -1 = none; None = an older build does not say. ``known``: epoch of the ledger I know.
+
+class MissAnswer(_Message, frozen=True, rename=_NAMES):
+    """What a member knows of the leader.
+
+    Attributes:
+        node, incarnation: of this member.
+        epoch: of the leader that it follows, or has lost.
+        lost: it cannot reach the leader either.
+        leader: otherwise, where it hears the leader, "" = it does not know the address.
+        majority_lost_it: a majority of the committee has lost the leader, as far as it has heard.
+        round: the last that it knows to have begun, -1 = none; None = an older build does not say.
+        ledger_epoch: of the ledger it knows.
     """
 
     node: str
@@ -420,9 +442,9 @@ class MissAnswer(_Message, frozen=True):
     epoch: int
     lost: bool
     leader: str = ""
-    quorum: bool = False
+    majority_lost_it: bool = False
     round: int | None = None
-    known: int = 0
+    ledger_epoch: int = 0
 
 
 class Claim(_Message, frozen=True):
@@ -435,13 +457,17 @@ class Claim(_Message, frozen=True):
 
 
 class Grant(_Message, frozen=True):
-    """Answer to a claim: granted or not, and the newest ledger and epoch I know."""
+    """Answer to a claim: granted or not, and the newest ledger and epoch I know.
+
+    ``stops_s``: if a quorum has lost the leader when I have, ranks of its node live for so long.
+    """
 
     node: str
     incarnation: str
     epoch: int
     granted: bool
     ledger: Ledger | None = None
+    stops_s: float = 0.0
 
 
 # --- from people, and to them --------------------------------------------------------------------

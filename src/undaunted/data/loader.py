@@ -11,6 +11,7 @@ while loader.epoch < 3:
 
 from __future__ import annotations
 
+import inspect
 import logging
 import operator
 import os
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, default_collate
 
 from undaunted.data import rng
 from undaunted.data.exact import Gradients
@@ -52,6 +53,8 @@ _REFUSED = (
     "generator",
     "in_order",
 )
+_KNOWN = frozenset(inspect.signature(DataLoader).parameters)
+_LONGEST_NAME = 200  # of the content, in a state of at most 1 KiB
 # Samples whose numbers are computed at once: few at first, as somebody waits for them.
 _FIRST_BLOCK, _BLOCK = 256, 8192
 
@@ -62,8 +65,11 @@ class Loader:
     Attributes:
         epoch: that of the next step, from 0.
         position: where the next step begins in its epoch, in samples.
+        dataset: that of the samples.
         order: from position to sample.
         plan: steps, micro-batches and shares.
+        rank: of this process among those that have different samples.
+        world_size: how many they are.
     """
 
     def __init__(  # noqa: PLR0913 - the settings
@@ -99,13 +105,15 @@ class Loader:
             remainder: what becomes of the end of an epoch, which is no whole step: "drop" leaves
                 it out, "short" makes a smaller step, "pad" fills it up (see `real`).
             order: another order than a `GlobalOrder`, such as a `Mixture`; has a seed of its own.
-            sample_rng: seed torch's, Python's and numpy's generators for each sample, and for
+            sample_rng: seed torch's, Python's and numpy's generators for each sample, or for those
+                of a micro-batch if the data set gives several at once (``__getitems__``), and for
                 ``collate_fn``.
             micro_rng: seed torch's generators, as dropout uses them, for each micro-batch.
             exact: `accumulate` adds gradients in an order that does not depend on the ranks.
             on_data_change: what follows if the state that is loaded is of other data or another
                 order.
-            fingerprint: of the content; None = that of a data set of Hugging Face, if it is one.
+            fingerprint: of the content; None = the data set's ``fingerprint``, if it has one, or
+                that of Hugging Face's. At most 200 characters.
             rank: among those that have different samples, with ``world_size``; None = that in the
                 process group.
             world_size: how many they are.
@@ -116,24 +124,31 @@ class Loader:
                 ``persistent_workers`` they go on into the next epoch, and read ahead in it.
 
         Raises:
-            TypeError: the data set has no length; a seed or size is no whole number; a setting is
-                not for the user to give.
+            TypeError: the data set has no length, or no samples by number; a seed or size is no
+                whole number; a setting is not for the user to give.
             ValueError: the numbers do not fit.
         """
-        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+        by_number = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+        if isinstance(dataset, IterableDataset) or not by_number:
             raise TypeError(
-                f"{type(dataset).__name__} has no length, so its samples have no positions: "
-                "give a data set with __len__ and __getitem__"
+                f"{type(dataset).__name__} has no length or no samples by number, so there are no "
+                "positions: give a data set with __len__ and __getitem__, such as "
+                "undaunted.data.Shards"
             )
+        if order is not None and not hasattr(order, "indices"):
+            raise TypeError(f"order={order!r:.60}: a GlobalOrder, Mixture or ShardOrder")
         if refused := [name for name in torch_settings if name in _REFUSED]:
             raise TypeError(
                 f"{refused[0]} is not for a Loader: see global_batch, shuffle, remainder"
             )
+        if unknown := [name for name in torch_settings if name not in _KNOWN]:
+            raise TypeError(f"{unknown[0]} is no setting of Loader, nor of torch's DataLoader")
         if on_data_change not in _ON_CHANGE:
             raise ValueError(f"on_data_change={on_data_change!r}: one of {', '.join(_ON_CHANGE)}")
         global_batch = _whole("global_batch", global_batch)
         micro_batch = _whole("micro_batch", micro_batch)
         seed = _whole("seed", seed)
+        self.dataset = dataset
         self.order = order or GlobalOrder(len(dataset), seed, shuffle=shuffle)
         if self.order.samples != len(dataset):
             raise ValueError(
@@ -142,14 +157,14 @@ class Loader:
             )
         self.plan = Plan(self.order.length, global_batch, micro_batch, remainder)
         self._place = _Place(rank, world_size, process_group)
-        self._rank, self._world_size = self._place.now()
-        self.plan.check_world(self._world_size)
+        self.rank, self.world_size = self._place.now()
+        self.plan.check_world(self.world_size)
         self._seed, self._micro_rng = seed, micro_rng
         self._on_data_change = on_data_change
         self._settings = {
             **self.order.settings(),
             "rng": seed,
-            "data": fingerprint or getattr(dataset, "_fingerprint", None),
+            "data": _fingerprint_of(dataset, fingerprint),
         }
         self._samples = _Samples(
             dataset,
@@ -164,6 +179,7 @@ class Loader:
         self._batches: Iterator[Any] | None = None
         self._ahead: deque[MicroBatch] = deque()  # bounded by what torch prefetches
         self._micro: MicroBatch | None = None
+        self._warned = False
         self._step: object | None = None  # the one that has begun and not ended
 
     def step(self) -> Iterator[Any]:
@@ -181,7 +197,12 @@ class Loader:
         try:
             while True:
                 batch, micro = self._next()
-                yield batch
+                self.begin(micro)
+                try:
+                    yield batch
+                except GeneratorExit:
+                    self._left(micro)
+                    raise
                 self._check_goes_on(this)
                 if micro.is_last:
                     break
@@ -200,14 +221,22 @@ class Loader:
             ValueError: a rank has more micro-batches of a step; see `step`.
         """
         self._begin_anew_if_needed()
-        most = len(self.plan.share(0, 0, self._rank, self._world_size))
+        most = len(self.plan.share(0, 0, self.rank, self.world_size))
         if most > 1:
             raise ValueError(
                 f"each rank has {most} micro-batches of a step (global_batch="
                 f"{self.plan.global_batch}, micro_batch={self.plan.micro_batch}, "
-                f"{self._world_size} ranks): use `for batch in loader.step()`"
+                f"{self.world_size} ranks): use `for batch in loader.step()`"
             )
         return _Epoch(self)
+
+    def rest_of_epoch(self) -> Iterator[Any]:
+        """Return this rank's micro-batches up to the end of the epoch; for `Batches`.
+
+        A step counts when its last one is returned. `begin` seeds generators for each.
+        """
+        self._begin_anew_if_needed()
+        return _Epoch(self, seeded=False)
 
     def __len__(self) -> int:
         """Return how many steps an epoch has."""
@@ -221,7 +250,7 @@ class Loader:
         samples of the step.
         """
         micro = self._present()
-        ranks = 1 if self._gradients is not None else self._world_size
+        ranks = 1 if self._gradients is not None else self.world_size
         return ranks * micro.real / micro.of
 
     @property
@@ -264,7 +293,7 @@ class Loader:
             yield
         gradients.take(parameters, counts=micro.real > 0)
         if micro.is_last:
-            gradients.add_up(parameters, self._place.group(self._world_size))
+            gradients.add_up(parameters, self._place.group(self.world_size))
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the loader is: the same on all ranks, at most 1 KiB."""
@@ -286,8 +315,23 @@ class Loader:
                     f"position {position} all the same"
                 )
             _log.warning("%s; going on at epoch %d, position %d", what, epoch, position)
-        self.close()
-        self.epoch, self.position = epoch, position
+        self._go(epoch, position)
+
+    def go_to(self, step: int) -> None:
+        """Go to a step, counted from the beginning of training with this global batch.
+
+        Raises:
+            ValueError: it is below 0.
+        """
+        if step < 0:
+            raise ValueError(f"step={step}: from 0")
+        self._go(*self.plan.at(step))
+
+    def begin(self, micro: MicroBatch) -> None:
+        """A micro-batch is at work: seed torch's generators for it, if ``micro_rng``."""
+        self._micro = micro
+        if self._micro_rng:
+            rng.seed_training(rng.seed_of("micro-batch", self._seed, micro.epoch, micro.start))
 
     def close(self) -> None:
         """End the workers; the next step starts new ones."""
@@ -296,16 +340,27 @@ class Loader:
         if self._gradients is not None:
             self._gradients.forget()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is under way: a copy goes on from the state."""
+        without: dict[str, Any] = {"_batches": None, "_ahead": deque(), "_micro": None}
+        gradients = None if self._gradients is None else Gradients()
+        return {**self.__dict__, **without, "_step": None, "_gradients": gradients}
+
+    def _go(self, epoch: int, position: int) -> None:
+        if self._step is not None or (epoch, position) != (self.epoch, self.position):
+            self.close()
+        self.epoch, self.position = epoch, position
+
     # --- for loops over it ------------------------------------------------------------------------
 
     def _begin_anew_if_needed(self) -> None:
         """If somebody has left a step and holds it still, or if this process has another place."""
         if self._step is not None:
             self.close()
-        if (now := self._place.now()) != (self._rank, self._world_size):
+        if (now := self._place.now()) != (self.rank, self.world_size):
             self.plan.check_world(now[1])
             self.close()
-            self._rank, self._world_size = now
+            self.rank, self.world_size = now
 
     def _check_goes_on(self, step: object) -> None:
         if self._step is not step:
@@ -315,14 +370,29 @@ class Loader:
             )
 
     def _next(self) -> tuple[Any, MicroBatch]:
-        """Return the next batch of this rank, with its random numbers."""
+        """Return the next batch of this rank."""
         if self._batches is None:
             self._batches = self._begin()
-        batch, micro = next(self._batches), self._ahead.popleft()
-        if self._micro_rng:
-            rng.seed_training(rng.seed_of("micro-batch", self._seed, micro.epoch, micro.start))
-        self._micro = micro
-        return batch, micro
+        try:
+            batch = next(self._batches)
+        except EOFError as error:  # torch names others itself
+            raise RuntimeError("a worker has ended while it handed over a batch") from error
+        return batch, self._ahead.popleft()
+
+    def _left(self, micro: MicroBatch) -> None:
+        """A loop over a step was left: say so if it had all of it, as `next` of a step has."""
+        if micro.is_last and not self._warned:
+            self._warned = True
+            _log.warning(
+                "a step was left in its last micro-batch: it is done again, as a step counts only "
+                "when the loop `for batch in loader.step()` has come to its end"
+            )
+
+    def _returned(self, by: object, micro: MicroBatch) -> None:
+        """A micro-batch was returned where the step counts with its last one."""
+        self._step = None if micro.is_last else by
+        if micro.is_last:
+            self._move()
 
     def _move(self) -> None:
         """A step is done."""
@@ -348,7 +418,7 @@ class Loader:
     def _shares(self) -> Iterator[MicroBatch]:
         """Yield this rank's micro-batches from here on: of this epoch, or without an end."""
         first = self.epoch
-        for micro in self.plan.shares(self.epoch, self.position, self._rank, self._world_size):
+        for micro in self.plan.shares(self.epoch, self.position, self.rank, self.world_size):
             if micro.epoch != first and not self._endless:
                 return
             yield micro
@@ -362,23 +432,28 @@ class Loader:
 class _Epoch:
     """Batches up to the end of an epoch. No generator: that would end quietly after an error."""
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: Loader, *, seeded: bool = True) -> None:
         self._loader = loader
-        self._epoch = loader.epoch
+        self._epoch: int | None = None  # that of its first batch
+        self._seeded = seeded
 
     def __iter__(self) -> _Epoch:
         return self
 
     def __next__(self) -> Any:
         loader = self._loader
+        if self._epoch is None:
+            self._epoch = loader.epoch
         if loader.epoch != self._epoch:
             raise StopIteration
         try:
-            batch, _ = loader._next()  # noqa: SLF001 - a part of it
+            batch, micro = loader._next()  # noqa: SLF001 - a part of it
         except BaseException:
             loader.close()
             raise
-        loader._move()  # noqa: SLF001
+        if self._seeded:
+            loader.begin(micro)
+        loader._returned(self, micro)  # noqa: SLF001
         return batch
 
 
@@ -407,19 +482,31 @@ class _Samples(Dataset):  # type: ignore[misc]
     def __getitems__(self, wanted: Wanted) -> Any:
         epoch, start, indices = wanted
         seed = self._seed
-        if seed is None:
-            many = getattr(self._dataset, "__getitems__", None)
-            if many is None:
-                return self._collate([self._dataset[index] for index in indices])
-            return self._collate(list(many(indices)))
-        samples = []
-        kept: AbstractContextManager[None] = nullcontext() if self._apart else rng.put_back()
+        kept: AbstractContextManager[None] = nullcontext()
+        if seed is not None and not self._apart:
+            kept = rng.put_back()
         with kept:
-            for position, index in enumerate(indices, start):
-                rng.seed_process(rng.seed_of("sample", seed, epoch, position))
-                samples.append(self._dataset[index])
-            rng.seed_process(rng.seed_of("batch", seed, epoch, start))
+            samples = self._read(epoch, start, indices)
+            if seed is not None:
+                rng.seed_process(rng.seed_of("batch", seed, epoch, start))
             return self._collate(samples)
+
+    def _read(self, epoch: int, start: int, indices: list[int]) -> Any:
+        seed, many, dataset, samples = self._seed, _for_many(self._dataset), self._dataset, []
+        try:
+            if many:
+                if seed is not None:
+                    rng.seed_process(rng.seed_of("samples", seed, epoch, start))
+                return many(indices)
+            for position, index in enumerate(indices, start):
+                if seed is not None:
+                    rng.seed_process(rng.seed_of("sample", seed, epoch, position))
+                samples.append(dataset[index])
+        except Exception as error:
+            which = f"samples {indices}" if many else f"sample {indices[len(samples)]}"
+            error.add_note(f"{which:.200} of the data set: epoch {epoch}, from position {start} on")
+            raise
+        return samples
 
     def __getitem__(self, wanted: Wanted) -> Any:
         return self.__getitems__(wanted)
@@ -489,12 +576,29 @@ class _Place:
         return None if world_size == 1 else self._group or dist.group.WORLD
 
 
+def _for_many(dataset: Any) -> Callable[[list[int]], Any] | None:
+    """Return what gives several samples at once, where that is more than a loop."""
+    if isinstance(dataset, Subset) and _for_many(dataset.dataset) is None:
+        return None
+    many: Callable[[list[int]], Any] | None = getattr(dataset, "__getitems__", None)
+    return many
+
+
 def _whole(name: str, number: int) -> int:
     """Return Python's own: others, such as numpy's, are equal, but have another `repr`."""
     try:
         return operator.index(number)
     except TypeError:
         raise TypeError(f"{name}={number!r}: a whole number") from None
+
+
+def _fingerprint_of(dataset: Any, given: str | None) -> str | None:
+    """Return what names the content: given, of `Shards` and `TokenFile`, or of Hugging Face's."""
+    has = (getattr(dataset, name, None) for name in ("fingerprint", "_fingerprint"))
+    found = given or next((one for one in has if isinstance(one, str)), None)
+    if found is not None and not (isinstance(found, str) and len(found) <= _LONGEST_NAME):
+        raise ValueError(f"fingerprint={found!r:.40}: a text of at most {_LONGEST_NAME} characters")
+    return found
 
 
 def _end(batches: Any) -> None:

@@ -148,6 +148,10 @@ class Mixture:
         # Whole numbers of other types, as numpy's, are the same to a state and must be to a key.
         seed = operator.index(seed)
         self._shares = _shares(lengths, weights)
+        if empty := [number for number, one in enumerate(lengths) if one < 1]:
+            raise ValueError(
+                f"data set {empty[0]} has {lengths[empty[0]]} samples: leave it out of the mixture"
+            )
         self._starts = [0, *accumulate(self._shares)]
         self._offsets = [0, *accumulate(lengths)]
         self._orders = [

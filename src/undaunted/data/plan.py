@@ -101,6 +101,11 @@ class Plan:
         """Return epoch and position of the step after one."""
         return self.begin(epoch, min(position + self.global_batch, self.length))
 
+    def at(self, step: int) -> tuple[int, int]:
+        """Return epoch and position of a step, counted from the beginning of epoch 0."""
+        epoch, number = divmod(step, self.steps_from(0))
+        return epoch, number * self.global_batch
+
     def share(self, epoch: int, position: int, rank: int, world_size: int) -> list[MicroBatch]:
         """Return the micro-batches of one rank in the step that begins at a position.
 
@@ -149,9 +154,14 @@ def read_state(
         raise ValueError(f"version {version!r} of the state of a Loader is not known here")
     if epoch < 0 or position < 0:
         raise ValueError(f"epoch {epoch}, position {position} of a Loader's state: below 0")
-    differences = [
-        f"{name} was {saved.get(name)!r} and is {settings.get(name)!r}"
+    names = [
+        name
         for name in sorted({*saved, *settings}, key=str)
         if saved.get(name) != settings.get(name)
+    ]
+    if "seed" in names and all(one.get("rng") == one.get("seed") for one in (saved, settings)):
+        names.remove("rng")  # one seed of both
+    differences = [
+        f"{name} was {saved.get(name)!r} and is {settings.get(name)!r}" for name in names
     ]
     return (*plan.begin(epoch, min(position, plan.length)), differences)

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from undaunted.base import values
 from undaunted.base.options import Kind, Opt, Option, options_of
+from undaunted.base.text import did_you_mean
 from undaunted.base.values import Count, Limit, OptionalText, Period, Seconds, Switch
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
 # Headings of the help, also of options that are no settings.
@@ -27,6 +28,14 @@ ATTRIBUTION = "Attribution service"
 NODES = "Several nodes"
 OUTPUT = "Output"
 UNUSED = "Options without effect"
+
+# Options that are refused, never ignored: why, and the remedy.
+REFUSED = {
+    "numa-binding": "is not built: set the variable NVRX_GPUS_PER_NUMA",
+    "logs-specs": "is not offered any more: log-dir, redirects and tee say where output goes",
+    "duplicate-stdout-filters": "is not offered any more: use grep on stdout.log in the log-dir",
+    "duplicate-stderr-filters": "is not offered any more: use grep on stderr.log in the log-dir",
+}
 
 
 @dataclasses.dataclass
@@ -72,7 +81,7 @@ class FaultToleranceConfig:
     ] = 5
     safety_factor: Annotated[
         float,
-        Kind(values.number(1), "X"),
+        Kind(values.number(0.01), "X"),
         Opt("A limit that ranks calculate is X times the longest time they measured", rare=True),
     ] = 5.0
     learn_timeouts: Annotated[
@@ -142,9 +151,6 @@ class FaultToleranceConfig:
     gpu_memory_poll_interval: Annotated[
         Period, Opt("Longest time between two looks at GPU memory", rare=True)
     ] = 2.0
-    check_remaining_processes: Annotated[
-        Switch, Opt("Name processes that a round has left behind", rare=True)
-    ] = False
     numa_bind_strict: Annotated[
         Switch,
         Opt(
@@ -217,6 +223,15 @@ class FaultToleranceConfig:
             rare=True,
         ),
     ] = None
+    segment_health_check_dir: Annotated[
+        str | None,
+        Kind(values.optional(values.absolute_path), "DIR"),
+        Opt(
+            "Before a round, in a job of Slurm: a file in DIR, /PATH, that is not empty excludes "
+            "this task of the array: segment_health_check.JOB.TASK",
+            rare=True,
+        ),
+    ] = None
     # --- attribution service ---
     attribution_endpoint: Annotated[
         str | None,
@@ -270,13 +285,16 @@ class FaultToleranceConfig:
     restart_check_interval: Annotated[
         Period, Opt("Restarts are written to the journal at once", rare=True)
     ] = 60.0
+    check_remaining_processes: Annotated[
+        Switch, Opt("No effect: all that ranks have started is ended with the round", rare=True)
+    ] = False
 
     if not TYPE_CHECKING:  # checkers would take it that any name can be set
 
         def __setattr__(self, name: str, value: object) -> None:
             """Check and convert a value, when the object is made and later."""
             if name not in settings():
-                raise AttributeError(f"unknown setting {name!r}{_nearest(name, settings())}")
+                raise AttributeError(f"unknown setting {name!r}{_hint(name)}")
             super().__setattr__(name, read_setting(name, value))
 
     @property
@@ -385,12 +403,9 @@ def known_settings(
     """
     unknown = [name for name in given if name not in settings()]
     if unknown and not ignore_unknown:
-        raise ValueError(f"unknown setting {unknown[0]!r}{_nearest(str(unknown[0]), settings())}")
+        raise ValueError(f"unknown setting {unknown[0]!r}{_hint(str(unknown[0]))}")
     return {name: read_setting(name, value) for name, value in given.items() if name in settings()}
 
 
-def _nearest(name: str, known: "Iterable[str]") -> str:
-    import difflib
-
-    close = difflib.get_close_matches(name, list(known), 1)
-    return f"; did you mean {close[0]!r}?" if close else "; docs/configuration.md lists all"
+def _hint(name: str) -> str:
+    return did_you_mean(name, settings()) or "; docs/configuration.md lists all"

@@ -1,4 +1,4 @@
-"""The section ``fault_tolerance`` of a YAML file."""
+"""Settings from YAML: the section ``fault_tolerance`` of a file, or all options of a command."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def read_section(path: str | Path) -> dict[str, Any]:
         ValueError: it is not YAML, has several sections, or one that is no mapping or gives a
             setting twice.
     """
-    found = list(_sections(_load(Path(path))))
+    found = list(_sections(_load(Path(path), SECTION)))
     if not found:
         raise MissingSectionError(f"{path} has no section {SECTION!r}; put the settings under it")
     if len(found) > 1:
@@ -49,6 +49,19 @@ def read_section(path: str | Path) -> dict[str, Any]:
     if wrong:
         raise ValueError(f"{path}: {wrong[0]!r} in {SECTION!r} is not the name of a setting")
     return section
+
+
+def read_texts(path: str | Path) -> dict[str, Any]:
+    """Return a whole file: texts as they are written, lists and mappings of them, by name.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is not YAML, is no mapping, or has a name twice.
+    """
+    document = _load(Path(path), "", as_text=True) or {}
+    if not isinstance(document, dict):
+        raise ValueError(f"{path} has no lines such as NAME: VALUE")  # noqa: TRY004
+    return document
 
 
 def write_section(path: str | Path, values: Mapping[str, Any]) -> None:
@@ -71,26 +84,35 @@ def write_section(path: str | Path, values: Mapping[str, Any]) -> None:
         raise
 
 
-def _load(path: Path) -> object:
+def _load(path: Path, section: str, *, as_text: bool = False) -> object:
+    """Return what is in a file.
+
+    Args:
+        path: of the file.
+        section: in which no name may come twice; "" = the whole file.
+        as_text: leave values as they are written; YAML takes 2:4 for 124, and ``on`` for true.
+    """
     import yaml
 
     content = _read(path)
     if len(content) > _MAX_BYTES:
         raise ValueError(f"{path} is larger than {_MAX_BYTES >> 20} MiB: not a file of settings")
     # The C loader is an order of magnitude faster where it is there.
-    loader_class = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    name = "BaseLoader" if as_text else "SafeLoader"
+    loader_class = getattr(yaml, f"C{name}", None) or getattr(yaml, name)
     try:
         loader = loader_class(content)
         try:
             document = loader.get_single_node()
-            twice = _given_twice(document)
+            twice = _given_twice(document, section)
             found = None if document is None or twice else loader.construct_document(document)
         finally:
             loader.dispose()
     except (yaml.YAMLError, RecursionError, UnicodeDecodeError, ValueError) as error:
         raise ValueError(f"{path} is not YAML: {_in_one_line(error)}") from None
     if twice:
-        raise ValueError(f"{path}: {twice!r} is given twice in {SECTION!r}; keep one of them")
+        where = f" in {section!r}" if section else ""
+        raise ValueError(f"{path}: {twice!r} is given twice{where}; keep one of them")
     return cast("object", found)
 
 
@@ -111,10 +133,10 @@ def _read(path: Path) -> bytes:
     return content
 
 
-def _given_twice(document: Node | None) -> str:
+def _given_twice(document: Node | None, section: str) -> str:
     """Return a name that a mapping in the section has twice, of which YAML would take the last."""
     seen: set[int] = set()
-    waiting: list[tuple[Any, bool]] = [(document, False)]
+    waiting: list[tuple[Any, bool]] = [(document, not section)]
     while waiting:
         node, inside = waiting.pop()
         if node is None or isinstance(node.value, str) or id(node) in seen:
@@ -127,7 +149,7 @@ def _given_twice(document: Node | None) -> str:
         if inside and (twice := [name for name in names if names.count(name) > 1]):
             return twice[0]
         pairs = zip(names, node.value, strict=True)
-        waiting += [(value, inside or name == SECTION) for name, (_, value) in pairs]
+        waiting += [(value, inside or name == section) for name, (_, value) in pairs]
     return ""
 
 

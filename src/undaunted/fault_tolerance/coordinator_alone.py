@@ -16,16 +16,17 @@ from undaunted import __version__
 from undaunted.base.recent import all_lines
 from undaunted.base.signals import PROGRAMS_SIGNALS
 from undaunted.base.timers import lease_clock_ns
-from undaunted.coordinator.core import election
 from undaunted.coordinator.core.leader import Leader
-from undaunted.coordinator.core.leader_messages import LeaderConfig
+from undaunted.coordinator.core.register import next_epoch
 from undaunted.coordinator.protocol import Refused
 from undaunted.coordinator.service import ledger_file
 from undaunted.coordinator.service.asking import left_behind
-from undaunted.coordinator.service.leading import Leading, Listener, job_server
+from undaunted.coordinator.service.leading import Leading
+from undaunted.coordinator.service.member import Member
 from undaunted.coordinator.wire.connection import WireError
 from undaunted.coordinator.wire.credentials import TlsError, TokenError
 from undaunted.coordinator.wire.handshake import Terms
+from undaunted.coordinator.wire.network import Sockets
 from undaunted.fault_tolerance import control_socket as s
 from undaunted.fault_tolerance import cycle_info, job_access, run_lock
 from undaunted.fault_tolerance.agent.status import of_leader
@@ -36,9 +37,9 @@ if TYPE_CHECKING:
 
     from undaunted.coordinator.protocol import Ledger
     from undaunted.fault_tolerance.config import FaultToleranceConfig
-    from undaunted.fault_tolerance.funnel.config import FunnelConfig
-    from undaunted.fault_tolerance.funnel.process import LogServer
     from undaunted.fault_tolerance.nodes_config import Nodes
+    from undaunted.fault_tolerance.output.server.config import LogServerConfig
+    from undaunted.fault_tolerance.output.server.process import LogServer
     from undaunted.fault_tolerance.run_config import CycleInfoPlace
     from undaunted.inprocess.core.commands import Note
     from undaunted.inprocess.guard.host import ControllerHost
@@ -63,7 +64,7 @@ class AloneConfig:
     slow_ranks_after_s: float = 300.0
     ft: FaultToleranceConfig
     cycle_info: CycleInfoPlace | None = None
-    funnel: FunnelConfig | None = None
+    log_server: LogServerConfig | None = None
 
 
 def run(config: AloneConfig) -> int:
@@ -94,44 +95,40 @@ async def _serve(config: AloneConfig) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, end, signal.Signals(number).name)
     token = await asyncio.to_thread(job_access.token, config.nodes)
-    terms = Terms(config.run_id, __version__, token)
     tls = job_access.contexts(config.nodes)
+    network = Sockets(Terms(config.run_id, __version__, token), tls.client, tls.server)
     endpoint = config.nodes.endpoints[0]
     attempt = job_access.attempt(os.environ)
-    known = await left_behind(config.run_dir, endpoint, config.run_id, terms, tls.client, attempt)
-    leader = _leader(config, known)
-    kept = ledger_file.LedgerFile(config.run_dir, endpoint)
-    listener = Listener()
-    answer = partial(_answer, config, listener)
-    listener.let_ask(s.COORDINATOR, answer)
+    kept = ledger_file.LedgerFile(config.run_dir, endpoint, _say)
+    known = await left_behind(kept, config.run_id, network, attempt)
+    member = Member()
+    answer = partial(_answer, config, member)
+    member.let_ask(s.COORDINATOR, answer)
     here = ControlServer(config.run_dir, config.run_id, s.COORDINATOR, __version__, answer, _say)
     files = cycle_info.of(config.cycle_info, _say)
-    listener.leading = Leading(
+    leader = _leader(config, known)
+    leading = Leading(
         leader,
-        terms,
-        tls.client,
+        network,
         keep=kept.keep,
         done=lambda _: end(""),
         watch=None if files is None else files.follow(leader),
         say=_say,
         beside=_beside,
     )
-    port = int(endpoint.rpartition(":")[2])
-    nodes = config.nodes.max_nodes
-    server = job_server(listener, terms, tls.server, port=port, nodes=nodes, say=_say)
-    logs = None if config.funnel is None else _log_server(config, config.funnel)
+    wanted, nodes = int(endpoint.rpartition(":")[2]), config.nodes.max_nodes
+    logs = None if config.log_server is None else _log_server(config, config.log_server)
     try:
-        await server.start()
-        _say(_first_line(config, server.port, leader))
-        listener.leading.begin()
+        port = await member.listen(network, wanted, nodes=nodes, say=_say)
+        _say(_first_line(config, port, leader))
+        member.lead(leading)
         if logs is not None:
             logs.begin()
         await here.open()
         why = await over
     finally:
         await here.close()
-        await listener.leading.close()
-        await server.close("the coordinator ends")
+        await member.close("the coordinator ends")
         kept.close(remove=leader.policy.ended)
         if files is not None:
             files.close()
@@ -140,9 +137,9 @@ async def _serve(config: AloneConfig) -> int:
     return _last_words(config, leader, why)
 
 
-async def _answer(config: AloneConfig, listener: Listener, data: bytes, by: str) -> bytes:
+async def _answer(config: AloneConfig, member: Member, data: bytes, by: str) -> bytes:
     """Answer what somebody asks the coordinator; a node carries orders to it, as all reports."""
-    leading = listener.leading
+    leading = member.leading
     assert leading is not None
 
     async def reply(question: s.Question) -> bytes:
@@ -198,25 +195,17 @@ def _notes(number: int, _world_size: int) -> Callable[[Note], None]:
     return lambda note: _say(f"round {number}: {note.line()}")
 
 
-def _log_server(config: AloneConfig, funnel: FunnelConfig) -> LogServer:
-    from undaunted.fault_tolerance.funnel.process import LogServer
+def _log_server(config: AloneConfig, settings: LogServerConfig) -> LogServer:
+    from undaunted.fault_tolerance.output.server.process import LogServer
 
-    return LogServer(config.run_id, config.nodes, funnel, _say)
+    return LogServer(config.run_id, config.nodes, settings, _say)
 
 
 def _leader(config: AloneConfig, known: Ledger) -> Leader:
-    incarnation = os.urandom(8).hex()
-    about = LeaderConfig(
-        run_id=config.run_id,
-        policy=job_access.policy_config(config, config.nodes),
-        incarnation=incarnation,
-        takeover=False,
-        lease_s=config.nodes.lease_s,
-        away_timeout_s=config.nodes.away_timeout_s,
-        settings=job_access.settings(config, config.nodes),
-        attempt=job_access.attempt(os.environ),
-    )
-    return Leader(about, known, election.next_epoch(known.epoch, incarnation))
+    incarnation, nodes = os.urandom(8).hex(), config.nodes
+    policy = job_access.policy_config(config, nodes)
+    about = job_access.leader_config(config, nodes, policy, incarnation, takeover=False)
+    return Leader(about, known, next_epoch(known.epoch, incarnation))
 
 
 def _first_line(config: AloneConfig, port: int, leader: Leader) -> str:

@@ -26,6 +26,7 @@ from undaunted.base.signals import PROGRAMS_SIGNALS, Repeats
 from undaunted.base.text import one_line
 from undaunted.fault_tolerance import run_lock
 from undaunted.fault_tolerance.output.lines import ERROR, TEXT
+from undaunted.fault_tolerance.pulse import BEAT_S, Pulse, Standstill
 from undaunted.fault_tolerance.run_config import SCRIPT_MAY_BE_LOST
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 # The third Ctrl-C does not ask the agent any more.
 _INTERRUPTS_TO_KILL_AGENT = 3
 _SWEEP_DEADLINE_S = 5.0
+_SWEEPS = 3
 _MOST_NAMED = 5  # of the processes that outlived the job
 _DIED_BADLY = 1
 _IN_USE = _NOTHING_STARTED = 2
@@ -75,14 +77,15 @@ def run(config: RunConfig, end_for_script: Callable[[RunConfig], None] | None = 
     heard = [number for number in config.signals if signal.getsignal(number) is not signal.SIG_IGN]
     config = msgspec.structs.replace(config, signals=heard)
     ours, agents = socket.socketpair()
+    pulse = Pulse() if config.nodes is not None else None
     with _signals_to_pipe({*_ENDING, *PROGRAMS_SIGNALS, *config.signals}) as signals, ours:
         with agents:
             try:
-                agent_pid = _fork_agent(config, ours, agents, signals)
+                agent_pid = _fork_agent(config, ours, agents, signals, pulse)
             except OSError as error:
                 config.lines.show(_no_process(error.strerror or str(error)), level=ERROR)
                 return _NOTHING_STARTED
-        status, told = _stand_by(config, agent_pid, ours, signals)
+        status, told = _stand_by(config, agent_pid, ours, signals, pulse)
         lost = _says(ours) == SCRIPT_MAY_BE_LOST
         # An agent that has ended by itself has killed what it left, and said what was not its own.
         dying = os.waitstatus_to_exitcode(status) < 0
@@ -139,7 +142,11 @@ def _holder_in_words(pid: int | None) -> str:
 
 
 def _fork_agent(
-    config: RunConfig, ours: socket.socket, agents: socket.socket, signals: socket.socket
+    config: RunConfig,
+    ours: socket.socket,
+    agents: socket.socket,
+    signals: socket.socket,
+    pulse: Pulse | None,
 ) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
@@ -161,7 +168,7 @@ def _fork_agent(
         os.setsid()  # Ctrl-C in the terminal reaches the front only, which passes it on
         from undaunted.fault_tolerance.agent.start import run_agent
 
-        code = run_agent(config, agents)
+        code = run_agent(config, agents, pulse)
     except BaseException as error:  # noqa: BLE001 - the child must never return into the caller
         if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
             config.lines.show(_no_process(_NO_THREAD), level=ERROR)
@@ -215,9 +222,15 @@ def _signals_to_pipe(wanted: Iterable[int]) -> Iterator[socket.socket]:
 
 
 def _stand_by(
-    config: RunConfig, agent_pid: int, agent: socket.socket, signals: socket.socket
+    config: RunConfig,
+    agent_pid: int,
+    agent: socket.socket,
+    signals: socket.socket,
+    pulse: Pulse | None,
 ) -> tuple[int, bool]:
     """Forward signals until the agent is gone; return its wait status, and if there was one.
+
+    Ranks that may not outlive an agent which stands still are ended.
 
     After a signal that should have ended this process, the status has that instead.
     """
@@ -228,9 +241,13 @@ def _stand_by(
     poller = select.poll()
     poller.register(pidfd, select.POLLIN)
     poller.register(signals, select.POLLIN)
+    standstill = None if pulse is None else Standstill(pulse)
+    look_ms = None if pulse is None else 1000 * BEAT_S
     try:
         while True:
-            ready = {fd for fd, _ in poller.poll()}
+            ready = {fd for fd, _ in poller.poll(look_ms)}
+            if standstill is not None and standstill.look(time.monotonic()):
+                _end_ranks_of(config, agent_pid)
             if signals.fileno() in ready:
                 now, came = time.monotonic(), signals.recv(64)
                 if signal.SIGCHLD in came:
@@ -252,6 +269,19 @@ def _stand_by(
                 return (128 + ends) << 8 if ends else status, told
     finally:
         os.close(pidfd)
+
+
+def _end_ranks_of(config: RunConfig, agent_pid: int) -> None:
+    """End what the agent has started; where it goes on, its node joins the job again."""
+    for _ in range(_SWEEPS):  # who forks meanwhile may be missed
+        for pid in process.descendants(agent_pid):
+            pidfd = process.open_pidfd(pid)
+            if pidfd is not None:
+                with contextlib.suppress(OSError):
+                    process.signal_pidfd(pidfd, signal.SIGKILL)
+                os.close(pidfd)
+    stands = f"the agent (pid {agent_pid}) stands still"
+    _say(config, f"{stands}: its ranks got SIGKILL, as the job may go on without this node")
 
 
 def _reap_orphans(agent_pid: int) -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from undaunted.attribution.ruling import rule
+from undaunted.attribution.straggler.pace import Pace
 from undaunted.base.directories import make_private
 from undaunted.coordinator.core.config import PolicyConfig
+from undaunted.coordinator.core.leader_messages import LeaderConfig
 from undaunted.coordinator.wire import credentials
 from undaunted.coordinator.wire.address import is_loopback, parse_address
 from undaunted.coordinator.wire.credentials import TokenError, find_token
 from undaunted.fault_tolerance.advice import advise
-from undaunted.fault_tolerance.pace import Pace
-from undaunted.fault_tolerance.ruling import rule
 from undaunted.fault_tolerance.run_config import RunSettings
 
 if TYPE_CHECKING:
@@ -43,6 +44,13 @@ class JobLimits(Protocol):
     def slow_ranks(self) -> str: ...  # noqa: D102
     @property
     def slow_ranks_after_s(self) -> float: ...  # noqa: D102
+
+
+class Job(JobLimits, Protocol):
+    """A run of a launcher, or of a coordinator alone."""
+
+    @property
+    def run_id(self) -> str: ...  # noqa: D102
 
 
 class Contexts(NamedTuple):
@@ -76,6 +84,22 @@ def policy_config(limits: JobLimits, nodes: Nodes) -> PolicyConfig:
         slow_ranks=limits.slow_ranks,
         slow_ranks_after_s=limits.slow_ranks_after_s,
         pace=Pace,
+    )
+
+
+def leader_config(
+    job: Job, nodes: Nodes, policy: PolicyConfig, incarnation: str, **about: Any
+) -> LeaderConfig:
+    """Return what a leader knows; ``about``: more of it, see `LeaderConfig`."""
+    return LeaderConfig(
+        run_id=job.run_id,
+        policy=policy,
+        incarnation=incarnation,
+        lease_s=nodes.lease_s,
+        away_timeout_s=nodes.away_timeout_s,
+        settings=settings(job, nodes),
+        attempt=attempt(os.environ),
+        **about,
     )
 
 

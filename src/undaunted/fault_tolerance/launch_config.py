@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from undaunted.base.ids import node_name
-from undaunted.fault_tolerance.config import FaultToleranceConfig
+from undaunted.fault_tolerance.config import REFUSED, FaultToleranceConfig
 from undaunted.fault_tolerance.config_file import OF_A_CALL
 
 if TYPE_CHECKING:
@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 
 _DEFAULT_TERM_S = 30
 _OPTION = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
+# Fields that are refused, and the options of torchrun that say the same.
+_REFUSED_FIELDS = {
+    "numa_options": "numa-binding",
+    "duplicate_stdout_filters": "duplicate-stdout-filters",
+    "duplicate_stderr_filters": "duplicate-stderr-filters",
+}
 # Fields that say the same as the options of their names.
 _AS_OPTIONS = (
     "node_name",
@@ -44,8 +50,8 @@ class LaunchConfig:
         min_nodes, max_nodes: number of nodes that take part, and with their spares. Where there are
             several, each calls `elastic_launch` with the same ``run_id`` and ``rdzv_endpoint``.
         nproc_per_node: number of ranks; also ``auto``, ``gpu`` or ``cpu``.
-        logs_specs: torch's ``DefaultLogsSpecs`` or an installed plug-in; says the same as
-            ``log_dir``, ``redirects``, ``tee`` and ``local_ranks_filter``, which are left out then.
+        logs_specs: torch's ``DefaultLogsSpecs``; says the same as ``log_dir``, ``redirects``,
+            ``tee`` and ``local_ranks_filter``, which are left out then.
         run_id: name of the run; "" = a new one by date and time, on one node.
         role: name of the workers in prefixes and ROLE_NAME.
         max_restarts: how often the job may be restarted.
@@ -70,11 +76,10 @@ class LaunchConfig:
             None = ``shutdown_timeout``.
         restart_policy: ``any-failed`` or ``min-healthy``, the same on one node.
         signals_to_handle: names of signals to the launcher that are passed on to the ranks.
-        duplicate_stdout_filters, duplicate_stderr_filters: lines that ``tee`` shows and that
-            contain one of these texts go to a file of their own as well.
         virtual_local_rank: LOCAL_RANK is 0 in every rank, and it sees one GPU.
         event_log_handler: ``null``; the journal has all events.
-        numa_options: None; set NVRX_GPUS_PER_NUMA instead.
+        numa_options, duplicate_stdout_filters, duplicate_stderr_filters: None; others are refused
+            with the remedy.
         monitor_interval, start_method, metrics_cfg: accepted, not used: nothing is polled. Nor are
             ``rdzv_...`` on one node, which needs no meeting point.
         fault_tol_cfg: timeouts, progress and the other settings, None = the defaults.
@@ -112,10 +117,10 @@ class LaunchConfig:
     local_addr: str | None = None
     local_ranks_filter: Sequence[int] | None = None
     event_log_handler: str = "null"
-    numa_options: Any = None
+    numa_options: None = None
     signals_to_handle: str = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
-    duplicate_stdout_filters: Sequence[str] | None = None
-    duplicate_stderr_filters: Sequence[str] | None = None
+    duplicate_stdout_filters: None = None
+    duplicate_stderr_filters: None = None
     virtual_local_rank: bool = False
     shutdown_timeout: float | None = None
     workers_stop_timeout: float | None = None
@@ -154,17 +159,14 @@ class LaunchConfig:
             raise ValueError(  # noqa: TRY004 - as for all fields
                 f"fault_tol_cfg {self.fault_tol_cfg!r}: give a FaultToleranceConfig(...)"
             )
-        for name in self.options:
-            if not (isinstance(name, str) and _OPTION.fullmatch(name)):
-                raise ValueError(f"options {name!r}: give the name of an option, without dashes")
-            if name.replace("-", "_") in vars(self):
-                raise ValueError(f"options {name!r}: LaunchConfig has a field of that name")
-        if self.numa_options is not None:
-            raise ValueError(
-                "numa_options: torch's binding to NUMA nodes is not built; set the variable "
-                "NVRX_GPUS_PER_NUMA, or leave it out"
-            )
+        self._check_options()
+        for field, option in _REFUSED_FIELDS.items():
+            if getattr(self, field):
+                raise ValueError(f"{field} {REFUSED[option]}")
         if self.logs_specs is not None:
+            kind = type(self.logs_specs).__name__
+            if kind != "DefaultLogsSpecs":
+                raise ValueError(f"logs_specs {kind} {REFUSED['logs-specs']}")
             own = ("log_dir", "redirects", "tee", "local_ranks_filter")
             if twice := [name for name in own if getattr(self, name)]:
                 raise ValueError(f"logs_specs says what {twice[0]} says; leave one of them out")
@@ -183,6 +185,15 @@ class LaunchConfig:
         if not self.run_id:
             raise ValueError(f"{counts}: give run_id, a name of this job, the same on all nodes")
 
+    def _check_options(self) -> None:
+        for name in self.options:
+            if not (isinstance(name, str) and _OPTION.fullmatch(name)):
+                raise ValueError(f"options {name!r}: give the name of an option, without dashes")
+            if reason := REFUSED.get(name.replace("_", "-")):
+                raise ValueError(f"options {name!r} {reason}")
+            if name.replace("-", "_") in vars(self):
+                raise ValueError(f"options {name!r}: LaunchConfig has a field of that name")
+
     @property
     def of_several_nodes(self) -> bool:
         """Whether there may be more nodes than this one."""
@@ -200,11 +211,7 @@ def environment() -> dict[str, str]:
 
 
 def options(config: LaunchConfig, run_id: str) -> list[str]:
-    """Return the options of `undaunted run`.
-
-    Raises:
-        TypeError: ``logs_specs`` is of a class that the launcher does not find.
-    """
+    """Return the options of `undaunted run`."""
     stop = config.shutdown_timeout
     term = _DEFAULT_TERM_S if stop is None else stop
     given: dict[str, object] = {
@@ -220,8 +227,6 @@ def options(config: LaunchConfig, run_id: str) -> list[str]:
         "ft-restart-policy": config.restart_policy,
         "signals-to-handle": config.signals_to_handle,
         "event-log-handler": config.event_log_handler,
-        "duplicate-stdout-filters": _texts(config.duplicate_stdout_filters),
-        "duplicate-stderr-filters": _texts(config.duplicate_stderr_filters),
         "local-addr": config.local_addr,
         "local-ranks-filter": ",".join(map(str, config.local_ranks_filter or ())) or None,
         "run-dir": config.run_dir,
@@ -234,13 +239,22 @@ def options(config: LaunchConfig, run_id: str) -> list[str]:
     given |= {name.replace("_", "-"): getattr(config, name) for name in _AS_OPTIONS}
     given |= _nodes(config)
     if config.logs_specs is not None:
-        from undaunted.fault_tolerance.output.logs_specs import launch_options
-
-        given |= launch_options(config.logs_specs)
+        given |= _of_torch(config.logs_specs)
     words = [f"--{name}={value}" for name, value in given.items() if value is not None]
     flags = {"virtual-local-rank": config.virtual_local_rank, "elastic": config.elastic}
     words += [f"--{name}" for name, is_given in flags.items() if is_given]
     return [*words, *_further(config.options)]
+
+
+def _of_torch(specs: Any) -> dict[str, object]:
+    """Return the options that say what torch's ``DefaultLogsSpecs`` does."""
+    ranks = getattr(specs, "_local_ranks_filter", None) or ()
+    return {
+        "log-dir": getattr(specs, "_root_log_dir", None) or None,
+        "redirects": _streams(getattr(specs, "_redirects", 0)),
+        "tee": _streams(getattr(specs, "_tee", 0)),
+        "local-ranks-filter": ",".join(map(str, sorted(ranks))) or None,
+    }
 
 
 def _further(given: Mapping[str, object]) -> list[str]:
@@ -291,7 +305,3 @@ def settings(config: LaunchConfig, directory: Path) -> list[str]:
     path = directory / OF_A_CALL
     config.fault_tol_cfg.to_yaml_file(path)
     return [f"--ft-cfg-path={path}"]
-
-
-def _texts(texts: Sequence[str] | None) -> str | None:
-    return ",".join(text.replace(",", ",,") for text in texts) if texts else None

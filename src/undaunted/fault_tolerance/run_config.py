@@ -10,10 +10,10 @@ from undaunted.base.ids import file_name
 from undaunted.base.options import Kind, Opt, Part
 from undaunted.base.values import Count, Flag, OptionalSeconds, Port, Seconds, Text
 from undaunted.fault_tolerance.config import HEALTH, NODES, OUTPUT, FaultToleranceConfig
-from undaunted.fault_tolerance.funnel.config import FunnelConfig
 from undaunted.fault_tolerance.metrics_config import MetricsConfig
 from undaunted.fault_tolerance.nodes_config import Nodes
 from undaunted.fault_tolerance.output.lines import LineFormat
+from undaunted.fault_tolerance.output.server.config import LogServerConfig
 from undaunted.health.check import Settings
 from undaunted.progress.limits import Limits
 
@@ -48,9 +48,7 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
     restart_intensity: Annotated[
         tuple[int, float] | None,
         Kind(values.optional(values.intensity), "N/TIME"),
-        Opt(
-            "Besides, at most N restarts within TIME, such as 3/10m, with growing pauses", rare=True
-        ),
+        Opt("Also at most N restarts within TIME, such as 3/10m, with growing pauses", rare=True),
     ] = None
     advice: Annotated[
         Literal["log", "act"],
@@ -181,20 +179,13 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
             rare=True,
         ),
     ] = "all"
-    logs_specs: Annotated[
-        Text,
-        Opt(
-            "Plug-in of torchrun (entry point group torchrun.logs_specs) that chooses the files",
-            OUTPUT,
-            metavar="NAME",
-            rare=True,
-        ),
-    ] = ""
     log_format: Annotated[
-        Literal["text", "json"],
-        values.one_of("HOW", "text", "json"),
+        Literal["text", "plain", "json"],
+        values.one_of("HOW", "text", "plain", "json"),
         Opt(
-            "What the launcher itself says on standard error: text, or json = an object per line",
+            "What the launcher itself says on standard error: text; plain = no colours, folded "
+            "lines and progress on a terminal; json = an object per line",
+            OUTPUT,
             rare=True,
         ),
     ] = "text"
@@ -216,26 +207,6 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
             rare=True,
         ),
     ] = "[${role_name}${rank}]:"
-    stdout_filters: Annotated[
-        list[str],
-        Kind(values.texts, "TEXTS"),
-        Opt(
-            "Copy lines of stdout that --tee shows and that contain one of these texts to "
-            "filtered_stdout.log",
-            name="duplicate-stdout-filters",
-            rare=True,
-        ),
-    ] = []
-    stderr_filters: Annotated[
-        list[str],
-        Kind(values.texts, "TEXTS"),
-        Opt(
-            "Copy lines of stderr that --tee shows and that contain one of these texts to "
-            "filtered_stderr.log",
-            name="duplicate-stderr-filters",
-            rare=True,
-        ),
-    ] = []
     node_health_socket: Annotated[
         str,
         Kind(values.optional(values.unix_socket, ""), "SOCKET"),
@@ -364,7 +335,7 @@ class RunConfig(RunSettings, kw_only=True, frozen=True):
             none; ``applog_prefix`` is set as well.
         attribution_may_end_job: its advice to stop ends the job.
         cycle_info: where files about each round go; None = there are none.
-        funnel: log server of several nodes, which writes the logs per round and the launchers'
+        log_server: log server of several nodes, which writes the logs per round and the launchers'
             lines; None = every launcher writes itself.
         metrics: where metrics go; None = nowhere.
         liveness_port: where probes are answered; None = nowhere.
@@ -401,7 +372,7 @@ class RunConfig(RunSettings, kw_only=True, frozen=True):
     attribution_may_end_job: bool = False
     health_checks: Settings = Settings()
     cycle_info: CycleInfoPlace | None = None
-    funnel: FunnelConfig | None = None
+    log_server: LogServerConfig | None = None
     metrics: MetricsConfig | None = None
     liveness_port: int | None = None
     script: Script | None = None

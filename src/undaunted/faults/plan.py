@@ -14,6 +14,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from undaunted.base.text import did_you_mean
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -240,9 +242,8 @@ def check_kind(kind: str) -> None:
         FaultPlanError: names the known kinds and the nearest one.
     """
     if kind not in KINDS:
-        raise FaultPlanError(
-            f"{kind!r} is not a kind of fault{_nearest(kind, KINDS)}; known: {', '.join(KINDS)}"
-        )
+        known = f"known: {', '.join(KINDS)}{did_you_mean(kind, KINDS)}"
+        raise FaultPlanError(f"{kind!r} is not a kind of fault; {known}")
 
 
 def _split_text(text: str) -> list[_Item]:
@@ -287,11 +288,8 @@ def _fault(kind: str, options: dict[str, str], position: int) -> Fault:
     fields: dict[str, Any] = {"id": f"{kind}-{position}", "repeat": kind == LASTING}
     for key, value in options.items():
         if key not in _READERS:
-            known = ", ".join(_READERS)
-            raise FaultPlanError(
-                f"{key!r} in fault {written!r} is not an option{_nearest(key, _READERS)}; "
-                f"known: {known}"
-            )
+            known = f"known: {', '.join(_READERS)}{did_you_mean(key, _READERS)}"
+            raise FaultPlanError(f"{key!r} in fault {written!r} is not an option; {known}")
         try:
             fields[key] = _READERS[key](value)
         except ValueError as error:
@@ -312,13 +310,6 @@ def _check_combination(kind: str, fields: dict[str, Any], written: str) -> None:
     else:
         return
     raise FaultPlanError(f"fault {written!r}: {problem}")
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    import difflib  # only to say what is wrong
-
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def _rank(text: str) -> Choice | Literal["random", "all"]:

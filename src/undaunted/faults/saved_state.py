@@ -11,6 +11,7 @@ import math
 import os
 import signal
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from undaunted.faults.gradients import largest_of
@@ -43,6 +44,7 @@ class _Spoiler:
         self._name = ""
         self._is_spoilt = False
         self._goes_on = False  # since a bad state was taken
+        self._tied: set[int] | None = None
         self._finding = register_module_forward_pre_hook(self._find)
 
     def _find(self, module: torch.nn.Module, _args: object) -> None:
@@ -54,8 +56,12 @@ class _Spoiler:
             return
         if self._name or not torch.is_grad_enabled():
             return
+        if self._tied is None:
+            self._tied = _tied(module)  # the outermost one runs first
         for name, parameter in module.named_parameters(recurse=False):
-            if parameter.requires_grad and parameter.is_floating_point() and parameter.numel():
+            if id(parameter) in self._tied or not parameter.requires_grad:
+                continue
+            if parameter.is_floating_point() and parameter.numel():
                 self._name = name
                 module.register_state_dict_post_hook(self._hook())
                 return
@@ -76,6 +82,16 @@ class _Spoiler:
         if key in state:
             state[key] = _bad(state[key], self._how)
             self._is_spoilt = True
+
+
+def _tied(model: torch.nn.Module) -> set[int]:
+    """Return the parameters that have several names: a program may load the other one."""
+    found = Counter(
+        id(parameter)
+        for layer in model.modules()
+        for _, parameter in layer.named_parameters(recurse=False)
+    )
+    return {parameter for parameter, names in found.items() if names > 1}
 
 
 def _bad(value: Any, how: str) -> Any:

@@ -39,6 +39,7 @@ class Settings(NamedTuple):
         link_down_path: file with a counter, ``{dev_name}`` being the NIC; "" as above.
         mounts: whether Lustre and NFS must answer.
         storage_paths: files and directories that must be readable.
+        segment_file: one that excludes this part of the job if it is not empty, "" = none.
         xid: whether errors of GPUs in the kernel's log count.
         ecc: whether counters of uncorrected memory errors must not rise.
         ethernet: whether Ethernet cards must keep their carriers.
@@ -60,6 +61,7 @@ class Settings(NamedTuple):
     link_down_path: str = ""
     mounts: bool = False
     storage_paths: tuple[str, ...] = ()
+    segment_file: str = ""
     xid: bool = False
     ecc: bool = False
     ethernet: bool = False
@@ -126,6 +128,7 @@ def needed(settings: Settings) -> bool:
     """Whether there is anything to check on this node. Looks only into ``/dev`` and ``/sys``."""
     s = settings
     asked = s.nic_monitor or s.mounts or s.storage_paths or s.endpoint or s.commands
+    asked = asked or s.segment_file
     if asked or s.xid or s.ecc or s.ethernet or s.clock_s or s.disk_bytes:
         return True
     if settings.nic_link and (settings.link_state_path or nics(settings.root)):

@@ -45,11 +45,12 @@ def checks_of(settings: Settings) -> list[Check]:
         mounts,
         nic_counters,
         nic_link,
+        segment,
         storage,
     )
 
     of_devices = (gpu, kernel_log, ecc, nic_link, nic_counters, ethernet)
-    kinds = (*of_devices, mounts, storage, disk_space, clock, command, endpoint)
+    kinds = (*of_devices, mounts, storage, segment, disk_space, clock, command, endpoint)
     return [check for kind in kinds for check in kind.checks(settings)]
 
 

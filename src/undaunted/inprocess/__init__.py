@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from undaunted.inprocess import progress_watchdog as progress_watchdog
     from undaunted.inprocess import rank_assignment as rank_assignment
     from undaunted.inprocess import state as state
-    from undaunted.inprocess import store as store
     from undaunted.inprocess import terminate as terminate
     from undaunted.inprocess import utils as utils
     from undaunted.inprocess import wrap as wrap
@@ -59,7 +58,6 @@ _MODULES = (
     "progress_watchdog",
     "rank_assignment",
     "state",
-    "store",
     "terminate",
     "utils",
     "wrap",
@@ -69,6 +67,7 @@ _MODULES = (
 _MOVED = {
     "monitor_thread": "undaunted.inprocess.exception has RankShouldRestart",
     "rank_filter": "nvidia_resiliency_ext.inprocess.rank_filter has it",
+    "store": "nvidia_resiliency_ext.inprocess.store has it, BarrierTimeout is in exception",
     "sibling_monitor": "nvidia_resiliency_ext.inprocess.sibling_monitor has it",
     "tools": "undaunted.shared_utils.inject_fault has what was in it",
 }

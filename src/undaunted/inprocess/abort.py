@@ -21,8 +21,6 @@ from undaunted.inprocess.communication import c10d, creation, registry
 from undaunted.journal import files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from undaunted.inprocess.state import FrozenState
 
 _DUMP_DEADLINE_S = 10.0
@@ -59,8 +57,6 @@ class AbortTorchDistributed(Abort):
 
     def __call__(self, state: FrozenState) -> FrozenState:
         """Abort all process groups of this process."""
-        if c10d.module() is None:
-            return state
         self._dump(state)
         aborted.set()
         registry.run("Abort of the making of process groups", creation.abort)
@@ -103,22 +99,10 @@ class AbortPersistentCheckpointProcesses(Abort):
 
     def __call__(self, state: FrozenState) -> FrozenState:
         """End the workers."""
-        for end in _known_workers():
-            registry.run("End of checkpoint workers", end)
+        known: Any = sys.modules.get("undaunted.checkpointing.aborting")
+        if known is not None:  # the program has imported something that saves
+            registry.run("End of checkpoint workers", known.abort_all)
         return state
-
-
-def _known_workers() -> list[Callable[[], None]]:
-    """Return the functions of modules that the program has imported; imports none."""
-    found = []
-    for name, function in (
-        ("undaunted.checkpointing.aborting", "abort_all"),
-        ("undaunted.checkpointing.async_ckpt.core", "abort_nvrx_checkpoint"),
-    ):
-        module: Any = sys.modules.get(name)
-        if module is not None:
-            found.append(getattr(module, function))
-    return found
 
 
 def _release_transformer_engine() -> None:

@@ -1,7 +1,6 @@
 """Errors of in-process restart, and `RestartAbort`, which users raise to end the job.
 
-`BarrierError` and those below it are in `store`, `RankDiscarded` is in `rank_assignment`,
-`FaultCounterExceeded` in `health_check`.
+`RankDiscarded` is in `rank_assignment`, `FaultCounterExceeded` in `health_check`.
 """
 
 from __future__ import annotations
@@ -39,3 +38,11 @@ class InternalError(RestartError):
 
 class TimeoutError(RestartError, builtins.TimeoutError):  # noqa: A001 - the name users know
     """The user's code has taken longer than its limit."""
+
+
+class BarrierError(RestartError):
+    """A wait for all ranks has failed."""
+
+
+class BarrierTimeout(BarrierError):  # noqa: N818 - the name users know
+    """Not all ranks came in time."""

@@ -19,9 +19,8 @@ from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from undaunted.inprocess.barriers import barrier
 from undaunted.inprocess.compose import Compose
-from undaunted.inprocess.exception import RestartError
+from undaunted.inprocess.exception import BarrierTimeout, RestartError
 from undaunted.inprocess.state import Mode
 
 if TYPE_CHECKING:
@@ -167,7 +166,7 @@ def info_of_all(
     Raises:
         ValueError: there is neither information nor a store.
         TypeError: the store is not like one of torch's.
-        BarrierError: ranks did not come.
+        BarrierTimeout: ranks did not come.
     """
     ranks = [r for r in range(ctx.state.world_size) if r not in ctx.terminated_ranks]
     if ctx.info is not None:
@@ -178,7 +177,7 @@ def info_of_all(
     if missing:
         raise TypeError(
             f"{type(ctx.store).__name__} has no {', '.join(missing)}: for ranks to tell each other "
-            "their keys, give a store of torch, such as undaunted.inprocess.store.TCPStore, or "
+            "their keys, give a store of torch, such as torch.distributed.TCPStore, or "
             "give their keys as RankAssignmentCtx(..., info={rank: keys})"
         )
     return _exchange(ctx, f"{name}:{len(ranks)}", ranks, ours, timeout)
@@ -190,16 +189,22 @@ def _exchange(
     store, rank = ctx.store, ctx.state.rank
     if rank in ctx.terminated_ranks:
         return {}
-    # The second barrier keeps every rank from the next exchange until all have finished this one.
+    # Who counts for the next exchange has seen all keys of this one: all have counted here.
     name = f"{name}:{(store.add(f'inprocess_{name}', 1) - 1) // len(ranks)}"
     store.set(_key(name, rank), json.dumps(ours))
-    barrier(store, [rank], f"{name}:told", len(ranks), timeout)
     found: dict[int, Any] = {}
     for at in range(0, len(ranks), _KEYS_AT_ONCE):
         some = ranks[at : at + _KEYS_AT_ONCE]
-        values = store.multi_get([_key(name, each) for each in some])
+        keys = [_key(name, each) for each in some]
+        try:
+            store.wait(keys, timeout)
+        except RuntimeError as error:
+            raise BarrierTimeout(
+                f"rank {rank} has not heard the keys of all {len(ranks)} ranks within {timeout}: "
+                f"{error}"
+            ) from error
+        values = store.multi_get(keys)
         found |= {each: json.loads(value) for each, value in zip(some, values, strict=True)}
-    barrier(store, [rank], f"{name}:read", len(ranks), timeout)
     return found
 
 

@@ -6,159 +6,32 @@ import functools
 import logging
 import os
 import sys
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
-from undaunted.inprocess import store
-from undaunted.inprocess.abort import AbortTorchDistributed
-from undaunted.inprocess.compose import Compose
+from undaunted.inprocess.arguments import Arguments
 from undaunted.inprocess.param_utils import substitute_param_value
-from undaunted.inprocess.parameters import Parameters
 from undaunted.inprocess.progress_watchdog import ProgressWatchdog
-from undaunted.inprocess.rank import failures, guard_link
-from undaunted.inprocess.rank.iterations import Iterations
-from undaunted.inprocess.rank.session import Session
-from undaunted.inprocess.rank_assignment import ActivateAllRanks, ShiftRanks
-from undaunted.inprocess.state import State
+from undaunted.inprocess.rank.loop import EpochLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from undaunted.inprocess.abort import Abort
-    from undaunted.inprocess.completion import Completion
-    from undaunted.inprocess.finalize import Finalize
-    from undaunted.inprocess.health_check import HealthCheck
-    from undaunted.inprocess.initialize import Initialize
     from undaunted.inprocess.monitor_process import MonitorProcess
-    from undaunted.inprocess.rank_assignment import RankAssignment
-    from undaunted.inprocess.terminate import Terminate
 
 _logger = logging.getLogger("undaunted")
 
-_SECOND = timedelta(seconds=1)
-_ABORT = AbortTorchDistributed()
-_ASSIGNMENT = Compose(ActivateAllRanks(), ShiftRanks())
 
-
-class Wrapper:
+class Wrapper(Arguments):
     """Restarts a function in all ranks, inside their processes, after a fault in any of them.
 
     ``Wrapper(...)(fn)`` returns a function that is called like ``fn``; also as a decorator. Every
-    call makes a `CallWrapper`, which ``fn`` gets where it has a parameter annotated so.
-
-    Plug-ins are instances of the classes named below, or any callables.
-
-    Attributes:
-        parameters: the arguments.
-        restart_health_check: runs after a fault: ``health_check``, and checks of this rank's GPU,
-            NVLink and network card, which are found by ``LOCAL_RANK``.
+    call makes a `CallWrapper`, which ``fn`` gets where it has a parameter annotated so. The
+    arguments are those of `Arguments`.
     """
-
-    def __init__(  # noqa: PLR0913 - the interface users know
-        self,
-        *,
-        store_factory: type[store.StoreMixin] = store.TCPStore,
-        store_kwargs: dict[str, Any] | None = None,
-        initialize: Initialize | Callable[..., Any] | None = None,
-        abort: Abort | Callable[..., Any] | None = _ABORT,
-        finalize: Finalize | Callable[..., Any] | None = None,
-        health_check: HealthCheck | Callable[..., Any] | None = None,
-        rank_assignment: RankAssignment | Callable[..., Any] = _ASSIGNMENT,
-        rank_filter: Callable[..., Any] | None = None,
-        monitor_thread_interval: timedelta = _SECOND,
-        monitor_process_interval: timedelta = _SECOND,
-        heartbeat_interval: timedelta = _SECOND,
-        progress_watchdog_interval: timedelta = _SECOND,
-        soft_timeout: timedelta = 60 * _SECOND,
-        hard_timeout: timedelta = 90 * _SECOND,
-        heartbeat_timeout: timedelta = 30 * _SECOND,
-        barrier_timeout: timedelta = 120 * _SECOND,
-        completion_timeout: timedelta = 120 * _SECOND,
-        last_call_wait: timedelta = _SECOND,
-        termination_grace_time: timedelta = 5 * _SECOND,
-        monitor_process_logfile: str | None = None,
-        monitor_process_pidfile: str | None = None,
-        enabled: bool = True,
-        completion: Completion | Callable[..., Any] | None = None,
-        terminate: Terminate | Callable[..., Any] | None = None,
-        max_identical_faults: int | None = 3,
-    ) -> None:
-        """Check the arguments.
-
-        Args:
-            store_factory: another class than the default makes the store that guards meet in, and
-                that iterations share; by default every iteration has a fresh one.
-            store_kwargs: for ``store_factory``. By default ``host_name`` and ``port`` are where
-                rank 0's guard listens (``MASTER_ADDR``, and a free port; not used under
-                `undaunted run`, and on one machine), ``timeout`` that of the iterations' stores
-                (300 s).
-            initialize: called at the beginning of every iteration.
-            abort: aborts communication, in a thread of its own; its exceptions are ignored.
-            finalize: called in every rank after a fault; its exceptions are fatal for the rank.
-            health_check: called at the beginning of iterations, and after a fault; then its
-                exceptions are fatal for the rank.
-            rank_assignment: gives ranks to the processes that are left.
-            rank_filter: outdated: applied to the state after ``rank_assignment``.
-            monitor_thread_interval: not used, as nothing is polled.
-            monitor_process_interval: not used, for the same reason.
-            heartbeat_interval: how often guards tell each other that they are there.
-            progress_watchdog_interval: how often a rank shows that its interpreter turns.
-            soft_timeout: if a rank makes no progress for this long, all ranks are restarted.
-            hard_timeout: if a rank makes no progress for this long, its process is ended.
-            heartbeat_timeout: a node that is silent for this long is lost.
-            barrier_timeout: longest wait for ranks at the beginning of an iteration.
-            completion_timeout: longest time between the first and the last return.
-            last_call_wait: not used: all faults up to the next iteration are handled together,
-                without a wait.
-            termination_grace_time: between SIGTERM and SIGKILL.
-            monitor_process_logfile: absolute path of the guards' logs; ``{rank}`` is the rank.
-            monitor_process_pidfile: absolute path of a file with the guard's pid; likewise.
-            enabled: False = functions are returned as they are.
-            completion: called when all ranks have completed the function; its exceptions are only
-                logged.
-            terminate: called in a rank that leaves.
-            max_identical_faults: the same exception, raised at the same line this often in a row
-                without progress, ends the call with `RestartAbort` in all ranks. Progress is a
-                `CallWrapper.ping`, a higher number of ``undaunted.step``, or an iteration of
-                ``soft_timeout``. From the second time on it is called again after a pause of 1 s,
-                2 s, ... 5 s. None = it is restarted for ever, without a pause.
-
-        Raises:
-            TypeError: an argument has the wrong type.
-            ValueError: arguments contradict each other.
-        """
-        self.parameters = Parameters(
-            store_factory=store_factory,
-            store_kwargs=store_kwargs,
-            initialize=initialize,
-            abort=abort,
-            finalize=finalize,
-            health_check=health_check,
-            rank_assignment=rank_assignment,
-            rank_filter=rank_filter,
-            completion=completion,
-            terminate=terminate,
-            monitor_thread_interval=monitor_thread_interval,
-            monitor_process_interval=monitor_process_interval,
-            heartbeat_interval=heartbeat_interval,
-            progress_watchdog_interval=progress_watchdog_interval,
-            soft_timeout=soft_timeout,
-            hard_timeout=hard_timeout,
-            heartbeat_timeout=heartbeat_timeout,
-            barrier_timeout=barrier_timeout,
-            completion_timeout=completion_timeout,
-            last_call_wait=last_call_wait,
-            termination_grace_time=termination_grace_time,
-            monitor_process_logfile=monitor_process_logfile,
-            monitor_process_pidfile=monitor_process_pidfile,
-            enabled=enabled,
-            max_identical_faults=max_identical_faults,
-        )
-        self.restart_health_check = _with_device_checks(health_check)
 
     def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Return ``fn`` made restartable."""
-        if not self.parameters.enabled:
+        if not self.enabled:
             return fn
 
         @functools.wraps(fn)
@@ -167,36 +40,6 @@ class Wrapper:
                 return call(fn, args, kwargs)
 
         return wrapped
-
-    def make_base_store(self) -> Any:
-        """Return the store of a custom ``store_factory``; None = it is the default."""
-        parameters = self.parameters
-        if parameters.store_factory is store.TCPStore:
-            return None
-        return parameters.store_factory(**(parameters.store_kwargs or {}))
-
-
-def _with_device_checks(health_check: Callable[..., Any] | None) -> Callable[..., Any] | None:
-    local_rank = os.environ.get("LOCAL_RANK", "")
-    if not (local_rank.isascii() and local_rank.isdigit()):
-        return health_check
-    from undaunted.inprocess.health_check import (
-        ChainedGPUHealthCheck,
-        ChainedNicHealthCheck,
-        ChainedNVLHealthCheck,
-    )
-
-    users: tuple[Any, ...] = () if health_check is None else (health_check,)
-    if isinstance(health_check, Compose):
-        users = health_check.instances
-    device = int(local_rank)
-    composed: Callable[..., Any] = Compose(
-        *users,
-        ChainedGPUHealthCheck(device_index=device),
-        ChainedNVLHealthCheck(device_index=device),
-        ChainedNicHealthCheck(device_index=device),
-    )
-    return composed
 
 
 class CallWrapper:
@@ -217,19 +60,10 @@ class CallWrapper:
             Exception: any error of a custom ``store_factory``.
         """
         _refuse_process_group()
-        known = guard_link.current()
-        self.state = State.from_env() if known is None else State(known.rank, known.world_size)
-        self._wrapper = wrapper
-        self._session = Session(
-            wrapper.parameters,
-            wrapper.make_base_store(),
-            abort=self._abort,
-            message_of=failures.message_of,
-        )
-        self.progress_watchdog = ProgressWatchdog(self._session.page)
-        self.monitor_process: MonitorProcess = self._session.link.guard
-        self.state.initial_rank = self._session.link.job_rank
-        self.state.initial_world_size = self._session.link.job_size
+        self._loop = EpochLoop(wrapper)
+        self.state = self._loop.state
+        self.progress_watchdog = ProgressWatchdog(self._loop.page)
+        self.monitor_process: MonitorProcess = self._loop.link.guard
         self._log(f"begins; pid={os.getpid()}, monitor_process={self.monitor_process.pid}")
 
     def __enter__(self) -> Self:
@@ -240,11 +74,11 @@ class CallWrapper:
 
     def shutdown(self) -> None:
         """End the call; leaving the context does it."""
-        self._session.close()
+        self._loop.close()
         self._log(f"ends after {self.state.iteration} restarts")
 
     def _log(self, what: str) -> None:
-        rank, number = self.state.initial_rank, self._session.call
+        rank, number = self.state.initial_rank, self._loop.call
         _logger.debug("[In-process] rank %s: call %s %s", rank, number, what)
 
     def __call__(
@@ -252,11 +86,7 @@ class CallWrapper:
     ) -> Any:
         """Run ``fn`` until all ranks have completed it; return its result, None in a reserve."""
         args, kwargs = substitute_param_value(fn, args, kwargs, {CallWrapper: self})
-        wrapper = self._wrapper
-        iterations = Iterations(
-            wrapper.parameters, wrapper.restart_health_check, self._session, self.state
-        )
-        return iterations.run(lambda: fn(*args, **kwargs))
+        return self._loop.run(lambda: fn(*args, **kwargs))
 
     # --- for the function -------------------------------------------------------------------------
 
@@ -268,12 +98,12 @@ class CallWrapper:
     @property
     def store(self) -> Any:
         """A store of torch for this iteration, shared by its ranks; connects at the first use."""
-        return self._session.store.get()
+        return self._loop.store.get()
 
     @property
     def base_store(self) -> Any:
-        """The store of ``store_factory``; by default the iteration's store, None = not in use."""
-        return self._session.store.base
+        """The store of ``store_factory``; without one the iteration's store, None = not in use."""
+        return self._loop.store.base
 
     def ping(self) -> None:
         """Say that the function makes progress.
@@ -281,7 +111,7 @@ class CallWrapper:
         After the first call in an iteration, it must be called at least once per ``soft_timeout``,
         or all ranks are restarted.
         """
-        self._session.page.ping()
+        self._loop.page.ping()
 
     def atomic(self) -> Section:
         """Return a context manager: code in it is not interrupted, nor communication aborted.
@@ -289,7 +119,7 @@ class CallWrapper:
         The restart waits until the code has ended, in all threads. ``hard_timeout`` is put off, by
         ``barrier_timeout`` at most.
         """
-        gate = self._session.gate
+        gate = self._loop.gate
         return Section(gate.enter_atomic, gate.leave_atomic, gate.raise_if_wanted)
 
     @property
@@ -308,20 +138,8 @@ class CallWrapper:
         self._guard(-1)
 
     def _guard(self, change: int) -> None:
-        page = self._session.page
+        page = self._loop.page
         page.set_unguarded(max(0, page.unguarded + change))
-
-    # --- for the watcher --------------------------------------------------------------------------
-
-    def _abort(self) -> None:
-        """Abort communication, in a thread of its own. Never raises."""
-        try:
-            if (abort := self._wrapper.parameters.abort) is not None:
-                abort(self.state.freeze())
-        except BaseException as error:  # noqa: BLE001 - the restart must go on
-            failures.log_failure(logging.ERROR, self.state.rank, "abort_ex", error)
-        finally:
-            self._session.store.break_off()
 
 
 class Section:

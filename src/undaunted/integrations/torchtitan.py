@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from undaunted.checkpointing.trust import choose
 from undaunted.integrations.replaced import replaced
+from undaunted.integrations.requirements import Requirement, check
+from undaunted.integrations.torchtitan_data import LoaderMixin
 from undaunted.progress.api import heartbeat
 from undaunted.training import exchange
 from undaunted.training.session import Session
@@ -27,8 +29,27 @@ from undaunted.training.session import Session
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+__all__ = ["LoaderMixin", "UndauntedTrainerMixin"]
+
 _LOG = logging.getLogger("undaunted")
 _STEP = re.compile(r"step-([0-9]+)")
+_NEEDED = (
+    Requirement("step"),
+    Requirement("should_continue_training", 0),
+    Requirement("close", 0),
+    Requirement("train_step", 1),
+    Requirement("gradient_accumulation_steps"),
+    Requirement("num_pipeline_parallel_microbatches"),
+    Requirement("checkpointer.save", 2),
+    Requirement("checkpointer.load", 1),
+    Requirement("checkpointer.maybe_wait_for_saving", 0),
+    Requirement("checkpointer.enable"),
+)
+# One that saves nothing has no more attributes than that.
+_NEEDED_TO_SAVE = (
+    *map(Requirement, ("checkpointer.interval", "checkpointer.load_only")),
+    Requirement("checkpointer.last_save_model_only"),
+)
 
 
 class UndauntedTrainerMixin:
@@ -47,6 +68,7 @@ class UndauntedTrainerMixin:
 
     Raises:
         ValueError: training begins, and an option cannot be meant.
+        RuntimeError: training begins, and the trainer is of a version that is not supported.
     """
 
     session_options: ClassVar[Mapping[str, Any]] = {}
@@ -54,6 +76,7 @@ class UndauntedTrainerMixin:
     _saved_step = -1
     step: int
     checkpointer: Any
+    dataloader: Any
 
     def __init_subclass__(cls, **options: Any) -> None:
         theirs = getattr(cls, "Config", None)
@@ -68,7 +91,11 @@ class UndauntedTrainerMixin:
     def train(self) -> None:
         """Train, in a session."""
         session = Session(**self.session_options)
+        check("torchtitan", self, _NEEDED)
+        if self.checkpointer.enable:
+            check("torchtitan", self, _NEEDED_TO_SAVE)
         _say_what_is_not_kept(self.checkpointer)
+        _check_global_batch(self)
         with session, contextlib.ExitStack() as replacements:
             for replacement in self._sections(session):
                 replacements.enter_context(replacement)
@@ -90,6 +117,13 @@ class UndauntedTrainerMixin:
         if self.should_continue_training() and session.should_stop(iteration):
             self._save_at_stop(session)
             raise SystemExit(session.exit_code)
+
+    def forward_backward_step(self, **given: Any) -> Any:
+        """Make forward and backward pass of a micro-batch, with its random numbers."""
+        if isinstance(self.dataloader, LoaderMixin):
+            inputs = given["input_dict"]  # of several with pipeline parallelism
+            self.dataloader.begin(len(inputs) if isinstance(inputs, list) else 1)
+        return super().forward_backward_step(**given)  # type: ignore[misc]
 
     if TYPE_CHECKING:
 
@@ -137,8 +171,9 @@ class UndauntedTrainerMixin:
 
     def _leave_if_all_do(self, session: Session, *, ended: bool) -> None:
         # After the last step there may be a model only, which no start can go on from.
-        goes_on = self.should_continue_training() or not self.checkpointer.last_save_model_only
-        if goes_on and session.leaves_evaluation(ended=ended):
+        manager = self.checkpointer
+        whole = manager.enable and not manager.last_save_model_only
+        if (self.should_continue_training() or whole) and session.leaves_evaluation(ended=ended):
             raise _ValidationLeft
 
     def _saving(self, session: Session) -> Callable[..., Any]:
@@ -196,6 +231,16 @@ def _trusted_step(manager: Any) -> int:
     if chosen is None or Path(chosen) == newest_first[0]:
         return -1  # torchtitan has other rules as well, such as a first load of weights only
     return steps[Path(chosen)]
+
+
+def _check_global_batch(trainer: Any) -> None:
+    data = trainer.dataloader
+    theirs = trainer.gradient_accumulation_steps * trainer.num_pipeline_parallel_microbatches
+    if isinstance(data, LoaderMixin) and data.in_step != theirs:
+        raise ValueError(
+            f"a step has {data.in_step} micro-batches on a rank by global_batch of the data "
+            f"loader, and {theirs} by training.global_batch_size: give the same number to both"
+        )
 
 
 def _say_what_is_not_kept(manager: Any) -> None:

@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from undaunted.base.text import count, name_ranks
 from undaunted.integrations.replaced import replaced
+from undaunted.integrations.requirements import Requirement, check
 from undaunted.integrations.resuming import begin_alike, newest
+from undaunted.integrations.transformers_data import LoaderMixin
 from undaunted.progress.api import heartbeat
 from undaunted.training import exchange
 from undaunted.training.session import Session
@@ -37,7 +39,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import FrameType
 
-    from undaunted.checkpointing.random_state import RandomState
+    from undaunted.checkpointing.per_rank import RandomState
+
+__all__ = ["LoaderMixin", "UndauntedCallback", "last_checkpoint"]
 
 _STATE = "trainer_state.json"
 _NAME = "undaunted"  # of what is noted in it
@@ -46,7 +50,16 @@ _LOG_SAVE_EVALUATE = "_maybe_log_save_evaluate"
 _EVALUATES = "_evaluate"
 _BY_PROGRAM = ("evaluate", "predict")
 _OPTIONS = ("trial", "ignore_keys_for_eval")  # of the one that is due
-_TRAINERS = (_LOG_SAVE_EVALUATE, _EVALUATES, "_determine_best_metric", "control", "state", "args")
+_TRAINERS = ("callback_handler", "control", "state", "args")
+_NEEDED = (
+    Requirement(_LOG_SAVE_EVALUATE),
+    Requirement(_EVALUATES, 0, _OPTIONS),
+    *map(Requirement, _BY_PROGRAM),
+    Requirement("_determine_best_metric", 0, ("metrics", "trial")),
+    Requirement("_save_checkpoint", 2),
+    Requirement("model_wrapped"),
+    Requirement("callback_handler.on_save", 3),
+)
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _URL = re.compile(r"\w+:/")  # of a `Path`, too
 _LOG = logging.getLogger("undaunted")
@@ -69,7 +82,8 @@ class UndauntedCallback(TrainerCallback):
         ImportError: transformers is not there.
         ValueError: a value cannot be meant, or training begins with ``enable_jit_checkpoint`` or
             with a second callback of this kind.
-        RuntimeError: training begins, and ranks go on from different checkpoints.
+        RuntimeError: training begins, and ranks go on from different checkpoints, or the trainer is
+            of a version, or a subclass, that is not supported.
     """
 
     _training: ClassVar[UndauntedCallback | None] = None  # the one whose session is entered
@@ -123,6 +137,9 @@ class UndauntedCallback(TrainerCallback):
                 "enable_jit_checkpoint saves on the rank that gets the signal, alone; "
                 "UndauntedCallback saves on all ranks: leave enable_jit_checkpoint out"
             )
+        trainer, options = _trainer_that_calls()
+        if trainer is not None:
+            check("transformers", trainer, _NEEDED)
         begin_alike(state.global_step, f"step {state.global_step} of {args.output_dir}")
         control.should_save = control.should_evaluate = False  # may be those of a checkpoint
         noted = state.stateful_callbacks.get(_NAME) or {}
@@ -132,7 +149,6 @@ class UndauntedCallback(TrainerCallback):
         self._session = Session(**self._options)
         self._session.__enter__()
         UndauntedCallback._training = self
-        trainer, options = _trainer_that_calls()
         if trainer is not None:
             self._patches, self._trial = contextlib.ExitStack(), options["trial"]
             for name, method in (
@@ -145,6 +161,7 @@ class UndauntedCallback(TrainerCallback):
                 checkpoint = str(Path(args.output_dir, f"checkpoint-{state.global_step}"))
                 self._make_up(trainer, options, checkpoint)
                 if control.should_training_stop or state.global_step >= state.max_steps:
+                    check("transformers", trainer, [Requirement("_run_epoch")])  # not in 5.0
                     control.should_training_stop = True  # the trainer looks after a step
                     self._patches.enter_context(replaced(trainer, "_run_epoch", _no_epoch))
 
@@ -396,7 +413,7 @@ class _EvaluationLeft(BaseException):
 def _trainer_that_calls() -> tuple[Any, dict[str, Any]]:
     """Return the trainer that has called a callback, which gets everything but that.
 
-    Also what it gives to its evaluations. None = it has none of the methods that are used.
+    Also what it gives to its evaluations. None = it is no trainer of Transformers.
     """
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
     while frame is not None:
@@ -492,7 +509,7 @@ def _no_longer_whole(args: Any, step: int) -> None:
 
 
 def _random_state() -> RandomState:
-    from undaunted.checkpointing.random_state import RandomState  # imports torch
+    from undaunted.checkpointing.per_rank import RandomState  # imports torch
 
     return RandomState()
 

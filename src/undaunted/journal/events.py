@@ -66,7 +66,7 @@ class JournalOpened(Event, tag="journal_opened", frozen=True, kw_only=True):
 
 
 class JobNodes(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """What a launcher was told about the nodes of its job: ``--nnodes MIN:MAX`` and its rules.
+    """The options of a launcher about the nodes of its job: ``--nnodes MIN:MAX`` and its rules.
 
     ``grouped``: nodes take part in groups or segments only, so that a healthy one may lose its seat
     with another one's. A node without a leader stops its ranks ``lease_s`` and ``away_timeout_s``
@@ -131,8 +131,8 @@ class RankMilestone(Event, tag="rank_milestone", frozen=True, kw_only=True):
 class RoundProgress(Event, tag="round_progress", frozen=True, kw_only=True):
     """How far the ranks of this node have come.
 
-    Written when they have been spawned and 1, 3, 7, 15, 31 and 63 seconds later, from then on once
-    a minute, and when the round has stopped.
+    Written when they have been spawned and 1, 3, 7, 15, 31 and 63 seconds later. From then on it is
+    written once a minute, and when the round has stopped.
     ``first_iteration`` is the lowest a rank began with, ``last_iteration`` the highest begun, at
     ``last_ns``. Not written as long as no rank has called ``undaunted.step``.
     """
@@ -178,13 +178,13 @@ HARD_TIMEOUT = "hard timeout"
 
 
 class Verdict(Event, tag="verdict", frozen=True, kw_only=True):
-    """What went wrong. ``line`` is the one-line explanation shown to the user.
+    """A failure. ``line`` is the one-line explanation shown to the user.
 
     ``rank`` is the first cause, not a victim. ``limit_s``, ``age_s`` and ``watch`` (``heartbeat``,
     ``initial heartbeat``, ``section 'x'``, ``outside sections``) are set for hangs;
     ``exit_code``, ``signal`` and ``exception`` for crashes. ``frame`` is the innermost frame of the
-    user's code, ``suspects`` the ranks that are just as suspect as this one, ``waiting`` the ranks
-    that waited for them. ``distribution`` says how long what was waited for had taken before. A
+    user's code. ``suspects`` are the ranks that are just as suspect as this one, ``waiting`` the
+    ranks that waited for them. ``distribution`` says how long the awaited work took before. A
     rank that in-process restart has ended for its hang has the ``signal`` of a crash and the
     ``watch`` ``hard timeout``. ``peak_memory_bytes`` is the most memory that the process, or
     one that it had waited for, had; ``core`` says where its core file is. ``cause``: its name,
@@ -227,7 +227,7 @@ class LimitsChanged(Event, tag="limits_changed", frozen=True, kw_only=True):
 
 
 class StopRequested(Event, tag="stop_requested", frozen=True, kw_only=True):
-    """Workers are told to stop: SIGTERM now, SIGKILL after ``grace_s``."""
+    """Workers get the order to stop: SIGTERM now, SIGKILL after ``grace_s``."""
 
     reason: str
     grace_s: Seconds
@@ -267,7 +267,7 @@ class InProcessPhase(Event, tag="inprocess_phase", frozen=True, kw_only=True):
         phase: ``detect`` (at ``t`` the epoch before is over, for ``reasons``); ``abort``, ``stop``,
             ``finalize``, ``health`` and others that ranks name (the longest time of a rank);
             ``agree`` (what else it took until all were known to be ready); ``re-enter`` (at ``t``
-            the ``members`` are told to run the function).
+            the ``members`` get the order to run the function).
         took_s: seconds; of ``detect`` how long the function had run, of ``re-enter`` since
             ``detect``.
         rank: whose time it is; the last one that was ready, of ``agree``; -1 = nobody's.
@@ -318,7 +318,7 @@ class MemoryReclaimed(Event, tag="memory_reclaimed", frozen=True, kw_only=True):
 
 
 class CheckResult(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """What came of one check of a node.
+    """The result of one check of a node.
 
     ``duration_ns`` is None if it has not answered; ``text`` is what it found, "" = all is well;
     ``failed`` says whether that makes the node unhealthy.
@@ -344,7 +344,7 @@ class NodeChecked(Event, tag="node_checked", frozen=True, kw_only=True):
 
 
 class Decision(Event, tag="decision", frozen=True, kw_only=True):
-    """What the coordinator decided: ``restart`` or ``end``.
+    """The decision of the coordinator: ``restart`` or ``end``.
 
     A second one in a round replaces the first: the restart was taken back. ``by``: who has ordered
     it, by ``undaunted ctl``, or the launcher whose output nobody reads any more; such a restart is
@@ -483,12 +483,12 @@ class RoundBlamed(Event, tag="round_blamed", frozen=True, kw_only=True):
 
 
 class RoundAdvised(Event, tag="round_advised", frozen=True, kw_only=True):
-    """What is best done after round ``number``, which has failed, by all failures of the job.
+    """The best action after round ``number``, which has failed, by all failures of the job.
 
     ``action``: restart, exclude (go on without ``nodes``), stop. ``cause`` is that of the failure,
     "" = not known, of ``ranks``, with its ``confidence`` from 0 to 1. ``done``: the job does so;
-    otherwise this is advice only. ``failure``: what the ranks of the next round, also of the job's
-    next start, are told of it, as they choose which checkpoint to load; "" = nothing.
+    otherwise this is advice only. ``failure``: its text for the ranks of the next round, also of
+    the job's next start, as they choose which checkpoint to load; "" = nothing.
     """
 
     number: int
@@ -516,10 +516,11 @@ class SlowRank(Event, tag="slow_rank", frozen=True, kw_only=True):
     """A rank is slower than its peers in what it does by itself, or is not any more (``over``).
 
     Every node records it; ``on`` is the node of the rank. It takes longer by the share ``slower``
-    than the median of its peers, by which the share ``lost`` of the time of a step is lost.
+    than the median of its peers. By this the share ``lost`` of the time of a step is lost.
     ``beside`` names what it spends more time on than others: ``gc`` (Python's garbage collector),
     ``queue`` (waiting for a CPU core), ``cpu`` (its main thread computes), ``section NAME`` (one of
-    its sections).
+    its sections), ``line FUNCTION (FILE:LINE) > ...``; and the part of a step in which it becomes
+    late: ``before collectives``, ``between collectives``, ``after collectives``.
     """
 
     rank: int
@@ -540,6 +541,18 @@ class GpuThrottled(Event, tag="gpu_throttled", frozen=True, kw_only=True):
     rank: int
     gpu: int
     reasons: list[str] = []
+    line: str = ""
+
+
+class KernelLogged(Event, tag="kernel_logged", frozen=True, kw_only=True):
+    """Lines that the kernel of this node has logged in a round that failed, if one is an error.
+
+    ``lines`` are the first ones; ``count`` how many there are, all of them in ``file``.
+    """
+
+    lines: list[str]
+    count: int
+    file: str = ""
     line: str = ""
 
 
@@ -595,6 +608,7 @@ AnyEvent = (
     | RoundAdvised
     | SlowRank
     | GpuThrottled
+    | KernelLogged
     | RankLost
     | RankReplaced
     | InProcessPhase

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
+from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from itertools import groupby
+from typing import TYPE_CHECKING, TypeVar
 
 from undaunted.base.text import count, format_duration, format_ranks, one_line, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from undaunted.journal.checkpoints import Checkpoints
     from undaunted.journal.events import RankExited, RoundAdvised
     from undaunted.journal.goodput import Times
     from undaunted.journal.summary import InProcessRestart, Phases, RoundSummary, RunSummary
 
+
+Each = TypeVar("Each")
 
 # A line is a list of (text, style); styles are names that rich knows, "" for none.
 Line = list[tuple[str, str]]
@@ -215,10 +220,22 @@ def checkpoint_lines(of: Checkpoints) -> Iterator[Line]:
     yield [("advice:   ", "dim"), (text, "")]
 
 
+KINDS = {
+    "crash": ("crash", "crashes"),
+    "hang": ("hang", "hangs"),
+    "spawn": ("failed start", "failed starts"),
+    "failed": ("failure", "failures"),
+    "lost": ("lost node", "lost nodes"),
+}
+"""What ends a round, one and several of it."""
 STYLES = {"finished": "green", "crash": "red", "hang": "red", "spawn": "red", "failed": "red"}
 INDENT = " " * 9
 # How many restarts inside of processes `render_run` explains per round.
 _SHORT_INPROCESS = 5
+# Of more different rounds one after the other, the first and the last are explained.
+_FIRST_ROUNDS, _LAST_ROUNDS = 3, 12
+_NUMBER = re.compile(r"[0-9]+(?:[.][0-9]+)?")
+_MORE = "where the time went, and each part of the restarts: --times"
 
 NO_END = {
     True: "still runs",
@@ -227,32 +244,112 @@ NO_END = {
 }
 
 
-def render_run(run: RunSummary, *, width: int | None = None) -> list[Line]:
+def render_run(
+    run: RunSummary, *, width: int | None = None, times: bool = False, everything: bool = False
+) -> list[Line]:
     """Return the report of one launch.
 
     Args:
         run: the summary.
         width: columns of the terminal; None leaves long lines alone.
+        times: with the tables of times.
+        everything: every round, also those that are like the one before.
     """
     lines = list(_header(run, width))
     lines.append([])
-    for one in run.rounds:
+    for few in shown_rounds(run.rounds, _likeness, everything=everything):
+        one = few[0]
+        if len(few) > 1:
+            lines.append(alike(one.round, few[-1].round, {each.outcome for each in few}))
+            continue
         lines.extend(_round(one, width))
         lines.extend(_inprocess(one, width, most=_SHORT_INPROCESS))
-    if any(one.phases is not None for one in run.rounds):
-        lines.append([])
-        lines.extend(restart_table(run, width))
-    if any(one.inprocess for one in run.rounds):
-        lines.append([])
-        lines.extend(inprocess_table(run, width))
-    if run.times.total_ns and run.rounds:
-        lines.append([])
-        lines.extend(time_table(run, width))
+    if times:
+        lines.extend(_times(run, width))
+    elif run.times.total_ns and run.rounds:
+        lines.append([(_MORE, "dim")])
     for note in run.notes:
         lines.extend(labelled("note: ", one_line(note), width, style="yellow"))
     if run.log_dir:
         lines.append([("logs: ", "dim"), (printable(run.log_dir), "")])
     return lines
+
+
+def _times(run: RunSummary, width: int | None) -> Iterator[Line]:
+    tables = (
+        (restart_table, any(one.phases is not None for one in run.rounds)),
+        (inprocess_table, any(one.inprocess for one in run.rounds)),
+        (time_table, bool(run.times.total_ns and run.rounds)),
+    )
+    for table, has_rows in tables:
+        if has_rows:
+            yield []
+            yield from table(run, width)
+
+
+def shown_rounds(
+    rounds: Sequence[Each], likeness: Callable[[Each], object], *, everything: bool
+) -> Iterator[Sequence[Each]]:
+    """Yield rounds that are shown by themselves, and several that are shown as one line.
+
+    Args:
+        rounds: in their order.
+        likeness: what is the same of rounds that need not be shown one by one.
+        everything: each by itself.
+    """
+    if everything:
+        yield from ([one] for one in rounds)
+        return
+    groups = [list(group) for _, group in groupby(rounds, likeness)]
+    # Of those that are alike the first is shown, and two are no fewer lines as one.
+    few = [
+        part
+        for group in groups
+        for part in ([group[:1], group[1:]] if len(group) > 2 else [[one] for one in group])
+    ]
+    if few and len(few[-1]) > 1:  # the last one is what people ask about
+        few[-1:] = [few[-1][:-1], few[-1][-1:]]
+    if len(few) > _FIRST_ROUNDS + _LAST_ROUNDS + 1:
+        between = [one for part in few[_FIRST_ROUNDS:-_LAST_ROUNDS] for one in part]
+        few = [*few[:_FIRST_ROUNDS], between, *few[-_LAST_ROUNDS:]]
+    yield from few
+
+
+def without_numbers(text: str) -> str:
+    """Return a text in which numbers do not count: processes, times, iterations, files."""
+    return _NUMBER.sub("#", text)
+
+
+def _likeness(one: RoundSummary) -> object:
+    return one.outcome, without_numbers(one.cause), bool(one.inprocess), one.advised is None
+
+
+def alike(first: object, last: object, outcomes: set[str]) -> Line:
+    """Return the line for rounds that are not shown one by one."""
+    what = "the same" if len(outcomes) == 1 else one_line(", ".join(sorted(outcomes)))
+    return [(f"rounds {first} to {last}", "bold"), (f"  {what}; --all shows them", "dim")]
+
+
+def why(failures: Sequence[tuple[str, str]], width: int | None) -> Iterator[Line]:
+    """Yield what has kept a job from its work.
+
+    Args:
+        failures: the kind of each round that failed, and its cause.
+        width: columns of the terminal; None leaves long lines alone.
+    """
+    if not failures:
+        return
+    kinds = Counter(kind for kind, _ in failures)
+    text = one_line(failures[-1][1].partition("; ")[0]) or "nobody knows"
+    if len(failures) > 1:
+        text = f"{counted(kinds)}; the last: {text}"
+    yield from labelled("why:      ", text, width)
+
+
+def counted(kinds: Mapping[str, int]) -> str:
+    """Return how many failures there were of each kind."""
+    names = ((KINDS.get(kind, (one_line(kind),) * 2), number) for kind, number in kinds.items())
+    return ", ".join(f"{number} {one if number == 1 else many}" for (one, many), number in names)
 
 
 def render_round(run: RunSummary, number: int, *, width: int | None = None) -> list[Line]:
@@ -283,9 +380,12 @@ def _header(run: RunSummary, width: int | None) -> Iterator[Line]:
         (f" on {one_line(run.node)}: " if run.node else ": ", ""),
         (one_line(outcome), STYLES.get(run.outcome, "yellow")),
         (code, ""),
+        (f", {told}" if (told := down(run.lost_ns, run.duration_ns)) else "", ""),
         ("" if run.goodput is None else f", goodput {percent(run.goodput)}", ""),
     ]
-    if run.reason:
+    failed = [(one.outcome, one.cause) for one in run.rounds if one.outcome in KINDS]
+    yield from why(failed, width)
+    if run.reason and not (failed and run.exit_code == 0):
         yield from labelled("reason:   ", one_line(run.reason), width)
     if run.argv:
         ranks = f" ({count(run.nproc_per_node, 'rank')} on this node)"
@@ -300,6 +400,14 @@ def _header(run: RunSummary, width: int | None) -> Iterator[Line]:
     yield [("restarts: ", "dim"), (_restarts(run), "")]
     if run.checkpoints is not None:
         yield from checkpoint_lines(run.checkpoints)
+
+
+def down(lost_ns: int, of_ns: int | None) -> str:
+    """Return how long failures kept a job from running, "" = for no time."""
+    if not lost_ns:
+        return ""
+    whole = "" if of_ns is None else f" of {format_duration(of_ns / 1e9)}"
+    return f"down {format_duration(lost_ns / 1e9)}{whole}"
 
 
 def told_for(ns: int) -> str:

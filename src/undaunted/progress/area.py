@@ -108,7 +108,7 @@ class PageArea:
     def set_limits(self, limits: Limits) -> None:
         """Tell all ranks the limits they are held to, for ``RankMonitorClient.cfg``.
 
-        What is too long for the page (about 2.5 KiB of JSON) is left out: first the settings, then
+        What is too long for the page (about 6 KiB of JSON) is left out: first the settings, then
         the limits too, and ranks know of none.
         """
         import msgspec
@@ -122,14 +122,15 @@ class PageArea:
             one for body in bodies if len(one := msgspec.json.encode(body)) <= layout.LIMITS_BYTES
         )
         body = next(fitting, b"")
-        for page in self._bytes:
+        for page, words in zip(self._bytes, self._words, strict=True):
             record.write(page, layout.LIMITS, 1, body)
+            words[layout.WARMUP] = max(0, limits.warmup_iterations)
 
     def reset(self, index: int) -> None:
         """Clear a page for a new rank. No process may own it any more."""
         page, words = self._bytes[index], self._words[index]
         words[layout.MAGIC] = 0
-        kept = layout.LIMITS * layout.WORD_BYTES
+        kept = layout.WARMUP * layout.WORD_BYTES
         page[:kept] = bytes(kept)
         cursor = self._cursors[index]
         cursor.event = cursor.request = 0

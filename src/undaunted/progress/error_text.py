@@ -6,6 +6,7 @@ import os
 import traceback
 from typing import TYPE_CHECKING
 
+from undaunted.base.signals import handlers_off
 from undaunted.progress.layout import ERROR_BYTES
 from undaunted.progress.reader import ERROR
 
@@ -17,12 +18,26 @@ _MESSAGE_BYTES = 2048
 
 
 def encode_error(error: BaseException, at_ns: int) -> bytes:
-    """Return the body of the error record for ``error``; never raises.
+    """Return the body of the error record for ``error``; raises only what handlers of signals do.
+
+    An error that a handler raises meanwhile is recorded instead, with ``error`` as its context: it
+    says why, as torch's does when a worker of a loader was killed.
 
     Args:
         error: with its traceback and its causes.
         at_ns: CLOCK_MONOTONIC, nanoseconds.
     """
+    with handlers_off() as off:
+        body = _encoded(error, at_ns)
+        off.run_handlers()
+        late = next((one for one in off.raised if isinstance(one, Exception)), None)
+        if late is not None and late is not error:
+            late.__context__ = late.__context__ or error
+            body = _encoded(late, at_ns)
+        return body
+
+
+def _encoded(error: BaseException, at_ns: int) -> bytes:
     kind = shorten(_attempt(lambda: _type_name(error)), _TYPE_BYTES)
     message = shorten(_attempt(lambda: _message(error)), _MESSAGE_BYTES)
     room = ERROR_BYTES - ERROR.size - len(kind) - len(message)

@@ -1,6 +1,6 @@
 """Layout of a page, word by word. `docs/design/pages.md` explains it.
 
-A page is 64 KiB of native-endian unsigned 64-bit words. A single word is stored at once and is
+A page is 32 KiB of native-endian unsigned 64-bit words. A single word is stored at once and is
 therefore never torn. Whatever needs more than one word is a *record* (see `record`): checksum,
 sequence number, length in bytes, body. Times are CLOCK_MONOTONIC in nanoseconds, 0 = has not
 happened. Constants name words, counted from the start of the page, unless they end in ``_BYTES``.
@@ -11,14 +11,13 @@ except that the agent clears a page between rounds, when no rank lives.
 
 from __future__ import annotations
 
+import mmap
 from typing import NamedTuple
 
-from undaunted.progress.histogram import BUCKETS
-
 MAGIC_VALUE = int.from_bytes(b"undauntd", "big")
-VERSION_VALUE = 1
+VERSION_VALUE = 2
 
-PAGE_BYTES = 64 * 1024
+PAGE_BYTES = max(32 * 1024, mmap.ALLOCATIONGRANULARITY)  # each page is mapped by itself
 WORD_BYTES = 8
 PAGE_WORDS = PAGE_BYTES // WORD_BYTES
 RECORD_HEADER = 3
@@ -36,20 +35,23 @@ INITIALIZED_NS = 8  # R
 FIRST_HEARTBEAT_NS = 9  # R  since the last initialisation
 FIRST_STEP_NS = 10  # R
 FIRST_ITERATION = 11  # R  1 + iteration
-HEARTBEAT_FIRSTS = 12  # R  heartbeats after no other one; the histogram counts the rest
+HEARTBEATS = 12  # R  how many
 HEARTBEAT_NS = 13  # R  last heartbeat
-HEARTBEAT_MAX_NS = 14  # R  largest gap between two heartbeats
-ITERATION = 15  # R  1 + iteration
-ITERATION_NS = 16  # R
-LAST_CLOSE_NS = 17  # R  when a section was last closed
-SECTIONS_DROPPED = 18  # R  openings that found the table full
-RING_HEAD = 19  # R  sequence number of the newest event, 0 = none
-OUTSIDE_MAX_NS = 20  # R  longest time between two sections
-STOP = 21  # A  0 = go on, 1 = wait before you go on, else see `stop_word`
-STOP_ASKED = 22  # R  0 = nobody asks, 1 = somebody will, 2 + iteration that was asked about last
-STOP_WANTED = 23  # R  why this rank wants all to stop, see `wish_word`; 0 = it does not
-LEAVING_NS = 29  # R  when the user's program ended; behind IDENTITY
-HEAD_BYTES = 30 * WORD_BYTES  # all single words, and IDENTITY
+HEARTBEAT_MAX_NS = 14  # R  largest gap between two heartbeats after the warm-up
+HEARTBEAT_WARMUP_NS = 15  # R  the same in the warm-up; always behind the other one
+ITERATION = 16  # R  1 + iteration
+ITERATION_NS = 17  # R
+LAST_CLOSE_NS = 18  # R  when a section was last closed
+OUTSIDE_COUNT = 19  # R  times between two sections
+OUTSIDE_MAX_NS = 20  # R  the longest of them after the warm-up
+OUTSIDE_WARMUP_NS = 21  # R  the same in the warm-up
+SECTIONS_DROPPED = 22  # R  openings that found the table full
+LEAVING_NS = 23  # R  when the user's program ended
+RING_HEAD = 24  # R  sequence number of the newest event, 0 = none; another owner goes on with it
+STOP = 25  # A  0 = go on, 1 = wait before you go on, else see `stop_word`
+STOP_ASKED = 26  # R  0 = nobody asks, 1 = somebody will, 2 + iteration that was asked about last
+STOP_WANTED = 27  # R  why this rank wants all to stop, see `wish_word`; 0 = it does not
+HEAD_BYTES = 33 * WORD_BYTES  # all single words, and IDENTITY
 
 WANTED = ("preempted", "requested", "deadline", "suspect", "invalid", "straggler")
 # In STOP_ASKED:
@@ -62,34 +64,28 @@ STOPPED_ALONE = 2**61  # it has stopped and asked nobody
 STOP_REASONS = (*WANTED, "restart")
 
 # --- identity: record of two words, pid and start time in clock ticks --------------------------
-IDENTITY = 24  # R
+IDENTITY = 28  # R
 IDENTITY_BYTES = 2 * WORD_BYTES
-
-# --- gaps between heartbeats --------------------------------------------------------------------
-HEARTBEAT_HISTOGRAM = 32  # R  BUCKETS words
 
 # --- table of sections --------------------------------------------------------------------------
 # A slot is used once its name record (sequence 1) is there. The last slot holds all sections that
 # found the table full.
-SECTIONS = 168  # R
+SECTIONS = 33  # R
 SECTION_SLOTS = 32
-SECTION_WORDS = 152
+SECTION_WORDS = 17
 SECTION_NAME = 0  # record, offsets are from the start of the slot
 SECTION_NAME_BYTES = 64
 SECTION_OPEN_NS = 11  # 0 = closed
 SECTION_COUNT = 12  # closings
 SECTION_LAST_NS = 13
-SECTION_MAX_NS = 14
-SECTION_HISTOGRAM = 15  # BUCKETS words
-SECTION_TOTAL_NS = SECTION_HISTOGRAM + BUCKETS  # from entering to leaving, all together
+SECTION_MAX_NS = 14  # the longest time after the warm-up
+SECTION_WARMUP_NS = 15  # the same in the warm-up
+SECTION_TOTAL_NS = 16  # from entering to leaving, all together
 OTHERS = "(others)"  # name of the last slot
 STEP_SECTION = "step"  # the one whose limit warm-up replaces
 
-# --- times outside all sections, between two ----------------------------------------------------
-OUTSIDE_HISTOGRAM = SECTIONS + SECTION_SLOTS * SECTION_WORDS  # R  BUCKETS words
-
 # --- last error: record -------------------------------------------------------------------------
-ERROR = OUTSIDE_HISTOGRAM + BUCKETS  # R
+ERROR = SECTIONS + SECTION_SLOTS * SECTION_WORDS  # R
 ERROR_WORDS = 1024
 ERROR_BYTES = (ERROR_WORDS - RECORD_HEADER) * WORD_BYTES
 
@@ -105,14 +101,13 @@ REQUEST_BYTES = 4096
 REPLY = REQUEST + RECORD_HEADER + REQUEST_BYTES // WORD_BYTES  # A
 REPLY_BYTES = 1024
 
-# --- limits this rank is held to: record with the JSON of limits.Limits; survives a reset --------
-LIMITS = REPLY + RECORD_HEADER + REPLY_BYTES // WORD_BYTES  # A
+# --- what this rank is held to; survives a reset -------------------------------------------------
+WARMUP = REPLY + RECORD_HEADER + REPLY_BYTES // WORD_BYTES  # A  how many are warm-up, of each kind
+LIMITS = WARMUP + 1  # A  record with the JSON of limits.Limits
 LIMITS_BYTES = (PAGE_WORDS - LIMITS - RECORD_HEADER) * WORD_BYTES
 
-assert IDENTITY + RECORD_HEADER + 2 <= LEAVING_NS < HEARTBEAT_HISTOGRAM
-assert HEARTBEAT_HISTOGRAM + BUCKETS <= SECTIONS
+assert (IDENTITY + RECORD_HEADER + 2) * WORD_BYTES <= HEAD_BYTES <= SECTIONS * WORD_BYTES
 assert RECORD_HEADER + SECTION_NAME_BYTES // WORD_BYTES <= SECTION_OPEN_NS
-assert SECTION_HISTOGRAM + BUCKETS <= SECTION_WORDS
 assert LIMITS_BYTES >= 2048
 
 

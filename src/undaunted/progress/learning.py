@@ -16,10 +16,7 @@ from undaunted.progress.observer import warmup_of
 from undaunted.progress.samples import (
     HEARTBEAT,
     OUT_OF_SECTION,
-    QUANTILE,
     SECTION,
-    START,
-    WARMUP,
     Knowledge,
     Samples,
 )
@@ -30,30 +27,18 @@ if TYPE_CHECKING:
     from undaunted.progress.snapshot import PageSnapshot
     from undaunted.progress.timeouts import Expired
 
-# With q the 99.9 % quantile of n samples, known to 25 %, and m the longest one:
-#   n >= MANY: limit = max(FACTOR * q, above * m), above = ABOVE_HEAVY_TAIL if m >= 2 * q, as q then
-#              says little, else ABOVE_LONGEST
-#   n < MANY:  limit = min(FACTOR * sqrt(MANY / n), ABOVE_FEW) * m; sections alone, from n = SOME on
-# and never less than the floor that was given.
-FACTOR = 2.4
-ABOVE_LONGEST = 1.5
-ABOVE_HEAVY_TAIL = 3.0
+# The limit is FACTOR x the longest of n samples from n = MANY on, FACTOR_OF_FEW x below: sections
+# alone, from n = SOME on. And never less than the floor that was given.
 MANY = 1000
-ABOVE_FEW = 5.0
+FACTOR = 2.0
 SOME = 30
+FACTOR_OF_FEW = 5.0
 # Nothing is learned before: something rare, as the first checkpoint, may not have come yet.
 OBSERVED_S = 4 * 3600.0
-# Starts and warm-up, from STARTS rounds on, with m the longest one:
-#   limit = max(min(ABOVE_STARTS * m, ceiling), ABOVE_LONG_STARTS * m, STARTS_FLOOR_S)
-STARTS = 3
-ABOVE_STARTS = 5.0
-ABOVE_LONG_STARTS = 2.0
-STARTS_FLOOR_S = 600.0
 # A learned limit that has ended a rank may have been wrong: it is multiplied by this.
 AFTER_A_KILL = 2.0
 
 _LEARNED = "learned from "
-_STARTS = "learned from the starts of rounds: "
 _NS = 1_000_000_000
 
 
@@ -63,6 +48,9 @@ class Learned:
 
     limit_s: float
     source: str
+
+
+_WARMING_UP = Learned(DEFAULT_HEARTBEAT_S, "default while a new process warms up")
 
 
 def learn(knowledge: Knowledge, given: Limits) -> dict[str, Learned]:
@@ -75,19 +63,11 @@ def learn(knowledge: Knowledge, given: Limits) -> dict[str, Learned]:
     """
     if not given.learn or knowledge.observed_ns < OBSERVED_S * _NS:
         return {}
-    found: dict[str, Learned] = {}
-    for key, at_least in _kinds_to_learn(knowledge, given):
-        limit = _limit(knowledge.of(key), at_least, given.floor_s)
-        if limit is not None:
-            found[key] = limit
-            warmup = _limit_of_start(knowledge.of(WARMUP + key), DEFAULT_HEARTBEAT_S)
-            if warmup is not None:
-                found[WARMUP + key] = warmup
-    if _is_default(given, START) and given.initial_heartbeat_s is not None:
-        start = _limit_of_start(knowledge.of(START), given.initial_heartbeat_s)
-        if start is not None:
-            found[START] = start
-    return found
+    found = {
+        key: _limit(knowledge.of(key), at_least, given.floor_s)
+        for key, at_least in _kinds_to_learn(knowledge, given)
+    }
+    return {key: limit for key, limit in found.items() if limit is not None}
 
 
 def _kinds_to_learn(knowledge: Knowledge, given: Limits) -> Iterator[tuple[str, int]]:
@@ -106,31 +86,11 @@ def _is_default(given: Limits, key: str) -> bool:
 
 
 def _limit(samples: Samples, at_least: int, floor_s: float) -> Learned | None:
-    total = samples.total
-    if total < at_least or not samples.longest_ns:
+    if samples.count < at_least or not samples.longest_ns:
         return None
-    longest_s = samples.longest_ns / _NS
-    if total < MANY:
-        limit_s = min(ABOVE_FEW, FACTOR * (MANY / total) ** 0.5) * longest_s
-    else:
-        quantile_s = samples.quantile_ns(QUANTILE) / _NS
-        above = ABOVE_HEAVY_TAIL if longest_s >= 2 * quantile_s else ABOVE_LONGEST
-        limit_s = max(FACTOR * quantile_s, above * longest_s)
-    limit_s = max(limit_s, floor_s, samples.raised_s)
+    factor = FACTOR if samples.count >= MANY else FACTOR_OF_FEW
+    limit_s = max(factor * samples.longest_ns / _NS, floor_s, samples.raised_s)
     return Learned(_round_up(limit_s), _LEARNED + samples.summary())
-
-
-def _limit_of_start(samples: Samples, ceiling_s: float) -> Learned | None:
-    if samples.total < STARTS:
-        return None
-    longest_s = samples.longest_ns / _NS
-    limit_s = max(
-        min(ABOVE_STARTS * longest_s, ceiling_s),
-        ABOVE_LONG_STARTS * longest_s,
-        STARTS_FLOOR_S,
-        samples.raised_s,
-    )
-    return Learned(_round_up(limit_s), _STARTS + samples.summary())
 
 
 def _round_up(seconds: float) -> float:
@@ -142,8 +102,7 @@ def limits_for(page: PageSnapshot, given: Limits, learned: Mapping[str, Learned]
     """Return what a rank is held to now: learned limits, but longer ones while it warms up.
 
     The first ``warmup_iterations`` heartbeats, and uses of each section, of a new process compile,
-    connect and fill caches; they are no measure, and are not measured by what came before, but by
-    how long the same took in other rounds, or by a ceiling.
+    connect and fill caches; they are no measure, and are not measured by what came before.
     """
     if not learned:
         return given
@@ -151,11 +110,8 @@ def limits_for(page: PageSnapshot, given: Limits, learned: Mapping[str, Learned]
     changes: dict[str, float] = {}
     sections, sources = dict(given.sections), dict(given.sources)
     for key, limit in learned.items():
-        if key.startswith(WARMUP):
-            continue
-        now = limit
-        if key != START and _used(page, key) < warmup:
-            now = _while_warming_up(limit, learned.get(WARMUP + key))
+        warming_up = _used(page, key) < warmup and limit.limit_s < DEFAULT_HEARTBEAT_S
+        now = _WARMING_UP if warming_up else limit
         sources[key] = now.source
         if key.startswith(SECTION):
             sections[key.removeprefix(SECTION)] = now.limit_s
@@ -169,15 +125,9 @@ def _used(page: PageSnapshot, key: str) -> int:
     if key == HEARTBEAT:
         return page.heartbeat_count - 1
     if key == OUT_OF_SECTION:
-        return sum(page.outside_histogram)
+        return page.outside_count
     section = page.sections.get(key.removeprefix(SECTION))
     return section.count if section is not None else 0
-
-
-def _while_warming_up(limit: Learned, warmup: Learned | None) -> Learned:
-    if warmup is None:
-        warmup = Learned(DEFAULT_HEARTBEAT_S, "default while a new process warms up")
-    return limit if limit.limit_s > warmup.limit_s else warmup
 
 
 # --- after a kill ---------------------------------------------------------------------------------
@@ -195,10 +145,7 @@ def after_kill(knowledge: Knowledge, expired: Expired) -> Knowledge:
     """
     if not is_learned(expired.source):
         return knowledge
-    key = _key(expired)
-    if expired.source.startswith(_STARTS) and key != START:
-        key = WARMUP + key
-    return knowledge.raised(key, min(AFTER_A_KILL * expired.limit_s, 1e9))
+    return knowledge.raised(_key(expired), min(AFTER_A_KILL * expired.limit_s, 1e9))
 
 
 def _key(expired: Expired) -> str:
@@ -214,22 +161,16 @@ def distribution(page: PageSnapshot, expired: Expired) -> str:
     """Return in words what a rank did before it passed a limit; "" where nothing was counted."""
     if expired.watch == "section" and expired.name in page.sections:
         section = page.sections[expired.name]
-        histogram, longest_ns = section.histogram, section.max_ns
+        count, longest_ns = section.count, section.max_ns
         what = f"times section {expired.name!r} was open"
     elif expired.watch == "heartbeat":
-        histogram, longest_ns = page.heartbeat_histogram, page.heartbeat_max_ns
+        count, longest_ns = page.heartbeat_count - 1, page.heartbeat_max_ns
         what = "gaps between heartbeats"
     elif expired.watch == "outside sections":
-        histogram, longest_ns = page.outside_histogram, page.outside_max_ns
+        count, longest_ns = page.outside_count, page.outside_max_ns
         what = "times outside all sections"
     else:
         return ""
-    samples = Samples({i: count for i, count in enumerate(histogram) if count}, longest_ns)
-    if not samples.total:
+    if count < 1:
         return f"{what} in this round: this is the first one"
-    parts = [
-        f"{name} {format_duration(samples.quantile_ns(q) / _NS)}"
-        for name, q in (("half within", 0.5), ("99 %", 0.99), ("99.9 %", QUANTILE))
-    ]
-    longest = format_duration(longest_ns / _NS)
-    return f"{what} in this round: {samples.total}, {', '.join(parts)}, longest {longest}"
+    return f"{what} in this round: {count}, longest {format_duration(longest_ns / _NS)}"

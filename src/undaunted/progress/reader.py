@@ -6,7 +6,6 @@ import struct
 from dataclasses import dataclass
 
 from undaunted.progress import layout, record
-from undaunted.progress.histogram import BUCKETS
 from undaunted.progress.snapshot import ErrorRecord, PageSnapshot, Phase, SectionSnapshot
 
 IDENTITY = struct.Struct("=QQ")  # pid, start time in clock ticks
@@ -61,17 +60,16 @@ def parse_page(page: bytes) -> PageSnapshot:
         return PageSnapshot(problem="the page is damaged: it does not say whose it is")
     pid, pid_start = owner or (0, 0)
     sections, open_now = _sections(page, words)
-    heartbeat_gaps = _histogram(words, layout.HEARTBEAT_HISTOGRAM)
     signal = words[layout.EVIDENCE_SIGNAL]
     return PageSnapshot(
         pid=pid,
         pid_start=pid_start,
         phase=phase,
         evidence_signal=signal if signal <= _LARGEST_SIGNAL else 0,
-        heartbeat_count=words[layout.HEARTBEAT_FIRSTS] + sum(heartbeat_gaps),
+        heartbeat_count=words[layout.HEARTBEATS],
         heartbeat_ns=words[layout.HEARTBEAT_NS] or None,
-        heartbeat_max_ns=words[layout.HEARTBEAT_MAX_NS],
-        heartbeat_histogram=heartbeat_gaps,
+        heartbeat_max_ns=max(words[layout.HEARTBEAT_MAX_NS], words[layout.HEARTBEAT_WARMUP_NS]),
+        heartbeat_warm_max_ns=words[layout.HEARTBEAT_MAX_NS],
         first_heartbeat_ns=words[layout.FIRST_HEARTBEAT_NS] or None,
         iteration=_less_one(words[layout.ITERATION]),
         iteration_ns=words[layout.ITERATION_NS] or None,
@@ -83,8 +81,9 @@ def parse_page(page: bytes) -> PageSnapshot:
         first_step_ns=words[layout.FIRST_STEP_NS] or None,
         leaving_ns=words[layout.LEAVING_NS] or None,
         out_of_section_since_ns=None if open_now else words[layout.LAST_CLOSE_NS] or None,
-        outside_max_ns=words[layout.OUTSIDE_MAX_NS],
-        outside_histogram=_histogram(words, layout.OUTSIDE_HISTOGRAM),
+        outside_count=words[layout.OUTSIDE_COUNT],
+        outside_max_ns=max(words[layout.OUTSIDE_MAX_NS], words[layout.OUTSIDE_WARMUP_NS]),
+        outside_warm_max_ns=words[layout.OUTSIDE_MAX_NS],
         sections=sections,
         sections_dropped=words[layout.SECTIONS_DROPPED],
         error=_error(page),
@@ -137,10 +136,6 @@ def _less_one(word: int) -> int | None:
     return word - 1 if word else None
 
 
-def _histogram(words: memoryview, start: int) -> tuple[int, ...]:
-    return tuple(words[start : start + BUCKETS].tolist())
-
-
 def _sections(page: bytes, words: memoryview) -> tuple[dict[str, SectionSnapshot], bool]:
     sections = {}
     for index in range(layout.SECTION_SLOTS):
@@ -154,8 +149,8 @@ def _sections(page: bytes, words: memoryview) -> tuple[dict[str, SectionSnapshot
             open_since_ns=words[slot + layout.SECTION_OPEN_NS] or None,
             count=words[slot + layout.SECTION_COUNT],
             last_ns=words[slot + layout.SECTION_LAST_NS],
-            max_ns=words[slot + layout.SECTION_MAX_NS],
-            histogram=_histogram(words, slot + layout.SECTION_HISTOGRAM),
+            max_ns=max(words[slot + layout.SECTION_MAX_NS], words[slot + layout.SECTION_WARMUP_NS]),
+            warm_max_ns=words[slot + layout.SECTION_MAX_NS],
             total_ns=words[slot + layout.SECTION_TOTAL_NS],
         )
     return sections, any(section.open_since_ns for section in sections.values())

@@ -1,12 +1,10 @@
-"""What programs were seen to do, as counts of durations. Pure; it is kept on disk.
+"""What programs were seen to do: how many durations, and the longest. Pure; it is kept on disk.
 
 `Knowledge` is what all rounds with as many ranks have shown, as `Samples` by kind:
 
 * ``heartbeat``: gaps between heartbeats,
 * ``section:NAME``: times a section was open,
-* ``out_of_section``: times no section was open, between two,
-* ``initial_heartbeat``: from the start of a round to the first heartbeat of its last rank,
-* ``warmup:`` with one of the first three: the longest among the first few of a round.
+* ``out_of_section``: times no section was open, between two.
 """
 
 from __future__ import annotations
@@ -16,24 +14,18 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from undaunted.base.text import format_duration
-from undaunted.progress.histogram import BUCKETS, quantile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-QUANTILE = 0.999
-
 HEARTBEAT = "heartbeat"
 OUT_OF_SECTION = "out_of_section"
-START = "initial_heartbeat"
 SECTION = "section:"
-WARMUP = "warmup:"
 
 _NS = 1_000_000_000
 _MOST = 2**62
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-Bucket = Annotated[int, msgspec.Meta(ge=0, lt=BUCKETS)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 
@@ -41,33 +33,30 @@ class Samples(msgspec.Struct, frozen=True, omit_defaults=True):
     """Durations of one kind.
 
     Attributes:
-        counts: how many, by bucket of `histogram`.
-        longest_ns: the longest one.
+        count: how many came after the warm-up.
+        longest_ns: the longest one of these.
+        ever_ns: the longest one of all, warm-up included.
         raised_s: the limit is not less than this; 0 = no rank was ended by a learned limit.
     """
 
-    counts: dict[Bucket, Count] = {}
+    count: Count = 0
     longest_ns: Count = 0
+    ever_ns: Count = 0
     raised_s: Seconds = 0.0
 
-    @property
-    def total(self) -> int:
-        """How many there are."""
-        return sum(self.counts.values())
-
-    def quantile_ns(self, q: float) -> int:
-        """Upper bound of a quantile, never above the longest; 0 if there is nothing."""
-        found = quantile([self.counts.get(index, 0) for index in range(BUCKETS)], q)
-        return min(found or 0, self.longest_ns)
-
     def summary(self) -> str:
-        """Count, quantile and longest in words."""
-        quantile_s = format_duration(self.quantile_ns(QUANTILE) / _NS)
-        longest = format_duration(self.longest_ns / _NS)
-        text = f"{self.total} samples, q99.9 = {quantile_s}, longest {longest}"
-        if self.raised_s:
-            text += ", raised since it ended a rank"
-        return text
+        """Count and longest in words."""
+        text = f"{self.count} samples, longest {format_duration(self.longest_ns / _NS)}"
+        return f"{text}, raised since it ended a rank" if self.raised_s else text
+
+    def with_longest(self, other: Samples, count: int) -> Samples:
+        """Return so many samples, with the longest of both."""
+        return Samples(
+            bounded(count),
+            max(self.longest_ns, other.longest_ns),
+            max(self.ever_ns, other.ever_ns),
+            max(self.raised_s, other.raised_s),
+        )
 
 
 class Knowledge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -108,7 +97,7 @@ def merge(one: Knowledge, other: Knowledge) -> Knowledge:
         world_size=one.world_size,
         observed_ns=bounded(one.observed_ns + other.observed_ns),
         samples={
-            key: _add(one.of(key), other.of(key))
+            key: one.of(key).with_longest(other.of(key), one.of(key).count + other.of(key).count)
             for key in sorted(one.samples.keys() | other.samples.keys())
         },
     )
@@ -117,12 +106,3 @@ def merge(one: Knowledge, other: Knowledge) -> Knowledge:
 def bounded(count: int) -> int:
     """Keep a number that a page may have made up within what can be written."""
     return min(count, _MOST)
-
-
-def _add(one: Samples, other: Samples) -> Samples:
-    counts = {
-        bucket: bounded(one.counts.get(bucket, 0) + other.counts.get(bucket, 0))
-        for bucket in sorted(one.counts.keys() | other.counts.keys())
-    }
-    longest_ns = max(one.longest_ns, other.longest_ns)
-    return Samples(counts, longest_ns, max(one.raised_s, other.raised_s))

@@ -6,17 +6,17 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from undaunted.progress import layout
-from undaunted.progress.histogram import count
 from undaunted.progress.layout import (
     LAST_CLOSE_NS,
-    OUTSIDE_HISTOGRAM,
+    OUTSIDE_COUNT,
     OUTSIDE_MAX_NS,
     SECTION_COUNT,
-    SECTION_HISTOGRAM,
     SECTION_LAST_NS,
     SECTION_MAX_NS,
     SECTION_OPEN_NS,
     SECTION_TOTAL_NS,
+    WARMUP,
+    WARMUP_ITERATIONS,
 )
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Section:
         words, open_now = self._words, self._open_now
         last_close = words[LAST_CLOSE_NS]
         if last_close and not open_now:
-            count(words, OUTSIDE_HISTOGRAM, OUTSIDE_MAX_NS, now - last_close)
+            count(words, OUTSIDE_COUNT, OUTSIDE_MAX_NS, now - last_close)
         open_now.append(None)
         self._starts.append(now)
         words[self._slot + SECTION_OPEN_NS] = now
@@ -77,11 +77,10 @@ class Section:
         words[slot + SECTION_LAST_NS] = duration
         try:
             self._open_now.pop()
-            words[slot + SECTION_COUNT] += 1
             words[slot + SECTION_TOTAL_NS] += duration
         except (ValueError, IndexError):
-            pass  # somebody wrote garbage into the page: a count is at its largest value
-        count(words, slot + SECTION_HISTOGRAM, slot + SECTION_MAX_NS, duration)
+            pass  # somebody wrote garbage into the page: a sum is at its largest value
+        count(words, slot + SECTION_COUNT, slot + SECTION_MAX_NS, duration)
 
     def close(self) -> None:
         """Leave it as often as it was entered."""
@@ -91,6 +90,31 @@ class Section:
     def move_to(self, words: memoryview) -> None:
         """Store into other memory from now on."""
         self._words = words
+
+
+def count(words: memoryview, counter: int, longest: int, duration_ns: int) -> None:
+    """Count a duration in a page, and keep the longest one."""
+    try:
+        words[counter] = number = words[counter] + 1
+    except ValueError:
+        return  # somebody wrote garbage into the page: a count is at its largest value
+    if duration_ns > words[longest]:
+        keep_longest(words, number, longest, duration_ns)
+
+
+def keep_longest(words: memoryview, number: int, longest: int, duration_ns: int) -> None:
+    """Store a duration that is longer than all since the warm-up, of which it may be a part.
+
+    Args:
+        words: the page.
+        number: how many of its kind there were, this one included.
+        longest: the word of the longest one; that of the warm-up is behind it.
+        duration_ns: how long it was.
+    """
+    given = words[WARMUP_ITERATIONS]
+    if number <= (given - 1 if given else words[WARMUP]):
+        longest += 1
+    words[longest] = max(words[longest], duration_ns)
 
 
 def encoded_name(name: object) -> bytes:

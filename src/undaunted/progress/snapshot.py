@@ -36,7 +36,7 @@ class SectionSnapshot:
     count: int = 0
     last_ns: int = 0
     max_ns: int = 0
-    histogram: tuple[int, ...] = ()
+    warm_max_ns: int = 0  # of what came after the warm-up
     total_ns: int = 0  # of all entries that were left
 
 
@@ -62,7 +62,7 @@ class PageSnapshot:
     heartbeat_count: int = 0
     heartbeat_ns: int | None = None  # last heartbeat (steps count as heartbeats)
     heartbeat_max_ns: int = 0  # largest gap between heartbeats
-    heartbeat_histogram: tuple[int, ...] = ()
+    heartbeat_warm_max_ns: int = 0  # of what came after the warm-up
     first_heartbeat_ns: int | None = None
     iteration: int | None = None
     iteration_ns: int | None = None
@@ -74,8 +74,9 @@ class PageSnapshot:
     first_step_ns: int | None = None
     leaving_ns: int | None = None  # since when the interpreter is shutting down
     out_of_section_since_ns: int | None = None  # None while a section is open
-    outside_max_ns: int = 0  # longest time between two sections
-    outside_histogram: tuple[int, ...] = ()
+    outside_count: int = 0  # times between two sections
+    outside_max_ns: int = 0  # longest of them
+    outside_warm_max_ns: int = 0  # longest of those after the warm-up
     sections: Mapping[str, SectionSnapshot] = field(default_factory=dict)
     sections_dropped: int = 0  # openings refused because the table was full
     error: ErrorRecord | None = None

@@ -20,15 +20,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from undaunted.base.descriptors import identity, is_still
 from undaunted.progress import layout, record
 from undaunted.progress.attach import AttachError, Attachment, attach, page_key
-from undaunted.progress.histogram import count
 from undaunted.progress.layout import (
-    HEARTBEAT_HISTOGRAM,
     HEARTBEAT_MAX_NS,
     HEARTBEAT_NS,
+    HEARTBEATS,
     ITERATION,
     ITERATION_NS,
     LAST_CLOSE_NS,
-    OUTSIDE_HISTOGRAM,
+    OUTSIDE_COUNT,
     OUTSIDE_MAX_NS,
     SECTION_OPEN_NS,
     STEP_SECTION,
@@ -37,7 +36,7 @@ from undaunted.progress.layout import (
 )
 from undaunted.progress.mailbox import Mailbox
 from undaunted.progress.reader import EVENT
-from undaunted.progress.section import OverflowSection, Section, encoded_name
+from undaunted.progress.section import OverflowSection, Section, count, encoded_name, keep_longest
 from undaunted.progress.snapshot import Phase
 
 if TYPE_CHECKING:
@@ -83,6 +82,10 @@ class PageWriter:
         self._bytes = memoryview(memory)
         self._words = self._bytes.cast("Q")
         self.steps: deque[tuple[int, int, int]] = deque(maxlen=_STEPS)
+        # The page has these of heartbeats, too; an attribute costs less to read.
+        self.last_beat = 0  # 0 = none since monitoring began
+        self.heartbeats = 0
+        self.longest_gap = 0  # after the warm-up
         self._stepped = False  # an iteration was stored
         self._warned = False  # of one that is none
         self._sections: dict[str, Section] = {}
@@ -120,34 +123,38 @@ class PageWriter:
 
     # --- the fast ones --------------------------------------------------------------------------
 
-    @property
-    def beats(self) -> bool:
-        """Whether a heartbeat was sent since monitoring began."""
-        return bool(self._words[HEARTBEAT_NS])
-
     def heartbeat(self) -> None:
         """Say that the rank makes progress."""
-        now = monotonic_ns()
-        words = self._words
-        last = words[HEARTBEAT_NS]
+        last = self.last_beat
+        now = self.last_beat = monotonic_ns()
         if not last:
             self._first_heartbeat(now)
             return
+        words = self._words
         words[HEARTBEAT_NS] = now
-        count(words, HEARTBEAT_HISTOGRAM, HEARTBEAT_MAX_NS, now - last)
+        words[HEARTBEATS] = self.heartbeats = self.heartbeats + 1
+        if now - last > self.longest_gap:
+            self.keep_longest_gap(now - last)
 
     def step(self, iteration: int) -> None:
         """Say that iteration number ``iteration`` (from 0) begins; counts as a heartbeat.
 
         What is no such number is a heartbeat only, with one warning. Never raises.
         """
-        self.heartbeat()
-        words = self._words
+        words, last = self._words, self.last_beat
+        now = self.last_beat = monotonic_ns()
+        if last:  # as in `heartbeat`: a call would be a tenth of all this
+            words[HEARTBEAT_NS] = now
+            words[HEARTBEATS] = self.heartbeats = self.heartbeats + 1
+            if now - last > self.longest_gap:
+                self.keep_longest_gap(now - last)
+        else:
+            self._first_heartbeat(now)
         try:
             words[ITERATION] = iteration + 1
         except (TypeError, ValueError):
             self._store_odd_iteration(iteration)
-        words[ITERATION_NS] = now = words[HEARTBEAT_NS]
+        words[ITERATION_NS] = now
         number = words[ITERATION]
         self.steps.append((now, number, thread_time_ns() if number % CHUNK == 1 else 0))
         if not self._stepped:
@@ -203,6 +210,7 @@ class PageWriter:
             layout.LAST_CLOSE_NS,
         ):
             self._words[word] = 0
+        self.last_beat = 0
         self._kick()
 
     def leave(self) -> None:
@@ -295,11 +303,13 @@ class PageWriter:
 
     def record_error(self, error: BaseException) -> None:
         """Store an exception that ends this rank, and tell the agent."""
+        from undaunted.base.signals import handlers_off
         from undaunted.progress.error_text import encode_error
 
-        record.write(self._bytes, layout.ERROR, 1, encode_error(error, monotonic_ns()))
-        self._words[layout.PHASE] = Phase.FAILED
-        self._kick()
+        with handlers_off():
+            record.write(self._bytes, layout.ERROR, 1, encode_error(error, monotonic_ns()))
+            self._words[layout.PHASE] = Phase.FAILED
+            self._kick()
 
     def limits_json(self) -> bytes:
         """Return the limits this rank is held to as JSON, b"" if the launcher did not say."""
@@ -358,8 +368,13 @@ class PageWriter:
         words = self._words
         words[layout.FIRST_HEARTBEAT_NS] = now
         words[HEARTBEAT_NS] = now
-        words[layout.HEARTBEAT_FIRSTS] = words[layout.HEARTBEAT_FIRSTS] % 2**32 + 1
+        words[HEARTBEATS] = self.heartbeats = self.heartbeats + 1
         self._first_use()
+
+    def keep_longest_gap(self, gap_ns: int) -> None:
+        """Store a gap between heartbeats that is longer than all since the warm-up."""
+        keep_longest(self._words, self.heartbeats - 1, HEARTBEAT_MAX_NS, gap_ns)
+        self.longest_gap = self._words[HEARTBEAT_MAX_NS]
 
     def _first_step(self, iteration: object) -> None:
         """Note the first step, and which iteration is the first: -1, stored as 0, is none."""
@@ -459,21 +474,23 @@ class StepSection(Section):
         Args:
             iteration: its number, from 0 to `layout.LATEST`.
         """
-        words, open_now = self._words, self._open_now
-        last = words[HEARTBEAT_NS]
+        words, open_now, writer = self._words, self._open_now, self.writer
+        last = writer.last_beat
         if not last or not words[ITERATION] or on_step is not None:
-            self.writer.step(iteration)
+            writer.step(iteration)
             self.__enter__()
             return
-        now = monotonic_ns()
+        now = writer.last_beat = monotonic_ns()
         number = iteration + 1
         words[HEARTBEAT_NS] = words[ITERATION_NS] = now
         words[ITERATION] = number
-        count(words, HEARTBEAT_HISTOGRAM, HEARTBEAT_MAX_NS, now - last)
+        words[HEARTBEATS] = writer.heartbeats = writer.heartbeats + 1
+        if now - last > writer.longest_gap:
+            writer.keep_longest_gap(now - last)
         self.steps.append((now, number, thread_time_ns() if number % CHUNK == 1 else 0))
         last_close = words[LAST_CLOSE_NS]
         if last_close and not open_now:
-            count(words, OUTSIDE_HISTOGRAM, OUTSIDE_MAX_NS, now - last_close)
+            count(words, OUTSIDE_COUNT, OUTSIDE_MAX_NS, now - last_close)
         open_now.append(None)
         self._starts.append(now)
         words[self._slot + SECTION_OPEN_NS] = now
@@ -507,6 +524,18 @@ current: PageWriter | _NotYet = _NotYet()
 def last_iteration() -> int | None:
     """Return the last iteration that this process has begun, None = none that is known."""
     return current.iteration if isinstance(current, PageWriter) else None
+
+
+def steps_since(at_ns: int) -> int | None:
+    """Return how many iterations this process has done since then; None = it tells of none.
+
+    Args:
+        at_ns: CLOCK_MONOTONIC in nanoseconds.
+    """
+    if not isinstance(current, PageWriter) or current.iteration is None:
+        return None
+    begun = sum(began_ns >= at_ns for began_ns, _, _ in list(current.steps))
+    return max(begun - 1, 0)  # the last one is not done
 
 
 def current_writer() -> PageWriter:

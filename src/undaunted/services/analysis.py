@@ -6,8 +6,8 @@ has a limit of memory, and is killed by the one that asks when a log takes too l
 Where a log says only that ranks have waited, dumps of torch's Flight Recorder tell for whom. They
 are looked for where the log says, and beside it; those count that were written when it ended.
 
-Arguments: the folders below which files may be read. On standard input: a `Question` in JSON, one a
-line. On standard output: an `Answer` for each, a line as well.
+Arguments: the folders below which files may be read, and the descriptor of a socket. On it come
+`Question` in JSON, one a line, and it answers each with an `Answer`, a line as well.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import posixpath
 import resource
+import socket
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,8 +25,8 @@ import msgspec
 
 from undaunted.attribution.findings import CAUSES, worst_first
 from undaunted.attribution.flight import culprits
-from undaunted.attribution.flight.files import one_for_each_rank, rank_of, read_ranked
-from undaunted.attribution.logs.analyse import read_part
+from undaunted.attribution.flight.files import one_for_each_rank, rank_of, ranks_of, read_ranked
+from undaunted.attribution.logs.analyse import read_folder, read_part
 from undaunted.attribution.logs.landmarks import landmarks
 from undaunted.base.oom_score import raise_own
 from undaunted.base.process import die_with_parent
@@ -33,7 +34,7 @@ from undaunted.base.roots import Code, RefusedError, Roots
 from undaunted.services.results import MOST_FINDINGS, Told
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from undaunted.attribution.flight.recording import Recording
     from undaunted.attribution.logs.analyse import Reading
@@ -52,10 +53,12 @@ class Question(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         path: of a log.
         dumps: folder with dumps that belong to it, "" = what is found beside it.
+        errors: file with the standard error of the job, "" = the log has it.
     """
 
     path: str
     dumps: str = ""
+    errors: str = ""
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -71,26 +74,33 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str = ""
 
 
-def analyse(path: str, roots: Roots, dumps: str = "") -> Told:
+def analyse(path: str, roots: Roots, dumps: str = "", errors: str = "") -> Told:
     """Read a log, and dumps where they tell more.
 
     Args:
         path: see `Question`.
         roots: below which all of it lies.
         dumps: see `Question`.
+        errors: see `Question`; it counts with the last round of the log.
 
     Raises:
         RefusedError: the log is not to be read.
     """
-    opened = roots.open(path)
-    try:
+    with ExitStack() as held:
+        opened = roots.open(path)
+        held.callback(os.close, opened.fd)
+        other = _open_errors(roots, errors)
+        if other is not None:
+            held.callback(os.close, other.fd)
         marks = landmarks(opened.fd)
+        rounds = list(zip(marks.rounds, marks.ends, strict=True))
         readings = [
-            read_part(opened.path, part, last, lambda _path, _flags: os.dup(opened.fd))
-            for part, last in zip(marks.rounds, marks.ends, strict=True)
+            read_part(opened.path, part, last, _opener({opened.path: opened.fd}))
+            for part, last in (rounds[:-1] if other else rounds)
         ]
-    finally:
-        os.close(opened.fd)
+        if other is not None:
+            fds = {opened.path: opened.fd, other.path: other.fd}
+            readings.append(read_folder(fds, opener=_opener(fds)))
     while len(readings) > 1 and not _tells(readings[-1]):  # its ranks have hardly begun
         readings.pop()
     *earlier, last = [_told(opened, reading) for reading in readings]
@@ -105,6 +115,21 @@ def analyse(path: str, roots: Roots, dumps: str = "") -> Told:
             if recordings:
                 return _with_dumps(last, real, recordings)
     return last
+
+
+def _open_errors(roots: Roots, path: str) -> Opened | None:
+    """Open the file with the standard error of a job, None = there is none that may be read."""
+    if not path:
+        return None
+    try:
+        return roots.open(path)
+    except RefusedError:
+        return None
+
+
+def _opener(fds: Mapping[str, int]) -> Callable[[str, int], int]:
+    """Return what opens files that are open already, once more."""
+    return lambda path, _flags: os.open(f"/proc/self/fd/{fds[path]}", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _tells(reading: Reading) -> bool:
@@ -146,6 +171,7 @@ def _read_dumps(
     except RefusedError:
         return folder, []
     dumps = [one for one in sorted(names) if one.startswith(begins) and rank_of(one) >= 0]
+    ranks = dict(zip(dumps, ranks_of(dumps), strict=True))
     said = []
     for first in range(0, len(dumps), _AT_ONCE):
         with ExitStack() as held:
@@ -154,7 +180,7 @@ def _read_dumps(
                 if (fd := _open_dump(roots, f"{real}/{name}", near_ns)) >= 0:
                     held.callback(os.close, fd)
                     # What reads it is another process, and is to read this very file.
-                    files.append((rank_of(name), Path(f"/proc/{os.getpid()}/fd/{fd}")))
+                    files.append((ranks[name], Path(f"/proc/{os.getpid()}/fd/{fd}")))
             said += read_ranked(files)
     return real, one_for_each_rank(said).recordings
 
@@ -185,22 +211,24 @@ def _with_dumps(told: Told, folder: str, recordings: Sequence[Recording]) -> Tol
 # --- the program ----------------------------------------------------------------------------------
 
 
-def main(folders: Sequence[str]) -> int:
-    """Read the logs that standard input names."""
+def main(words: Sequence[str]) -> int:
+    """Read the logs that are asked for."""
     if not die_with_parent(os.getppid()):
         return 1
     raise_own(_SCORE)
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    *folders, fd = words
     roots = Roots(folders)
-    for line in sys.stdin.buffer:
-        asked = msgspec.json.decode(line, type=Question)
-        try:
-            said = Answer(analyse(asked.path, roots, asked.dumps))
-        except RefusedError as error:
-            said = Answer(None, error.code, str(error))
-        sys.stdout.buffer.write(msgspec.json.encode(said) + b"\n")
-        sys.stdout.buffer.flush()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # how this ends is said by the one that asks
+    with socket.socket(fileno=int(fd)) as sock, sock.makefile("rb") as questions:
+        for line in questions:
+            asked = msgspec.json.decode(line, type=Question)
+            try:
+                said = Answer(analyse(asked.path, roots, asked.dumps, asked.errors))
+            except RefusedError as error:
+                said = Answer(None, error.code, str(error))
+            sock.sendall(msgspec.json.encode(said) + b"\n")
     return 0
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 MODES = ("PENDING", "SINGLE", "SPLITLOG")
 _SOURCE = "rules"
 _MODULE = "log_analyzer"
+_FAILED = frozenset({"FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL"})
 _ACTIONS = {"restart": "RESTART", "exclude": "RESTART", "stop": "STOP"}
 
 
@@ -136,6 +137,8 @@ def _no_failure(told: Told, state: str) -> tuple[str, str]:
     if state not in ENDED:
         return "CONTINUE", no_failure("the log", told.step, ended=ended)
     line = f"{state}, by its scheduler"
+    if ended and state in _FAILED and told.last is None:  # the launcher knows better
+        return "RESTART", f"{line}; {no_failure('the log', told.step, ended=True)}"
     if ended:
         line = f"{line}; {no_failure('the log', told.step, ended=True)}"
         if told.findings:

@@ -96,6 +96,7 @@ class Log(msgspec.Struct, frozen=True, omit_defaults=True):
         job: which job, "" = not known: then it has no earlier rounds.
         cycle: which round of the job, None = not known.
         dumps: folder with dumps of torch's Flight Recorder that belong to it, "" = not known.
+        errors: path of the file with the standard error of the job, "" = the log has it.
         state: of the job for its scheduler, in Slurm's words; "" = not known.
         wanted: whether an analysis was asked for and is not there yet.
         told: the last analysis, None = there was none.
@@ -110,6 +111,12 @@ class Log(msgspec.Struct, frozen=True, omit_defaults=True):
     state: str = ""
     wanted: bool = False
     told: Told | None = None
+    errors: str = ""
+
+    @property
+    def beside(self) -> tuple[str, str]:
+        """What is read with it."""
+        return self.dumps, self.errors
 
 
 class FullError(Exception):
@@ -175,16 +182,22 @@ class Results:
             known = Log(path, now)
         named = {name: value for name, value in said.items() if value not in {"", None}}
         log = msgspec.structs.replace(known, **named)
-        if log.dumps != known.dumps:  # what was told is not of these
+        if log.beside != known.beside:  # what was told is not of these
             log = msgspec.structs.replace(log, told=None)
         return self._put(log)
 
-    def want(self, path: str, stamp: Stamp) -> Progress:
-        """Ask for the analysis of a log that is known, unless there is one of the file as it is."""
+    def want(self, path: str, stamp: Stamp, *, again: bool = False) -> Progress:
+        """Ask for the analysis of a log that is known, unless there is one of the file as it is.
+
+        Args:
+            path: its real path.
+            stamp: of the file.
+            again: whatever there is, as what is read with it may have changed.
+        """
         log = self._logs[path]
         if path in self._in_flight:
             return "in_flight"
-        if log.told is not None and log.told.stamp == stamp:
+        if log.told is not None and log.told.stamp == stamp and not again:
             return "completed"
         if not log.wanted:
             self._put(msgspec.structs.replace(log, wanted=True))

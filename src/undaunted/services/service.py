@@ -60,6 +60,7 @@ class Submission(msgspec.Struct, kw_only=True):
         analysis_intent: ``terminal`` = it is complete, and analysed at once.
         fr_path: absolute path of the folder with the Flight Recorder's dumps that belong to it.
         job_state: of the job for its scheduler, in Slurm's words: ``COMPLETED``, ``NODE_FAIL``, ...
+        error_path: absolute path of the file with its standard error, if that is another one.
     """
 
     log_path: str
@@ -69,6 +70,7 @@ class Submission(msgspec.Struct, kw_only=True):
     analysis_intent: Literal["", "track_only", "progressive", "terminal"] | None = ""
     fr_path: str | None = ""
     job_state: str | None = ""
+    error_path: str | None = ""
 
 
 class AttributionService:
@@ -148,9 +150,10 @@ class AttributionService:
         job = "" if said.job_id is None else str(said.job_id)[:_LONGEST_NAME]
         user = (said.user or "")[:_LONGEST_NAME]
         state = (said.job_state or "")[:_LONGEST_NAME]
-        self._name(seen.path, user=user, job=job, cycle=cycle, dumps=dumps, state=state)
+        about = {"dumps": dumps, "state": state, "errors": said.error_path}
+        self._name(seen.path, user=user, job=job, cycle=cycle, **about)
         if said.analysis_intent == "terminal":
-            self._want(seen)
+            self._want(seen, again=bool(said.error_path))
         log = self._known(seen.path)
         self._counts["submitted"] += 1
         try:
@@ -290,8 +293,8 @@ class AttributionService:
         assert log is not None, "what is wanted or just named is never dropped"
         return log
 
-    def _want(self, seen: Seen) -> Progress:
-        progress = self.results.want(seen.path, seen.stamp)
+    def _want(self, seen: Seen, *, again: bool = False) -> Progress:
+        progress = self.results.want(seen.path, seen.stamp, again=again)
         if progress == "pending":
             self._work.set()
         return progress
@@ -370,9 +373,9 @@ class AttributionService:
 
     async def _read(self, analyst: Analyst, path: str) -> None:
         try:
-            stamp, dumps = (await self.look(path)).stamp, self._known(path).dumps
-            told = await analyst.read(path, stamp, dumps)
-            if dumps != self._known(path).dumps:  # others were named meanwhile
+            stamp, named = (await self.look(path)).stamp, self._known(path).beside
+            told = await analyst.read(path, stamp, *named)
+            if named != self._known(path).beside:  # others were named meanwhile
                 told = msgspec.structs.replace(told, stamp=_GONE)
         except ServiceError as error:  # it is gone, or empty by now
             told = Told(_GONE, problem=f"{error.code}: {error}")

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import json
 import os
-import resource
 from collections import OrderedDict
 from itertools import islice
 from pathlib import Path
@@ -19,7 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from undaunted.base.deadline import off_loop, wait_for
+from undaunted.base.child import Program, run_async
+from undaunted.base.deadline import off_loop
 from undaunted.base.landlock import confined
 from undaunted.base.process import module_command
 from undaunted.base.roots import RefusedError
@@ -44,7 +44,6 @@ _LOOK_S = 30.0  # at files and folders, before a command reads them
 _MOST_LOOKS = 32
 _MEMORY = 2 << 30  # bytes of addresses of a command
 _LONGEST = 1 << 20  # bytes of an answer
-_KILLED_S = 5.0  # for a killed program to end
 _MOST_RUNS = 100
 _JOURNALS = ("journal-*.jsonl", "*/journal-*.jsonl", "*/*/journal-*.jsonl")
 _MOST_ENTRIES = 20_000  # of a run, or of a folder of runs
@@ -175,24 +174,16 @@ class Tools:
         """Run a command of ours about something below the roots; text comes back as ``text``."""
         real = str(await self._look(lambda: self._checked(target)))
         command = module_command("undaunted.cli.main", name, *words, "--", real)
-        program = await asyncio.create_subprocess_exec(
-            *confined(self._roots.folders, command),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        try:
-            resource.prlimit(program.pid, resource.RLIMIT_AS, (_MEMORY, _MEMORY))
-            said, error = await wait_for(_read(program), LIMIT_S)
-        except TimeoutError:
-            raise ToolError(f"{name} of {real} takes longer than {LIMIT_S:g} s") from None
-        finally:
-            await _end(program)
-        if len(said) > _LONGEST:
+        argv = confined(self._roots.folders, command)
+        end = await run_async(Program(argv, LIMIT_S, memory=_MEMORY, most=_LONGEST))
+        if end.code is None:
+            raise ToolError(f"{name} of {real} takes longer than {LIMIT_S:g} s")
+        if end.cut:
             raise ToolError(f"{name} of {real} says more than {_LONGEST >> 20} MiB")
-        if program.returncode:
-            raise ToolError(one_line(error.decode(errors="replace")) or f"{name} has failed")
-        return json.loads(said) if "--json" in words else {"text": said.decode(errors="replace")}
+        if end.code:
+            raise ToolError(one_line(end.errors.decode(errors="replace")) or f"{name} has failed")
+        said = end.output.decode(errors="replace")
+        return json.loads(said) if "--json" in words else {"text": said}
 
     async def _look(self, call: Callable[[], T]) -> T:
         """Look at files, without holding up others where a disk hangs."""
@@ -315,33 +306,6 @@ def _entries(folder: Path) -> Iterator[Path]:
     yield from islice(found, _MOST_ENTRIES)
     if next(found, None) is not None:
         raise ToolError(f"more than {_MOST_ENTRIES} files are below {folder}; name one run")
-
-
-async def _read(program: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
-    """Read both streams to their ends, at once: the program waits for neither. Keep the first part.
-
-    Of what is too long, one byte more than an answer may have is kept.
-    """
-    assert program.stdout is not None
-    assert program.stderr is not None
-    said, error = await asyncio.gather(_beginning(program.stdout), _beginning(program.stderr))
-    await program.wait()
-    return said, error
-
-
-async def _beginning(stream: asyncio.StreamReader) -> bytes:
-    said = bytearray()
-    while chunk := await stream.read(1 << 16):
-        said += chunk[: _LONGEST + 1 - len(said)]
-    return bytes(said)
-
-
-async def _end(program: asyncio.subprocess.Process) -> None:
-    """Kill it; wait only so long: it may be in a disk, or a child of it may hold a pipe open."""
-    with contextlib.suppress(ProcessLookupError):
-        program.kill()
-    with contextlib.suppress(TimeoutError):  # it has ended when its pipes are read
-        await wait_for(program.communicate(), _KILLED_S)
 
 
 def _log_result(path: str, told: Told) -> dict[str, Any]:

@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
-import ctypes
 import enum
 import os
 import random
 import signal
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
+from undaunted.base.async_exception import async_raise
 from undaunted.faults.injectors import inject
 
 if TYPE_CHECKING:
@@ -105,15 +106,28 @@ def dispatch_fault_injection(fault: Fault | str, delay: float, callback: Callbac
     if fault in _registered:
         _registered[fault](delay, callback)
         return
-    if fault not in _MAKERS:
+    if not isinstance(fault, Fault):
         known = ", ".join([kind.name for kind in Fault] + [str(name) for name in _registered])
-        raise ValueError(f"{fault!r} is not a fault; known: {known}")
+        raise ValueError(f"{fault!r} is not a fault; known: {known}")  # noqa: TRY004 - as documented
     if fault is Fault.SIGNAL_EXC:
         signal.signal(_SIGNAL, _raise_in_main)  # has to be done in the main thread, which calls us
-    timer = threading.Timer(delay, _make, (_MAKERS[fault], callback))
-    timer.name = f"inject-{fault}"
-    timer.daemon = True
-    timer.start()
+    threading.Thread(
+        target=make_fault, args=(fault, delay, callback), name=f"inject-{fault}", daemon=True
+    ).start()
+
+
+def make_fault(fault: Fault, delay: float = 0.0, callback: Callback = None) -> None:
+    """Make a fault of ours in this process, from this thread.
+
+    Args:
+        fault: its kind.
+        delay: seconds from now.
+        callback: called right before.
+    """
+    time.sleep(delay)
+    if callback is not None:
+        callback()
+    _MAKERS[fault]()
 
 
 def maybe_raise_workload_exception() -> None:
@@ -129,12 +143,6 @@ def maybe_raise_workload_exception() -> None:
 def clear_workload_exception() -> None:
     """Forget ``WORKLOAD_EXC``, at the beginning of the next iteration."""
     _workload_exception.clear()
-
-
-def _make(maker: Callable[[], object], callback: Callback) -> None:
-    if callback is not None:
-        callback()
-    maker()
 
 
 def _place() -> tuple[int, int] | None:
@@ -163,9 +171,7 @@ def _raise_asynchronously() -> None:
         def __str__(self) -> str:
             return "injected fault: ASYNC_EXC"
 
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(
-        ctypes.c_ulong(_main_thread()), ctypes.py_object(InjectedAsynchronously)
-    )
+    async_raise(_main_thread(), InjectedAsynchronously)
 
 
 def _fail_on_gpu() -> None:
@@ -182,7 +188,7 @@ def _busy_gpu() -> None:
     torch.cuda._sleep(_GPU_SLEEP_CYCLES)  # noqa: SLF001 - there is no other way
 
 
-_MAKERS: dict[Fault | str, Callable[[], object]] = {
+_MAKERS: dict[Fault, Callable[[], object]] = {
     Fault.GPU_ERROR: _fail_on_gpu,
     Fault.GPU_SLEEP: _busy_gpu,
     Fault.WORKLOAD_EXC: _workload_exception.set,

@@ -172,6 +172,7 @@ _TEXTS: dict[type[e.Event], Callable[..., _Told]] = {
     e.SlowRank: lambda event: (event.line, "" if event.over else "yellow"),
     e.RankSilent: lambda event: (event.line, "yellow"),
     e.GpuThrottled: lambda event: (event.line, "yellow"),
+    e.KernelLogged: lambda event: (event.line, "yellow"),
     e.RankLost: lambda event: (f"rank {event.rank} is lost: {event.detail}", "red"),
     e.RankReplaced: lambda event: (f"rank {event.rank} is replaced by pid {event.pid}", ""),
     e.InProcessPhase: _inprocess,

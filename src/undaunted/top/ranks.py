@@ -8,7 +8,7 @@ import msgspec
 
 from undaunted.base.process import ENDED
 from undaunted.progress.snapshot import Phase
-from undaunted.top.speed import Speed, median_s
+from undaunted.top.speed import Speed, mean_s
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +52,7 @@ class Rank(msgspec.Struct, kw_only=True):
         sections_s: how long each section took lately.
         iteration: the one it has begun last.
         step_s: time of a step, lately.
-        median_s: of all its steps in this round, the median.
+        mean_s: the mean of all its steps in this round.
         silent_s: since its last heartbeat; steps are heartbeats.
         limit_s: how long that may be.
         section_limit_s: how long the section may be open.
@@ -78,7 +78,7 @@ class Rank(msgspec.Struct, kw_only=True):
     sections_s: dict[str, float] = {}
     iteration: int | None = None
     step_s: float | None = None
-    median_s: float | None = None
+    mean_s: float | None = None
     silent_s: float | None = None
     limit_s: float | None = None
     section_limit_s: float | None = None
@@ -166,7 +166,7 @@ def _from_page(row: Rank, look: Look, launch: LaunchState, speeds: Speeds, now_n
         row.note = f"{page.error.type}: {page.error.message}"
     speed = speeds.look(row.local_rank, page)
     row.iteration = page.iteration
-    row.step_s, row.median_s = speed.recent_s(page), median_s(page)
+    row.step_s, row.mean_s = speed.recent_s(page), mean_s(page)
     row.sections_s = speed.sections_s()
     row.silent_s = _since(page.heartbeat_ns, now_ns)
     if row.silent_s is not None:

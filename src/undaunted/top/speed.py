@@ -7,9 +7,6 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING
 
-from undaunted.progress.histogram import UNBOUNDED_NS, bounds, quantile
-from undaunted.progress.histogram import bucket as bucket_of
-
 if TYPE_CHECKING:
     from undaunted.progress.snapshot import PageSnapshot
 
@@ -45,7 +42,7 @@ class Speed:
     def recent_s(self, page: PageSnapshot) -> float | None:
         """Seconds per step lately; after the first look, since the first step of the round."""
         if len(self._steps) < 2:
-            return _mean_s(page)
+            return mean_s(page)
         last, since = self._steps[-1], self._steps[0]
         for count, step in enumerate(reversed(self._steps)):
             since = step
@@ -63,25 +60,8 @@ class Speed:
         }
 
 
-def median_s(page: PageSnapshot) -> float | None:
-    """Return the median time of a step in this round, to an eighth; None if it is not known.
-
-    It is known where the rank beats its heart by its steps only.
-    """
-    if page.iteration is None or page.first_iteration is None:
-        return None
-    steps = page.iteration - page.first_iteration
-    beats = sum(page.heartbeat_histogram)
-    if steps < 1 or not beats or abs(beats - steps) > 1 + 0.1 * steps:
-        return None
-    high = quantile(page.heartbeat_histogram, 0.5)
-    if high is None or high == UNBOUNDED_NS:
-        return None
-    low = bounds(bucket_of(high - 1))[0]
-    return (low + high) / 2 / _NS
-
-
-def _mean_s(page: PageSnapshot) -> float | None:
+def mean_s(page: PageSnapshot) -> float | None:
+    """Return the mean time of a step in this round, seconds; None if it is not known."""
     known = (page.iteration, page.first_iteration, page.iteration_ns, page.first_step_ns)
     iteration, first, now_ns, first_ns = known
     if iteration is None or first is None or now_ns is None or first_ns is None:

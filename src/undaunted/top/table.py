@@ -64,7 +64,7 @@ COLUMNS = (
     Column("section", _section, 3),
     Column("iteration", lambda row: "-" if row.iteration is None else str(row.iteration), 0, True),
     Column("step", lambda row: _took(row.step_s), 4, True),
-    Column("median", lambda row: _took(row.median_s), 7, True),
+    Column("mean", lambda row: _took(row.mean_s), 7, True),
     Column("silent", _silent, 2, True),
     Column("failed", lambda row: str(row.failures or "-"), 6, True),
 )

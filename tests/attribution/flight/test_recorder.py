@@ -55,7 +55,7 @@ def test_another_torch_does_no_harm(torch, monkeypatch: pytest.MonkeyPatch) -> N
 
     assert recorder.dump() is None
     assert recorder.record() is None
-    assert recorder.calls_ns() == []
+    assert recorder.calls().at_ns == []
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_when_collectives_of_the_largest_group_were_called(monkeypatch: pytest.M
     monkeypatch.setattr(recorder, "_inner", lambda: inner)
     monkeypatch.setattr(recorder, "_members", lambda _: {"0": [0, 1, 2], "1": [0, 1]})
     monkeypatch.setitem(sys.modules, "torch.distributed", SimpleNamespace())
-    assert recorder.calls_ns() == [20, 30]
+    assert recorder.calls() == ([20, 30], False)
 
 
 @pytest.mark.parametrize(

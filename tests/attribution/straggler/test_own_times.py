@@ -101,3 +101,35 @@ def test_cpu_time_that_is_not_known(cpu_ns: int) -> None:
     known = [*steps(5), Step(1100 * MS, 5, cpu_ns)]
     known[0] = known[0]._replace(cpu_ns=1000)
     assert [chunk.cpu_us for chunk in chunks(known, [0, *calls(known, 12)])] == [0]
+
+
+def whole(rank_steps: list[Step], called: list[int]) -> Chunk:
+    (chunk,) = own_times.chunks(rank_steps, [0, *called], waited=True)[0]
+    return chunk
+
+
+def test_what_is_done_behind_the_last_collective_is_counted_from_the_last_rank_to_call_it() -> None:
+    known = steps(6)
+    early, late = whole(known, calls(known, 3, 10)), whole(known, calls(known, 4, 12))
+    assert own_times.tails_us([early, late]) == [8_000, 8_000]
+    behind = whole([later(step, 2) for step in known], calls(known, 10))
+    assert own_times.tails_us([early, behind]) == [10_000, 12_000]
+
+
+def test_ranks_that_go_on_before_others_have_called_it_differ_as_much() -> None:
+    known = steps(6)
+    ahead, last = (
+        whole(known, calls(known, 12)),
+        whole([later(s, 15) for s in known], calls(known, 30)),
+    )
+    one, other = own_times.tails_us([ahead, last])
+    assert (one, other - one) == (0, 15_000)
+
+
+@pytest.mark.parametrize(
+    "chunk", [Chunk(0, 1, 20_000, (12_000,)), Chunk(0, 1, 9, (1,), 0, 7, (1,))]
+)
+def test_tails_are_not_known_where_one_rank_does_not_tell(chunk: Chunk) -> None:
+    known = steps(6)
+    assert own_times.tails_us([whole(known, calls(known, 12)), chunk]) == []
+    assert own_times.tails_us([]) == []

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from tests import warm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +46,7 @@ def run_ranks(
         for rank in range(world_size):
             out = stack.enter_context((directory / f"{rank}.log").open("wb"))
             arguments = [sys.executable, str(program), scenarios, str(directory)]
-            process = subprocess.Popen(
+            process = warm.Popen(
                 [*arguments, str(rank), str(world_size)], stdout=out, stderr=out, env=environ
             )
             processes.append(process)

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from jobs import writer_pid
 from rank_program import caught, main, scenario
 
-from undaunted.checkpointing.async_ckpt import pool
+from undaunted.checkpointing.async_ckpt import core
 from undaunted.checkpointing.async_ckpt.cached_metadata_filesystem_reader import (
     CachedMetadataFileSystemReader,
 )
@@ -32,7 +32,7 @@ from undaunted.checkpointing.async_ckpt.state_dict_saver import (
     save_state_dict_async_finalize,
     save_state_dict_async_plan,
 )
-from undaunted.checkpointing.writer.options import WriterOptions
+from undaunted.checkpointing.writer.job import WriterOptions
 
 
 def schedule(
@@ -175,11 +175,11 @@ def writer_dies(directory: Path, rank: int) -> Any:
     """The writer process of rank 1 is killed: both are told; the next save works."""
     queue = AsyncCallsQueue()
     if rank == 1:
-        pool._options = WriterOptions(bandwidth=1.0)  # it is not done before it is killed
+        core._options = WriterOptions(bandwidth=1.0)  # it is not done before it is killed
     schedule(queue, directory / "writer_dies", sharded())
     if rank == 1:
         os.kill(writer_pid(), signal.SIGKILL)
-        pool._options = WriterOptions()
+        core._options = WriterOptions()
     first = finished(queue)
     schedule(queue, directory / "writer_dies", sharded())
     second = finished(queue)
@@ -192,15 +192,30 @@ class OwnPlan(dcp.SavePlan):  # type: ignore[misc]
     own: dict[str, Any] = field(default_factory=dict)
 
 
+OWN: dict[str, Any] = {"x": {1j}, "shape": torch.Size([2, 3]), "dtype": torch.bfloat16}
+
+
+class Stranger:
+    """No plain data."""
+
+
 class OwnPlanner(dcp.DefaultSavePlanner):  # type: ignore[misc]
+    def __init__(self, own: dict[str, Any] = OWN) -> None:
+        super().__init__()
+        self.own = own
+
     def create_local_plan(self) -> Any:
         plan = super().create_local_plan()
-        self.plan = OwnPlan(plan.items, planner_data=plan.planner_data, own={"x": {1j}})
+        self.plan = OwnPlan(plan.items, planner_data=plan.planner_data, own=self.own)
         return self.plan
 
     def create_global_plan(self, plans: Any) -> Any:
-        assert all(plan.own == {"x": {1j}} for plan in plans)
+        assert all(plan.own == OWN for plan in plans)
         return super().create_global_plan(plans)
+
+    def finish_plan(self, plan: Any) -> Any:
+        assert (type(plan), plan.own) == (OwnPlan, OWN)
+        return super().finish_plan(plan)
 
 
 class DecentralPlanner(dcp.DefaultSavePlanner):  # type: ignore[misc]
@@ -217,6 +232,10 @@ def own_planners(directory: Path, rank: int) -> Any:
     for number in range(2):
         schedule(queue, directory / "own", sharded(number), planner=OwnPlanner())
         told.append(finished(queue))
+    stranger = OwnPlanner({"x": Stranger()} if rank else OWN)
+    told.append(
+        caught(lambda: schedule(queue, directory / "own", sharded(), planner=stranger)),
+    )
     mesh = sharded()["sharded"].device_mesh
     cache = CheckpointMetadataCache()
     for number in range(2):

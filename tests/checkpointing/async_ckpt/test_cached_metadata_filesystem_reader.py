@@ -14,7 +14,7 @@ dcp = pytest.importorskip("torch.distributed.checkpoint")
 from undaunted.checkpointing.async_ckpt import (  # noqa: E402
     cached_metadata_filesystem_reader as module,
 )
-from undaunted.checkpointing.async_ckpt import pool  # noqa: E402
+from undaunted.checkpointing.async_ckpt import core  # noqa: E402
 from undaunted.checkpointing.async_ckpt.cached_metadata_filesystem_reader import (  # noqa: E402
     CachedMetadataFileSystemReader,
 )
@@ -27,7 +27,7 @@ from undaunted.checkpointing.async_ckpt.state_dict_saver import (  # noqa: E402
     save_state_dict_async_plan,
 )
 from undaunted.checkpointing.dcp import reader  # noqa: E402
-from undaunted.checkpointing.dcp.sources import Verified  # noqa: E402
+from undaunted.checkpointing.dcp.reader import Verified  # noqa: E402
 from undaunted.checkpointing.errors import DamagedCheckpointError  # noqa: E402
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ STATE = {"weight": torch.arange(300.0), "bias": torch.ones(7), "step": 5}
 def _clean() -> Iterator[None]:
     CachedMetadataFileSystemReader.clear_metadata_cache()
     yield
-    pool.close()
+    core.close_pool()
 
 
 @pytest.fixture
@@ -85,13 +85,13 @@ def test_metadata_are_read_once_until_the_folder_is_written_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded: list[str] = []
-    decode = module.commit.decode
+    decode = module.decode_metadata
 
     def counting(content: bytes, path: str) -> Any:
         decoded.append(path)
         return decode(content, path)
 
-    monkeypatch.setattr(module.commit, "decode", counting)
+    monkeypatch.setattr(module, "decode_metadata", counting)
     one = CachedMetadataFileSystemReader(folder).read_metadata()
     other = CachedMetadataFileSystemReader(f"{folder}/.").read_metadata()
     assert len(decoded) == 1

@@ -11,12 +11,12 @@ torch = pytest.importorskip("torch")
 
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex  # noqa: E402
 
-from undaunted.checkpointing.async_ckpt import commit  # noqa: E402
-from undaunted.checkpointing.async_ckpt.commit import Destination, write_through  # noqa: E402
+from undaunted.checkpointing.async_ckpt import filesystem_async as commit  # noqa: E402
+from undaunted.checkpointing.async_ckpt.filesystem_async import Destination, write_through  # noqa: E402
 from undaunted.checkpointing.dcp.torch_private import storage_info  # noqa: E402
 from undaunted.checkpointing.files import durable  # noqa: E402
 from undaunted.checkpointing.format import manifest as manifests  # noqa: E402
-from undaunted.checkpointing.format.checksums import file_of  # noqa: E402
+from undaunted.checkpointing.format.manifest import file_of  # noqa: E402
 
 if TYPE_CHECKING:
     from pathlib import Path

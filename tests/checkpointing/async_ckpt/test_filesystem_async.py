@@ -32,7 +32,7 @@ np = pytest.importorskip("numpy")
 dcp = pytest.importorskip("torch.distributed.checkpoint")
 
 from undaunted.checkpointing import announce  # noqa: E402
-from undaunted.checkpointing.async_ckpt import filesystem_async, pool  # noqa: E402
+from undaunted.checkpointing.async_ckpt import core, filesystem_async  # noqa: E402
 from undaunted.checkpointing.async_ckpt.cached_metadata_filesystem_reader import (  # noqa: E402
     CachedMetadataFileSystemReader,
 )
@@ -53,7 +53,7 @@ from undaunted.checkpointing.async_ckpt.state_dict_saver import (  # noqa: E402
 )
 from undaunted.checkpointing.errors import SaveError  # noqa: E402
 from undaunted.checkpointing.format import manifest as manifests  # noqa: E402
-from undaunted.checkpointing.writer.options import WriterOptions  # noqa: E402
+from undaunted.checkpointing.writer.job import WriterOptions  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +70,7 @@ def queue() -> Iterator[AsyncCallsQueue]:
     made = AsyncCallsQueue()
     yield made
     made.close(abort=True)
-    pool.close()
+    core.close_pool()
 
 
 def schedule(
@@ -103,7 +103,7 @@ def stems(folder: Path) -> list[str]:
 
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on no write comes to its end."""
-    monkeypatch.setattr(pool, "_options", WriterOptions(bandwidth=1.0))
+    monkeypatch.setattr(core, "_options", WriterOptions(bandwidth=1.0))
 
 
 def test_content_is_fixed_when_planning_returns_and_torch_reads_it(
@@ -179,13 +179,13 @@ def test_memory_is_used_again_and_given_back_when_nothing_is_scheduled(
     queue: AsyncCallsQueue, tmp_path: Path
 ) -> None:
     state = {"a": torch.ones(1000)}
-    for number in range(pool.ARENAS + 1):  # one more than there is memory for
+    for number in range(core.ARENAS + 1):  # one more than there is memory for
         save_state_dict_async_plan(state, FileSystemWriterAsync(tmp_path / f"x{number}"))
     arenas = []
     for number in range(3):
         schedule(queue, tmp_path / str(number), state)
         queue.maybe_finalize_async_calls(blocking=True)
-        lease = pool.the_pool().lease(0, 0)
+        lease = core.the_pool().lease(0, 0)
         arenas.append(lease.arena)
         lease.release()
     assert arenas[0] is arenas[1] is arenas[2] is not None
@@ -194,7 +194,7 @@ def test_memory_is_used_again_and_given_back_when_nothing_is_scheduled(
 def test_memory_is_given_back_when_the_state_cannot_be_copied(
     queue: AsyncCallsQueue, tmp_path: Path
 ) -> None:
-    for number in range(pool.ARENAS + 1):
+    for number in range(core.ARENAS + 1):
         with pytest.raises(SaveFailedError, match="meta device"):
             schedule(queue, tmp_path / str(number), {"a": torch.ones(1000, device="meta")})
 
@@ -368,8 +368,8 @@ def test_a_writer_has_the_priorities_that_were_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = AsyncCallsQueue(cpu_priority=7, io_priority=3)
-    monkeypatch.setattr(pool, "_options", msgspec.structs.replace(pool._options, bandwidth=1.0))
-    assert pool._options.io_class == "idle"
+    monkeypatch.setattr(core, "_options", msgspec.structs.replace(core._options, bandwidth=1.0))
+    assert core._options.io_class == "idle"
     schedule(queue, tmp_path / "c", {"a": torch.ones(2)})
     pid = writer_pid()
     deadline = time.monotonic() + 60
@@ -458,16 +458,16 @@ import os, signal, sys, torch
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from jobs import writer_pid
-from undaunted.checkpointing.async_ckpt import pool
+from undaunted.checkpointing.async_ckpt import core
 from undaunted.checkpointing.async_ckpt.core import AsyncCallsQueue, AsyncRequest
 from undaunted.checkpointing.async_ckpt.filesystem_async import FileSystemWriterAsync
 from undaunted.checkpointing.async_ckpt.state_dict_saver import save_state_dict_async_plan
-from undaunted.checkpointing.writer.options import WriterOptions
+from undaunted.checkpointing.writer.job import WriterOptions
 how, folder = sys.argv[2:]
 files = len(list(Path(folder).glob("*.distcp")))
 queue = AsyncCallsQueue()
 if how != "written":
-    pool._options = WriterOptions(bandwidth=1.0)
+    core._options = WriterOptions(bandwidth=1.0)
 writer = FileSystemWriterAsync(folder)
 save_state_dict_async_plan({"a": torch.ones(2)}, writer)
 save, preload, arguments = writer.get_save_function_and_args()

@@ -11,13 +11,13 @@ torch = pytest.importorskip("torch")
 from torch.distributed.checkpoint import DefaultSavePlanner  # noqa: E402
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta  # noqa: E402
 
-from undaunted.checkpointing.async_ckpt import metadata_cache  # noqa: E402
-from undaunted.checkpointing.async_ckpt.metadata_cache import (  # noqa: E402
+from undaunted.checkpointing.async_ckpt import state_dict_saver  # noqa: E402
+from undaunted.checkpointing.async_ckpt.ranks import Ranks  # noqa: E402
+from undaunted.checkpointing.async_ckpt.state_dict_saver import (  # noqa: E402
     CheckpointMetadataCache,
     init_checkpoint_metadata_cache,
     verify_global_md_reuse,
 )
-from undaunted.checkpointing.async_ckpt.ranks import Ranks  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -76,10 +76,10 @@ def test_plans_of_a_loaded_checkpoint_are_compared() -> None:
 
 
 def test_there_is_one_cache_where_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata_cache, "_global", None)
-    first = metadata_cache.the_cache()
-    assert metadata_cache.the_cache() is first
+    monkeypatch.setattr(state_dict_saver, "_global", None)
+    first = state_dict_saver.the_cache()
+    assert state_dict_saver.the_cache() is first
     loaded = Metadata({})
     init_checkpoint_metadata_cache(loaded)
-    assert metadata_cache.the_cache() is not first
-    assert metadata_cache.the_cache().get_cache_metadata()[2] is loaded
+    assert state_dict_saver.the_cache() is not first
+    assert state_dict_saver.the_cache().get_cache_metadata()[2] is loaded

@@ -119,6 +119,10 @@ def test_the_death_of_one_writer_is_an_error_on_all(told: list[dict[str, Any]]) 
 
 def test_planners_may_have_plans_of_their_own(told: list[dict[str, Any]]) -> None:
     for rank, told_by in enumerate(told):
+        refused = told_by["own_planners"].pop(2)
+        assert refused["ranks"] == [1]
+        assert "OwnPlanner" in refused["text"]
+        assert "own.x: an object of type __main__.Stranger" in refused["text"]
         assert told_by["own_planners"] == [
             {"returned": [0]},
             {"returned": [1]},

@@ -13,6 +13,7 @@ pytest.importorskip("torch")
 import torch
 import torch.distributed.checkpoint as dcp
 
+from tests import warm
 from tests.checkpointing.dcp import rank_program
 from tests.checkpointing.dcp.saved import alone, save
 from tests.checkpointing.dcp.test_saving import assert_same
@@ -30,7 +31,7 @@ ROOT = Path(__file__).parents[3]
 def run_ranks(folder: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
     ranks = [
-        subprocess.Popen(
+        warm.Popen(
             [sys.executable, "-m", rank_program.__name__, str(rank), str(folder)],
             cwd=ROOT,
             env=environment,

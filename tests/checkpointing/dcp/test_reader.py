@@ -25,8 +25,7 @@ from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, Wri
 from tests.checkpointing.dcp.saved import Folder, manifest_of, save
 from tests.checkpointing.dcp.test_loading import Many, read
 from undaunted.checkpointing.dcp.loading import load
-from undaunted.checkpointing.dcp.reader import Reader
-from undaunted.checkpointing.dcp.sources import Verified
+from undaunted.checkpointing.dcp.reader import Reader, Verified
 from undaunted.checkpointing.errors import CheckpointError, DamagedCheckpointError
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:.*torch.distributed is")]

@@ -16,8 +16,9 @@ from torch.distributed.checkpoint.metadata import TensorProperties
 
 from tests.checkpointing.dcp.saved import alone
 from tests.checkpointing.dcp.test_saving import assert_same, like, state
-from undaunted.checkpointing.dcp.loading import load_foreign
+from undaunted.checkpointing.dcp.loading import fill
 from undaunted.checkpointing.dcp.metadata import decode
+from undaunted.checkpointing.dcp.reader import Foreign
 from undaunted.checkpointing.errors import CheckpointError, DamagedCheckpointError, StructureError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:.*torch.dist
 
 
 def read(state_dict: dict[str, Any], folder: Path) -> None:
-    load_foreign(state_dict, str(folder), agreement=alone(), timeout_s=10)
+    fill(state_dict, Foreign(str(folder)), alone(), 10)
 
 
 def test_what_dcp_has_saved_is_read(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from tests.checkpointing.dcp.test_saving import together
 from undaunted.agreement.agreement import Agreement
 from undaunted.checkpointing.dcp.loading import fill
 from undaunted.checkpointing.dcp.saving import Saver
+from undaunted.checkpointing.dcp.states import is_stateful
 from undaunted.checkpointing.errors import AGREED, SaveError, StructureError
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:Sparse")]
@@ -83,3 +84,19 @@ def test_loading_wants_a_dictionary_too() -> None:
     source: Any = None
     with pytest.raises(StructureError, match="has to be a dictionary"):
         fill(state, source, alone(), 10)
+
+
+class Half:
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+
+def test_modules_and_optimizers_are_stateful() -> None:
+    model = torch.nn.Linear(1, 1)
+    assert is_stateful(model)
+    assert is_stateful(torch.optim.SGD(model.parameters()))
+
+
+@pytest.mark.parametrize("value", [torch.ones(1), OrderedDict(a=1), [1], "x", 1, 1.0, None, Half()])
+def test_others_are_not_stateful(value: Any) -> None:
+    assert not is_stateful(value)

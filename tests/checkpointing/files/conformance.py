@@ -187,6 +187,27 @@ class Conformance:
             storage.commit(target, manifest_of(100, files, number=1), _Shut())
         assert storage.manifest(100) == before
 
+    def test_what_was_given_up_is_removed(self, storage: Storage) -> None:
+        before = save(storage, 100)
+        committed = set(self.all(storage))
+        target, _ = write_attempt(storage, 100, number=1)
+        storage.discard(target, ["__1_0.distcp", "never-written"])
+        left = {path.rpartition("/")[2] for path in set(self.all(storage)) - committed}
+        assert left == {"__0_0.distcp", ".metadata"}
+        for _ in range(2):  # the second time nothing is there
+            storage.discard(target)
+            storage.discard(target, ["__0_0.distcp"])
+            assert set(self.all(storage)) == committed
+        assert [leftover.name for leftover in storage.leftovers()] == []
+        assert storage.manifest(100) == before
+
+    @pytest.mark.parametrize("target", ["{place}", "{place}/step-00000100", "{place}x/y", "/"])
+    def test_only_what_was_given_up_is_removed(self, storage: Storage, target: str) -> None:
+        before = save(storage, 100)
+        with pytest.raises(ValueError, match="attempt"):
+            storage.discard(target.format(place=storage.place))
+        assert storage.manifest(100) == before
+
     def test_an_empty_file(self, storage: Storage) -> None:
         target = storage.target(1, "s1", 0)
         crc32 = storage.write(target, Image("empty", 0, 0), arena(4096), ignore)
@@ -216,8 +237,12 @@ class Conformance:
             storage.commit(target, manifest_of(100, files, number=1), aside=True)
             assert read(storage, 100, "__0_0.distcp") == content(5)
             assert storage.steps() == [100]
+            (aside,) = storage.kept_aside()
+            assert aside.step == 100
+            assert aside.size >= 2 * len(content(1))
             storage.delete(100)
             storage.sweep("s9")
+            assert storage.kept_aside() == [aside]
             assert storage.steps() == []
             kept = {name.rpartition("/")[2]: data for name, data in self.all(storage).items()}
             assert kept["__0_0.distcp"] == content(1)

@@ -85,9 +85,9 @@ def test_a_folder_without_a_manifest_is_not_touched(storage: FolderStorage) -> N
     (mine / "keep").write_text("me")
     save(storage, 50)
     assert storage.steps() == [50]
-    assert storage.strays() == {100: str(mine)}
+    assert {step: stray.path for step, stray in storage.strays().items()} == {100: str(mine)}
     target, files = write_attempt(storage, 100)
-    with pytest.raises(FileExistsError, match="move it away"):
+    with pytest.raises(FileExistsError, match="step-00000100"):
         storage.commit(target, manifest_of(100, files))
     with pytest.raises(FileNotFoundError, match="nothing was deleted"):
         storage.delete(100)
@@ -105,6 +105,9 @@ def test_links_are_neither_found_nor_deleted_nor_followed(
         (Path(storage.place) / ".step-00000200.old-0" / "link").symlink_to(elsewhere.place)
         (Path(storage.place) / ".step-00000300.old-0").symlink_to(elsewhere.place)
         assert storage.steps() == []
+        stray = storage.strays()[100]
+        assert "link" in stray.why
+        assert "undaunted.json" not in stray.why, "it has one"
         with pytest.raises(FileNotFoundError):
             storage.delete(100)
         with pytest.raises(FileExistsError):
@@ -159,6 +162,19 @@ def test_deleting_leaves_no_former_content_to_be_found(storage: FolderStorage) -
     storage.delete(100)
     assert storage.steps() == []
     assert tree(storage) == []
+
+
+def test_what_was_put_aside_and_half_removed_is_not_brought_back(storage: FolderStorage) -> None:
+    """It would be in the way of every later save of that step."""
+    save(storage, 100)
+    left = Path(storage.place) / ".step-00000120.replaced-dead-3"
+    left.mkdir()
+    (left / "__0_0.distcp").write_bytes(b"what is left")
+    storage.sweep("s2")
+    storage.close()
+    assert tree(storage) == ["step-00000100"]
+    save(storage, 120, number=1)
+    assert storage.steps() == [100, 120]
 
 
 def test_a_refused_commit_leaves_the_former_checkpoint_in_place(make: Make) -> None:

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from undaunted.checkpointing.files.remote import Found, Remote, naming
+from undaunted.checkpointing.files.remote import Remote, RemoteObject, naming
 
 pytest.importorskip("fsspec")
 
@@ -56,7 +56,7 @@ def test_when_objects_were_written(
     remote = Remote("memory://x", 1.0)
     monkeypatch.setattr(remote, "fs", Client(when))
     known = None if when[0] == "updated" else dt.datetime(1970, 1, 2, tzinfo=dt.UTC)
-    assert remote.within("x") == {"x/a": Found(0, known)}
+    assert remote.within("x") == {"x/a": RemoteObject(0, known)}
 
 
 @pytest.mark.parametrize(("url", "missed"), [("s3://b/x", True), ("memory://b/x", False)])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from undaunted.checkpointing.files.upload import upload
+from undaunted.checkpointing.files.remote import upload
 
 DATA = memoryview(bytes(range(256)) * 10)
 

@@ -6,11 +6,10 @@ import os
 
 import pytest
 
-from undaunted.checkpointing.format.checksums import file_of
 from undaunted.checkpointing.format.image import Image
-from undaunted.checkpointing.format.manifest import FORMAT_VERSION, File, Manifest
+from undaunted.checkpointing.format.manifest import FORMAT_VERSION, File, Manifest, file_of
 from undaunted.checkpointing.keeping.client import Left
-from undaunted.checkpointing.keeping.copies import Copies, Snapshot
+from undaunted.checkpointing.keeping.copies import CopiedState, Copies
 from undaunted.checkpointing.memory.arena import HEADER_BYTES, Arena, Description
 
 CONTENT = b"the content of a file" * 10
@@ -82,7 +81,7 @@ def read(source: object, name: str, offset: int = 0, size: int = 10) -> bytes:
 
 def test_what_is_in_memory_is_read_from_there() -> None:
     copies, storage = Copies([left()]), Elsewhere()
-    source = copies.before(storage, manifest("s1"))  # type: ignore[arg-type]
+    source = copies.overlay(storage, manifest("s1"))  # type: ignore[arg-type]
     assert read(source, "__0_0.distcp", offset=4, size=7) == CONTENT[4:11]
     assert storage.opened == []
     source.open(7, "__1_0.distcp")
@@ -95,10 +94,10 @@ def test_what_is_in_memory_is_read_from_there() -> None:
 
 def test_a_rescued_state_is_found_under_its_new_session() -> None:
     copies, storage = Copies([left()]), Elsewhere()
-    copies.before(storage, manifest("s2")).open(7, "__0_0.distcp")  # type: ignore[arg-type]
+    copies.overlay(storage, manifest("s2")).open(7, "__0_0.distcp")  # type: ignore[arg-type]
     assert storage.opened == ["__0_0.distcp"]
-    copies.note_rescue(Snapshot(1, 7, 2, "s1", "abc", 1))
-    source = copies.before(storage, manifest("s2"))  # type: ignore[arg-type]
+    copies.note_rescue(CopiedState(1, 7, 2, "s1", "abc", 1))
+    source = copies.overlay(storage, manifest("s2"))  # type: ignore[arg-type]
     assert read(source, "__0_0.distcp") == CONTENT[:10]
     copies.close()
 
@@ -108,7 +107,7 @@ def test_a_rescued_state_is_found_under_its_new_session() -> None:
 )
 def test_what_belongs_to_another_checkpoint_is_not_used(other: Manifest) -> None:
     copies, storage = Copies([left()]), Elsewhere()
-    copies.before(storage, other).open(7, "__0_0.distcp")  # type: ignore[arg-type]
+    copies.overlay(storage, other).open(7, "__0_0.distcp")  # type: ignore[arg-type]
     assert storage.opened == ["__0_0.distcp"]
     copies.close()
 

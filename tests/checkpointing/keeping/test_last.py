@@ -10,10 +10,10 @@ import pytest
 
 from undaunted.checkpointing.errors import StaleEpochError
 from undaunted.checkpointing.files.folder import FolderStorage
-from undaunted.checkpointing.format import fence, names
+from undaunted.checkpointing.format import names, rules
 from undaunted.checkpointing.format.image import Image
 from undaunted.checkpointing.keeping import last
-from undaunted.checkpointing.keeping.messages import LastBegun, LastEnded
+from undaunted.checkpointing.keeping.client import LastBegun, LastEnded
 from undaunted.checkpointing.memory.arena import HEADER_BYTES, Arena, Description
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderStorage:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "run")
     monkeypatch.setenv("UNDAUNTED_ROUND_EPOCH", "1")
     monkeypatch.setattr(
-        "undaunted.checkpointing.dcp.blueprint.build", lambda blueprint, reports: b"metadata"
+        "undaunted.checkpointing.dcp.metadata.from_blueprint",
+        lambda blueprint, reports: b"metadata",
     )
     storage = FolderStorage(str(tmp_path), "run")
     storage.raise_epoch(1)
@@ -76,7 +77,7 @@ def test_the_last_round_need_not_have_come_to_the_place(
     assert storage.steps() == [7]
     assert storage.manifest(7).epoch == 2
     with pytest.raises(StaleEpochError):
-        fence.check(storage._fence(), "run", 1, storage.place)
+        rules.check_fence(storage._fence(), "run", 1, storage.place)
 
 
 def test_nothing_is_written_where_a_later_round_is_alive(

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from undaunted.base.memory import create_memfd
-from undaunted.checkpointing.keeping import messages
+from undaunted.checkpointing.keeping import client as messages
 from undaunted.checkpointing.keeping.client import Left, ShelfClient
 from undaunted.checkpointing.keeping.shelf import Shelf
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests import warm
 from tests.ports import free_ports
 from tests.said import lines_of
 
@@ -47,7 +48,7 @@ def run(
         }
         with (tmp_path / f"{scenario}-{rank}.err").open("wb") as err:
             processes.append(
-                subprocess.Popen(
+                warm.Popen(
                     [sys.executable, str(program), scenario, str(tmp_path)],
                     env=environ,
                     stdout=subprocess.PIPE,

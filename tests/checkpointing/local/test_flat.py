@@ -2,23 +2,49 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import ctypes
+import math
+from argparse import Namespace
+from collections import OrderedDict, defaultdict
 
 import pytest
 
 torch = pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
 
+from hypothesis import given  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
 from undaunted.checkpointing.errors import DamagedCheckpointError  # noqa: E402
-from undaunted.checkpointing.format.plain import PlainError  # noqa: E402
 from undaunted.checkpointing.local import flat, shard  # noqa: E402
-from undaunted.checkpointing.local.base_state_dict import TensorAwareStateDict  # noqa: E402
+from undaunted.checkpointing.local.base_state_dict import (  # noqa: E402
+    PlainError,
+    TensorAwareStateDict,
+)
 from undaunted.checkpointing.local.basic_state_dict import (  # noqa: E402
     BasicTensorAwareStateDict,
 )
 
 pytestmark = pytest.mark.torch
 WHO = flat.Identity(3, 0, 1, "", "s", 0.0)
+
+WHOLE = st.integers(-(1 << 1000), 1 << 1000)
+KEYS = st.one_of(st.none(), st.booleans(), WHOLE, st.text(), st.binary(), st.tuples(WHOLE))
+NAMES = st.text().filter(lambda name: not name.startswith("__"))  # those are Python's
+LEAVES = st.one_of(KEYS, st.floats(allow_nan=False), st.complex_numbers(allow_nan=False))
+DATA = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner),
+        st.tuples(inner, inner),
+        st.dictionaries(KEYS, inner),
+        st.dictionaries(KEYS, inner).map(OrderedDict),
+        st.sets(KEYS),
+        st.frozensets(KEYS),
+        st.dictionaries(NAMES, inner).map(lambda named: Namespace(**named)),
+    ),
+    max_leaves=12,
+)
 
 
 class Unplain:
@@ -96,6 +122,45 @@ def test_everything_comes_back_as_it_was_when_it_was_copied() -> None:
     np.random.RandomState(2).set_state(back["random"])
 
 
+def types(value: object) -> object:
+    """The value with the types of everything in it, as True == 1 == 1.0."""
+    if isinstance(value, dict):
+        return type(value), [(types(k), types(v)) for k, v in value.items()]
+    if isinstance(value, (list, tuple)):
+        return type(value), [types(v) for v in value]
+    if isinstance(value, Namespace):
+        return Namespace, types(vars(value))
+    return type(value), value
+
+
+@given(DATA)
+def test_plain_data_come_back_as_they_were(value: object) -> None:
+    assert types(there_and_back([value])) == types([value])
+
+
+def test_rare_values() -> None:
+    values = [
+        bytearray(b"x"),
+        bytearray(),
+        "\ud800",
+        math.inf,
+        -0.0,
+        b"",
+        defaultdict(list, {1: [2]}),
+    ]
+    assert types(there_and_back(values)) == types(values)
+    assert math.isnan(there_and_back([math.nan])[0])
+
+
+def test_what_cannot_be_read_again_is_named_with_its_place() -> None:
+    state = {"good": [0, {"x": 1}], "model": [0, {"hook": types}]}
+    with pytest.raises(PlainError, match=r"^model\.1\.hook: an object of type builtins\.function"):
+        flat.prepare(BasicTensorAwareStateDict(state), WHO)
+    flat.prepare(BasicTensorAwareStateDict(state["good"]), WHO)
+    with pytest.raises(PlainError, match=r"model"):  # also when its name is known
+        flat.prepare(BasicTensorAwareStateDict(state), WHO)
+
+
 def test_tied_tensors_are_stored_once() -> None:
     one = torch.zeros(1 << 16)
     assert flat.prepare(BasicTensorAwareStateDict([one, one, one]), WHO).size < 2 * one.nbytes
@@ -107,6 +172,12 @@ def test_the_state_is_whole_after_it_was_copied_or_refused() -> None:
     with pytest.raises(PlainError, match=r"x: an object of type .*Unplain.*allow_pickle=True"):
         flat.prepare(state, WHO)
     assert state.state_dict["t"] is tensor
+
+
+def test_an_integer_that_torch_writes_and_does_not_read_is_refused() -> None:
+    state = {"seen": [1, {"n": 1 << 2040}]}
+    with pytest.raises(PlainError, match=r"seen\.1\.n: an object of type builtins\.int"):
+        flat.prepare(BasicTensorAwareStateDict(state), WHO)
 
 
 def test_other_objects_need_permission_on_both_sides() -> None:
@@ -157,3 +228,11 @@ def test_unknown_class() -> None:
     )
     with pytest.raises(DamagedCheckpointError, match=r"no\.such is not known here: import it"):
         flat.rebuild(head, [], "f")
+
+
+def test_mapping_at_once_keeps_the_content_and_any_range_will_do() -> None:
+    memory = ctypes.create_string_buffer(b"x" * 100, 8 << 20)
+    address = ctypes.addressof(memory)
+    for start, size in [(0, 8 << 20), (1, 5 << 20), (5, 3), (0, 0)]:
+        flat.map_at_once(address + start, size)
+    assert memory.value == b"x" * 100

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from undaunted.checkpointing.errors import NoCheckpointError
 from undaunted.checkpointing.local.selection import (
     Answer,
-    Choice,
     Held,
     NoReplicasAvailableError,
+    ShardChoice,
     Share,
     Standing,
     Transfer,
@@ -34,18 +34,18 @@ def held(iteration: int, rank: int, world_size: int = 2, save: str = "s") -> Hel
 
 def test_the_newest_that_is_whole() -> None:
     choice, reasons = select([[held(1, 0), held(2, 0)], [held(1, 1)]])
-    assert choice == Choice(1, "s", 2, [[0], [1]], [])
+    assert choice == ShardChoice(1, "s", 2, [[0], [1]], [])
     assert reasons == ["iteration 2: no whole shard is left of rank 1"]
 
 
 def test_a_lost_disk_is_filled_from_a_replica() -> None:
     choice, _ = select([[held(1, 0), held(1, 1)], []])
-    assert choice == Choice(1, "s", 2, [[0], [1]], [Transfer(0, 1, 1)])
+    assert choice == ShardChoice(1, "s", 2, [[0], [1]], [Transfer(0, 1, 1)])
 
 
 def test_ranks_that_changed_places_get_their_shards_from_each_other() -> None:
     choice, _ = select([[held(1, 1)], [held(1, 0)]])
-    assert choice == Choice(1, "s", 2, [[0], [1]], [Transfer(1, 0, 0), Transfer(0, 1, 1)])
+    assert choice == ShardChoice(1, "s", 2, [[0], [1]], [Transfer(1, 0, 0), Transfer(0, 1, 1)])
 
 
 def test_shards_of_different_saves_are_never_mixed() -> None:
@@ -82,7 +82,9 @@ def in_order(rank: int, ranks: int, saved: int) -> range:
 def test_ranks_take_over_the_parts_of_others() -> None:
     here = [[held(1, 0, 4), held(1, 3, 4)], [held(1, 1, 4), held(1, 2, 4)]]
     choice, _ = select(here, parts=in_order)
-    assert choice == Choice(1, "s", 4, [[0, 1], [2, 3]], [Transfer(1, 0, 1), Transfer(0, 1, 3)])
+    assert choice == ShardChoice(
+        1, "s", 4, [[0, 1], [2, 3]], [Transfer(1, 0, 1), Transfer(0, 1, 3)]
+    )
     # More ranks than before: two of them have the same part.
     choice, _ = select([*here, [], []], parts=lambda rank, *_: [rank // 2, 2 + rank // 2])
     assert choice is not None
@@ -110,7 +112,7 @@ def test_parts_that_nobody_takes_or_has(parts: Any, why: str) -> None:
 
 def test_where_every_shard_is_the_whole_state_any_will_do() -> None:
     choice, _ = select([[], [held(3, 1, 4), held(3, 3, 4)], []], interchangeable=True)
-    assert choice == Choice(3, "s", 4, [[1], [1], [1]], [Transfer(1, 0, 1), Transfer(1, 2, 1)])
+    assert choice == ShardChoice(3, "s", 4, [[1], [1], [1]], [Transfer(1, 0, 1), Transfer(1, 2, 1)])
 
 
 def test_nothing_at_all() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import select
 import time
@@ -11,49 +10,49 @@ from typing import TYPE_CHECKING
 
 from undaunted.base.inotify import Inotify
 from undaunted.checkpointing.format.image import Image
-from undaunted.checkpointing.writer.handle import WriterProcess
-from undaunted.checkpointing.writer.options import WriterOptions
+from undaunted.checkpointing.memory.pool import Pool
+from undaunted.checkpointing.writer.job import WriterOptions
+from undaunted.checkpointing.writer.process import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from undaunted.checkpointing.memory.pool import Lease
 
 BLOCK = 65536
 LONG_S = 60.0  # nothing takes so long but on a machine that hangs
 
 
 class Shared:
-    """Shared memory with random content."""
+    """A lease of an arena with random content."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, lease: Lease, size: int) -> None:
+        self.lease = lease
         self.size = size
         self.content = os.urandom(size)
-        self.fd = os.memfd_create("test-arena", os.MFD_CLOEXEC)
-        os.truncate(self.fd, size)
-        self.map = mmap.mmap(self.fd, size)
-        self.map[:] = self.content
-
-    def close(self) -> None:
-        self.map.close()
-        os.close(self.fd)
+        assert lease.arena is not None
+        lease.arena.memory[:size] = self.content
 
 
 @contextmanager
 def shared(blocks: int = 4) -> Iterator[Shared]:
-    memory = Shared(blocks * BLOCK)
+    pool = Pool(1, "test", "wait")
+    lease = pool.lease(blocks * BLOCK, LONG_S)
     try:
-        yield memory
+        yield Shared(lease, blocks * BLOCK)
     finally:
-        memory.close()
+        lease.release()
+        pool.close()
 
 
 @contextmanager
-def writer(folder: Path, **options: object) -> Iterator[WriterProcess]:
-    handle = WriterProcess(str(folder), WriterOptions(**options))
+def writer(folder: Path, **options: object) -> Iterator[Writer]:
+    one = Writer(str(folder), WriterOptions(**options))
     try:
-        yield handle
+        yield one
     finally:
-        handle.abort()
+        one.abort()
 
 
 def whole(memory: Shared, name: str = "file") -> list[Image]:

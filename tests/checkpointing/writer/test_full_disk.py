@@ -19,21 +19,21 @@ SAVE = """
 import os, sys
 from undaunted.checkpointing.errors import SaveError
 from undaunted.checkpointing.format.image import Image
-from undaunted.checkpointing.writer.handle import WriterProcess
+from undaunted.checkpointing.memory.pool import Pool
+from undaunted.checkpointing.writer.job import WriterOptions
+from undaunted.checkpointing.writer.process import Writer
 
 folder = sys.argv[1]
-fd = os.memfd_create("arena")
-os.truncate(fd, 2 << 20)
-handle = WriterProcess(folder)
-handle.share(0, fd, 2 << 20)
+lease = Pool(1, "arena", "wait").lease(2 << 20, 60)
+writer = Writer(folder, WriterOptions())
 files = [Image("small", 0, 300_000), Image("large", 0, 2 << 20)]
 try:
-    handle.write(folder + "/a", 0, files, 60)
+    writer.write(lease, folder + "/a", files, 60)
 except SaveError as error:
     print(error.errno, error)
 print(os.listdir(folder + "/a"))
-print(handle.write(folder + "/b", 0, files[:1], 60).bytes)
-handle.close(60)
+print(writer.write(lease, folder + "/b", files[:1], 60).bytes)
+writer.close(60)
 """
 
 START = """

@@ -9,8 +9,8 @@ import pytest
 from nvidia_resiliency_ext.shared_utils._messages import aggregator as aggregator_module
 from nvidia_resiliency_ext.shared_utils._messages.aggregator import Aggregator, InUseError
 from nvidia_resiliency_ext.shared_utils._messages.files import MessageFiles
-from undaunted.logs import log_file
-from undaunted.logs.stamps import stamp
+from undaunted.fault_tolerance.output import log_file
+from undaunted.fault_tolerance.output.stamps import stamp
 
 DEADLINE_S = 60.0
 

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from nvidia_resiliency_ext.shared_utils.log_aggregator import main
-from undaunted.logs.stamps import stamp
+from undaunted.fault_tolerance.output.stamps import stamp
 
 DEADLINE_S = 60.0
 

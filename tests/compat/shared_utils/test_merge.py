@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvidia_resiliency_ext.shared_utils._messages.merge import Merger
-from undaunted.logs.stamps import stamp
+from undaunted.fault_tolerance.output.stamps import stamp
 
 
 def line(seconds, text="x"):

@@ -1,26 +1,26 @@
 from __future__ import annotations
 
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.core.absence import ANSWER_COUNTS_S, Missing
+from undaunted.coordinator.core.absence import LostBy
+from undaunted.coordinator.core.durations import Durations
 
 S = 1_000_000_000
-LATER = round(ANSWER_COUNTS_S * S) + 1
+COUNTS_S = Durations(5.0).answer_counts_s
+LATER = round(COUNTS_S * S) + 1
 ME = ("a", "a1")
 
 
-def table(nodes: str) -> tuple[p.Seat, ...]:
-    return tuple(
-        p.Seat(node=n, incarnation=f"{n}1", address=f"{n}:1", group_rank=i, first_rank=i, slots=1)
-        for i, n in enumerate(nodes)
-    )
+def keepers(nodes: str) -> set[tuple[str, str]]:
+    return {(node, f"{node}1") for node in nodes}
 
 
 def answer(node: str, *, lost: bool = True, quorum: bool = False, of: str = "1") -> p.MissAnswer:
-    return p.MissAnswer(node=node, incarnation=node + of, epoch=1, lost=lost, quorum=quorum)
+    about = {"node": node, "incarnation": node + of, "epoch": 1}
+    return p.MissAnswer(**about, lost=lost, majority_lost_it=quorum)
 
 
 def test_those_count_who_said_so_lately() -> None:
-    four, missing = table("abcd"), Missing(ME)
+    four, missing = keepers("abcd"), LostBy(ME, COUNTS_S)
     assert set(missing.members(four, 0)) == {ME}
     missing.hear(answer("b"), four, 1 * S)
     missing.hear(answer("c"), four, 2 * S)
@@ -30,7 +30,7 @@ def test_those_count_who_said_so_lately() -> None:
 
 
 def test_a_member_that_hears_the_leader_again_does_not_count() -> None:
-    four, missing = table("abcd"), Missing(ME)
+    four, missing = keepers("abcd"), LostBy(ME, COUNTS_S)
     missing.hear(answer("b", quorum=True), four, 1)
     assert missing.quorum_is_told(1)
     missing.hear(answer("b", lost=False), four, 2)
@@ -39,7 +39,7 @@ def test_a_member_that_hears_the_leader_again_does_not_count() -> None:
 
 
 def test_a_member_that_asks_has_lost_the_leader_too() -> None:
-    three, missing = table("abc"), Missing(ME)
+    three, missing = keepers("abc"), LostBy(ME, COUNTS_S)
     missing.hear(answer("b", quorum=True), three, 1)
     assert missing.asks(p.Miss(node="b", incarnation="b1", epoch=1), three, 2)
     assert not missing.asks(p.Miss(node="c", incarnation="c2", epoch=1), three, 2)
@@ -48,15 +48,15 @@ def test_a_member_that_asks_has_lost_the_leader_too() -> None:
 
 
 def test_what_was_said_of_a_quorum_is_forgotten() -> None:
-    missing = Missing(ME)
-    missing.hear(answer("b", quorum=True), table("abc"), 1)
+    missing = LostBy(ME, COUNTS_S)
+    missing.hear(answer("b", quorum=True), keepers("abc"), 1)
     assert not missing.quorum_is_told(1 + LATER)
 
 
-def test_only_members_of_the_table_count() -> None:
-    missing = Missing(ME)
-    missing.hear(answer("b", of="2"), table("ab"), 1)
-    missing.hear(answer("c"), table("abc"), 1)
-    assert set(missing.members(table("abc"), 1)) == {ME, ("c", "c1")}
-    assert set(missing.members(table("ab"), 1)) == {ME}
-    assert set(missing.members(table("xy"), 1)) == set()
+def test_only_members_of_the_committee_count() -> None:
+    missing = LostBy(ME, COUNTS_S)
+    missing.hear(answer("b", of="2"), keepers("ab"), 1)
+    missing.hear(answer("c"), keepers("abc"), 1)
+    assert set(missing.members(keepers("abc"), 1)) == {ME, ("c", "c1")}
+    assert set(missing.members(keepers("ab"), 1)) == {ME}
+    assert set(missing.members(keepers("xy"), 1)) == set()

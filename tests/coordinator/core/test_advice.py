@@ -37,7 +37,7 @@ def job(adviser: Adviser, *names: str, **config: Any) -> Driver:
 def fail(known: Driver, node: str = "a", **more: Any) -> list[m.Command]:
     """One round fails; return what follows its end."""
     known.fail(node)
-    known.stop(*[each for each in known.policy.members.seats if each != node])
+    known.stop(*[each for each in known.policy.last.members.seats if each != node])
     return known.stop(node, **more)
 
 

@@ -32,6 +32,17 @@ def test_a_lost_node_before_victims() -> None:
     assert blame.first_cause == Cause("d", "node d is lost: silence; so are nodes e, f")
 
 
+def test_nodes_that_one_network_has_cut_off_are_not_victims_of_each_other() -> None:
+    blame = Blame()
+    blame.failed("b", "the coordinator is gone", victim=True, cut_off=True)
+    blame.lost("d", "node d is lost: silence")
+    blame.failed("c", "the coordinator is gone", victim=True, cut_off=True)
+    blame.failed("a", "connection reset", victim=True)
+    blame.judged("c", "killed by SIGTERM", victim=True)  # its ranks were stopped
+    line = "node d is lost: silence; b, c had lost the coordinator as well"
+    assert blame.verdict(0) == Blamed(0, "d", line, ("a",), lost=True)
+
+
 def test_of_victims_the_first() -> None:
     blame = Blame()
     blame.failed("b", "connection reset", victim=True)

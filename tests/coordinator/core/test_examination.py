@@ -75,7 +75,7 @@ def test_the_round_is_stopped_for_what_was_ruled_once_all_have_answered() -> Non
         ("b", ON_B.line),
     ]
     assert of(m.Blamed, one.stop("a", "b", verdict="rank 0 waits", victim=True)) == []
-    assert one.policy.examination is None
+    assert one.policy.last.examination is None
 
 
 def test_the_end_of_the_job_has_that_reason_too() -> None:
@@ -139,8 +139,8 @@ def test_the_next_suspicion_is_a_new_examination() -> None:
     one.show("a", "b", "c")
     one.fire("evidence")
     assert one.suspect("b") == [m.Gather("c", 0)]
-    assert one.policy.examination is not None
-    assert one.policy.examination.evidence == {}
+    assert one.policy.last.examination is not None
+    assert one.policy.last.examination.evidence == {}
 
 
 def test_without_an_answer_it_is_as_if_nobody_had_been_asked() -> None:
@@ -195,7 +195,7 @@ class TestOtherThingsEndTheWait:
     def test_that_there_is_no_quorum(self) -> None:
         one = self.held()
         assert of(m.Stop, one.feed(m.QuorumLost("nobody answers")))
-        assert one.policy.examination is None
+        assert one.policy.last.examination is None
 
     def test_the_others_finish_which_is_not_the_end_of_the_job(self) -> None:
         one = self.held()
@@ -252,7 +252,7 @@ class TestWithMinHealthy:
         assert of(m.Decided, one.said) == []
         assert [stop.node for stop in of(m.Stop, one.said)] == ["c"]
         assert of(m.GoOn, one.said) == [m.GoOn("a", 0), m.GoOn("b", 0)]
-        assert one.policy.members.healthy == 2
+        assert one.policy.last.members.healthy == 2
         one.stop("c")
         assert one.policy.running
 
@@ -271,7 +271,7 @@ class TestWithMinHealthy:
         assert one.suspect("a") == []
         assert one.show("a") == []
         assert one.hang("a") == []
-        assert one.policy.members.healthy == 2
+        assert one.policy.last.members.healthy == 2
 
     def test_the_next_hang_of_a_victim_is_looked_at(self) -> None:
         one = self.job()
@@ -372,4 +372,4 @@ def test_evidence_that_is_too_long_counts_as_none() -> None:
 def test_evidence_nobody_has_asked_for_is_dropped() -> None:
     one = job(Judge(), "a", "b")
     assert one.show("a") == []
-    assert one.policy.examination is None
+    assert one.policy.last.examination is None

@@ -3,14 +3,15 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-import msgspec
 import pytest
 
-from tests.coordinator.core.seats import ledger, seat, table
+from tests.coordinator.core.seats import committee, ledger, seat, table
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import follower_messages as f
 from undaunted.coordinator.core import messages as m
+from undaunted.coordinator.core.durations import Durations
 from undaunted.coordinator.core.follower import Follower, FollowerState
+from undaunted.coordinator.core.register import Member
 
 S = 1_000_000_000
 EPOCH = 1
@@ -23,9 +24,10 @@ def prepared(nodes: str = "abc", **changes: object) -> p.Ledger:
         "running": False,
         "version": 2,
         "table": (),
-        "casting_vote": "",
+        "fenced": False,
         "pending_round": 0,
         "pending": table(nodes),
+        "pending_fenced": changes.get("committee", True) != (),
     }
     return ledger("abc", **{**about, **changes})
 
@@ -38,14 +40,11 @@ def started(
     version: int = 3,
     prepared: int = 2,
     round: int = 0,  # noqa: A002 - called so everywhere
-    casting_vote: str = "a",
     replaceable: bool = False,
 ) -> p.Order:
     """The order to start a round of nodes with two ranks each."""
     start = m.Start("b", round, seat, 3, 2 * seat, 2, 6, 3, "host-a", 7)
-    change = p.Started(
-        version=version, prepared=prepared, casting_vote=casting_vote, replaceable=replaceable
-    )
+    change = p.Started(version=version, prepared=prepared, replaceable=replaceable)
     return p.Order(number=number, epoch=epoch, command=start, change=change)
 
 
@@ -121,7 +120,6 @@ class Harness:
                 version=3,
                 prepared=2,
                 round=0,
-                casting_vote=changes.get("casting_vote", "a"),
                 seat="abc".find(self.follower.config.node),
                 replaceable=replaceable,
             )
@@ -286,6 +284,15 @@ def test_refusal_with_a_leader_leads_there():
     assert harness.last(f.Dial).address == "host-c:1"
 
 
+def test_a_leader_that_leaves_says_where_its_followers_look_first():
+    harness = Harness()
+    harness.welcome()
+    harness.start()
+    harness.says(p.Refused(reason="the node has left", leader="host-c:1"))
+    assert harness.last(f.Dial).address == "host-c:1"
+    assert harness.follower.running
+
+
 def test_orders_are_delivered_once_and_in_order():
     harness = Harness()
     harness.welcome()
@@ -307,7 +314,9 @@ def test_a_spare_learns_the_table_without_starting():
     harness.welcome()
     assert not harness.start()
     assert not harness.follower.running
-    assert harness.follower.knows.ledger == ledger("abc", pending_round=0, birth=EPOCH)
+    assert harness.follower.knows.ledger == ledger(
+        "abc", pending_round=0, pending_fenced=True, birth=EPOCH
+    )
 
 
 def test_a_prepared_table_is_handed_on_and_acknowledged():
@@ -383,7 +392,7 @@ def test_an_order_of_another_epoch_than_the_ledger_changes_nothing_in_it():
     assert kinds(harness.says(stop)) == {"Deliver": 1}
     assert harness.follower.knows.ledger == known
     start = started(
-        number=10, epoch=EPOCH + 1, version=13, prepared=known.version, round=1, casting_vote="a",
+        number=10, epoch=EPOCH + 1, version=13, prepared=known.version, round=1,
         seat=1,
     )  # fmt: skip
     assert harness.says(start) == []
@@ -617,14 +626,14 @@ def test_nobody_looks_for_a_leader_that_begins_the_job_anew():
 def test_without_votes_ranks_stop_early_where_they_can_be_replaced(
     replaceable: bool, reset: bool, store: str, seconds: float
 ) -> None:
-    harness = Harness(store=store).running(replaceable=replaceable, casting_vote="")
+    harness = Harness(store=store).running(replaceable=replaceable, committee=(), fenced=False)
     if reset:
         harness.handle(f.Closed(harness.link, "reset"))
     assert harness.stops_after() == seconds
 
 
 def test_a_connection_that_nobody_has_ended_is_silence_before_the_lease_is_over():
-    harness = Harness().running(replaceable=True, casting_vote="")
+    harness = Harness().running(replaceable=True, committee=(), fenced=False)
     harness.pass_time(1)
     harness.handle(f.Closed(harness.link, "connection timed out", silent=True))
     assert harness.follower.state is FollowerState.AWAY
@@ -632,8 +641,8 @@ def test_a_connection_that_nobody_has_ended_is_silence_before_the_lease_is_over(
 
 
 def test_a_node_that_can_be_replaced_from_now_on_says_that_it_knows():
-    harness = Harness().running(casting_vote="")
-    assert harness.last(f.Send).message == p.Renew(epoch=EPOCH, sent=harness.now, round=0)
+    harness = Harness().running(committee=(), fenced=False)
+    assert not harness.last(f.Send).message.replaceable
     harness.says(p.Beat(epoch=EPOCH, sent=harness.now, replaceable=True))
     harness.pass_time(2)
     assert harness.last(f.Send).message.replaceable
@@ -641,55 +650,78 @@ def test_a_node_that_can_be_replaced_from_now_on_says_that_it_knows():
     assert harness.stops_after() == 5, "in that round it stays so"
 
 
-def test_a_claim_is_granted_when_the_leader_has_stopped_its_ranks_if_it_lives():
+def test_a_claim_is_granted_once_the_lease_is_over_and_says_how_long_ranks_may_live():
+    """Ranks of the leader's node, should it live: it stops them as leases of a quorum are over."""
     harness = Harness().running()
     claim = p.Claim(node="c", incarnation="c1", epoch=9, ledger=ledger("abc"))
-    harness.pass_time(5 + 10 / 3 + 2.1)
+    harness.pass_time(4.9)
     harness.handle(f.Asked(1, claim))
     assert not harness.last(f.Answer).message.granted
-    harness.pass_time(0.2)
+    harness.pass_time(1.1)
     harness.handle(f.Asked(2, claim))
-    assert harness.last(f.Answer).message.granted
+    grant = harness.last(f.Answer).message
+    assert grant.granted
+    assert grant.stops_s == pytest.approx(Durations(5.0).stopped_s - 1.0)
 
 
-def test_it_learns_that_the_table_before_does_not_count_any_more():
-    harness = Harness()
-    harness.welcome()
-    harness.start(table=table("abd"), casting_vote="a", round=-1)
-    assert harness.follower.knows.ledger.before
-    harness.says(p.Beat(epoch=EPOCH, settled=1))
-    assert harness.follower.knows.ledger.before
-    harness.says(p.Beat(epoch=EPOCH, settled=0))
-    assert not harness.follower.knows.ledger.before
-
-
-def test_what_a_later_ledger_does_not_know_yet_is_not_forgotten():
-    harness = Harness()
-    harness.welcome()
-    harness.start(table=table("abd"), casting_vote="a", round=-1)
-    older = harness.follower.knows.ledger
-    harness.says(p.Beat(epoch=EPOCH, settled=0))
-    later = msgspec.structs.replace(older, version=older.version + 1)
-    harness.says(p.Learn(epoch=EPOCH, ledger=later))
-    assert harness.follower.knows.ledger == p.settled(later)
-
-
-@pytest.mark.parametrize("told", [True, False])
-def test_who_grants_may_know_that_the_table_before_does_not_count_any_more(told: bool):
-    harness = Harness()
-    harness.welcome()
-    harness.start(table=table("bdefg"), casting_vote="a", round=-1)
-    known = harness.follower.knows.ledger
-    harness.handle(f.Closed(harness.link, "reset"))
-    claims: list[p.Claim] = []
-    while not claims:
-        harness.others_say(c=True)
-        harness.pass_time(0.9)
-        claims = [e.message for e in harness.all(f.Ask) if isinstance(e.message, p.Claim)]
-    ledger = p.settled(known) if told else known
-    grant = p.Grant(node="c", incarnation="c1", epoch=claims[0].epoch, granted=True, ledger=ledger)
+def test_who_is_made_the_leader_waits_for_the_one_who_has_lost_the_leader_last():
+    harness = Harness().running()
+    harness.pass_time(5.5)
+    harness.others_say(c=True)
+    claim = next(e.message for e in harness.pass_time(1) if is_claim(e))
+    grant = p.Grant(
+        node="c",
+        incarnation="c1",
+        epoch=claim.epoch,
+        granted=True,
+        ledger=ledger("abc"),
+        stops_s=2.75,
+    )
     harness.handle(f.Answered("c", grant))
-    assert [lead.ledger for lead in harness.all(f.Lead)] == ([p.settled(known)] if told else [])
+    assert harness.last(f.Lead).stops_s == 2.75
+
+
+def test_a_leader_where_nobody_listens_any_more_has_ended_and_so_have_its_ranks():
+    harness = Harness().running()
+    harness.handle(f.Closed(harness.link, "reset"))
+    harness.others_say(c=True)
+    ended = f.Closed(harness.last(f.Dial).link, "refused", ended=True)
+    claim = next(e.message for e in [*harness.handle(ended), *harness.pass_time(0)] if is_claim(e))
+    harness.handle(
+        f.Answered(
+            "c",
+            p.Grant(
+                node="c",
+                incarnation="c1",
+                epoch=claim.epoch,
+                granted=True,
+                ledger=ledger("abc"),
+                stops_s=2.75,
+            ),
+        )
+    )
+    assert harness.last(f.Lead).stops_s == 0
+
+
+def test_members_that_ask_have_lost_the_leader_too():
+    harness = Harness().running()
+    harness.handle(f.Closed(harness.link, "reset"))
+    harness.handle(f.Asked(1, p.Miss(node="c", incarnation="c1", epoch=EPOCH)))
+    assert any(is_claim(each) for each in harness.pass_time(0.8)), "nobody else was asked since"
+
+
+def is_claim(command: f.Command) -> bool:
+    return isinstance(command, f.Ask) and isinstance(command.message, p.Claim)
+
+
+def test_it_says_what_the_leader_has_answered():
+    """So the leader knows until when it is counted on."""
+    harness = Harness().running()
+    sent = harness.now
+    harness.pass_time(0.5)
+    harness.says(p.Beat(epoch=EPOCH, sent=sent + 1))
+    told = harness.last(f.Send).message
+    assert (told.sent, told.answered) == (0, sent + 1)
 
 
 def test_ranks_go_on_while_a_quorum_misses_the_leader():
@@ -717,7 +749,8 @@ def test_the_first_member_claims_after_a_reset_and_leads_by_quorum():
     )
     harness.handle(f.Answered("c", grant))
     lead = harness.last(f.Lead)
-    assert (lead.epoch, lead.lost, lead.reset) == (claim.epoch, "a", True)
+    assert (lead.epoch, lead.lost) == (claim.epoch, "a")
+    assert lead.stops_s == pytest.approx(Durations(5.0).stopped_s - 0.9)
     harness.pass_time(0)
     assert harness.last(f.Dial).address == "host-b:1"
 
@@ -768,10 +801,10 @@ def test_a_claim_that_nobody_answers_is_made_again():
 def test_a_member_whose_turn_is_late_claims_as_well():
     harness = Harness("e", incarnation="e1")
     harness.welcome()
-    harness.says(p.Learn(epoch=EPOCH, ledger=prepared("abcde")))
+    harness.says(p.Learn(epoch=EPOCH, ledger=prepared("abcde", committee=committee("abcde"))))
     harness.says(
         started(
-            number=1, epoch=EPOCH, version=3, prepared=2, round=0, casting_vote="a", seat=4,
+            number=1, epoch=EPOCH, version=3, prepared=2, round=0, seat=4,
         )
     )  # fmt: skip
     harness.handle(f.Closed(harness.link, "reset"))
@@ -873,85 +906,43 @@ def test_a_refused_claim_teaches_the_later_epoch():
     assert not harness.all(f.Lead)
 
 
-def large(nodes: int, me: int) -> Harness:
-    """A member of a large table that has lost its leader, the first of the table."""
+def large(nodes: int, me: int, keep: int = 3) -> Harness:
+    """A node of a large table that has lost its leader; the first few keep the register."""
     names = [f"n{number:03}" for number in range(nodes)]
     seats = tuple(seat(name, rank) for rank, name in enumerate(names))
+    keepers = tuple(Member(each.node, each.incarnation, each.address) for each in seats[:keep])
     harness = Harness(names[me])
     harness.welcome(leader=names[0])
-    harness.says(p.Learn(epoch=EPOCH, ledger=prepared(pending=seats)))
+    harness.says(p.Learn(epoch=EPOCH, ledger=prepared(pending=seats, committee=keepers)))
     harness.says(
         started(
-            number=1, epoch=EPOCH, version=3, prepared=2, round=0, casting_vote=names[0], seat=me,
+            number=1, epoch=EPOCH, version=3, prepared=2, round=0, seat=me,
         )
     )  # fmt: skip
     harness.handle(f.Closed(harness.link, "reset"))
     return harness
 
 
-def test_in_a_large_job_the_first_members_ask_all_and_the_others_ask_them():
-    assert len(large(64, 1).all(f.Ask)) == 63
-    assert [ask.node for ask in large(64, 40).all(f.Ask)] == ["n000", "n001", "n002"]
+def test_in_a_large_job_the_committee_asks_each_other_and_all_others_ask_one_of_it():
+    assert [ask.node for ask in large(80, 1).all(f.Ask)] == ["n000", "n002"]
+    harness = large(80, 40)
+    harness.pass_time(2)
+    assert [ask.node for ask in harness.all(f.Ask)] == ["n000", "n001", "n002"]
 
 
-def test_where_the_first_members_are_silent_the_next_ones_ask():
-    harness = large(64, 5)
-    for number in range(5):
-        harness.handle(f.Answered(f"n{number:03}", None))
-    before = len(harness.all(f.Ask))
-    harness.pass_time(1)
-    assert len(harness.all(f.Ask)) - before == 63
-
-
-def asked_now(harness: Harness) -> list[str]:
-    """Whom it asks in the next second."""
-    asks = [each for each in harness.pass_time(1) if isinstance(each, f.Ask)]
-    return [ask.node for ask in asks if isinstance(ask.message, p.Miss)]
-
-
-def test_in_a_large_job_who_has_just_asked_counts_and_is_asked_less_often():
-    harness = large(64, 1)
-    asking = {f"n{number:03}" for number in range(20, 52)}
-    for name in asking:
-        miss = p.Miss(node=name, incarnation=f"{name}1", epoch=EPOCH)
-        (answer,) = harness.handle(f.Asked(1, miss))
-    assert answer.message.quorum  # 32 and this one, of 64
-    now = set(asked_now(harness))
-    assert len(now & asking) == 8
-    assert len(now - asking) == 31
-    assert len(asked_now(harness)) == 63
-
-
-def test_in_a_large_job_who_does_not_answer_is_asked_less_often():
-    harness = large(64, 1)
-    gone = [f"n{number:03}" for number in range(2, 64)]
-    for _ in range(2):
-        for name in gone:
-            harness.handle(f.Answered(name, None))
-        last = asked_now(harness)
-    often = [set(last), *(set(asked_now(harness)) for _ in range(3))]
-    assert all(15 <= len(nodes) <= 17 for nodes in often)
-    assert set().union(*often) == {"n000", *gone}
-    back = p.MissAnswer(node="n040", incarnation="n0401", epoch=EPOCH, lost=True)
-    harness.handle(f.Answered("n040", back))
-    assert all("n040" in asked_now(harness) for _ in range(4))
-
-
-def test_a_launcher_that_was_started_again_asks_nobody_and_so_is_none_of_the_first_members():
-    harness = large(64, 5)
-    for number in range(5):
-        name = f"n{number:03}"
-        again = p.MissAnswer(node=name, incarnation="another", epoch=EPOCH, lost=True)
-        harness.handle(f.Answered(name, again))
-    before = len(harness.all(f.Ask))
-    harness.pass_time(1)
-    assert len(harness.all(f.Ask)) - before == 63
+def test_nobody_else_claims():
+    harness = large(80, 40)
+    for _ in range(20):
+        harness.others_say(n000=True, n001=True, n002=True)
+        harness.pass_time(0.3)
+    assert not [each for each in harness.all(f.Ask) if isinstance(each.message, p.Claim)]
 
 
 def test_the_word_of_another_member_that_a_quorum_misses_the_leader_is_taken():
     harness = large(64, 40)
     for _ in range(12):
-        answer = p.MissAnswer(node="n001", incarnation="n0011", epoch=EPOCH, lost=True, quorum=True)
+        about = {"node": "n001", "incarnation": "n0011", "epoch": EPOCH}
+        answer = p.MissAnswer(**about, lost=True, majority_lost_it=True)
         harness.handle(f.Answered("n001", answer))
         harness.handle(f.Closed(harness.link, "refused"))
         harness.pass_time(0.5)
@@ -960,7 +951,7 @@ def test_the_word_of_another_member_that_a_quorum_misses_the_leader_is_taken():
 
 
 def test_a_member_heard_of_after_the_claim_was_set_has_its_turn_first():
-    harness = large(64, 3)
+    harness = large(64, 3, keep=64)
 
     def claims_after(seconds: float) -> bool:
         for number in (*range(4, 50), 1):
@@ -1021,7 +1012,7 @@ def test_an_earlier_leader_is_not_followed_after_a_promise():
 def test_without_votes_ranks_go_on_for_the_away_timeout():
     harness = Harness(away_timeout_s=30.0)
     harness.welcome()
-    harness.start(casting_vote="")
+    harness.start(committee=(), fenced=False)
     harness.handle(f.Closed(harness.link, "reset"))
     assert not harness.all(f.Ask)
     harness.pass_time(29.9)
@@ -1045,11 +1036,11 @@ def test_a_launcher_that_was_told_to_stop_does_not_take_over():
 def test_without_votes_what_was_under_way_for_long_is_no_new_lease():
     harness = Harness(away_timeout_s=30.0)
     harness.welcome()
-    harness.start(casting_vote="")
+    harness.start(committee=(), fenced=False)
     sent = harness.now
     harness.says(p.Beat(epoch=EPOCH, sent=sent))
     harness.pass_time(4.0)
-    harness.says(p.Learn(epoch=EPOCH, ledger=prepared(casting_vote="")))  # late
+    harness.says(p.Learn(epoch=EPOCH, ledger=prepared(committee=(), fenced=False)))  # late
     harness.pass_time(30.9)
     assert not harness.all(f.StopRanks)
     harness.pass_time(0.2)

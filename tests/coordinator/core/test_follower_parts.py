@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from tests.coordinator.core.seats import table
 from undaunted.coordinator.core import messages as m
+from undaunted.coordinator.core.durations import REDIAL_FIRST_S, REDIAL_LONGEST_S
 from undaunted.coordinator.core.follower import (
     KEPT_REPORTS,
-    REDIAL_FIRST_S,
-    REDIAL_LONGEST_S,
     SEEK_QUIETLY_S,
     Lease,
     Reports,

@@ -27,21 +27,25 @@ class Harness:
         *,
         known: p.Ledger | None = None,
         lost: str = "",
-        durable: bool = False,
+        store: bool = False,
+        disk: bool = True,
         attempt: int = 0,
+        stops_s: float = 0.0,
         **config: object,
     ) -> None:
+        """``disk``: what is to be written down is, at once, where that is no matter of etcd."""
+        self.disk = disk and not store
         policy = {"min_nodes": 3, "max_nodes": 4, "max_restarts": 3, **config}
         about = c.LeaderConfig(
             run_id="job",
             policy=PolicyConfig(**policy),
             node="a",
             incarnation="a1",
-            takeover=not durable,
-            durable=durable,
+            takeover=not store,
+            store=store,
             attempt=attempt,
         )
-        self.leader = Leader(about, known or p.Ledger(run_id=""), EPOCH, lost)
+        self.leader = Leader(about, known or p.Ledger(run_id=""), EPOCH, lost, (), stops_s)
         self.now = 1000 * S
         self.timers: dict[str, tuple[int, int]] = {}
         self.said: dict[int, list[p.Message]] = {}
@@ -60,6 +64,9 @@ class Harness:
                     self.timers[command.name] = (due, command.round)
                 case c.Send(link=link, message=message):
                     self.said.setdefault(link, []).append(message)
+                case c.Persist(ledger=ledger) if self.disk:
+                    written = self.handle(c.Persisted(ledger.version))
+                    commands = [*commands, *written]
                 case c.Close(link=link):
                     self.links = {node: each for node, each in self.links.items() if each != link}
         return commands
@@ -179,10 +186,10 @@ def test_first_round_begins_when_enough_have_acknowledged():
     prepared = harness.learnt("b")
     changes = [order.change for node in "abc" for order in harness.orders(node, m.Start)]
     assert {each.prepared for each in changes} == {prepared.version}
-    known = p.started(prepared, changes[0].version, changes[0].casting_vote)
+    known = p.started(prepared, changes[0].version)
     assert known == harness.leader.ledger
     assert [seat.node for seat in known.table] == ["a", "b", "c"]
-    assert (known.round, known.running, known.casting_vote) == (0, True, "a")
+    assert (known.round, known.running, known.fenced) == (0, True, True)
 
 
 def test_the_first_round_of_fewer_than_max_waits_until_a_leader_elsewhere_has_asked():
@@ -211,7 +218,7 @@ def test_a_launcher_of_another_start_deposes_nobody_and_is_told_to_end(epoch):
 
 def test_a_launcher_of_an_earlier_attempt_is_told_to_end_though_members_have_no_votes():
     harness = Harness(attempt=2)
-    left = ledger("ab", birth=99, round=7, epoch=EPOCH - 1, casting_vote="")
+    left = ledger("ab", birth=99, round=7, epoch=EPOCH - 1, committee=(), fenced=False)
     (refused,) = harness.said[harness.hello("b", incarnation="b0", ledger=left)]
     assert refused.final
     for node in "abc":
@@ -319,6 +326,56 @@ def test_who_missed_a_leader_that_stood_still_hears_that_the_job_has_ended():
     assert all(harness.heard(node, m.Stop) for node in "ab")
 
 
+def lost_as_the_leader_stood_still(harness: Harness, *nodes: str) -> None:
+    """A minute later the leader goes on, and first finds that these have closed connections."""
+    harness.now += 60 * S
+    for node in nodes:
+        harness.lose(node, "end of file")
+
+
+def test_a_leader_that_stood_still_starts_nothing_on_what_was_said_before():
+    harness = Harness()
+    for node in "abc":
+        harness.hello(node)
+    harness.pass_time(3, alive="abc")
+    harness.prepared("ab")
+    harness.now += 6 * S
+    harness.prepared("c")
+    assert not harness.heard("a", m.Start), "c has said so before, perhaps"
+    harness.pass_time(3, alive="abc")
+    assert harness.heard("a", m.Start), "all stood still"
+
+
+def test_a_leader_that_stood_still_does_not_blame_those_that_have_gone_on_without_it():
+    harness = Harness(max_restarts=0).running()
+    lost_as_the_leader_stood_still(harness, "b", "c")
+    (stop,) = harness.heard("a", m.Stop)
+    assert "stood still for 1 min 00 s" in stop.reason
+    assert not {"node b is lost", "node c is lost"} & set(stop.reason.split(":"))
+    assert "b" not in {each.node for each in harness.heard("a", m.Blamed)}
+
+
+def test_a_leader_that_stood_still_decides_nothing_before_it_knows_whether_it_leads():
+    harness = Harness(max_restarts=0).running()
+    lost_as_the_leader_stood_still(harness, "b")
+    assert not harness.heard("a", m.Decided), "a and c may be left of the committee"
+    asked = [each.address for each in harness.out if isinstance(each, c.Ask)]
+    assert LISTENS.format("b") in asked
+    about = {"node": "b", "incarnation": "b1", "epoch": EPOCH + 1, "lost": False}
+    answer = p.MissAnswer(**about, leader="c:1", round=0, ledger_epoch=EPOCH + 1)
+    harness.handle(c.Answered("b", answer))
+    assert harness.leader.state is LeaderState.DEPOSED
+    assert not [each for each in harness.said[harness.last_link] if isinstance(each, m.Decided)]
+
+
+def test_a_leader_that_stood_still_and_still_leads_decides_about_what_has_happened_since():
+    harness = Harness(max_restarts=0).running()
+    lost_as_the_leader_stood_still(harness, "b")
+    for node in "ac":
+        harness.say(node, p.Renew(epoch=EPOCH))
+    assert "node b is lost" in harness.heard("a", m.Stop)[0].reason
+
+
 def test_one_that_is_lost_long_after_the_leader_stood_still_is_replaced():
     harness = Harness().running()
     harness.hello("d")
@@ -381,7 +438,7 @@ def test_its_place_is_kept_for_it_while_it_stops():
     harness.lose("c")
     harness.hello("c", round=0, running=True, promised=EPOCH)
     harness.stop_all("ab", 1)
-    assert not harness.heard("d", p.PrepareOrder)[1:]
+    assert harness.leader.ledger.pending_round == 0
     harness.report("c", m.NodeStopped, 1)
     harness.prepared("abc")
     assert {seat.node for seat in harness.leader.ledger.table} == {"a", "b", "c"}
@@ -402,20 +459,17 @@ def test_a_second_agent_of_a_node_waits_for_the_end_of_the_first():
     assert harness.heard("b", p.Welcome)
 
 
-def test_a_start_needs_a_quorum_of_the_last_table():
+def test_a_start_needs_a_majority_of_the_committee():
     harness = Harness(min_nodes=1, max_nodes=3, elastic=True)
     harness.running("abc")
     harness.lose("b")
     harness.lose("c")
     harness.stop_all("a", 1)
-    harness.pass_time(1.5, alive="a")
-    harness.prepared("a")
     assert len(harness.heard("a", m.Start)) == 1
     harness.pass_time(10, alive="a")
-    assert (
-        "no quorum: 1 of 3 nodes of round 0 can be reached, which is no majority: the launchers of "
-        "b, c that took part in it are missing"
-    ) in harness.remarks("a")
+    said = harness.remarks("a")
+    assert "1 of the 3 launchers" in said
+    assert "2 are needed (missing: b, c)" in said
     harness.hello("c", round=0, running=False, promised=EPOCH)
     harness.pass_time(10.1, alive="ac")
     harness.prepared("ac")
@@ -423,7 +477,7 @@ def test_a_start_needs_a_quorum_of_the_last_table():
 
 
 def test_without_votes_a_leader_waits_until_the_old_world_is_over():
-    known = ledger("b", leader="", casting_vote="", running=True)
+    known = ledger("b", leader="", committee=(), fenced=False, running=True)
     harness = Harness(known=known, min_nodes=1, max_nodes=1)
     harness.hello("x")
     harness.pass_time(12, alive="x")
@@ -436,7 +490,7 @@ def test_without_votes_a_leader_waits_until_the_old_world_is_over():
 
 
 def test_later_agents_of_the_nodes_go_on_where_the_earlier_ones_ended():
-    known = ledger("abc", round=7, restarts_used=1, casting_vote="")
+    known = ledger("abc", round=7, restarts_used=1, committee=(), fenced=False)
     harness = Harness(known=known)
     for node in "abc":
         harness.hello(node, incarnation=f"{node}2")
@@ -447,7 +501,7 @@ def test_later_agents_of_the_nodes_go_on_where_the_earlier_ones_ended():
 
 
 def test_every_old_member_is_waited_for_before_the_next_round():
-    known = ledger("bc", casting_vote="", leader="")
+    known = ledger("bc", committee=(), fenced=False, leader="")
     harness = Harness(known=known, min_nodes=1, max_nodes=2)
     harness.hello("b", round=0, running=False, ledger=known)
     harness.pass_time(11, alive="b")
@@ -519,7 +573,7 @@ def test_one_of_an_older_round_that_stops_while_it_recovers_is_a_candidate():
 
 
 def test_a_takeover_starts_without_the_lost_leader():
-    known = ledger("xab", leader="x", casting_vote="x")
+    known = ledger("xab", leader="x")
     harness = Harness(known=known, lost="x", min_nodes=2)
     for node in "ab":
         harness.hello(node, round=0, running=True, ledger=known, promised=EPOCH)
@@ -531,7 +585,7 @@ def test_a_takeover_starts_without_the_lost_leader():
 
 
 def test_the_number_of_a_round_that_another_leader_has_prepared_is_not_used_again():
-    known = ledger("xab", leader="x", casting_vote="x", pending_round=1, pending=table("xab"))
+    known = ledger("xab", leader="x", pending_round=1, pending=table("xab"))
     harness = Harness(known=known, lost="x", min_nodes=2)
     for node in "ab":
         harness.hello(node, round=0, running=True, ledger=known, promised=EPOCH)
@@ -542,7 +596,7 @@ def test_the_number_of_a_round_that_another_leader_has_prepared_is_not_used_agai
 
 
 def test_a_fresh_leader_learns_from_its_followers_that_a_job_has_begun():
-    known = ledger("bcd", round=7, epoch=50, restarts_used=2, leader="", casting_vote="")
+    known = ledger("bcd", round=7, epoch=50, restarts_used=2, leader="", committee=(), fenced=False)
     harness = Harness()
     harness.hello("a")
     harness.hello("b", round=7, running=True, ledger=known, promised=50)
@@ -692,7 +746,7 @@ def test_members_that_are_not_here_are_asked_whom_they_follow():
 def test_it_stands_down_for_an_earlier_leader_if_a_quorum_has_agreed_to_that_one_only():
     harness = Harness().running()
     answer = p.MissAnswer(
-        node="c", incarnation="c1", epoch=50, lost=False, leader="host-b:1", known=50
+        node="c", incarnation="c1", epoch=50, lost=False, leader="host-b:1", ledger_epoch=50
     )
     harness.lose("c")
     harness.hello("b", round=0, running=True, promised=99)
@@ -704,7 +758,7 @@ def test_it_stands_down_for_an_earlier_leader_if_a_quorum_has_agreed_to_that_one
 def test_without_a_quorum_it_stays_if_the_other_leader_will_give_way():
     harness = Harness().running()
     answer = p.MissAnswer(
-        node="c", incarnation="c1", epoch=3, lost=False, leader="host-b:1", known=3
+        node="c", incarnation="c1", epoch=3, lost=False, leader="host-b:1", ledger_epoch=3
     )
     harness.lose("b")
     harness.lose("c")
@@ -728,7 +782,7 @@ def test_a_preparation_that_was_called_off_is_not_started():
     harness.lose("c")
     harness.stop_all("ab", 1)
     harness.lose("b")
-    assert "no quorum" in harness.leader.policy.no_quorum
+    assert "cannot go on" in harness.leader.policy.no_quorum
     harness.hello("c", round=0, running=True, promised=EPOCH)
     harness.hello("b", round=0, promised=EPOCH)
     assert not harness.leader.policy.no_quorum
@@ -748,7 +802,7 @@ def test_stands_down_for_a_later_leader():
     harness.lose("b")
     harness.lose("c")
     answer = p.MissAnswer(
-        node="c", incarnation="c1", epoch=99, lost=False, leader="host-b:1", known=EPOCH
+        node="c", incarnation="c1", epoch=99, lost=False, leader="host-b:1", ledger_epoch=EPOCH
     )
     harness.handle(c.Answered("c", answer))
     assert harness.out[-1] == c.Done("host-b:1")
@@ -796,7 +850,7 @@ def test_the_leader_does_not_wait_for_ever_for_one_that_does_not_hear_of_the_end
 
 
 def test_followers_of_the_leader_before_have_time_to_hear_of_the_end():
-    known = ledger("xab", leader="x", casting_vote="x")
+    known = ledger("xab", leader="x")
     harness = Harness(known=known, lost="x", min_nodes=2)
     for node in "ab":
         harness.hello(node, round=0, running=True, ledger=known, promised=EPOCH)
@@ -884,11 +938,11 @@ def test_a_node_that_renews_and_never_acknowledges_is_replaced():
     assert [seat.node for seat in harness.leader.ledger.table] == ["a", "c", "d"]
 
 
-# --- the table before, and silence ----------------------------------------------------------------
+# --- the committee, and silence -------------------------------------------------------------------
 
 
 def two_rounds() -> Harness:
-    """Round 1 of a, b and c has begun after one of a, b and x; nobody has said that it knows."""
+    """Round 1 of a, b and c has begun after one of a, b and x."""
     harness = Harness(known=ledger("abx"))
     for node in "abc":
         harness.hello(node, round=0, running=False, ledger=ledger("abx"))
@@ -904,38 +958,63 @@ def confirm(harness: Harness, nodes: str, **more: object) -> None:
         harness.say(node, p.Renew(epoch=harness.leader.epoch, round=number, **more))
 
 
-def test_the_table_before_counts_until_every_member_has_confirmed_the_start():
+def keepers(harness: Harness) -> str:
+    return "".join(each.node for each in harness.leader.ledger.committee)
+
+
+def take(harness: Harness, nodes: str) -> None:
+    """Have nodes acknowledge the ledger that they were told last."""
+    for node in nodes:
+        order = harness.heard(node, p.PrepareOrder)[-1]
+        known = p.Prepared(epoch=harness.leader.epoch, version=order.version, round=-1)
+        harness.say(node, known)
+
+
+def test_the_committee_goes_along_with_a_table_and_the_one_before_is_left_with_its_start() -> None:
     harness = two_rounds()
-    assert [seat.node for seat in harness.leader.ledger.before] == ["a", "b", "x"]
-    confirm(harness, "ab")
-    assert harness.leader.ledger.before
-    assert harness.heard("b", p.Beat)[-1].settled == -1
-    version = harness.leader.ledger.version
-    confirm(harness, "c")
+    assert set(keepers(harness)) == set("abc")
     assert not harness.leader.ledger.before
-    assert {harness.heard(node, p.Beat)[-1].settled for node in "abc"} == {1}
-    assert [each.ledger for each in harness.out if isinstance(each, c.Persist)][-1] == (
-        harness.leader.ledger
-    )
-    assert harness.leader.ledger.version > version
 
 
-def test_the_last_member_that_confirms_a_start_gets_one_answer_as_the_others_do():
+def test_a_member_that_is_gone_is_replaced_without_a_restart_once_a_majority_of_both_agrees():
     harness = two_rounds()
-    confirm(harness, "ab")
-    before = {node: len(harness.heard(node, p.Beat)) for node in "abc"}
-    confirm(harness, "c", sent=7)
-    beats = {node: harness.heard(node, p.Beat)[before[node] :] for node in "abc"}
-    assert {node: [beat.sent for beat in heard] for node, heard in beats.items()} == {
-        "a": [0], "b": [0], "c": [7],
-    }  # fmt: skip
+    confirm(harness, "abc")
+    harness.hello("d")
+    harness.hello("e")
+    take(harness, "abc")
+    harness.pass_time(2, alive="abcde")
+    ledger = harness.leader.ledger
+    assert (len(ledger.committee), len(ledger.before)) == (5, 3)
+    take(harness, "ad")
+    assert harness.leader.ledger.before, "two of five"
+    take(harness, "e")
+    assert harness.leader.ledger.before, "one of the three"
+    take(harness, "b")
+    assert not harness.leader.ledger.before
+    assert (harness.leader.ledger.round, harness.leader.ledger.running) == (1, True)
 
 
-def test_a_leader_of_a_round_that_one_may_not_know_needs_a_quorum_of_the_table_before():
+def test_a_leader_without_a_majority_of_the_committee_stops_its_round() -> None:
     harness = two_rounds()
-    confirm(harness, "ac")
+    confirm(harness, "abc")
     harness.handle(c.Closed(harness.links.pop("b"), "reset"))
-    assert "no quorum" in harness.heard("c", m.Stop)[-1].reason
+    assert harness.leader.policy.no_quorum == ""
+    harness.handle(c.Closed(harness.links.pop("a"), "reset"))
+    assert "missing: a, b" in harness.leader.policy.no_quorum
+
+
+def test_two_nodes_and_a_spare_have_a_committee_of_three_once_it_is_written_down() -> None:
+    harness = Harness(min_nodes=2, max_nodes=3)
+    for node in "ab":
+        harness.hello(node)
+    harness.pass_time(3, alive="ab")
+    harness.prepared("ab")
+    assert keepers(harness) == ""
+    harness.hello("x")
+    harness.pass_time(3, alive="abx")
+    assert set(keepers(harness)) == set("abx")
+    assert not harness.leader.ledger.before
+    assert harness.heard("x", p.PrepareOrder)
 
 
 def test_a_leader_gives_way_when_a_later_one_has_prepared_a_round():

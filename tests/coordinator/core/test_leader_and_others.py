@@ -38,7 +38,13 @@ def answer(
 ) -> p.MissAnswer:
     known = epoch if known is None else known
     return p.MissAnswer(
-        node="b", incarnation="b1", epoch=epoch, lost=lost, leader=leader, round=begun, known=known
+        node="b",
+        incarnation="b1",
+        epoch=epoch,
+        lost=lost,
+        leader=leader,
+        round=begun,
+        ledger_epoch=known,
     )
 
 
@@ -111,20 +117,20 @@ def test_a_job_that_has_begun_goes_before_one_that_has_not(epoch: int) -> None:
 def test_who_is_at_the_endpoints_is_asked_by_a_leader_that_is_confirmed() -> None:
     about = c.LeaderConfig("job", PolicyConfig(), "a", address="a:1", endpoints=("z:9",))
     known = ledger("ab", round=3, birth=5)
-    (ask,) = leading(known, about)._ask_missing()
+    (ask,) = leading(known, about)._ask_absent()
     assert (ask.address, ask.message.leader) == ("z:9", "a:1")
     assert (ask.message.birth, ask.message.round) == (5, 3)
-    assert leading(known, about, confirmed=False)._ask_missing() == []
+    assert leading(known, about, confirmed=False)._ask_absent() == []
 
 
 def test_members_that_are_not_here_are_asked_some_at_a_time() -> None:
     nodes = "abcdefghijklmnopqrst"
     leader = leading(ledger(nodes))
     leader._sessions.add(Session(p.Hello(node="a", incarnation="a1", slots=2), 1, 0))
-    asked = [ask.node for _ in range(3) for ask in leader._ask_missing()]
+    asked = [ask.node for _ in range(3) for ask in leader._ask_absent()]
     assert len(asked) == 3 * ASK_AT_ONCE
     assert set(asked) == set(nodes) - {"a"}
 
 
 def test_nobody_is_asked_where_nobody_can_take_over() -> None:
-    assert leading(ledger("abc", casting_vote=""))._ask_missing() == []
+    assert leading(ledger("abc", committee=(), fenced=False))._ask_absent() == []

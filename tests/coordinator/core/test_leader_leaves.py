@@ -72,7 +72,7 @@ def test_a_leader_that_nobody_can_follow_does_not_stay_for_ever():
 
 
 def test_nothing_is_handed_over_where_somebody_else_decides_who_leads():
-    harness = left_alone(durable=True)
+    harness = left_alone(store=True)
     harness.prepared("bc")
     harness.handle(c.Persisted(harness.leader.ledger.version))
     assert not [
@@ -110,7 +110,7 @@ def test_a_follower_that_is_told_to_lead_does():
 def test_a_successor_without_a_leader_of_its_own_stops_in_time():
     harness = test_follower.Harness(away_timeout_s=30.0)
     harness.welcome()
-    harness.start(casting_vote="")
+    harness.start(committee=(), fenced=False)
     harness.says(p.HandOver(epoch=test_follower.EPOCH, ledger=harness.follower.knows.ledger))
     harness.pass_time(29.9)
     assert not harness.all(f.StopRanks)

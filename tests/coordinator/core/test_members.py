@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from undaunted.coordinator.core import messages as m
-from undaunted.coordinator.core.members import Members
+from undaunted.coordinator.core.round import Members
 
 STOP = m.Stop("", 0, "so", 2.0)
 

@@ -38,11 +38,33 @@ def test_ranks_may_save_before_a_restart() -> None:
     assert (stop.agree, stop.grace_s) == ("restart", 77.0)
 
 
-def test_a_restart_of_another_round_is_stale_and_of_one_that_stops_is_refused() -> None:
+def test_a_restart_of_another_round_is_stale() -> None:
+    assert running("a").feed(m.RestartOrdered("a", 1, BY)) == []
+
+
+def test_two_restarts_at_once_are_one_and_both_are_told_so() -> None:
     job = running("a")
-    assert job.feed(m.RestartOrdered("a", 1, BY)) == []
     job.feed(m.RestartOrdered("a", 0, BY))
-    assert "is being stopped already" in refused(job.feed(m.RestartOrdered("a", 0, BY)))
+    (said,) = job.feed(m.RestartOrdered("a", 0, "somebody else"))
+    assert isinstance(said, m.Say)
+    assert not said.refused
+    assert said.text.startswith("somebody else")
+    assert [start.round for start in of(m.Start, job.stop("a"))] == [1]
+    assert job.feed(m.RestartOrdered("a", 0, "somebody late")) == []
+
+
+def test_a_restart_is_refused_where_the_job_ends() -> None:
+    job = running("a")
+    job.feed(m.StopOrdered("a", 0, BY))
+    assert "the job ends" in refused(job.feed(m.RestartOrdered("a", 0, BY)))
+
+
+def test_an_exclusion_that_was_carried_out_is_not_refused_when_it_is_heard_of_again() -> None:
+    """Each new leader hears again what a node has reported in its round."""
+    job = running("a", "b", "c", min_nodes=2, max_nodes=3)
+    order = m.ExclusionOrdered("b", 0, "c", BY)
+    assert of(m.End, job.feed(order))
+    assert job.feed(order) == []
 
 
 def paused() -> Driver:
@@ -177,7 +199,7 @@ def test_a_node_that_waits_is_kept_if_the_job_would_be_hopeless_without() -> Non
 def test_a_node_that_is_not_there_cannot_be_excluded() -> None:
     job = running("a", "b", "c", min_nodes=2, max_nodes=3)
     assert "which has a, b, c" in refused(job.feed(m.ExclusionOrdered("a", 0, "z", BY)))
-    job.feed(m.ExclusionOrdered("a", 0, "c", BY))
+    job.feed(m.ExclusionOrdered("a", 0, "c", "somebody else"))
     assert "which has a, b" in refused(job.feed(m.ExclusionOrdered("a", 0, "c", BY)))
 
 

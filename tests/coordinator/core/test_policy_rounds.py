@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.coordinator.core.driving import Driver, of, running
 from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core.config import PolicyConfig
+from undaunted.coordinator.core.memory import Memory
 from undaunted.coordinator.core.policy import STOP_MARGIN_S, JobPolicy, PolicyState
 from undaunted.coordinator.core.progress import Iterations
 
@@ -142,6 +143,38 @@ class TestPreparing:
         job = self.preparing("a", "b", min_nodes=2)
         job.feed(m.TimerFired("prepare", 0, silent=("b",)))
         assert "node b has not confirmed" in job.ends["a"].reason
+
+    def test_one_of_the_last_round_that_is_back_meanwhile_keeps_its_place(self) -> None:
+        job = running("a", "b", "c", "d", min_nodes=3, max_nodes=4, max_restarts=1)
+        job.accepts = False
+        job.lose("c")
+        job.stop("a", "b")
+        job.join("c")
+        assert not of(m.Start, job.accept()), "a table with it is made"
+        job.accept()
+        assert job.table == "a b c"
+
+    def test_a_newcomer_puts_nothing_off(self) -> None:
+        job = running("a", "b", "c", "d", min_nodes=3, max_nodes=5, max_restarts=1)
+        job.accepts = False
+        job.lose("c")
+        job.stop("a", "b")
+        job.join("e")
+        job.accept()
+        assert job.table == "a b d"
+
+    def test_a_node_lost_after_another_one_has_left_is_waited_for(self) -> None:
+        job = running("a", "b", "c", "d", min_nodes=3, max_nodes=4, max_restarts=1)
+        job.accepts = False
+        job.fail("a")
+        job.signal("d")
+        job.stop("a", "b", "c")
+        assert job.policy.preparing, "enough are left"
+        job.lose("c")
+        assert job.outcomes == {"d": "preempted"}
+        job.join("c")
+        job.accept()
+        assert job.table == "a b c"
 
 
 class TestLoss:
@@ -288,7 +321,7 @@ class TestQuorum:
         job.stop("a", "b")
         assert job.policy.round == 0
         job.fire("say")
-        assert remarks(job)[0].endswith("more: no quorum: only a is heard of")
+        assert remarks(job)[0].endswith("more: the job cannot go on: only a is heard of")
         job.feed(m.QuorumRegained())
         assert job.policy.round == 1
 
@@ -339,7 +372,7 @@ class TestQuorum:
         job.feed(m.QuorumLost("x"))
         job.stop("a", "b")
         job.fire("join")
-        assert "no quorum: x" in job.ends["a"].reason
+        assert "cannot go on: x" in job.ends["a"].reason
 
     def test_who_was_lost_is_the_cause_and_not_who_noticed_it_first(self) -> None:
         job = running("a", "b", "c", min_nodes=2, max_restarts=1)
@@ -370,11 +403,11 @@ class TestQuorum:
 
 
 class TestRestored:
-    def policy(self, **about: object) -> Driver:
-        nodes = [m.NodeInfo("a", 2), m.NodeInfo("b", 2), m.NodeInfo("c", 2)]
+    def policy(self, names: str = "abc", **about: object) -> Driver:
+        nodes = [m.NodeInfo(name, 2) for name in names]
         config = PolicyConfig(min_nodes=3, max_restarts=5)
-        known = {"round": 4, "nodes": nodes, "restarts_used": 3, **about}
-        return Driver(JobPolicy.restored(config, **known))  # type: ignore[arg-type]
+        memory = Memory(restarts_used=3, **about)  # type: ignore[arg-type]
+        return Driver(JobPolicy.restored(config, round=4, nodes=nodes, memory=memory))
 
     def test_a_take_over_restarts_without_the_old_leaders_node(self) -> None:
         job = self.policy()
@@ -407,7 +440,7 @@ class TestRestored:
         assert "was at iteration 7, then round 2 reached 7, round 3" in job.ends["a"].reason
 
     def test_without_nodes_it_waits_for_some(self) -> None:
-        job = self.policy(nodes=[])
+        job = self.policy("")
         job.join("a", "b", "c")
         assert job.policy.round == 5
 

@@ -24,7 +24,7 @@ from undaunted.coordinator.core.config import Pace, PolicyConfig
 from undaunted.coordinator.core.examination import Case, Ruling
 from undaunted.coordinator.core.policy import JobPolicy, PolicyState
 from undaunted.coordinator.core.progress import NO_ITERATIONS, Iterations
-from undaunted.coordinator.core.slowness import MOST_EXCLUDED
+from undaunted.coordinator.core.round import MOST_EXCLUDED
 
 NAMES = ["a", "b", "c", "d", "e"]
 
@@ -360,7 +360,6 @@ class AnyJob(RuleBasedStateMachine):
         """Another leader goes on with what survives the old one."""
         old, agents = self.policy, self.world.agents
         here = old.roster.here
-        reached, stalled = old.tracker.known
         self.policy = JobPolicy.restored(
             self.world.config,
             round=old.round,
@@ -370,12 +369,8 @@ class AnyJob(RuleBasedStateMachine):
                 )
                 for place in old.places
             ],
-            restarts_used=old.restarts_used,
-            excluded=old.roster.excluded,
-            reached=reached,
-            stalled=stalled,
+            memory=old.memory,
         )
-        self.policy.history = old.history
         assert self.policy.places == old.places
         self.world.timers.clear()
         self.world.quorum = True
@@ -455,8 +450,8 @@ class AnyJob(RuleBasedStateMachine):
                 assert "prepare" in names
             case PolicyState.STOPPING:
                 assert "stop" in names
-            case PolicyState.RUNNING if self.policy.examination is not None:
-                assert "evidence" in names or self.policy.examination.over
+            case PolicyState.RUNNING if self.policy.last.examination is not None:
+                assert "evidence" in names or self.policy.last.examination.over
 
     @property
     def upcoming(self) -> int:

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from tests.coordinator.core.seats import ledger, table, voters
+from tests.coordinator.core.seats import committee, ledger, table, voters
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core import placement
-from undaunted.coordinator.core.absence import LEADER_STOPS_S
 from undaunted.coordinator.core.config import PolicyConfig
+from undaunted.coordinator.core.durations import AWAY_MARGIN_S, Durations
 from undaunted.coordinator.core.preparation import (
-    FENCE_MARGIN_S,
-    STOPPED_AFTER_S,
     Preparation,
 )
 from undaunted.coordinator.core.record import Record
 from undaunted.coordinator.core.sessions import Session, Sessions
 
 S = 1_000_000_000
+
+
+STOPPED_S = Durations(5.0).stopped_s
 
 
 class Prepared:
@@ -30,17 +31,17 @@ class Prepared:
         known: p.Ledger,
         nodes: str,
         *,
-        durable: bool = False,
+        store: bool = False,
         lost: str = "",
-        reset: bool = False,
+        stops_s: float = 0.0,
     ) -> None:
         config = c.LeaderConfig(
-            "job", PolicyConfig(), node="a", incarnation="a1", away_timeout_s=60, durable=durable
+            "job", PolicyConfig(), node="a", incarnation="a1", away_timeout_s=60, store=store
         )
-        self.sessions = Sessions()
+        self.sessions, self.store = Sessions(), store
         self.record = Record(config, known, 7)
-        self.record.agree(dict.fromkeys(voters(nodes), known))
-        self.preparation = Preparation(config, self.record, self.sessions, lost, reset=reset)
+        self.record.agree(voters(nodes))
+        self.preparation = Preparation(config, self.record, self.sessions, lost, stops_s)
         for link, node in enumerate(nodes):
             self.sessions.add(Session(p.Hello(node=node, incarnation=f"{node}1", slots=2), link, 0))
 
@@ -58,6 +59,14 @@ class Prepared:
                 master_port=9,
             )
             self.preparation.acknowledged(self.sessions.by_node[node], known)
+        if not self.store:
+            self.preparation.persisted(self.record.ledger.version)
+
+    def may_start(self, now: int) -> bool:
+        """Whether it may, if all that are connected have renewed their leases a moment ago."""
+        for session in self.sessions.connected():
+            session.counts_ns = now
+        return self.preparation.may_start(now)
 
 
 def told(commands: list[c.Command]) -> dict[int, int]:
@@ -76,54 +85,78 @@ def test_everybody_is_told_and_every_node_of_the_table_must_know_it() -> None:
     assert not job.preparation.complete
     job.acknowledge("d")
     assert job.preparation.complete
-    assert job.preparation.may_start(0)
-    assert job.preparation.start(replaceable=False) == m.TableAccepted(1, "host-a", 9)
+    assert job.may_start(0)
+    assert job.preparation.accepted == m.TableAccepted(1, "host-a", 9)
+    job.preparation.start(replaceable=False)
     assert not job.preparation.complete
     assert [seat.node for seat in job.record.ledger.table] == ["a", "b", "d"]
 
 
-def test_a_quorum_of_the_last_table_must_know_it_as_well() -> None:
-    job = Prepared(ledger("abc", casting_vote="c"), "axyc")
+@pytest.mark.parametrize("silent", ["b", "cy"])
+def test_nobody_starts_whose_leases_are_over_or_whose_committee_is_silent(silent: str) -> None:
+    """The leader may have stood still since they have acknowledged it."""
+    job = Prepared(ledger("abx", committee=committee("acy")), "abcxy")
+    job.begin("abx")
+    job.acknowledge("abcxy")
+    assert job.may_start(0)
+    lease = 5 * S
+    assert not job.preparation.may_start(lease)
+    for session in job.sessions.connected():
+        session.counts_ns = 0 if session.node in silent else 1
+    assert not job.preparation.may_start(lease)
+
+
+def test_a_majority_of_the_committee_must_know_it_as_well() -> None:
+    job = Prepared(ledger("abc"), "axyc")
     job.begin("axy")
     job.acknowledge("axy")
-    assert not job.preparation.may_start(0)
+    assert not job.may_start(0)
     (line,) = job.preparation.say(0)
     assert "waiting to hear of b" in line.text
     assert "ranks may still be running" in line.text
     assert job.preparation.say(0) == []
-    later = round((5 + STOPPED_AFTER_S) * S)
-    assert not job.preparation.may_start(later)
+    later = round((5 + STOPPED_S) * S)
+    assert not job.may_start(later)
     job.acknowledge("c")
-    assert not job.preparation.may_start(later - 1), "b may run"
-    assert job.preparation.may_start(later)
+    assert not job.may_start(later - 1), "b may run"
+    assert job.may_start(later)
 
 
 def test_it_is_written_down_first_where_that_is_asked_for() -> None:
-    job = Prepared(ledger("abc"), "abc", durable=True)
+    job = Prepared(ledger("abc", committee=()), "abc", store=True)
     job.begin("abc")
     job.acknowledge("abc")
     version = job.record.ledger.version
     job.preparation.persisted(version - 1)
-    assert not job.preparation.complete
+    assert not job.may_start(900 * S)
     job.preparation.persisted(version)
-    assert job.preparation.complete
+    assert job.may_start(0)
+
+
+def test_a_file_is_waited_for_no_longer_than_a_lease() -> None:
+    job = Prepared(ledger("ab", committee=()), "ab")
+    job.begin("ab")
+    job.store = True
+    job.acknowledge("ab")
+    assert not job.may_start(0)
+    assert job.may_start(5 * S)
 
 
 def test_without_votes_the_old_world_must_be_over_and_what_was_prepared_before() -> None:
-    known = ledger("xy", casting_vote="", pending_round=1, pending=table("zw"))
+    known = ledger("xy", committee=(), fenced=False, pending_round=1, pending=table("zw"))
     job = Prepared(known, "ab")
     job.begin("ab")
     job.acknowledge("ab")
-    over_s = 5 + 60 + FENCE_MARGIN_S
-    assert not job.preparation.may_start(round((over_s - 0.1) * S))
-    assert job.preparation.may_start(round(over_s * S))
+    over_s = 5 + 60 + AWAY_MARGIN_S
+    assert not job.may_start(round((over_s - 0.1) * S))
+    assert job.may_start(round(over_s * S))
     job.sessions.add(Session(p.Hello(node="x", incarnation="x2", slots=2), 8, 0))
-    assert not job.preparation.may_start(0), "z and w may run"
+    assert not job.may_start(0), "z and w may run"
     job.sessions.add(Session(p.Hello(node="z", incarnation="z1", slots=2), 9, 0))
-    assert not job.preparation.may_start(0), "y and w may run"
+    assert not job.may_start(0), "y and w may run"
     job.sessions.add(Session(p.Hello(node="y", incarnation="y1", slots=2), 10, 0))
     job.sessions.add(Session(p.Hello(node="w", incarnation="w2", slots=2), 11, 0))
-    assert job.preparation.may_start(0)
+    assert job.may_start(0)
 
 
 def lost(job: Prepared, node: str, **more: object) -> None:
@@ -138,15 +171,15 @@ def lost(job: Prepared, node: str, **more: object) -> None:
 def starts_after(job: Prepared) -> float:
     """When the round may start, in seconds after the node was heard."""
     moments = (number / 10 for number in range(1000))
-    return next(s for s in moments if job.preparation.may_start(S + round(s * S)))
+    return next(s for s in moments if job.may_start(S + round(s * S)))
 
 
 @pytest.mark.parametrize(
     ("votes", "more", "seconds"),
     [
-        (True, {}, 5 + STOPPED_AFTER_S),
-        (False, {"replaceable": True}, 5 + STOPPED_AFTER_S),
-        (False, {}, 5 + 60 + FENCE_MARGIN_S),
+        (True, {}, 5 + STOPPED_S),
+        (False, {"replaceable": True}, 5 + STOPPED_S),
+        (False, {}, 5 + 60 + AWAY_MARGIN_S),
         (False, {"stopped": 0}, 0),
         (False, {"silent": False}, 0),
     ],
@@ -154,41 +187,40 @@ def starts_after(job: Prepared) -> float:
 def test_a_node_that_is_lost_has_stopped_its_ranks_before_others_get_them(
     votes: bool, more: dict[str, object], seconds: float
 ) -> None:
-    job = Prepared(ledger("abc" if votes else "ac", casting_vote="a" if votes else ""), "abcx")
+    about = {} if votes else {"committee": (), "fenced": False}
+    job = Prepared(ledger("abc" if votes else "ac", **about), "abcx")
     lost(job, "c", **more)
     job.begin("abx")
     job.acknowledge("abx")
     assert starts_after(job) == seconds
 
 
-@pytest.mark.parametrize(("reset", "seconds"), [(True, LEADER_STOPS_S), (False, 0)])
-def test_a_leader_that_was_lost_by_a_reset_may_live_a_little_longer(
-    reset: bool, seconds: float
-) -> None:
-    job = Prepared(ledger("abc"), "bcx", lost="a", reset=reset)
+@pytest.mark.parametrize("seconds", [2.2, 0])
+def test_ranks_of_the_leader_that_was_lost_are_waited_for(seconds: float) -> None:
+    job = Prepared(ledger("abc"), "bcx", lost="a", stops_s=seconds)
     job.begin("bcx")
     job.acknowledge("bcx")
-    soonest = next(s for s in range(1000) if job.preparation.may_start(s * S // 10))
+    soonest = next(s for s in range(1000) if job.may_start(s * S // 10))
     assert soonest / 10 == seconds
 
 
 def test_who_is_back_has_to_stop_first() -> None:
-    job = Prepared(ledger("ac", casting_vote=""), "acx")
+    job = Prepared(ledger("ac", committee=(), fenced=False), "acx")
     job.sessions.by_node["c"].draining = True
     job.begin("ax")
     job.acknowledge("acx")
-    assert not job.preparation.may_start(500 * S)
+    assert not job.may_start(500 * S)
     job.sessions.by_node["c"].draining = False
-    assert job.preparation.may_start(500 * S)
+    assert job.may_start(500 * S)
 
 
 def test_resets_alone_do_not_say_that_the_old_world_is_over() -> None:
-    job = Prepared(ledger("cd", casting_vote=""), "acdx")
+    job = Prepared(ledger("cd", committee=(), fenced=False), "acdx")
     lost(job, "c", silent=False, replaceable=True)
     lost(job, "d", silent=False, replaceable=True)
     job.begin("ax")
     job.acknowledge("ax")
-    assert starts_after(job) == 5 + STOPPED_AFTER_S
+    assert starts_after(job) == 5 + STOPPED_S
 
 
 def test_who_comes_later_is_told_and_who_comes_back_only_if_it_is_awaited() -> None:

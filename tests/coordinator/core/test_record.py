@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.coordinator.core.seats import ledger, table, voters
+from tests.coordinator.core.seats import committee, ledger, table, voters
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core.config import PolicyConfig
@@ -21,31 +21,24 @@ def test_a_new_job_inherits_nothing() -> None:
     assert (made.ledger.run_id, made.ledger.epoch, made.ledger.leader) == ("job", 7, "a")
 
 
-def test_what_was_prepared_by_the_leader_before_is_doubtful_until_a_table_is_started() -> None:
+def test_what_the_leader_before_has_prepared_is_perhaps_started_until_a_table_is() -> None:
     known = ledger("abc", pending_round=1, pending=table("abd"))
     made = record(known)
-    made.agree(dict.fromkeys(voters("ab"), known))
+    made.agree(voters("ab"))
     assert made.inherited
-    assert made.doubtful == table("abd")
+    assert made.perhaps_started == table("abd")
     made.prepare(2, table("abc"))
     prepared = made.ledger.version
     made.start(replaceable=False)
-    assert made.doubtful == ()
+    assert made.perhaps_started == ()
     assert made.started == prepared
     assert (made.ledger.round, made.ledger.version) == (2, prepared + 1)
-    assert made.ledger.casting_vote == "a"
-
-
-def test_nobody_votes_where_nobody_can_take_over() -> None:
-    made = record(p.Ledger(run_id=""), takeover=False)
-    made.prepare(0, table("abc"))
-    made.start(replaceable=False)
-    assert made.ledger.casting_vote == ""
+    assert made.ledger.fenced
 
 
 def test_every_change_has_a_version_and_no_change_has_none() -> None:
     made = record(ledger("abc"))
-    made.agree(dict.fromkeys(voters("ab"), ledger("abc")))
+    made.agree(voters("ab"))
     policy = JobPolicy(PolicyConfig())
     version = made.ledger.version
     assert made.catch_up(policy) == []
@@ -71,38 +64,31 @@ def test_a_ledger_is_of_the_epoch_of_a_leader_once_a_quorum_follows_under_it() -
     known = ledger("abc", leader="c")
     made = record(known)
     made.stop(JobPolicy(PolicyConfig()))
-    assert not made.agree(dict.fromkeys(voters("a"), known))
+    assert not made.agree(voters("a"))
     assert made.learn().epoch == 7
     assert not p.newer(made.ledger, known)
-    assert made.agree(dict.fromkeys(voters("ab"), known))
-    assert not made.agree(dict.fromkeys(voters("abc"), known)), "once"
+    assert made.agree(voters("ab"))
+    assert not made.agree(voters("abc")), "once"
     about = (made.ledger.epoch, made.ledger.version, made.ledger.leader, made.ledger.running)
     assert about == (7, known.version + 1, "a", False)
 
 
 def test_so_it_is_again_under_a_later_epoch() -> None:
     made = record(ledger("abc"))
-    made.agree(dict.fromkeys(voters("abc"), ledger("abc")))
+    made.agree(voters("abc"))
     before = made.ledger
     made.take_epoch(9)
     assert made.learn() == p.Learn(epoch=9, ledger=before)
     assert not made.agreed
-    assert made.agree(dict.fromkeys(voters("bc"), before))
+    assert made.agree(voters("bc"))
     assert (made.ledger.epoch, made.ledger.version) == (9, before.version + 1)
 
 
 def test_where_nobody_has_a_vote_it_is_so_at_once() -> None:
-    made = record(ledger("ab"))
+    made = record(ledger("ab", committee=()))
     assert (made.agreed, made.ledger.epoch) == (True, 7)
     made.take_epoch(9)
     assert (made.agreed, made.ledger.epoch) == (True, 9)
-
-
-def test_members_of_a_table_that_may_have_begun_are_needed_as_well() -> None:
-    known = ledger("abc", pending_round=1, pending=table("cde"))
-    made = record(known)
-    assert not made.agree(dict.fromkeys(voters("ab"), known))
-    assert made.agree(dict.fromkeys(voters("abc"), known)), "c will never begin it"
 
 
 def test_versions_of_one_leader_rise_although_it_adopts_another_ledger() -> None:
@@ -120,19 +106,37 @@ def test_a_ledger_of_no_job_replaces_none_of_a_job_that_has_begun() -> None:
     assert p.further(begun, none)
 
 
-def test_that_all_know_of_the_start_is_true_whoever_says_so() -> None:
-    known = ledger("abc", round=4, before=table("abcxyz"), before_vote="x", version=8)
-    made = record(known)
-    assert not made.settled_by(known)
-    assert not made.settled_by(ledger("abd", round=4, version=9)), "another table"
-    assert not made.settled_by(ledger("abc", round=3)), "another round"
-    assert not made.agree(dict.fromkeys(voters("abc"), known)), "x, y and z may elect another one"
-    assert made.settled_by(ledger("abc", round=4, version=7)), "be it older or newer"
-    assert (made.ledger.before, made.ledger.version, made.settled) == ((), 8, 4)
-    assert made.agree(dict.fromkeys(voters("ab"), known))
+def taken(made: Record, nodes: str) -> dict[tuple[str, str], int]:
+    return dict.fromkeys(voters(nodes), made.ledger.version)
 
 
-def test_nor_is_it_forgotten_for_another_ledger() -> None:
-    made = record(ledger("abc", round=4))
-    made.adopt(ledger("abc", round=4, version=9, before=table("abx"), before_vote="x"))
-    assert (made.ledger.before, made.ledger.version) == ((), 9)
+def test_one_committee_follows_another_and_both_are_needed_meanwhile() -> None:
+    made = record(ledger("abc"))
+    assert not made.replace(committee("abd")), "its committee has not agreed yet"
+    made.agree(voters("ab"))
+    assert made.replace(committee("ade"))
+    assert made.ledger.before == committee("abc")
+    assert not made.replace(committee("abd")), "one at a time"
+    assert made.lacking(voters("ade")) == committee("abc")
+    assert not made.settle(taken(made, "ade"))
+    assert not made.settle(taken(made, "abc"))
+    assert made.settle(taken(made, "abd"))
+    assert made.ledger.before == ()
+    assert not made.lacking(voters("de"))
+
+
+def test_a_start_leaves_the_committee_before_as_its_table_was_held() -> None:
+    made = record(ledger("abc"))
+    made.agree(voters("ab"))
+    made.replace(committee("ade"))
+    made.prepare(1, table("ade"))
+    assert made.holds(taken(made, "abd"), made.ledger.version)
+    made.start(replaceable=False)
+    assert (made.ledger.before, made.ledger.committee) == ((), committee("ade"))
+
+
+def test_a_job_that_has_not_begun_asks_no_committee() -> None:
+    made = record(p.Ledger(run_id=""))
+    assert made.replace(committee("abc"))
+    assert made.replace(committee("ade"))
+    assert (made.ledger.before, made.lacking(())) == ((), ())

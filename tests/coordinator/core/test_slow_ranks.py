@@ -13,7 +13,7 @@ import pytest
 from tests.coordinator.core.driving import Driver, of, running
 from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core.examination import Ruling
-from undaunted.coordinator.core.slowness import MOST_EXCLUDED
+from undaunted.coordinator.core.round import MOST_EXCLUDED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,7 +113,7 @@ def stops(one: Driver, commands: list[m.Command]) -> None:
     """All nodes are told so, gently, and have stopped."""
     nodes = {stop.node for stop in of(m.Stop, commands)}
     assert nodes == set(one.table.split())
-    if one.policy.stopping is not None:
+    if one.policy.last.stopping is not None:
         nobody_asks = [m.RanksAsked(node, one.policy.round, -1, asks=False) for node in nodes]
         commands = one.feed(*nobody_asks)
     assert {stop.grace_s for stop in of(m.Stop, commands)} == {15.0}

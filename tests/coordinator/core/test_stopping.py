@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.coordinator.core.driving import Driver, of, running
 from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core.policy import GRACE_ON_REQUEST_S
-from undaunted.coordinator.core.stopping import Stopping
+from undaunted.coordinator.core.round import Stopping
 
 
 def two(**config: object) -> Driver:

@@ -29,29 +29,38 @@ class Etcd:
     Args:
         directory: for its data.
         options: more of its command line; with a certificate the scheme is https.
+        port: of its clients; the next one is for other members. 0 = a free one.
+        cluster: members as the command line has them, "" = this one alone.
     """
 
-    def __init__(self, directory: Path, *options: str) -> None:
-        self._directory, self._options = directory, options
-        self.port = free_ports(2)
+    def __init__(self, directory: Path, *options: str, port: int = 0, cluster: str = "") -> None:
+        self._directory, self._options, self._cluster = directory, options, cluster
+        self.port = port or free_ports(2)
         self._peer_port = self.port + 1
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
-        self.start()
+        if not cluster:
+            self.start()
 
     @property
     def url(self) -> str:
         return f"etcd://127.0.0.1:{self.port}"
 
     def start(self) -> None:
+        self.launch()
+        self.wait_until_ready()
+
+    def launch(self) -> None:
+        """Start it; it is not ready before a majority of its cluster is."""
         scheme = "https" if "--cert-file" in self._options else "http"
         here, peer = f"{scheme}://127.0.0.1:{self.port}", f"http://127.0.0.1:{self._peer_port}"
+        name = f"e{self.port}"
         self._process = subprocess.Popen(
             [
-                *("etcd", "--data-dir", str(self._directory / "etcd"), "--name", "e"),
+                *("etcd", "--data-dir", str(self._directory / name), "--name", name),
                 *("--listen-client-urls", here, "--advertise-client-urls", here),
                 *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
-                *("--initial-cluster", f"e={peer}"),
+                *("--initial-cluster", self._cluster or f"{name}={peer}"),
                 *("--heartbeat-interval", "50", "--election-timeout", "500"),
                 *self._options,
             ],
@@ -61,13 +70,16 @@ class Etcd:
             text=True,
             env={"PATH": os.environ["PATH"]},
         )
-        lines: queue.Queue[str] = queue.Queue()
-        self._reader = threading.Thread(target=_read, args=(self._process, lines), daemon=True)
+        self._lines: queue.Queue[str] = queue.Queue()
+        args = (self._process, self._lines)
+        self._reader = threading.Thread(target=_read, args=args, daemon=True)
         self._reader.start()
+
+    def wait_until_ready(self) -> None:
         deadline = time.monotonic() + DEADLINE_S
-        seen = []
+        seen: list[str] = []
         while not seen or not any(text in seen[-1] for text in _READY):
-            seen.append(lines.get(timeout=max(0.0, deadline - time.monotonic())))
+            seen.append(self._lines.get(timeout=max(0.0, deadline - time.monotonic())))
             assert seen[-1], "etcd has ended:\n" + "".join(seen)
 
     def kill(self) -> None:
@@ -81,7 +93,7 @@ class Etcd:
 
     def forget(self) -> None:
         """Lose all data; not while it runs."""
-        shutil.rmtree(self._directory / "etcd")
+        shutil.rmtree(self._directory / f"e{self.port}")
 
     def pause(self) -> None:
         assert self._process is not None
@@ -92,9 +104,10 @@ class Etcd:
         self._process.send_signal(signal.SIGCONT)
 
     def control(self, *words: str) -> str:
-        """Run etcdctl; return what it prints."""
+        """Run etcdctl; return what it prints. ``words`` may hold its options, as for TLS."""
+        scheme = "https" if "--cert-file" in self._options else "http"
         done = subprocess.run(
-            ["etcdctl", "--endpoints", f"127.0.0.1:{self.port}", *words],
+            ["etcdctl", "--endpoints", f"{scheme}://127.0.0.1:{self.port}", *words],
             env={"PATH": os.environ["PATH"], "ETCDCTL_API": "3"},
             capture_output=True,
             text=True,
@@ -121,6 +134,49 @@ class Etcd:
             watch.terminate()
             watch.wait(DEADLINE_S)
             watch.stdout.close()
+
+
+class Cluster:
+    """Three members; ``options`` are of each of them."""
+
+    def __init__(self, directory: Path, *options: str) -> None:
+        first = free_ports(6)
+        ports = [first, first + 2, first + 4]
+        cluster = ",".join(f"e{port}=http://127.0.0.1:{port + 1}" for port in ports)
+        self.members = [Etcd(directory, *options, port=each, cluster=cluster) for each in ports]
+        for member in self.members:
+            member.launch()
+        for member in self.members:
+            member.wait_until_ready()
+
+    @property
+    def url(self) -> str:
+        return "etcd://" + ",".join(f"127.0.0.1:{member.port}" for member in self.members)
+
+    def leader(self) -> Etcd:
+        """The member that leads the others."""
+        for member in self.members:
+            words = member.control("endpoint", "status", "-w", "fields").splitlines()
+            found = dict(line.split(" : ", 1) for line in words if " : " in line)
+            if found['"MemberID"'] == found['"Leader"']:
+                return member
+        raise AssertionError("no member leads")
+
+    def control(self, *words: str) -> str:
+        return self.members[0].control(*words)
+
+    def pause(self) -> None:
+        for member in self.members:
+            member.pause()
+
+    def resume(self) -> None:
+        for member in self.members:
+            member.resume()
+
+    def kill(self) -> None:
+        for member in self.members:
+            member.resume()
+            member.kill()
 
 
 _FORWARDER = """

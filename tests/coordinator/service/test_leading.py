@@ -10,11 +10,16 @@ from tests.coordinator.service.test_questions import lead, listener_of
 from tests.coordinator.wire.talk import Recorder, Remarks, on_loop, raw_peer, serving, terms
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import messages as m
+from undaunted.coordinator.core.config import PolicyConfig
+from undaunted.coordinator.core.leader import Leader
+from undaunted.coordinator.core.leader_messages import LeaderConfig
 from undaunted.coordinator.service import questions
-from undaunted.coordinator.service.leading import Listener
+from undaunted.coordinator.service.leading import Leading
+from undaunted.coordinator.service.member import Member
 from undaunted.coordinator.wire import frames
 from undaunted.coordinator.wire.client import connect
 from undaunted.coordinator.wire.handshake import ClientHandshake
+from undaunted.coordinator.wire.network import Sockets
 
 
 @on_loop
@@ -23,7 +28,7 @@ async def test_who_says_nothing_after_the_handshake_is_not_kept(
 ) -> None:
     monkeypatch.setattr(questions, "FIRST_MESSAGE_S", 0.01)
     remarks, client = Remarks(), Recorder()
-    async with serving(Listener(), say=remarks) as server:
+    async with serving(Member(), say=remarks) as server:
         await connect(f"127.0.0.1:{server.port}", client, terms())
         await client.until(lambda: bool(client.ends))
         await remarks.until("it has not said what it wants within 0.01 s")
@@ -76,3 +81,24 @@ async def test_who_never_ends_its_first_message_is_not_kept(
                 break
         assert rest.done()
         await remarks.until(LATE)
+
+
+@on_loop
+async def test_the_last_word_of_a_follower_is_for_the_leader_that_it_has_lost() -> None:
+    """It is no question: nobody answers it, and the leader says why the node is lost."""
+    client, listener = Recorder(), listener_of("a")
+    leader = Leader(LeaderConfig("job7", PolicyConfig(), node="a"))
+    nothing: Any = lambda *_: None  # noqa: E731
+    listener.leading = Leading(leader, Sockets(terms()), keep=nothing, done=nothing)
+    listener.leading.begin()
+    async with serving(listener) as server:
+        connection = await connect(f"127.0.0.1:{server.port}", client, terms())
+        connection.send(p.Hello(node="b", incarnation="b1", slots=1))
+        await client.until(lambda: any(isinstance(each, p.Welcome) for each in client.messages))
+        connection.send(p.Miss(node="b", incarnation="b1", epoch=1))
+        await client.until(lambda: bool(client.ends))
+        await listener.leading.close()
+    assert not any(isinstance(each, p.MissAnswer) for each in client.messages)
+    lines = leader.recent.lines("policy", 99_999)
+    (lost,) = [line for line in lines if b"NodeLost" in line]
+    assert b"it has heard nothing of its coordinator" in lost

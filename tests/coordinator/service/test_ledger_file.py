@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ HERE = "node0:29400"
 
 
 def kept(directory: Path, ledger: p.Ledger, endpoint: str = HERE) -> ledger_file.LedgerFile:
-    file = ledger_file.LedgerFile(str(directory), endpoint)
+    file = ledger_file.LedgerFile(str(directory), endpoint, print)
     file.keep(ledger)
     return file
 
@@ -54,10 +55,17 @@ def test_nothing_is_left_of_a_job_that_is_over(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_disk_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    file = kept(tmp_path / "missing", p.Ledger(run_id="job"))
+def test_a_disk_that_cannot_be_written_is_named_once(tmp_path: Path) -> None:
+    said: list[str] = []
+    file = ledger_file.LedgerFile(str(tmp_path / "missing"), HERE, said.append)
+    for version in (1, 2):
+        written = threading.Event()
+        file.keep(p.Ledger(run_id="job", version=version), lambda _, each=written: each.set())
+        assert written.wait(60)
     file.close()
-    assert file.problem == "No such file or directory"
+    (line,) = said
+    assert str(tmp_path / "missing" / ledger_file.name(HERE)) in line
+    assert "No such file or directory" in line
 
 
 def test_what_is_no_ledger_is_refused(tmp_path: Path) -> None:

@@ -16,10 +16,12 @@ from undaunted.coordinator.core.leader_messages import LeaderConfig
 from undaunted.coordinator.service import leading as leading_module
 from undaunted.coordinator.service import questions
 from undaunted.coordinator.service.asking import answer_of
-from undaunted.coordinator.service.leading import Leading, Listener
+from undaunted.coordinator.service.leading import Leading
+from undaunted.coordinator.service.member import Member
 from undaunted.coordinator.service.questions import Questions
 from undaunted.coordinator.wire.client import connect
 from undaunted.coordinator.wire.connection import WireError
+from undaunted.coordinator.wire.network import Sockets
 
 if TYPE_CHECKING:
     from undaunted.coordinator.wire.handshake import Terms
@@ -45,7 +47,7 @@ class Answers:
 
 async def asked(port: int, question: p.Question, person: Terms = PERSON) -> p.Message:
     address = f"127.0.0.1:{port}"
-    return await answer_of(address, question, person, None, timeout_s=30, longest=LONGEST)
+    return await answer_of(address, question, Sockets(person), timeout_s=30, longest=LONGEST)
 
 
 @on_loop
@@ -156,23 +158,23 @@ async def test_who_says_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None
 # --- at the port of a job -------------------------------------------------------------------------
 
 
-def listener_of(node: str, leader: str = "") -> Listener:
+def listener_of(node: str, leader: str = "") -> Member:
     """Of a node, or "" = of a coordinator alone; it follows a leader at an address."""
-    listener = Listener()
+    listener = Member()
     if node:
         follower: Any = SimpleNamespace(
             config=SimpleNamespace(node=node),
             leader=leader,
             lease_s=5.0,
-            lease_left_s=lambda _: -7.0 if leader else None,
             knows=SimpleNamespace(ledger=p.Ledger(run_id="job7", leader="a")),
         )
-        following: Any = SimpleNamespace(follower=follower)
+        left_s = -7.0 if leader else None
+        following: Any = SimpleNamespace(follower=follower, lease_left_s=left_s)
         listener.following = following
     return listener
 
 
-def lead(listener: Listener, node: str, others: dict[str, str], *, connected: bool = False) -> None:
+def lead(listener: Member, node: str, others: dict[str, str], *, connected: bool = False) -> None:
     about = LeaderConfig(run_id="job7", policy=PolicyConfig(), node=node)
     seats = enumerate(others.items())
     table = tuple(
@@ -181,7 +183,7 @@ def lead(listener: Listener, node: str, others: dict[str, str], *, connected: bo
     )
     leader = Leader(about, p.Ledger(run_id="job7", round=0, table=table))
     none: Any = None
-    listener.leading = Leading(leader, terms(), None, keep=none, done=none)
+    listener.leading = Leading(leader, Sockets(terms()), keep=none, done=none)
     if connected:
         leader.heard = lambda: dict.fromkeys(others, 0)  # type: ignore[method-assign]
 

@@ -100,6 +100,7 @@ def test_options_of_connections() -> None:
             tune(sock)
             assert not sock.getblocking()
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            assert sock.getsockopt(socket.IPPROTO_TCP, 16), "lost packets are sent again soon"
             assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 15_000
 

@@ -1,6 +1,6 @@
-"""A small training script that survives every fault, or has one bug that chaos must find.
+"""A small training script that survives every fault, or has bugs that chaos must find.
 
-undaunted chaos --nproc-per-node 2 train.py --dir {dir} [--bug NAME]
+undaunted chaos --nproc-per-node 2 train.py --dir {dir} [--bugs NAME ...]
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ BUGS = ("rng", "sampler", "torn", "sigterm", "exception", "nan", "checksum", *BE
 class Training:
     """Everything the next step depends on."""
 
-    def __init__(self, directory: Path, bug: str) -> None:
+    def __init__(self, directory: Path, bugs: list[str]) -> None:
         torch.manual_seed(SEED)
-        self.bug = bug
+        self.bugs = bugs
         self.file = directory / "checkpoint.pt"
         layers = nn.Linear(WIDTH, WIDTH), nn.Dropout(0.2), nn.Linear(WIDTH, 1)
         self.model = DistributedDataParallel(nn.Sequential(*layers))
@@ -59,7 +59,7 @@ class Training:
 
     def save(self, done: int) -> None:
         """Save the state of all ranks in one file."""
-        if self.bug != "nan" and not all(p.isfinite().all() for p in self.model.parameters()):
+        if "nan" not in self.bugs and not all(p.isfinite().all() for p in self.model.parameters()):
             raise RuntimeError("the parameters hold NaN or infinity")
         states: list[Any] = [None] * dist.get_world_size()
         dist.gather_object(self.own_state(), states if dist.get_rank() == 0 else None)
@@ -69,13 +69,13 @@ class Training:
             "done": done,
             "model": self.model.module.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            **{name: getattr(self, name).state_dict() for name in BESIDE if name != self.bug},
+            **{name: getattr(self, name).state_dict() for name in BESIDE if name not in self.bugs},
             "ranks": states,
         }
         buffer = io.BytesIO()
         torch.save(whole, buffer)
         content = hashlib.sha256(buffer.getvalue()).digest() + buffer.getvalue()
-        if self.bug == "torn":
+        if "torn" in self.bugs:
             self.file.write_bytes(content)
             return
         new = self.file.with_suffix(".new")
@@ -85,16 +85,15 @@ class Training:
         new.replace(self.file)
 
     def own_state(self) -> dict[str, Any]:
-        state = {"rng": torch.get_rng_state(), "order": self.order.get_state()}
-        state.pop({"rng": "rng", "sampler": "order"}.get(self.bug, ""), None)
-        return state
+        state = {"rng": torch.get_rng_state(), "sampler": self.order.get_state()}
+        return {name: value for name, value in state.items() if name not in self.bugs}
 
     def newest(self) -> Any:
         """Read the newest checkpoint that is whole, None if there is none."""
         for file in (self.file, self.file.with_suffix(".old")):
             content = file.read_bytes() if file.exists() else b""
             checksum, payload = content[:32], content[32:]
-            checked = self.bug not in ("torn", "checksum")
+            checked = not {"torn", "checksum"} & set(self.bugs)
             if content and (not checked or hashlib.sha256(payload).digest() == checksum):
                 return torch.load(io.BytesIO(payload), weights_only=True)
         return None
@@ -112,17 +111,17 @@ class Training:
         own = whole["ranks"][dist.get_rank()]
         if "rng" in own:
             torch.set_rng_state(own["rng"])
-        if "order" in own:
-            self.order.set_state(own["order"])
+        if "sampler" in own:
+            self.order.set_state(own["sampler"])
         return int(whole["done"])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--dir", type=Path, required=True)
-    parser.add_argument("--bug", choices=BUGS, default="")
+    parser.add_argument("--bugs", choices=BUGS, nargs="*", default=[])
     args = parser.parse_args()
-    if args.bug == "sigterm":
+    if "sigterm" in args.bugs:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -131,12 +130,12 @@ def main() -> None:
 
 
 def train(args: argparse.Namespace) -> None:
-    training = Training(args.dir, args.bug)
+    training = Training(args.dir, args.bugs)
     for number in range(training.load(), STEPS):
         try:
             training.step(number)
         except Exception as error:
-            if args.bug != "exception":
+            if "exception" not in args.bugs:
                 raise
             print(f"rank {os.environ['RANK']}: {error}, going on", flush=True)
         if (number + 1) % SAVE_EVERY == 0:

@@ -12,56 +12,69 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from tests.coordinator.wire.talk import on_loop
-from undaunted.fault_tolerance.agent import agent as module
-from undaunted.fault_tolerance.agent.agent import Agent, Outside
+from undaunted.fault_tolerance.agent.agent import Agent
+from undaunted.fault_tolerance.agent.outside import Outside
 from undaunted.fault_tolerance.run_config import STOP_SIGNALS
+from undaunted.journal.events import JobEnded
+from undaunted.journal.reader import find_journals, read_journal
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
 
 CODE = """
 import socket, sys
 from undaunted.fault_tolerance.agent import agent, start
 from undaunted.fault_tolerance.run_config import RunConfig
 
-def bug(self):
+def bug(self, *_):
     raise ZeroDivisionError("a bug")
 
-agent.Outside._front_says = bug
-directory = sys.argv[1]
+directory, where, seconds = sys.argv[1:]
+setattr(agent.Outside, where, bug)
 config = RunConfig(
     run_id="x", node="here", nproc_per_node=1, max_restarts=0, kind="program", target="sleep",
-    args=["600"], cwd=directory, run_dir=directory, log_dir=directory, stdout=[0], stderr=[0],
+    args=[seconds], cwd=directory, run_dir=directory, log_dir=directory, stdout=[0], stderr=[0],
     python=sys.executable,
 )
 ours, theirs = socket.socketpair()
-ours.send(b"x")
-start.run_agent(config, theirs)
+if where == "_front_says":
+    ours.send(b"x")
+sys.exit(start.run_agent(config, theirs))
 """
 
 
-def test_a_bug_in_a_callback_ends_the_job_with_its_traceback(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, str(tmp_path)],
+def with_a_bug(tmp_path: Path, where: str, seconds: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", CODE, str(tmp_path), where, seconds],
         env=dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p)),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
     )
+
+
+def test_a_bug_in_a_callback_ends_the_job_with_its_traceback(tmp_path: Path) -> None:
+    done = with_a_bug(tmp_path, "_front_says", "600")
     assert done.returncode == 1
     assert done.stderr.rstrip().endswith("ZeroDivisionError: a bug")
+
+
+def test_a_bug_at_the_close_is_shown_and_the_journal_is_complete(tmp_path: Path) -> None:
+    done = with_a_bug(tmp_path, "close", "0")
+    assert done.returncode == 0
+    assert "ZeroDivisionError: a bug" in done.stderr
+    (journal,) = find_journals(tmp_path)
+    (launch,) = read_journal(journal).launches()
+    assert any(isinstance(event, JobEnded) for event in launch)
 
 
 def ended(**parts: Any) -> Any:
     """What an agent has when a round is over."""
     said: list[Any] = []
-    attribution = SimpleNamespace(round_over=said.append)
+    over = SimpleNamespace(round_over=said.append)
     config = SimpleNamespace(run_dir="/run")
-    return SimpleNamespace(
-        said=said, _say=said.append, _attribution=attribution, _config=config, **parts
-    )
+    return SimpleNamespace(said=said, _say=said.append, _parts=over, _config=config, **parts)
 
 
 @on_loop
@@ -70,17 +83,6 @@ async def test_the_log_is_complete_when_the_last_output_is_copied() -> None:
     current: Any = SimpleNamespace(number=3, finish_output=lambda: ["the disk is full"])
     await Agent._finish_output(agent, current)
     assert agent.said == ["the disk is full", 3]
-
-
-@on_loop
-async def test_leftovers_are_named_where_there_are_some(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = iter(["", "they are left"])
-    monkeypatch.setattr(module, "leftovers_line", lambda run_dir, number: next(lines))
-    agent = ended()
-    await Agent._name_leftovers(agent, 3)
-    assert agent.said == []
-    await Agent._name_leftovers(agent, 3)
-    assert agent.said == ["they are left"]
 
 
 class Heard:

@@ -9,7 +9,7 @@ import socket
 import socketserver
 import threading
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -23,6 +23,7 @@ from undaunted.fault_tolerance.agent.attribution import (
     ServiceError,
     read_answer,
 )
+from undaunted.fault_tolerance.worker.spawner import Spawned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -234,6 +235,9 @@ def test_what_is_no_result(body: bytes, message: str) -> None:
         read_answer(REQUEST, body)
 
 
+STARTED = Spawned([], "warm")
+
+
 class Client:
     """In place of the client: never asked."""
 
@@ -260,8 +264,9 @@ async def test_advice_to_stop_that_comes_between_two_rounds_holds_for_the_next(
     )
     this: Any = SimpleNamespace(post=posted.append, record=lambda _: None)
     it = attribution.Attribution(config, this, this, lambda _: None)
-    it.round_began(0)
+    it.open()
+    it.ranks_run(cast("Any", SimpleNamespace(number=0)), STARTED)
     it._answered(Answer(0, "/l", "STOP", "the data are broken"))
-    it.round_began(1)
+    it.ranks_run(cast("Any", SimpleNamespace(number=1)), STARTED)
     assert [event.round for event in posted] == [0, 1]
     assert all("the data are broken" in event.description for event in posted)

@@ -20,6 +20,7 @@ from undaunted.coordinator.core import messages as job
 from undaunted.coordinator.service.asking import answer_of
 from undaunted.coordinator.wire.connection import WireError
 from undaunted.coordinator.wire.handshake import Terms
+from undaunted.coordinator.wire.network import Sockets
 from undaunted.fault_tolerance import control_socket as s
 from undaunted.fault_tolerance.agent import control
 from undaunted.fault_tolerance.agent import node as m
@@ -94,9 +95,9 @@ class Launcher:
     async def ask(self, question: s.Question | bytes) -> s.Answer:
         """Ask as `undaunted ctl` does."""
         data = question if isinstance(question, bytes) else msgspec.json.encode(question)
-        asked, own = p.Question(data=data), Terms("", "0.1")
+        asked, own = p.Question(data=data), Sockets(Terms("", "0.1"))
         said = await answer_of(
-            str(self.socket), asked, own, None, timeout_s=30, longest=p.MAX_ANSWER_BYTES
+            str(self.socket), asked, own, timeout_s=30, longest=p.MAX_ANSWER_BYTES
         )
         assert isinstance(said, p.Answer)
         return msgspec.json.decode(said.data, type=s.Answer)
@@ -116,7 +117,7 @@ async def serving(
     place: Path, decide: Callable[[Any], job.Command | None] = lambda _: None
 ) -> AsyncIterator[Launcher]:
     launcher = Launcher(place, decide)
-    await launcher.control.open()
+    await launcher.control.serve()
     try:
         yield launcher
     finally:
@@ -374,7 +375,7 @@ async def test_the_socket_of_a_later_launcher_is_left_alone(tmp_path: Path) -> N
 @on_loop
 async def test_a_launcher_that_ends_while_it_opens_leaves_nothing(tmp_path: Path) -> None:
     launcher = Launcher(tmp_path, lambda _: None)
-    opening = asyncio.ensure_future(launcher.control.open())
+    opening = asyncio.ensure_future(launcher.control.serve())
     await asyncio.sleep(0)
     opening.cancel()
     await launcher.control.close()

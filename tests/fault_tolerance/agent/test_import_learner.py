@@ -20,6 +20,7 @@ from undaunted.fault_tolerance.agent.import_learner import (
 )
 from undaunted.fault_tolerance.worker.import_notes import RankImports
 from undaunted.fault_tolerance.worker.messages import Group, Learned, RankValue, Ready
+from undaunted.fault_tolerance.worker.spawner import Spawned
 
 TOLD = RankImports([Group({}, ["pone", "pone.part", "ptwo"])], {"pone": (1, 2), "ptwo": (3, 4)})
 RANK_VALUES = [RankValue("pone", "X", "RANK", is_number=True)]
@@ -71,7 +72,7 @@ class Job:
         area: Any = SimpleNamespace(snapshot=self._page)
         journal: Any = SimpleNamespace(record=self.events.append, write_text=self._write)
         own: Any = self
-        self.learner = ImportLearner(config, area, own, workers, own, journal)
+        self.learner = ImportLearner(config, {}, area, own, workers, own, journal)
         spec = SimpleNamespace(env={"RANK": "0"})
         self.round: Any = SimpleNamespace(specs=[spec], stopping=False)
         self.busy = 0  # times that somebody else asks
@@ -104,7 +105,7 @@ class Job:
 
     def run(self) -> None:
         async def play() -> None:
-            self.learner.begin(self.round, {})
+            self.learner.ranks_run(self.round, Spawned([], "warm"))
             if self.learner._task is not None:
                 await asyncio.wait_for(self.learner._task, 20)
             self.learner.close()

@@ -42,11 +42,11 @@ class Serving:
         self.inprocess = InProcess(config, cast("Any", self.kept), self.kept.say)
 
     def begin(self) -> str:
-        name = self.inprocess.open()
+        name = self.inprocess.listen()
         start = SimpleNamespace(world_size=1)
         rank = lambda local_rank: local_rank  # noqa: E731
         current = SimpleNamespace(start=start, rank=rank, number=0)
-        self.inprocess.begin_round(cast("Any", current))
+        self.inprocess.round_begins(cast("Any", current))
         return name
 
 

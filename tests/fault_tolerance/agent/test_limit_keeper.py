@@ -15,16 +15,15 @@ from undaunted.fault_tolerance.config import FaultToleranceConfig
 from undaunted.progress import learning
 from undaunted.progress import writer as writer_module
 from undaunted.progress.area import PageArea
-from undaunted.progress.histogram import bucket
 from undaunted.progress.limits import Limits
-from undaunted.progress.samples import HEARTBEAT, SECTION, START, WARMUP, Knowledge, Samples
+from undaunted.progress.samples import HEARTBEAT, SECTION, Knowledge, Samples
 from undaunted.progress.snapshot import PageSnapshot, Phase
 from undaunted.progress.timeouts import Expired
 from undaunted.progress.writer import PageWriter
 
 S = 10**9
 LONG = round(learning.OBSERVED_S * S)
-STEADY = Samples({bucket(50 * S): 5000}, 50 * S)
+STEADY = Samples(5000, 50 * S)
 
 
 @pytest.fixture(autouse=True)
@@ -124,19 +123,19 @@ def test_a_job_teaches_its_successor(tmp_path, start):
         first.keeper.begin_round(0, 2)
         limits, sources = first.journal.changes[0]
         assert limits.keys() == {"heartbeat", "section:step"}
-        assert sources["heartbeat"].startswith("learned from 5000 samples, q99.9 = 50.0 s")
+        assert sources["heartbeat"].startswith("learned from 5000 samples, longest 50.0 s")
         assert first.watch.learned["heartbeat"].limit_s == limits["heartbeat"]
         writer = first.attach()
         for _ in range(8):
             writer.heartbeat()
         first.keeper.limit_ended_rank(
-            Expired("heartbeat", "", 0, 0, 130.0, 120.0, sources["heartbeat"])
+            Expired("heartbeat", "", 0, 0, 130.0, 100.0, sources["heartbeat"])
         )
         first.keeper.end_round()
         writer.detach()
         second = start()
         second.keeper.begin_round(0, 2)
-        assert second.watch.learned["heartbeat"].limit_s == 240.0
+        assert second.watch.learned["heartbeat"].limit_s == 200.0
         second.keeper.end_round()
 
     in_loop(both)
@@ -160,35 +159,11 @@ def test_what_rounds_show_adds_up(tmp_path, start, monkeypatch):
             writer.detach()
             writer_module.current = writer_module._NotYet()
         (entry,) = read(str(node.path))[0]
-        assert (entry.world_size, entry.of(HEARTBEAT).total) == (2, 60)
+        assert (entry.world_size, entry.of(HEARTBEAT).count) == (2, 60)
         node.keeper.begin_round(0, 2)
         assert node.watch.learned.keys() == {"heartbeat"}
         node.keeper.begin_round(0, 3)
         assert node.watch.learned == {}
-        node.keeper.end_round()
-
-    in_loop(rounds)
-
-
-def test_starts_of_a_program_that_is_known_are_learned(tmp_path, start):
-    def rounds():
-        remember(tmp_path, known())
-        node = start()
-        for _ in range(learning.STARTS):
-            assert "initial_heartbeat" not in node.watch.learned
-            node.keeper.begin_round(0, 2)
-            node.area.reset(0)
-            writer = node.attach()
-            for _ in range(7):
-                writer.heartbeat()
-            node.keeper.end_round()
-            writer.detach()
-            writer_module.current = writer_module._NotYet()
-        node.keeper.begin_round(0, 2)
-        assert node.watch.learned.keys() == {HEARTBEAT, WARMUP + HEARTBEAT, START}
-        assert node.watch.learned[START].limit_s == learning.STARTS_FLOOR_S
-        starting = PageSnapshot(phase=Phase.STARTING)
-        assert node.watch.limits_for(starting).initial_heartbeat_s == learning.STARTS_FLOOR_S
         node.keeper.end_round()
 
     in_loop(rounds)
@@ -237,9 +212,9 @@ def test_entries_for_other_numbers_of_ranks_are_kept(tmp_path, start):
 @pytest.mark.parametrize(
     "content",
     [
-        b"", b"{", b"[]", b'{"version": 2, "entries": [3]}', b"\xff\xfe", b"[" * 100_000,
-        b'{"version": 2, "entries": [{"world_size": 1, "samples": {"a": {"counts": {"-1": 5}}}}]}',
-        b'{"version": 2, "entries": [{"world_size": 1, "samples": {"a": {"counts": {"5": -1}}}}]}',
+        b"", b"{", b"[]", b'{"version": 3, "entries": [3]}', b"\xff\xfe", b"[" * 100_000,
+        b'{"version": 3, "entries": [{"world_size": 1, "samples": {"a": {"count": -1}}}]}',
+        b'{"version": 3, "entries": [{"world_size": 1, "samples": {"a": {"longest_ns": -1}}}]}',
         b'{"version": 99}', b" " * (1 << 20) + b"{}",
     ],
 )  # fmt: skip
@@ -249,6 +224,23 @@ def test_garbage_is_said_and_replaced(tmp_path, start, content):
         node = start()
         (line,) = node.journal.said
         assert line.endswith("; limits are learned anew")
+        node.keeper.begin_round(0, 2)
+        assert node.watch.learned == {}
+        node.keeper.end_round()
+
+    in_loop(begin)
+
+
+def test_what_another_version_has_left_is_said_and_learned_anew(tmp_path, start):
+    content = b"""{"version": 2, "entries": [{"world_size": 2, "observed_ns": 100000000000000,
+        "samples": {"heartbeat": {"counts": {"90": 5000}, "longest_ns": 10000000000},
+                    "initial_heartbeat": {"counts": {"95": 3}, "longest_ns": 20000000000}}}]}"""
+    (tmp_path / "learned-limits-here.json").write_bytes(content)
+
+    def begin():
+        node = start()
+        (line,) = node.journal.said
+        assert "has version 2" in line
         node.keeper.begin_round(0, 2)
         assert node.watch.learned == {}
         node.keeper.end_round()
@@ -272,7 +264,7 @@ def test_the_end_of_a_round_that_never_began_writes_nothing(start):
 
 
 def test_a_hang_is_noticed_at_the_learned_limit(tmp_path, start):
-    quick = Samples({bucket(10**7): 5000}, 10**7)
+    quick = Samples(5000, 10**7)
 
     async def hang():
         remember(tmp_path, known(heartbeat=quick))

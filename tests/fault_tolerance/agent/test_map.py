@@ -1,4 +1,4 @@
-"""The maps in docs/design/run.md name each module of agent, worker and output, and no others."""
+"""The maps in docs/design name each module of agent, worker and output, and no others."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from pathlib import Path
 
 from undaunted import fault_tolerance
 
-DESIGN = Path(__file__).parents[3] / "docs" / "design" / "run.md"
+DESIGN = Path(__file__).parents[3] / "docs" / "design"
 
 
-def rows(heading: str) -> list[str]:
-    section = DESIGN.read_text(encoding="utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]
+def rows(heading: str, page: str = "run.md") -> list[str]:
+    text = (DESIGN / page).read_text(encoding="utf-8")
+    section = text.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     return [line for line in section.splitlines() if line.startswith("| ")]
 
 
@@ -25,6 +26,11 @@ def test_the_map_of_the_agent_is_complete() -> None:
     assert sorted([*named, "agent"]) == sorted(modules("agent"))
 
 
-def test_the_map_of_workers_and_output_is_complete() -> None:
+def test_the_map_of_workers_is_complete() -> None:
     named = re.findall(r"`(\w+)`", "".join(rows("Workers and their output")))
-    assert sorted(named) == sorted([*modules("worker"), *modules("output")])
+    assert sorted(named) == sorted(modules("worker"))
+
+
+def test_the_map_of_output_is_complete() -> None:
+    named = re.findall(r"`(\w+)`", "".join(rows("Files", "output.md")))
+    assert sorted(named) == sorted(modules("output"))

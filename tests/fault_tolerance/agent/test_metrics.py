@@ -89,7 +89,7 @@ def running(tmp_path: Path, wanted: MetricsConfig) -> Iterator[Running]:
 
 def begun(it: Running) -> None:
     rank: Any = SimpleNamespace(start=START, rank=lambda local: START.first_rank + local)
-    it.metrics.begin_round(rank)
+    it.metrics.round_begins(rank)
     it.journal.record(e.RoundStarted(t=1, round=0, world_size=8, ranks=[4, 5, 6, 7]))
 
 

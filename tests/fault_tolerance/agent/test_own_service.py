@@ -89,16 +89,15 @@ async def test_it_is_there_until_closed(tmp_path: Path) -> None:
 @pytest.mark.e2e
 @on_loop
 async def test_one_that_ends_is_said_and_nothing_else(tmp_path: Path) -> None:
-    said: list[str] = []
-    service = OwnService(config(tmp_path), said.append)
+    said: asyncio.Queue[str] = asyncio.Queue()
+    service = OwnService(config(tmp_path), said.put_nowait)
     ((pid, _),) = service.processes()
     os.kill(pid, signal.SIGKILL)
-    await service._ended.wait()
-    assert "the job goes on without" in said[0]
+    assert "the job goes on without" in await asyncio.wait_for(said.get(), DEADLINE_S)
     with pytest.raises(OSError, match="refused"):
         asked(service, "/healthz", service.token)
     await service.close()
-    assert len(said) == 1
+    assert said.empty()
 
 
 @on_loop

@@ -1,4 +1,4 @@
-"""Exit statuses, signals, the tree below the agent, and what is left outside of it."""
+"""Exit statuses, signals, and the tree below the agent."""
 
 from __future__ import annotations
 
@@ -14,14 +14,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from undaunted.base import process
-from undaunted.fault_tolerance.agent import processes
 from undaunted.fault_tolerance.agent.processes import (
     Ended,
-    Leftover,
     Tree,
     Worker,
     Workers,
-    find_leftovers,
 )
 
 if TYPE_CHECKING:
@@ -36,7 +33,6 @@ os.fork()
 print(flush=True)
 signal.pause()
 """
-PID = 12345
 
 
 class Seen:
@@ -45,6 +41,7 @@ class Seen:
     def __init__(self) -> None:
         self.exits: list[tuple[int, int | None]] = []
         self.workers = Workers(self.note, lambda: None)
+        self.others = process.children()  # what earlier tests of this process keep, to be spared
 
     def note(self, worker: Worker) -> None:
         self.exits.append((worker.local_rank, worker.code))
@@ -101,7 +98,7 @@ def test_what_is_sent_to_a_process_on_its_way_out_has_not_ended_it(seen: Seen) -
         os.kill(pid, signal.SIGBUS if pid == pids[0] else signal.SIGSEGV)
         ended(pid)
     seen.workers.signal_ranks((0,), signal.SIGTERM)
-    seen.workers.signal_tree(signal.SIGKILL, spare=set())
+    seen.workers.signal_tree(signal.SIGKILL, spare=seen.others)
     seen.workers.reap()
     assert seen.exits == [(0, -signal.SIGBUS), (1, -signal.SIGSEGV)]
     assert [worker.signalled_by_us for worker in seen.workers.all] == [False, False]
@@ -144,7 +141,7 @@ def test_the_tree_is_spared_what_shall_live(seen: Seen) -> None:
     spared, pid = child(PAUSE), child(PAUSE)
     try:
         seen.workers.adopt([pid])
-        assert seen.workers.signal_tree(signal.SIGKILL, spare={spared}) == [pid]
+        assert seen.workers.signal_tree(signal.SIGKILL, spare={spared, *seen.others}) == [pid]
         ended(pid)
         assert process.state(spared) != "Z"
     finally:
@@ -298,56 +295,3 @@ def test_what_is_left_can_be_given_up(current: Round) -> None:
     process.end_descendants(10)
     current.tree.look()
     assert current.empty == 0
-
-
-def proc(root: Path, *, environ: bytes, cmdline: bytes = b"python\0serve.py\0") -> Path:
-    """A made-up /proc with one process."""
-    (root / str(PID)).mkdir()
-    (root / str(PID) / "environ").write_bytes(environ)
-    (root / str(PID) / "cmdline").write_bytes(cmdline)
-    (root / "meminfo").touch()
-    return root
-
-
-def test_a_process_with_the_variable_is_found(tmp_path: Path) -> None:
-    root = proc(tmp_path, environ=b"A=1\0UNDAUNTED_RUN_DIR=/run/1\0")
-    assert find_leftovers("UNDAUNTED_RUN_DIR", "/run/1", [], root) == [
-        Leftover(PID, "python serve.py")
-    ]
-
-
-def test_another_run_and_our_own_processes_are_not(tmp_path: Path) -> None:
-    root = proc(tmp_path, environ=b"UNDAUNTED_RUN_DIR=/run/10\0X=UNDAUNTED_RUN_DIR=/run/1\0")
-    assert find_leftovers("UNDAUNTED_RUN_DIR", "/run/1", [], root) == []
-    assert find_leftovers("UNDAUNTED_RUN_DIR", "/run/10", [PID], root) == []
-
-
-def test_a_process_that_ends_meanwhile_or_is_not_ours(tmp_path: Path) -> None:
-    root = proc(tmp_path, environ=b"UNDAUNTED_RUN_DIR=/run/1\0")
-    (root / str(PID) / "environ").unlink()
-    assert find_leftovers("UNDAUNTED_RUN_DIR", "/run/1", [], root) == []
-
-
-def test_what_is_below_us_is_no_leftover(tmp_path: Path) -> None:
-    env = {**os.environ, "UNDAUNTED_RUN_DIR": str(tmp_path)}
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=env)
-    with child:
-        found = find_leftovers("UNDAUNTED_RUN_DIR", str(tmp_path), [])
-        assert [each.pid for each in found] == [child.pid]
-        assert found[0].command.endswith("-c input()")
-        assert processes._leftovers_of_round(str(tmp_path)) == []
-        child.kill()
-
-
-def test_a_line_names_ten_of_them() -> None:
-    found = [Leftover(pid, "x") for pid in range(1, 13)]
-    assert processes._describe_leftovers(found[:2]) == "1 (x), 2 (x)"
-    assert processes._describe_leftovers(found).endswith("10 (x) and 2 more")
-
-
-def test_a_line_about_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_leftovers_of_round", lambda run_dir: [Leftover(1, run_dir)])
-    assert processes.leftovers_line("x", 3).startswith("round 3 left processes behind")
-    assert processes.leftovers_line("x", 3).endswith("1 (x)")
-    monkeypatch.setattr(processes, "_leftovers_of_round", lambda run_dir: [])
-    assert processes.leftovers_line("x", 3) == ""

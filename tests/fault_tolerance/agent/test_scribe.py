@@ -18,7 +18,10 @@ from undaunted.attribution.hang import Seen, Standing
 from undaunted.coordinator.core import messages as job
 from undaunted.coordinator.core.progress import NO_ITERATIONS, Iterations
 from undaunted.fault_tolerance.agent.judge import Judgement
+from undaunted.fault_tolerance.agent.kernel_log import Record
 from undaunted.fault_tolerance.nodes_config import Nodes
+from undaunted.fault_tolerance.output.lines import PROGRESS
+from undaunted.fault_tolerance.output.messages import Messages
 from undaunted.fault_tolerance.worker.spawner import Spawned
 from undaunted.journal import events as e
 from undaunted.progress.layout import EVALUATION
@@ -77,6 +80,26 @@ def test_progress_is_written_when_there_is_some(tmp_path: Path) -> None:
         for event in events(tmp_path, "round_progress")
     ]
     assert found == [(4, 7, 100), (4, 9, 200)]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_people_at_a_terminal_see_about_once_a_minute_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, terminal: bool
+) -> None:
+    monkeypatch.setattr(Messages, "at_terminal", terminal)
+    said: list[tuple[int, str]] = []
+
+    def say(_: Messages, text: str, *, level: int, **_more: object) -> None:
+        said.append((level, text))
+
+    monkeypatch.setattr(Messages, "say", say)
+    it = scribe(tmp_path)
+    for seconds, iteration in ((1, 4), (3, 8), (63, 104), (64, 105), (180, 105), (190, 114)):
+        it.round_progress(Iterations(0, iteration), seconds * 10**9)
+    it.close()
+    assert [level for level, _ in said] == [PROGRESS] * 2 * terminal
+    shown = [text.split()[1].strip(",") for _, text in said]
+    assert shown == ["104", "105"] * terminal
 
 
 @pytest.mark.parametrize(
@@ -437,3 +460,19 @@ def test_who_is_silent_is_written_and_said_and_no_failure(
     for word in ("rank 1", "no heartbeat for 31.0 s", "load (train.py:12)", path):
         assert word in said
     assert events(tmp_path, "failure_detected") == []
+
+
+def test_what_the_kernel_logged_is_kept_and_its_first_line_is_said(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    it = scribe(tmp_path)
+    path = tmp_path / "kernel-round3.log"
+    texts = ["NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.", *["I/O error"] * 20]
+    it.kernel_logged(3, [Record(1.5, text) for text in texts], str(path))
+    it.close()
+    (event,) = events(tmp_path, "kernel_logged")
+    assert event["round"] == 3
+    assert (event["count"], event["file"]) == (21, str(path))
+    assert event["lines"] == texts[:8]
+    assert path.read_text().splitlines()[0] == f"1970-01-01 00:00:01.500000Z kernel: {texts[0]}"
+    assert texts[0] in capfd.readouterr().err

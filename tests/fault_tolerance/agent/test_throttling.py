@@ -8,7 +8,6 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from tests.fault_tolerance.agent.devices import device, devices, provider
-from undaunted.base import process
 from undaunted.fault_tolerance.agent import throttling
 from undaunted.fault_tolerance.agent.clearing import PROVIDER_VARIABLE
 from undaunted.fault_tolerance.agent.throttling import Throttling
@@ -56,7 +55,7 @@ def test_a_provider_that_the_driver_holds_up_belongs_to_no_round(
     monkeypatch.setattr(throttling, "_ANSWER_S", 0.1)
     asked = Throttling({**os.environ, PROVIDER_VARIABLE: provider(tmp_path, "hang")})
     with monkeypatch.context() as held_up:
-        held_up.setattr(process, "signal_pidfd", lambda *_: None)
+        held_up.setattr(os, "killpg", lambda *_: None)
         for _ in range(throttling._MOST + 1):
             asyncio.run(asked.devices(77))
     stuck = asked.pids()

@@ -1,5 +1,4 @@
 import os
-import time
 
 import pytest
 
@@ -24,7 +23,8 @@ class Waits:
     def __call__(self, fd, seconds):
         assert seconds > 0
         if self.actions:
-            self.actions.pop(0)()
+            return self.actions.pop(0)() is not False
+        return True
 
 
 def fill(fd):
@@ -40,14 +40,14 @@ def fill(fd):
 def test_regular_file(tmp_path):
     with (tmp_path / "console").open("wb") as file:
         console = Console(file.fileno(), Waits())
-        console.write(b"one\n" * 10_000)
+        console.write([b"one\n" * 10_000])
     assert (tmp_path / "console").read_bytes() == b"one\n" * 10_000
 
 
 def test_pieces_end_with_lines_so_that_writers_do_not_mix(pipe):
     read_fd, write_fd = pipe
     line = b"x" * 99 + b"\n"
-    Console(write_fd, Waits()).write(line * 100)
+    Console(write_fd, Waits()).write([line * 100])
     assert os.read(read_fd, 4096) + os.read(read_fd, 1 << 16) == line * 100
 
 
@@ -55,9 +55,9 @@ def test_waits_for_a_slow_reader(pipe):
     read_fd, write_fd = pipe
     fill(write_fd)
     console = Console(write_fd, Waits(lambda: None, lambda: os.read(read_fd, 1 << 20)))
-    console.write(b"late\n")
+    console.write([b"late\n"])
     assert os.read(read_fd, 1 << 20) == b"late\n"
-    assert console.dropped_lines == 0
+    assert console.missing_lines == 0
 
 
 def test_stall_and_return(pipe, monkeypatch):
@@ -65,38 +65,29 @@ def test_stall_and_return(pipe, monkeypatch):
     monkeypatch.setattr(console_module, "STALL_S", 0)
     fill(write_fd)
     console = Console(write_fd, Waits())
-    console.write(b"a\nb\n")
-    console.write(b"c\n")
-    assert console.stalled_fd == write_fd
-    assert console.dropped_lines == 3
+    console.write([b"a\nb\n"])
+    console.write([b"c\n"])
+    assert console.awaited == [write_fd]
+    assert console.missing_lines == 3
     os.read(read_fd, 1 << 20)
-    console.write(b"d\n")
-    assert console.stalled_fd is None
+    console.write([b"d\n"])
+    assert console.awaited == []
     notice, last = os.read(read_fd, 1 << 20).splitlines()
     assert b"3 lines were not shown" in notice
     assert last == b"d"
 
 
-def test_after_the_deadline_nothing_is_written(pipe):
+def test_a_wait_that_is_over_drops_lines_at_once(pipe):
     read_fd, write_fd = pipe
-    console = Console(write_fd, Waits())
-    console.deadline = time.monotonic()
-    console.write(b"a\nb\n")
-    assert console.dropped_lines == 2
-    console.resume()
-    assert b"2 lines were not shown" in os.read(read_fd, 1 << 20)
-
-
-def test_deadline_that_comes_while_waiting_ends_the_wait(pipe):
-    _, write_fd = pipe
     fill(write_fd)
-
-    def set_deadline():
-        console.deadline = time.monotonic()
-
-    console = Console(write_fd, Waits(set_deadline))
-    console.write(b"a\n")
-    assert console.dropped_lines == 1
+    console = Console(write_fd, Waits(lambda: False), kept="see /somewhere")
+    console.write([b"a\nb\n"])
+    assert console.missing_lines == 2
+    os.read(read_fd, 1 << 20)
+    console.flush()
+    notice = os.read(read_fd, 1 << 20)
+    assert b"2 lines were not shown" in notice
+    assert b"/somewhere" in notice
 
 
 @pytest.mark.parametrize("how", ["reader closed", "descriptor closed"])
@@ -106,10 +97,10 @@ def test_reader_that_is_gone_for_good(how):
     if how == "descriptor closed":
         os.close(write_fd)
     console = Console(write_fd, Waits())
-    console.write(b"a\nb\n")
-    console.write(b"c\n")
-    console.resume()
-    assert console.dropped_lines == 3
-    assert console.stalled_fd is None
+    console.write([b"a\nb\n"])
+    console.write([b"c\n"])
+    console.flush()
+    assert console.missing_lines == 3
+    assert console.awaited == []
     if how == "reader closed":
         os.close(write_fd)

@@ -10,13 +10,11 @@ from undaunted.fault_tolerance.output.destinations import (
     Destination,
     for_round_log,
     last_lines,
+    line_prefix,
     log_path,
-    log_sources,
     own_layout,
     round_log_path,
-    tee_entries,
 )
-from undaunted.fault_tolerance.output.round_log import Source
 from undaunted.fault_tolerance.run_config import TO_BOTH, TO_CONSOLE, TO_FILE, RunConfig
 
 
@@ -31,35 +29,25 @@ def config(stdout, stderr, applog_prefix=""):
 OUT, ERR, ALL = (f"/l/attempt_2/0/{name}.log" for name in ("stdout", "stderr", "output"))
 
 
-# One row of the module's table each: what is asked for, per stream its file, whether it is shown,
-# and what the log of the round is made from.
+# One row of the module's table each: what is asked for, per stream its file, whether it is shown
+# (+). The file of both streams is there for the log of the round only.
 @pytest.mark.parametrize(
-    ("stdout", "stderr", "prefix", "expected", "sources"),
+    ("stdout", "stderr", "prefix", "expected"),
     [
-        (TO_CONSOLE, TO_CONSOLE, "", ("", ""), None),
-        (TO_FILE, TO_CONSOLE, "", (OUT, ""), None),
-        (TO_BOTH, TO_FILE, "", (OUT + "+", ERR), None),
-        (TO_CONSOLE, TO_CONSOLE, "/p", (ALL, ALL), [Source(ALL, 0, True)]),
-        (TO_FILE, TO_FILE, "/p", (OUT, ERR), [Source(OUT, 0, False), Source(ERR, 0, False)]),
-        (
-            TO_BOTH,
-            TO_CONSOLE,
-            "/p",
-            (OUT + "+", ALL),
-            [Source(OUT, 0, False), Source(ALL, 0, True)],
-        ),
+        (TO_CONSOLE, TO_CONSOLE, "", ("", "")),
+        (TO_FILE, TO_CONSOLE, "", (OUT, "")),
+        (TO_BOTH, TO_FILE, "", (OUT + "+", ERR)),
+        (TO_CONSOLE, TO_CONSOLE, "/p", (ALL, ALL)),
+        (TO_FILE, TO_FILE, "/p", (OUT, ERR)),
+        (TO_BOTH, TO_CONSOLE, "/p", (OUT + "+", ALL)),
     ],
 )
-def test_table(stdout, stderr, prefix, expected, sources):
+def test_table(stdout, stderr, prefix, expected):
     settings = config(stdout, stderr, prefix)
     output = for_round_log(settings, 2, 0, own_layout(settings, 2, 0))
     assert output == tuple(
         Destination(path.rstrip("+"), path.endswith("+"), path == ALL) for path in expected
     )
-    shown = {(tee.path, tee.stream_fd) for tee in tee_entries(settings, 0, 0, output)}
-    assert shown == {(p[:-1], fd) for fd, p in enumerate(expected, 1) if p.endswith("+")}
-    if sources is not None:
-        assert log_sources([(0, output)]) == sources
 
 
 @pytest.mark.parametrize(
@@ -102,11 +90,9 @@ def test_last_lines_of_what_is_no_file(tmp_path):
 def test_a_prefix_names_rank_and_host():
     template = "${hostname}:${role_name}:${local_rank}:${rank} "
     settings = msgspec.structs.replace(config(TO_BOTH, TO_FILE), log_line_prefix_template=template)
-    (entry,) = tee_entries(settings, 0, 3, own_layout(settings, 0, 0))
-    assert entry.prefix == f"{socket.gethostname()}:default:0:3 "
+    assert line_prefix(settings, 0, 3).decode() == f"{socket.gethostname()}:default:0:3 "
 
 
 def test_a_prefix_has_nothing_that_a_terminal_would_act_on():
     settings = msgspec.structs.replace(config(TO_BOTH, TO_FILE), role="a\x1b[31m\nb")
-    (entry,) = tee_entries(settings, 0, 3, own_layout(settings, 0, 0))
-    assert entry.prefix == "[a\\x1b[31m b3]:"
+    assert line_prefix(settings, 0, 3) == b"[a\\x1b[31m b3]:"

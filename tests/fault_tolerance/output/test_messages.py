@@ -15,6 +15,7 @@ import tty
 
 import pytest
 
+from undaunted.fault_tolerance.output import log_file
 from undaunted.fault_tolerance.output import messages as module
 from undaunted.fault_tolerance.output.lines import ERROR, INFO, WARNING
 from undaunted.fault_tolerance.output.messages import (
@@ -23,7 +24,6 @@ from undaunted.fault_tolerance.output.messages import (
     append_last_words,
     to_line_begin,
 )
-from undaunted.logs import log_file
 
 DEADLINE_S = 60.0
 STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z node7 "
@@ -183,7 +183,7 @@ def test_on_a_terminal_a_line_begins_where_a_line_begins(before, shown, monkeypa
         tty.setraw(terminal)
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 20, 0, 0))
         messages = Messages(fd=terminal)
-        messages.say("one")
+        messages.say("one", level=INFO)
         messages.close()
         said = os.read(controller, 1000).decode()
         assert screen(before + said, 20) == shown

@@ -1,106 +1,140 @@
 """Everything that is made of the output of one round, together."""
 
+from __future__ import annotations
+
 import os
 import threading
+from typing import TYPE_CHECKING, Any
 
-import pytest
-
-from undaunted.fault_tolerance.output import round_output
+from tests.fault_tolerance.output.following import DEADLINE_S, append, wait_for
+from undaunted.fault_tolerance.output import follower, log_file, round_output
 from undaunted.fault_tolerance.output.destinations import Destination, RankOutput
 from undaunted.fault_tolerance.output.round_output import RoundOutput
 from undaunted.fault_tolerance.run_config import TO_BOTH, RunConfig
 
+if TYPE_CHECKING:
+    from pathlib import Path
 
-def config(tmp_path, **changes):
-    return RunConfig(
+    import pytest
+
+    from undaunted.fault_tolerance.output.job_logs import OpenLog
+
+
+def made(tmp_path: Path, log: str = "", open_log: OpenLog | None = None) -> RoundOutput:
+    config = RunConfig(
         run_id="r", node="n", nproc_per_node=2, max_restarts=0, kind="script", target="t", args=[],
         cwd="/", run_dir="/run", log_dir=str(tmp_path), stdout=[TO_BOTH] * 2, stderr=[TO_BOTH] * 2,
-        **changes,
+        applog_prefix=log,
     )  # fmt: skip
-
-
-def outputs(tmp_path):
-    return [
-        RankOutput(
-            *(
-                Destination(str(tmp_path / "attempt_1" / str(rank) / f"{stream}.log"), shown=True)
-                for stream in ("stdout", "stderr")
-            )
-        )
+    files = [
+        RankOutput(*(Destination(str(path), shown=True) for path in paths(tmp_path, rank)))
         for rank in (0, 1)
     ]
+    options: dict[str, Any] = {} if open_log is None else {"open_log": open_log}
+    return RoundOutput(config, 1, [2, 3], 4, files, **options)
 
 
-def write(output, text):
-    for rank, both in enumerate(output):
-        for name, stream in zip(("out", "err"), both, strict=True):
-            with open(stream.path, "ab") as file:  # noqa: PTH123
-                file.write(text % (name.encode(), rank))
+def paths(tmp_path: Path, local_rank: int) -> list[Path]:
+    place = tmp_path / "attempt_1" / str(local_rank)
+    return [place / "stdout.log", place / "stderr.log"]
 
 
-def test_filtered_copies_have_the_lines_of_their_stream_that_match(tmp_path, capfd):
-    settings = config(tmp_path, stdout_filters=["loss", "odd,"], stderr_filters=["err 1"])
-    files = outputs(tmp_path)
-    output = RoundOutput(settings, 1, [2, 3], 4, files)
+def test_the_console_and_the_log_of_the_round_have_every_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    output = made(tmp_path, str(tmp_path / "train"))
     assert output.start() == []
-    write(files, b"loss of %s %d\nother\nan odd, line")
+    for rank in (0, 1):
+        for name, path in zip(("out", "err"), paths(tmp_path, rank), strict=True):
+            append(path, f"{name} of {rank}\n".encode())
     output.request_close()
     assert output.close() == []
-    found = (tmp_path / "attempt_1" / "filtered_stdout.log").read_text()
-    assert sorted(found.splitlines()) == [
-        "[default2]:an odd, line",
-        "[default2]:loss of out 0",
-        "[default3]:an odd, line",
-        "[default3]:loss of out 1",
-    ]
-    found = (tmp_path / "attempt_1" / "filtered_stderr.log").read_text()
-    assert found == "[default3]:loss of err 1\n"
-    assert capfd.readouterr().out.count("[default2]:other\n") == 1
+    lines = (tmp_path / "train_cycle1.log").read_text().splitlines()
+    assert sorted(lines) == ["2: err of 0", "2: out of 0", "3: err of 1", "3: out of 1"]
+    out, err = capfd.readouterr()
+    assert sorted(out.splitlines()) == ["[default2]:out of 0", "[default3]:out of 1"]
+    assert sorted(err.splitlines()) == ["[default2]:err of 0", "[default3]:err of 1"]
 
 
-def test_without_anything_asked_for_nothing_is_made(tmp_path):
-    output = RoundOutput(
-        config(tmp_path), 1, [0, 1], 2, [RankOutput(Destination(), Destination())] * 2
-    )
+def test_without_anything_asked_for_nothing_is_made(tmp_path: Path) -> None:
+    config = RunConfig(
+        run_id="r", node="n", nproc_per_node=2, max_restarts=0, kind="script", target="t", args=[],
+        cwd="/", run_dir="/run", log_dir=str(tmp_path), stdout=[0] * 2, stderr=[0] * 2,
+    )  # fmt: skip
+    output = RoundOutput(config, 1, [0, 1], 2, [RankOutput(Destination(), Destination())] * 2)
     assert output.start() == []
     assert output.close() == []
     assert os.listdir(tmp_path) == []
 
 
-def test_problems_are_told_once(tmp_path):
+def test_problems_are_told_once(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    settings = config(tmp_path, applog_prefix=str(tmp_path / "file" / "log"))
-    output = RoundOutput(settings, 1, [0, 1], 2, outputs(tmp_path), problem="of the plug-in")
-    first, second = output.start()
-    assert first == "of the plug-in"
-    assert "Not a directory" in second
+    output = made(tmp_path, str(tmp_path / "file" / "log"))
+    (problem,) = output.start()
+    assert str(tmp_path / "file" / "log") in problem
     assert output.close() == []
 
 
-def test_files_that_do_not_open_are_not_waited_for(tmp_path, monkeypatch):
+def test_a_log_that_does_not_open_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The console works meanwhile."""
     monkeypatch.setattr(round_output, "_OPEN_S", 0.01)
-    answers = threading.Event()
+    asked, answers = threading.Event(), threading.Event()
 
-    def hangs(path, **how):
-        answers.wait(30)
+    def hangs(*_: object) -> Any:
+        asked.set()
+        answers.wait(DEADLINE_S)
         raise OSError("at last")
 
-    settings = config(tmp_path, applog_prefix=str(tmp_path / "log"))
-    output = RoundOutput(settings, 1, [0, 1], 2, outputs(tmp_path), open_log=hangs)
+    output = made(tmp_path, str(tmp_path / "log"), hangs)
     (line,) = output.start()
-    assert line == f"{tmp_path} does not answer: output of the ranks may not be shown"
+    assert str(tmp_path) in line
+    assert asked.wait(DEADLINE_S)
+    append(paths(tmp_path, 0)[0], b"shown\n")
+    wait_for(lambda: "shown" in capfd.readouterr().out)
     answers.set()
     for thread in threading.enumerate():
         if thread.name == "undaunted-deadline":
-            thread.join(30)
+            thread.join(DEADLINE_S)
     output.request_close()
     output.close()
 
 
-@pytest.mark.parametrize("missing", ["stdout", "stderr"])
-def test_a_filter_without_sources_makes_an_empty_file(tmp_path, missing):
-    settings = config(tmp_path, **{f"{missing}_filters": ["x"]})
-    output = RoundOutput(settings, 0, [0, 1], 2, [RankOutput(Destination(), Destination())] * 2)
+def test_a_disk_that_hangs_holds_up_nothing_but_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(follower, "_PATIENCE_S", 0.1)
+    asked, answers = threading.Event(), threading.Event()
+    writev = os.writev
+
+    def hangs(fd: int, pieces: list[bytes]) -> int:
+        asked.set()
+        assert answers.wait(DEADLINE_S)
+        return writev(fd, pieces)
+
+    monkeypatch.setattr(log_file.os, "writev", hangs)
+    output = made(tmp_path, str(tmp_path / "log"))
     assert output.start() == []
+    append(paths(tmp_path, 0)[0], b"first\n")
+    assert asked.wait(DEADLINE_S)
+    append(paths(tmp_path, 1)[0], b"second\n")
+    wait_for(lambda: "second" in capfd.readouterr().out)
+    (problem,) = output.close()
+    assert str(tmp_path / "log_cycle1.log") in problem
+    assert str(tmp_path / "attempt_1") in problem
+    answers.set()
     assert output.close() == []
-    assert (tmp_path / "attempt_0" / f"filtered_{missing}.log").read_bytes() == b""
+
+
+def test_streams_that_are_one_file_have_one_follower(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long line is written in pieces: no line of the other stream comes between."""
+    one = os.fstat(1)
+    monkeypatch.setattr(round_output.os, "fstat", lambda _: one)
+    output = made(tmp_path)
+    before = threading.active_count()
+    assert output.start() == []
+    assert threading.active_count() == before + 1
+    assert output.close() == []

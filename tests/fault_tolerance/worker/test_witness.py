@@ -7,6 +7,7 @@ import time
 import msgspec
 import pytest
 
+from undaunted.attribution.flight.recorder import Calls
 from undaunted.attribution.straggler.own_times import OwnTimes
 from undaunted.fault_tolerance.worker import witness
 from undaunted.progress import writer
@@ -20,11 +21,11 @@ class Rank:
         self.calls: list[int] = [time.time_ns() - 1_000_000]
         self.dumps = 0
         monkeypatch.setattr(writer, "current", self.page)
-        monkeypatch.setattr(witness, "calls_ns", self._dump)
+        monkeypatch.setattr(witness, "calls", self._dump)
 
-    def _dump(self) -> list[int]:
+    def _dump(self) -> Calls:
         self.dumps += 1
-        return self.calls
+        return Calls(self.calls, waited=True)
 
     def step(self, first: int, count: int) -> None:
         for number in range(first, first + count):
@@ -70,7 +71,7 @@ def test_a_program_that_does_not_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_whatever_goes_wrong_is_no_answer(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
     rank.step(0, 20)
-    monkeypatch.setattr(witness, "calls_ns", lambda: ["no number"])
+    monkeypatch.setattr(witness, "calls", lambda: Calls(["no number"]))  # type: ignore[list-item]
     assert witness.Times().answer() == b""
 
 
@@ -103,3 +104,25 @@ def test_the_clocks_are_compared_in_a_moment_without_a_pause(
     monkeypatch.setattr(time, "monotonic_ns", tick)
     monkeypatch.setattr(time, "time_ns", lambda: tick() + 77_000_000)
     assert witness._wall_ahead_ns() == pytest.approx(77_000_000, abs=10)
+
+
+def test_the_main_thread_is_looked_at_only_while_times_are_asked_for(rank: Rank) -> None:
+    times = witness.Times()
+    times.look()
+    rank.step(0, 12)
+    assert told(times).looks == 0
+    times.look()
+    rank.step(12, 24)
+    assert told(times).looks == 1
+
+
+def test_the_lines_of_the_main_thread_are_told(rank: Rank) -> None:
+    times = witness.Times()
+    rank.step(0, 12)
+    times.answer()
+    for _ in range(3):
+        times.look()
+    rank.step(12, 24)
+    said = told(times)
+    assert said.looks == 3
+    assert any("test_the_lines_of_the_main_thread_are_told" in line for line in said.lines)

@@ -63,12 +63,23 @@ def test_cut_off(cut: bytes) -> None:
         (Answer(True, 0, "no JSON"), False),
         (Answer(True, 0, "[" * 100_000), False),
         (Answer(True, 0, '{"fail_count": "many"}'), False),
+        (Answer(True, 0, '{"fail_count": true}'), False),
+        (Answer(True, 0, '{"fail_count": -1}'), False),
+        (Answer(True, 0, "3"), False),
         (Answer(), False),  # nothing definite
     ],
 )
 def test_only_a_definite_word_counts(said: Answer, failed: bool) -> None:
     found = judge(said)
     assert (found is not None and found.failed) is failed
+
+
+@pytest.mark.parametrize("output", ["no JSON", "[]", "{}", '{"fail_count": true}'])
+def test_an_answer_that_makes_no_sense_is_said(output: str) -> None:
+    found = judge(Answer(True, 0, output))
+    assert found is not None
+    assert not found.failed
+    assert output in found.text
 
 
 def test_it_says_which_checks_failed() -> None:

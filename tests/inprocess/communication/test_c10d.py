@@ -53,15 +53,6 @@ def test_backends_of_composites(configs: list[str], expected: set[str]) -> None:
     assert c10d.parse_backends(configs) == expected
 
 
-def test_without_torch_there_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, NAME, raising=False)
-    assert not c10d.is_initialized()
-    assert c10d.backends() == set()
-    assert c10d.groups() == []
-    c10d.abort_groups()
-    c10d.destroy_groups()
-
-
 def test_the_grouped_abort_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     stand_in(monkeypatch, _abort_process_group=lambda: calls.append("all"))

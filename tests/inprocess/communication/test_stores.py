@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.ports import address_of_this_machine
+from undaunted.base.torch_store import listen
 from undaunted.coordinator.wire.address import Address
 from undaunted.inprocess import threads
 from undaunted.inprocess.communication import stores
-from undaunted.inprocess.communication.stores import StoreClient, StoreConnection, listen
+from undaunted.inprocess.communication.stores import StoreClient, StoreConnection
 from undaunted.inprocess.exception import InternalError
 from undaunted.inprocess.rank.epoch_store import EpochStore
 
@@ -149,6 +150,8 @@ pytest.importorskip("torch")
 
 class Keys:
     """A client that has keys."""
+
+    port = 0
 
     def __init__(self) -> None:
         self.deleted: list[str] = []

@@ -26,6 +26,7 @@ class Job:
         self.now = 0
         self.timers: dict[str, float] = {}
         self.notes: list[c.Note] = []
+        self.answers: list[m.ToRank] = []  # to processes that are no ranks of the job
         self.over = False
         self.enter_options = {"limits": m.Limits(), **enter}
         self._told: dict[int, list[m.ToRank]] = {}
@@ -33,7 +34,10 @@ class Job:
     def feed(self, *events: m.FromGuard | c.ControllerEvent) -> Job:
         for event in events:
             for command in self.controller.handle(event, self.now):
-                self._carry_out(command)
+                if isinstance(command, c.Answer):
+                    self.answers.append(command.message)
+                else:
+                    self._carry_out(command)
         return self
 
     def _carry_out(self, command: c.ControllerCommand) -> None:

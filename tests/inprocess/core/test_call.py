@@ -177,16 +177,20 @@ def test_a_rank_outside_of_the_world(rank: int) -> None:
 def test_jobs_of_different_size() -> None:
     job = Job()
     job.feed(job.enter(0), job.enter(1, world_size=5))
-    end = end_of(job)
+    [end] = job.answers
+    assert isinstance(end, m.End)
     assert (end.kind, "4 ranks" in end.text, "says 5" in end.text) == ("mismatch", True, True)
-    job.feed(job.enter(2))
-    assert end_of(job, 2) == end
+    job.begin(0, 1, 2, 3).joins(0, 0)
+    assert record_of(job).members == (0, 1, 2, 3)
 
 
 def test_two_processes_with_one_job_rank() -> None:
     job = Job()
     job.feed(job.enter(0), job.enter(0, pid=7))
-    assert "process 7" in end_of(job).text
+    [end] = job.answers
+    assert isinstance(end, m.End)
+    assert "process 7" in end.text
+    assert job.all_told() == {}
 
 
 # --- upper bounds ---------------------------------------------------------------------------------

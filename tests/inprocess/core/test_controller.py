@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.inprocess.core.jobs import Job, all_hear
@@ -94,10 +96,10 @@ def test_what_a_lost_rank_says_is_nobodys_business() -> None:
     assert job.all_told() == {}
 
 
-@pytest.mark.parametrize("version", [0, 2])
+@pytest.mark.parametrize("version", [0, m.VERSION + 1])
 def test_another_version_is_dismissed(version: int) -> None:
     job = Job().feed(Job().enter(0, version=version))
-    [dismissed] = job.told(0)
+    [dismissed] = job.answers
     assert isinstance(dismissed, m.Dismissed)
     assert "version" in dismissed.text
 
@@ -106,7 +108,7 @@ def test_another_version_is_dismissed(version: int) -> None:
 def test_an_impossible_rank_is_dismissed(job_rank: int, world_size: int) -> None:
     job = Job()
     job.feed(job.enter(job_rank, world_size=world_size))
-    assert isinstance(job.told(job_rank)[0], m.Dismissed)
+    assert isinstance(job.answers[0], m.Dismissed)
     assert not job.controller.calls
 
 
@@ -473,10 +475,42 @@ def test_the_next_call_of_those_who_are_left() -> None:
     assert (record.members, record.world_size, record.terminated) == ((1, 2), 2, ())
 
 
-def test_a_rank_that_contradicts_the_others_is_told_as_well() -> None:
-    job = Job(3).feed()
-    job.feed(job.enter(0), job.join(0, 0), job.enter(3, world_size=4))
-    for job_rank in (0, 3):
-        end = job.told(job_rank)[-1]
-        assert isinstance(end, m.End)
-        assert end.kind == "mismatch"
+@pytest.mark.parametrize("stray", [{"pid": 999, "node": "login"}, {"world_size": 4}])
+def test_a_stray_process_is_sent_away_and_disturbs_nobody(stray: dict[str, Any]) -> None:
+    job = Job(3).begin()
+    job.all_told()
+    rank = 3 if "world_size" in stray else 1
+    enter = job.enter(rank, **stray)
+    job.feed(enter, m.Resume(enter, None, None, ()))
+    assert [each.kind for each in job.answers if isinstance(each, m.End)] == ["mismatch"] * 2
+    job.feed(job.lost(rank, pid=enter.pid))  # it ends
+    assert job.all_told() == {}
+    job.completes(0, 0, 1, 2)
+    assert job.all_told() == all_hear(range(3), "Finished")
+
+
+def test_ranks_that_have_waited_before_a_take_over_do_not_wait_as_long_again() -> None:
+    limits, record = m.Limits(), m.Record(0, 0, (0, 1, 2, 3), 4)
+    job = Job().feed()
+    completed = m.Completed(0, 0, 0)
+    job.feed(m.Resume(job.enter(0), record, None, (completed,), waited_s=100.0))
+    job.feed(*(m.Resume(job.enter(each), record, None, ()) for each in (1, 2, 3)))
+    assert job.timers["completion 0 0"] == limits.completion_timeout - 100.0
+
+
+def test_a_barrier_goes_on_after_a_take_over() -> None:
+    limits, record = m.Limits(), m.Record(0, 0, (0, 1, 2, 3), 4)
+    job = Job().feed()
+    stop = m.Stop(0, 0, (m.Reason("EXCEPTION", 1),))
+    for job_rank, waited_s in enumerate((20.0, 30.0, 10.0)):
+        said = (job.join(job_rank, 1),)
+        job.feed(m.Resume(job.enter(job_rank), record, stop, said, waited_s=waited_s))
+    job.feed(m.Resume(job.enter(3), record, stop, ()))
+    assert job.timers["barrier 0 1"] == limits.barrier_timeout - 30.0
+
+
+def test_the_first_barrier_goes_on_after_a_take_over() -> None:
+    job = Job().feed()
+    job.feed(m.Resume(job.enter(0), None, None, (job.join(0, 0),), waited_s=50.0))
+    job.feed(m.Resume(job.enter(1), None, None, (job.join(1, 0),), waited_s=20.0))
+    assert job.timers["barrier 0 0"] == m.Limits().barrier_timeout - 50.0

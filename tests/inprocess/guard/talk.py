@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from undaunted.base.memory import create_memfd
+from undaunted.coordinator import protocol as p
 from undaunted.coordinator.wire import frames
 from undaunted.inprocess.core import messages as m
 from undaunted.inprocess.core import reading
+from undaunted.inprocess.guard import links
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,32 +52,48 @@ class Changing:
             await self._changed.wait()
 
 
+def word(job_ranks: tuple[int, ...], message: m.ToRank, number: int = 0) -> p.Aside:
+    """What a guard gets when the controller says this to its ranks, in a round."""
+    return p.Aside(data=msgspec.msgpack.encode(links.Word(number, job_ranks, message)))
+
+
+def report(message: m.FromGuard, number: int = 0) -> p.Aside:
+    """What the controller gets when a guard reports this, in a round."""
+    return p.Aside(data=msgspec.msgpack.encode(links.Report(number, message)))
+
+
 class Said(Changing):
-    """What a service tells the controller."""
+    """What a service reports to the controller."""
 
     def __init__(self) -> None:
         super().__init__()
         self.said: list[m.FromGuard] = []
 
-    def send(self, message: m.FromGuard) -> None:
-        self.said.append(message)
+    def send(self, aside: p.Aside) -> None:
+        self.said.append(links.read_report(aside).message)
         self.changed()
 
 
 class Served(Changing):
     """A service that only listens, at the other end of a link to the controller."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: int = 0) -> None:
         super().__init__()
         self.seen: list[Any] = []
-        self.send: Callable[[Any], object] = [].append
+        self.number = number
+        self._send: Callable[[Any], object] = [].append
 
     def linked(self, send: Callable[[Any], object] | None) -> None:
         self._note("down" if send is None else "up")
-        self.send = send or [].append
+        self._send = send or [].append
 
-    def told(self, job_ranks: tuple[int, ...], message: m.ToRank) -> None:
-        self._note((job_ranks, message))
+    def send(self, message: m.FromGuard) -> None:
+        self._send(report(message, self.number))
+
+    def received(self, aside: p.Aside) -> None:
+        said = links.read_word(aside)
+        assert said.round == self.number
+        self._note((said.job_ranks, said.message))
 
     def _note(self, what: Any) -> None:
         self.seen.append(what)
@@ -85,8 +103,11 @@ class Served(Changing):
 class Controlling(Changing):
     """A controller that remembers what happens, and says what the test wants it to."""
 
+    newest: Controlling
+
     def __init__(self, answer: Callable[[Any], list[ControllerCommand]] | None = None) -> None:
         super().__init__()
+        Controlling.newest = self
         self.events: list[Any] = []
         self._answer = answer
 

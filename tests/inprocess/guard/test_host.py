@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import pytest
 
 from tests.coordinator.wire.talk import on_loop, raw_peer, terms
-from tests.inprocess.guard.talk import Controlling, Served, enter, join, record
+from tests.inprocess.guard.talk import Controlling, Served, enter, join, record, report
+from undaunted.coordinator.protocol import MAX_LINK_BYTES
+from undaunted.coordinator.wire.client import connect
 from undaunted.coordinator.wire.connection import WireError
 from undaunted.coordinator.wire.server import Server
 from undaunted.inprocess.core import commands as c
+from undaunted.inprocess.core import links as module
 from undaunted.inprocess.core import messages as m
-from undaunted.inprocess.guard import links as module
+from undaunted.inprocess.guard import host as host_module
 from undaunted.inprocess.guard.controller_link import ControllerLink
-from undaunted.inprocess.guard.host import ControllerHost, LocalLink
-from undaunted.inprocess.guard.links import EncodedTold, ToController
+from undaunted.inprocess.guard.host import ControllerHost, LocalConnection
+from undaunted.inprocess.guard.links import ToController, ToGuard
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -32,26 +36,31 @@ class Guard(Served):
     def __init__(self, port: int, **changes: Any) -> None:
         super().__init__()
         options = {"interval_s": 0.01, "silence_s": LONG_S, "say": print, **changes}
-        where = f"127.0.0.1:{port}", options.pop("terms", terms())
-        self.link = ControllerLink(*where, cast("Any", self), **options)
+        dial = partial(connect, terms=options.pop("terms", terms()), messages=ToGuard)
+        self.link = ControllerLink(f"127.0.0.1:{port}", dial, cast("Any", self), **options)
 
     async def connected(self, timeout_s: float = LONG_S) -> Guard:
         await self.link.connected(timeout_s)
         return self
 
 
-def host_of(controlling: Controlling, silence_s: float = LONG_S, **changes: Any) -> ControllerHost:
+@pytest.fixture(autouse=True)
+def _controlling(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_module, "Controller", lambda: Controlling.newest)
+
+
+def host_of(silence_s: float = LONG_S, **changes: Any) -> ControllerHost:
     options = {"notes": lambda *_: print, "say": print, **changes}
-    return ControllerHost(make=lambda: cast("Any", controlling), silence_s=silence_s, **options)
+    return ControllerHost(silence_s=silence_s, **options)
 
 
 @contextlib.asynccontextmanager
 async def serving(
-    controlling: Controlling, *, silence_s: float = LONG_S, port: int = 0
+    _controlling: Controlling, *, silence_s: float = LONG_S, port: int = 0
 ) -> AsyncIterator[tuple[ControllerHost, Server]]:
-    host = host_of(controlling, silence_s)
+    host = host_of(silence_s)
     server = Server(f"127.0.0.1:{port}", host, terms(), messages=ToController)
-    server.longest = m.MAX_MESSAGE_BYTES
+    server.longest = MAX_LINK_BYTES
     await server.start()
     try:
         yield host, server
@@ -70,7 +79,7 @@ async def test_ranks_of_several_guards_are_told_by_way_of_theirs() -> None:
     async with serving(controlling) as (host, server):
         one, other = await Guard(server.port).connected(), await Guard(server.port).connected()
         here = Served()
-        local = LocalLink(host, cast("Any", here))
+        local = LocalConnection(host, cast("Any", here))
         one.send(enter(0))
         one.send(enter(1))
         other.send(enter(5))
@@ -92,6 +101,29 @@ async def test_ranks_of_several_guards_are_told_by_way_of_theirs() -> None:
 
 
 @on_loop
+async def test_who_is_refused_has_no_part_in_the_job() -> None:
+    end = m.End(0, "mismatch", "another one is rank 0")
+    tell: Any = lambda event: (  # noqa: E731
+        [c.Answer(end)] if isinstance(event, m.Enter) and event.pid == 999 else tell_all(event)
+    )
+    controlling = Controlling(tell)
+    async with serving(controlling) as (_, server):
+        guard, stray = await Guard(server.port).connected(), await Guard(server.port).connected()
+        guard.send(enter(0))
+        await controlling.until(lambda: len(controlling.events) == 1)
+        stray.send(msgspec.structs.replace(enter(0), pid=999))
+        stray.send(join(0))  # is not listened to
+        await stray.until(lambda: len(stray.seen) == 2)
+        guard.send(join(0))
+        await guard.until(lambda: len(guard.seen) == 2)
+        assert (guard.seen[-1], stray.seen[-1]) == (((0,), record()), ((0,), end))
+        assert len(controlling.events) == 3
+        await stray.link.close()
+        await guard.link.close()
+        await controlling.until(lambda: len(controlling.events) == 4)
+
+
+@on_loop
 async def test_a_guard_whose_connection_breaks_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "GRACE_S", LONG_S)
     controlling = Controlling(tell_all)
@@ -101,12 +133,13 @@ async def test_a_guard_whose_connection_breaks_comes_back(monkeypatch: pytest.Mo
         await controlling.until(lambda: len(controlling.events) == 1)
         guard.link._connection.drop("cut")  # type: ignore[union-attr]
         await guard.until(lambda: guard.seen == ["up", "down", "up"])
+        guard.send(m.Resume(enter(0), None, None, ()))
         guard.send(join(0))
         await guard.until(lambda: len(guard.seen) == 4)
         assert guard.seen[-1] == ((0,), record())
         await guard.link.close()
-        await controlling.until(lambda: len(controlling.events) == 3)
-    assert controlling.events[2].job_ranks == (0,)
+        await controlling.until(lambda: len(controlling.events) == 4)
+    assert controlling.events[3].job_ranks == (0,)
 
 
 @on_loop
@@ -156,10 +189,11 @@ async def test_a_guard_that_says_that_it_comes_back_is_waited_for(
         await controlling.until(lambda: len(controlling.events) == 1)
         guard.link._silent()
         await guard.until(lambda: guard.seen == ["up", "down", "up"])
+        guard.send(m.Resume(enter(0), None, None, ()))
         guard.send(join(0))
-        await controlling.until(lambda: len(controlling.events) == 2)
+        await controlling.until(lambda: len(controlling.events) == 3)
         await guard.link.close()
-    assert isinstance(controlling.events[1], m.Join)
+    assert isinstance(controlling.events[2], m.Join)
 
 
 @on_loop
@@ -199,42 +233,6 @@ async def test_garbage_costs_its_connection_only() -> None:
         await guard.link.close()
 
 
-class StubLink:
-    """A guard that remembers whom it was to tell something."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.told: list[tuple[int, ...]] = []
-
-    def tell(self, job_ranks: tuple[int, ...], _message: m.ToRank) -> None:
-        self.told.append(job_ranks)
-
-
-@on_loop
-async def test_what_comes_late_over_a_connection_that_was_given_up_is_not_heard() -> None:
-    """A partition heals: the kernel delivers what was sent over the old connection."""
-    controlling = Controlling(lambda _: [c.Tell((1,), record())])
-    host = host_of(controlling)
-    old, new = StubLink(1), StubLink(2)
-    host.heard(old, 0, enter(1))
-    host.heard(new, 0, m.Resume(enter(1), None, None, ()))
-    host.heard(old, 0, m.Completed(0, 1, 0))
-    host.left(old, "it is gone")
-    assert [type(event) for event in controlling.events] == [m.Enter, m.Resume]
-    assert (old.told, new.told) == ([(1,)], [(1,)])
-
-
-@on_loop
-async def test_a_message_to_many_is_encoded_once() -> None:
-    host = host_of(Controlling())
-    said = record()
-    one, other = host.packed((0,), said), host.packed((1, 2), said)
-    assert isinstance(one, EncodedTold)
-    assert isinstance(other, EncodedTold)
-    assert one.message is other.message
-    assert msgspec.msgpack.decode(one.message, type=m.ToRank) == said
-
-
 @on_loop
 async def test_timers_and_notes_of_the_controller() -> None:
     notes: list[c.Note] = []
@@ -246,8 +244,11 @@ async def test_timers_and_notes_of_the_controller() -> None:
         return [c.SetTimer("a", 60.0), c.SetTimer("a", 0.0)]
 
     controlling = Controlling(answer)
-    host = host_of(controlling, notes=lambda *_: notes.append)
-    LocalLink(host, cast("Any", Served())).send(enter())
+    host = host_of(notes=lambda *_: notes.append)
+    served = Served()
+    LocalConnection(host, cast("Any", served))
+    await served.until(lambda: bool(served.seen))
+    served.send(enter())
     await controlling.until(lambda: len(controlling.events) == 2)
     assert controlling.events[1] == c.TimerFired("a")
     assert notes == [note]
@@ -257,8 +258,7 @@ async def test_timers_and_notes_of_the_controller() -> None:
 @on_loop
 async def test_what_comes_after_the_end_is_not_heard() -> None:
     controlling = Controlling()
-    host = host_of(controlling)
+    host = host_of()
     host.close()
-    host.heard(StubLink(1), 0, enter(1))
-    host.received(cast("Any", None), enter(1))
+    host.received(cast("Any", None), report(enter(1)))
     assert controlling.events == []

@@ -57,26 +57,15 @@ class Node(Served):
     """A node's guards in a round."""
 
     def __init__(self, job: Job, number: int) -> None:
-        super().__init__()
+        super().__init__(number)
         self.job = job
-        self.number = number
         self.connect()
 
     def connect(self) -> None:
         up, self.down = Wire(), Wire()
-        self.down.deliver = self.hear
+        self.down.deliver = self.received
         up.deliver = lambda aside: self.job.controller.received(cast("Any", self.down), aside)
-        self.linked(lambda message: up.send(self.report(message)))
-
-    def report(self, message: m.FromGuard) -> p.Aside:
-        packed = links.aside(links.RoundReport(self.number, message), self.job.remarks.append)
-        assert packed is not None
-        return packed
-
-    def hear(self, aside: p.Aside) -> None:
-        said = links.read_told(aside)
-        assert said.round == self.number
-        self.told(said.job_ranks, said.message)
+        self.linked(up.send)
 
     def lose(self, *, silent: bool = False) -> None:
         self.linked(None)
@@ -89,7 +78,7 @@ class Node(Served):
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "GRACE_S", 0.01)
+    monkeypatch.setattr("undaunted.inprocess.core.links.GRACE_S", 0.01)
 
 
 def begun(job: Job) -> tuple[Node, Node]:
@@ -187,7 +176,7 @@ async def test_what_is_too_long_is_named_and_not_sent(monkeypatch: pytest.Monkey
     job = Job()
     one, _two = begun(job)
     monkeypatch.setattr(links, "_LONGEST", 10)
-    job.controller.heard(job.controller._links[0], 0, m.Fault(0, 0, 0, m.Reason("EXCEPTION", 0)))
+    one.send(m.Fault(0, 0, 0, m.Reason("EXCEPTION", 0)))
     assert len(one.seen) == 2
     assert "longer than 10 bytes" in job.remarks[0]
     job.controller.close()

@@ -1,13 +1,11 @@
-"""Silent and lost links."""
+"""Silent links."""
 
 from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from tests.coordinator.wire.talk import on_loop
-from undaunted.inprocess.guard.links import GRACE_S, Silence, patience_s
+from undaunted.inprocess.guard.links import Silence
 
 
 @on_loop
@@ -38,13 +36,3 @@ async def test_nothing_is_noticed_after_cancel() -> None:
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert noticed == []
-
-
-@pytest.mark.parametrize(
-    ("in_order", "back", "longest"),
-    [(True, False, GRACE_S), (True, True, 42.0), (False, False, 42.0), (False, True, 42.0)],
-)
-def test_only_a_guard_that_has_ended_is_given_up_soon(
-    in_order: bool, back: bool, longest: float
-) -> None:
-    assert patience_s(42.0, in_order=in_order, back=back) == longest

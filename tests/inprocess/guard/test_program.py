@@ -329,7 +329,7 @@ def test_a_second_job_at_the_same_port_ends_and_does_not_disturb(tmp_path: Path,
         for rank in others:
             assert rank.line() == "ready"
             rank.do("enter", "join 0")
-            assert "give each job a MASTER_PORT of its own" in rank.hear("Dismissed")["text"]
+            assert "give each job a MASTER_PORT of its own" in rank.hear("End")["text"]
         ranks[0].do("complete 0")
         ranks[1].do("complete 0")
         for rank in ranks:
@@ -356,7 +356,7 @@ def test_silent_connections_keep_nobody_out(tmp_path: Path, port: int) -> None:
 
 
 def test_an_error_of_the_guard_itself_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("undaunted.inprocess.guard.service.ServedRank._received", lambda *_: 1 / 0)
+    monkeypatch.setattr("undaunted.inprocess.guard.service.ServedRank.received", lambda *_: 1 / 0)
     ours, theirs = socket.socketpair()
     begin = startup.Begin(job_rank=0, world_size=1, hosts=True)
     startup.send(theirs, enter())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -16,14 +17,27 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from simulator.__main__ import main as simulator
 from tests.coordinator.wire.talk import on_loop
-from tests.inprocess.guard.talk import LIMITS, Changing, Peer, Said, enter, join, page, record
+from tests.inprocess.guard.talk import (
+    LIMITS,
+    Changing,
+    Peer,
+    Said,
+    enter,
+    join,
+    page,
+    record,
+    word,
+)
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.wire import frames
 from undaunted.inprocess.core import messages as m
+from undaunted.inprocess.core.guard import RankCall
 from undaunted.inprocess.core.reading import Phase, Reading
 from undaunted.inprocess.guard import links
-from undaunted.inprocess.guard.service import GuardService, RankLink
+from undaunted.inprocess.guard.rank_process import RankLink
+from undaunted.inprocess.guard.service import GuardService
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,8 +104,8 @@ async def test_what_a_rank_says_is_reported_and_it_is_told_what_concerns_it() ->
     await peer.begin(enter(1))
     await peer.say(join(1))
     assert await serving.said(2) == [enter(1), join(1)]
-    serving.service.told((0,), record(5))
-    serving.service.told((1,), record())
+    serving.service.received(word((0,), record(5)))
+    serving.service.received(word((1,), record()))
     assert await peer.hear() == record()
     serving.service.close()
     peer.sock.close()
@@ -106,12 +120,12 @@ async def test_a_call_is_on_from_its_first_record_to_its_end_whoever_has_left() 
         await one.say(join(job_rank))
     await serving.said(4)
     assert not serving.service.in_call(1)
-    serving.service.told((1, 2), record(0, 1, 2))
+    serving.service.received(word((1, 2), record(0, 1, 2)))
     assert serving.service.in_call(1)
     reason = m.Reason("BASE_EXCEPTION", 2, text="SystemExit")
     await other.say(m.Leave(0, 2, 0, reason))
     await serving.said(5)
-    serving.service.told((1,), m.Finished(0, 0, (0, 1)))
+    serving.service.received(word((1,), m.Finished(0, 0, (0, 1))))
     assert not serving.service.in_call(1)
     assert serving.service.in_call(2), "it takes no part in what the others do next"
     assert not serving.service.in_call(3)
@@ -129,7 +143,10 @@ async def test_a_new_controller_is_told_all() -> None:
     await serving.said(2)
     serving.service.linked(None)
     serving.service.linked(serving.told.send)
-    assert serving.told.said[2:] == [m.Resume(enter(1), None, None, (join(1),))]
+    [resume] = serving.told.said[2:]
+    assert isinstance(resume, m.Resume)
+    assert (resume.enter, resume.said) == (enter(1), (join(1),))
+    assert resume.waited_s > 0
     serving.service.close()
     peer.sock.close()
 
@@ -256,7 +273,7 @@ async def test_a_rank_that_is_stopped_is_killed_after_its_hard_timeout() -> None
     with rank(serving, enter(1, limits=limits), join(1), reading=reading) as child:
         await serving.said(2)
         os.kill(child.pid, signal.SIGSTOP)
-        serving.service.told((1,), record())
+        serving.service.received(word((1,), record()))
         await serving.told.until(lambda: isinstance(serving.told.said[-1], m.Lost))
         assert serving.told.said[-1].reason.kind == "HARD_TIMEOUT"  # type: ignore[union-attr]
         assert child.wait() == -signal.SIGTERM
@@ -280,7 +297,9 @@ async def test_other_users_are_not_served(monkeypatch: pytest.MonkeyPatch) -> No
 async def test_a_process_that_has_ended_before_it_was_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("undaunted.inprocess.guard.service.process.open_pidfd", lambda pid: None)
+    monkeypatch.setattr(
+        "undaunted.inprocess.guard.rank_process.process.open_pidfd", lambda pid: None
+    )
     serving = Serving()
     peer = serving.connect()
     await serving.service.idle()
@@ -290,45 +309,70 @@ async def test_a_process_that_has_ended_before_it_was_served(
     peer.sock.close()
 
 
-def linked_by_a_node(number: int) -> tuple[GuardService, list[p.Aside], list[str]]:
-    """A service whose messages go aside, what it has sent, and its remarks."""
+@on_loop
+async def test_messages_have_the_number_of_the_round() -> None:
     sent: list[p.Aside] = []
     remarks: list[str] = []
-    service = GuardService(remarks.append, number)
+    service = GuardService(remarks.append, 3)
     service.linked(sent.append)
-    return service, sent, remarks
-
-
-@on_loop
-async def test_messages_aside_have_the_number_of_the_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    service, sent, remarks = linked_by_a_node(3)
-    told: list[m.ToRank] = []
-    monkeypatch.setattr(service, "told", lambda _, message: told.append(message))
-    service.report(enter(0))
-    assert links.read_report(sent[0]) == links.RoundReport(3, enter(0))
+    ours, theirs = socket.socketpair()
+    peer = Peer(theirs)
+    service.serve(ours)
+    await peer.begin(enter(0))
+    await peer.say(join(0))
+    while len(sent) < 2:
+        await asyncio.sleep(0)
+    assert links.read_report(sent[0]) == links.Report(3, enter(0))
     for number in (2, 3):
-        data = msgspec.msgpack.encode(links.RoundTold(number, (0,), record(number)))
-        service.received(p.Aside(data=data))
-    assert told == [record(3)]
+        service.received(word((0,), m.Record(0, number, (0, 1), 2), number))
+    assert (await peer.hear()).epoch == 3  # type: ignore[union-attr]
     service.received(p.Aside(data=b"\xc1"))
-    assert "cannot be read" in remarks[0]
+    assert len(remarks) == 1
+    service.close()
+    theirs.close()
 
 
 @on_loop
 async def test_what_is_too_long_to_be_reported_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "_LONGEST", 10)
-    service, sent, remarks = linked_by_a_node(0)
-    service.report(enter(0))
-    assert not sent
-    assert "longer than 10 bytes" in remarks[0]
+    serving = Serving()
+    serving.service.report(enter(0))
+    assert not serving.told.said
+    assert "longer than 10 bytes" in serving.remarks[0]
 
 
 @on_loop
 async def test_nothing_is_reported_while_there_is_no_controller() -> None:
-    service, sent, _ = linked_by_a_node(0)
-    service.linked(None)
-    service.report(enter(0))
-    assert not sent
+    serving = Serving()
+    serving.service.linked(None)
+    serving.service.report(enter(0))
+    assert not serving.told.said
+
+
+@on_loop
+async def test_a_guard_that_raises_leaves_its_story(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    serving = Serving()
+    peer = serving.connect()
+    await peer.begin(enter(1))
+    await serving.said(1)
+    serving.service.received(word((1,), record(0, 1)))
+    assert await peer.hear() == record(0, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(RankCall, "tell", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            serving.service.received(word((1,), m.Stop(0, 0, ())))
+        [story] = tmp_path.iterdir()
+        assert story.stat().st_mode & 0o777 == 0o600
+        assert str(story) in serving.remarks[0]
+        assert simulator(["--replay", str(story)]) == 1
+        assert "ZeroDivisionError" in capsys.readouterr().out
+    assert simulator(["--replay", str(story)]) == 1  # it does not raise any more, and answers
+    assert "Pass" in capsys.readouterr().out
+    serving.service.close()
+    peer.sock.close()
 
 
 # --- the link to one rank -------------------------------------------------------------------------

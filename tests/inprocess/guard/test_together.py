@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tests.coordinator.wire.talk import on_loop, terms
 from tests.inprocess.guard.talk import Peer, enter, join
+from undaunted.coordinator.wire.client import connect
 from undaunted.coordinator.wire.server import Server
+from undaunted.inprocess.core import links
 from undaunted.inprocess.core import messages as m
-from undaunted.inprocess.guard import controller_link, links
+from undaunted.inprocess.guard import controller_link
 from undaunted.inprocess.guard.controller_link import ControllerLink
 from undaunted.inprocess.guard.host import ControllerHost
-from undaunted.inprocess.guard.links import ToController
+from undaunted.inprocess.guard.links import ToController, ToGuard
 from undaunted.inprocess.guard.service import GuardService
 
 if TYPE_CHECKING:
@@ -33,7 +36,7 @@ class Rank:
         self.service = GuardService(print)
         self.link = ControllerLink(
             f"127.0.0.1:{port}",
-            terms(),
+            partial(connect, terms=terms(), messages=ToGuard),
             self.service,
             interval_s=0.05,
             silence_s=LONG_S,

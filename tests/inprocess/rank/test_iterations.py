@@ -14,7 +14,6 @@ import pytest
 from tests.inprocess.rank.calls import call
 from tests.leaks import count_fds
 from undaunted.attribution.hang import Seen, Standing
-from undaunted.inprocess.barriers import BarrierTimeout
 from undaunted.inprocess.core.messages import (
     Completed,
     Dismissed,
@@ -28,6 +27,7 @@ from undaunted.inprocess.core.messages import (
 )
 from undaunted.inprocess.core.reading import Phase
 from undaunted.inprocess.exception import (
+    BarrierTimeout,
     HealthCheckError,
     InternalError,
     RankShouldRestart,

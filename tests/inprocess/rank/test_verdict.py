@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from undaunted.inprocess.core.messages import Dismissed, End, Finished, Record, Stop
-from undaunted.inprocess.rank.verdict import Broken, Inbox, Verdict
+from undaunted.inprocess.rank.watcher import Broken, Inbox, Verdict
 
 RECORD = Record(call=0, epoch=1, members=(0, 1), world_size=2)
 STOP = Stop(call=0, epoch=1, reasons=())

@@ -67,6 +67,18 @@ def test_a_training_is_as_without(tmp_path: Path, undisturbed: list[float]) -> N
     assert parameters_of(model) == undisturbed
 
 
+def test_a_trainer_of_another_version_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
+
+    monkeypatch.delattr(_SignalConnector, "register_signal_handlers")
+    before = handlers()
+    with pytest.raises(RuntimeError, match=r"_signal_connector\.register_signal_handlers"):
+        fit(tmp_path)
+    assert handlers() == before
+
+
 @pytest.mark.parametrize("step", [1, 3, BATCHES - 1, BATCHES, BATCHES + 1, STEPS - 1, STEPS])
 def test_a_stop_saves_and_the_next_start_goes_on(
     tmp_path: Path, undisturbed: list[float], step: int

@@ -6,13 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from nvidia_resiliency_ext.ptl_resiliency._watched import is_graceful, is_training_completed
+from nvidia_resiliency_ext.ptl_resiliency.fault_tolerance_callback import Heartbeats
+from nvidia_resiliency_ext.ptl_resiliency.fault_tolerance_sections_callback import Sections
 from undaunted.fault_tolerance.rank_monitor_client import RankMonitorClient
-from undaunted.integrations.lightning.fault_tolerance import (
-    Heartbeats,
-    Sections,
-    is_graceful,
-    is_training_completed,
-)
 
 
 @pytest.mark.parametrize(

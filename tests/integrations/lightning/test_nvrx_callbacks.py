@@ -14,6 +14,11 @@ pytest.importorskip("lightning")
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
+from nvidia_resiliency_ext.ptl_resiliency import (
+    FaultToleranceCallback,
+    FaultToleranceSectionsCallback,
+    StragglerDetectionCallback,
+)
 from tests.integrations.lightning.training import EPOCHS, Model, parameters_of, trainer_of
 from undaunted.attribution.straggler import Detector, StragglerId
 from undaunted.checkpointing.local.ckpt_managers.local_manager import LocalCheckpointManager
@@ -21,11 +26,8 @@ from undaunted.fault_tolerance.data import WorkloadAction, WorkloadControlReques
 from undaunted.fault_tolerance.rank_monitor_client import RankMonitorClient
 from undaunted.integrations.lightning import (
     LOCAL_CKPT_OPTS_KEY,
-    FaultToleranceCallback,
-    FaultToleranceSectionsCallback,
     HierarchicalCheckpointIO,
     LocalCheckpointCallback,
-    StragglerDetectionCallback,
     UndauntedCallback,
     last_checkpoint,
 )
@@ -123,7 +125,7 @@ def test_the_flag_is_made_when_training_is_complete(
 ) -> None:
     ended: list[str] = []
     monkeypatch.setattr(
-        "undaunted.integrations.lightning.fault_tolerance.end_together",
+        "nvidia_resiliency_ext.ptl_resiliency._watched.end_together",
         lambda reason, *_: ended.append(reason.value),
     )
     flag = tmp_path / "finished"

@@ -41,7 +41,7 @@ def config(**values: Any) -> InProcessRestartConfig:
 
 
 def parameters(**values: Any) -> Any:
-    return inprocess_restart._wrapper(config(**values), None, 29502).parameters
+    return inprocess_restart._wrapper(config(**values), None, 29502)
 
 
 def function() -> str:

@@ -159,6 +159,14 @@ def test_a_stop_saves_and_ends_the_script(tmp_path: Path) -> None:
     assert Path(last_checkpoint(tmp_path) or "").name == "checkpoint-1"
 
 
+def test_a_subclass_with_another_signature_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transformers.Trainer, "_evaluate", lambda self, trial: {})
+    with pytest.raises(RuntimeError, match=r"Trainer\._evaluate .*ignore_keys_for_eval"):
+        trainer(tmp_path, UndauntedCallback()).train()
+
+
 def test_the_trainers_own_checkpoint_at_a_signal_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="enable_jit_checkpoint"):
         trainer(tmp_path, UndauntedCallback(), enable_jit_checkpoint=True).train()

@@ -1,4 +1,4 @@
-"""A vision transformer with Accelerate: bf16, accumulation, a loader that goes on where it was."""
+"""A vision transformer with Accelerate: bf16, accumulation, a Loader that goes on where it was."""
 
 import sys
 from pathlib import Path
@@ -8,12 +8,13 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 from result import BF16, print_result
 from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 from transformers import ViTConfig, ViTForImageClassification, get_cosine_schedule_with_warmup
 
+from undaunted.data import Loader
 from undaunted.training import Session, ignore_stop_signals
 
-STEPS, SAVE_EVERY, ACCUMULATED = 16, 4, 2
+STEPS, SAVE_EVERY = 16, 4
 newest = Path("states/newest")
 
 
@@ -23,13 +24,12 @@ class Pictures(Dataset):
 
     def __getitem__(self, at):
         generator = torch.Generator().manual_seed(at)
-        return torch.randn(3, 32, 32, generator=generator), at % 10
+        picture = torch.randn(3, 32, 32, generator=generator)
+        return picture + 0.1 * torch.randn(3, 1, 1), at % 10
 
 
 def main():
-    accelerator = Accelerator(
-        cpu=True, mixed_precision="bf16" if BF16 else "no", gradient_accumulation_steps=ACCUMULATED
-    )
+    accelerator = Accelerator(cpu=True, mixed_precision="bf16" if BF16 else "no")
     set_seed(1)
     config = ViTConfig(
         hidden_size=256,
@@ -44,10 +44,16 @@ def main():
     model = ViTForImageClassification(config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     schedule = get_cosine_schedule_with_warmup(optimizer, 8, 2 * STEPS)
-    loader = DataLoader(
-        Pictures(), 8, shuffle=True, num_workers=2, worker_init_fn=ignore_stop_signals
+    loader = Loader(
+        Pictures(),
+        global_batch=32,
+        micro_batch=8,
+        seed=1,
+        num_workers=2,
+        worker_init_fn=ignore_stop_signals,
     )
-    model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
+    model, optimizer, schedule = accelerator.prepare(model, optimizer, schedule)
+    accelerator.register_for_checkpointing(loader)
 
     def save(step):
         accelerator.save_state(f"states/{step + 1}")
@@ -65,25 +71,21 @@ def main():
         return start
 
     with Session(save=save) as session:
-        start = load()
-        rest = accelerator.skip_first_batches(loader, start * ACCUMULATED) if start else loader
-        batches = iter(rest)
-        for step in range(start, STEPS):
+        for step in range(load(), STEPS):
             with session.step(step):
-                for _ in range(ACCUMULATED):
-                    with accelerator.accumulate(model):
-                        pictures, classes = next(batches)
+                for pictures, classes in loader.step():
+                    with loader.accumulate(model):
                         loss = functional.cross_entropy(model(pictures).logits, classes)
-                        accelerator.backward(loss)
-                        if accelerator.sync_gradients:
-                            accelerator.clip_grad_norm_(model.parameters(), 1.0)
-                        optimizer.step()
-                        schedule.step()
-                        optimizer.zero_grad()
+                        accelerator.backward(loss * loader.scale)
+                accelerator.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                schedule.step()
+                optimizer.zero_grad()
             if step % SAVE_EVERY == SAVE_EVERY - 1:
                 session.save(step)
             if session.should_stop(step):
                 break
+    loader.close()
     if not session.stop:
         print_result(accelerator.unwrap_model(model), STEPS)
     accelerator.end_training()

@@ -94,7 +94,9 @@ def main():
                     for part in range(ACCUMULATED):
                         last = part == ACCUMULATED - 1
                         with contextlib.nullcontext() if last else model.no_sync():
-                            (loss_of(model, next(loader)) / ACCUMULATED).backward()
+                            loss = loss_of(model, next(loader)) / ACCUMULATED
+                            session.check(loss, "loss")
+                            loss.backward()
                     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                     optimizer.step()
                     optimizer.zero_grad()

@@ -21,6 +21,15 @@ class Texts(Dataset):
         return {"input_ids": row, "labels": row}
 
 
+class CheckingTrainer(Trainer):
+    def compute_loss(self, model, inputs, **given):
+        computed = super().compute_loss(model, inputs, **given)
+        loss = computed[0] if given.get("return_outputs") else computed
+        if not torch.isfinite(loss):
+            raise FloatingPointError(f"the loss is {loss.item()}")
+        return computed
+
+
 def main():
     set_seed(1)
     config = GPT2Config(
@@ -46,7 +55,7 @@ def main():
         disable_tqdm=True,
         use_cpu=True,
     )
-    trainer = Trainer(
+    trainer = CheckingTrainer(
         GPT2LMHeadModel(config),
         arguments,
         train_dataset=Texts(300),

@@ -1,4 +1,7 @@
-"""A ResNet-18 with Lightning: bf16, EMA, validation, loader workers, a schedule."""
+"""A ResNet-18 with Lightning: a Loader with augmentation in its workers, bf16, EMA, validation.
+
+With the Loader the parameters are those of the undisturbed run also after a restart in an epoch.
+"""
 
 import lightning as L
 import torch
@@ -9,25 +12,32 @@ from torch.utils.data import Dataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchvision.models import resnet18
 
-from undaunted.integrations.lightning import UndauntedCallback, last_checkpoint
+from undaunted.data import Batches, Loader
+from undaunted.integrations.lightning import LoaderCallback, UndauntedCallback, last_checkpoint
 
 
 class Pictures(Dataset):
-    def __init__(self, length):
-        self.length = length
+    def __init__(self, length, noise=0.0):
+        self.length, self.noise = length, noise
 
     def __len__(self):
         return self.length
 
     def __getitem__(self, at):
         generator = torch.Generator().manual_seed(at)
-        return torch.randn(3, 32, 32, generator=generator) + at % 10 / 10, at % 10
+        picture = torch.randn(3, 32, 32, generator=generator) + at % 10 / 10
+        return picture + self.noise * torch.randn(3, 1, 1), at % 10
 
 
 class Classifier(L.LightningModule):
     def __init__(self):
         super().__init__()
         self.net = resnet18(num_classes=10)
+        self.net.fc = torch.nn.Sequential(torch.nn.Dropout(0.1), self.net.fc)
+
+    def train_dataloader(self):
+        pictures = Pictures(192, noise=0.1)  # an epoch has twelve steps
+        return Batches(Loader(pictures, global_batch=16, micro_batch=4, seed=1, num_workers=2))
 
     def training_step(self, batch, _):
         pictures, classes = batch
@@ -55,6 +65,7 @@ def main():
         devices=2,
         precision="bf16-mixed" if BF16 else "32-true",
         callbacks=[
+            LoaderCallback(),
             ModelCheckpoint(dirpath="checkpoints", every_n_train_steps=6, save_top_k=-1),
             EMAWeightAveraging(decay=0.9),
             UndauntedCallback(),
@@ -63,9 +74,9 @@ def main():
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    training = StatefulDataLoader(Pictures(192), batch_size=8, shuffle=True, num_workers=2)
     validation = StatefulDataLoader(Pictures(32), batch_size=8, num_workers=2)
-    trainer.fit(model, training, validation, ckpt_path=last_checkpoint("checkpoints"))
+    checkpoint = last_checkpoint("checkpoints")
+    trainer.fit(model, val_dataloaders=validation, ckpt_path=checkpoint)
     print_result(model, trainer.global_step)
 
 

@@ -19,8 +19,8 @@ from undaunted.journal.render import plain
 from undaunted.journal.summary import RunSummary
 
 TEXT = """\
-job demo: finished, exit code 0, goodput 27 %, ETTR 17 %
-reason:   every rank exited with 0
+job demo: finished, exit code 0, down 6.4 s of 29.0 s, goodput 27 %, ETTR 17 %
+why:      2 crashes, 2 hangs; the last: rank 0 hangs
 program:  train.py --fast (2 ranks, 1 node)
 started:  1970-01-01 00:16:40 UTC, took 29.0 s in 2 launches, 11.0 s between them
 restarts: 4, 6.4 s lost, 220 steps done again
@@ -67,11 +67,13 @@ def job() -> JobSummary:
 
 
 def test_the_text_of_a_job() -> None:
-    assert plain(render_job(job())) == TEXT
+    assert plain(render_job(job(), times=True)) == TEXT
 
 
 def test_text_of_the_program_does_no_harm() -> None:
-    hostile = msgspec.structs.replace(job(), run_id="\x1b[31m", reason="a\nb", notes=["\x07"])
+    hostile = msgspec.structs.replace(
+        job(), run_id="\x1b[31m", exit_code=1, reason="a\nb", notes=["\x07"]
+    )
     text = plain(render_job(hostile))
     assert "\x1b" not in text
     assert "\x07" not in text

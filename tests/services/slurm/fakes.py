@@ -103,6 +103,7 @@ def row(id_: str, state: str, path: str, **other: str) -> tuple[str, ...]:
         "BatchHost": "n/a" if state == "PENDING" else "n1",
         "UserName": "alice",
         "StdOut": path,
+        "StdErr": path,
         "Name": "train",
     }
     return tuple((values | other).values())

@@ -25,16 +25,16 @@ MARK = "=5f="
 # Of Slurm 22.05, with this mark: tasks of an array, tasks that wait, a heterogeneous job, an
 # interactive one, a job whose name has two lines, one that was cancelled before it began.
 RECORDED = """\
-3_1=5f=9=5f=1=5f=0=5f=2026-11-24T13:56:23=5f=RUNNING=5f=debug=5f=n1=5f=root=5f=/w/%A_%4a.out=5f=w=5f=
-3_2=5f=10=5f=1=5f=0=5f=2026-11-24T13:56:23=5f=RUNNING=5f=debug=5f=n1=5f=root=5f=/w/slurm-10.out=5f=w=5f=
-3_[2-5%2]=5f=3=5f=1=5f=0=5f=2026-11-24T13:56:23=5f=PENDING=5f=debug=5f=n/a=5f=root=5f=/w/%A_%4a.out=5f=w=5f=
-7+0=5f=7=5f=1=5f=0=5f=2026-11-24T13:56:23=5f=RUNNING=5f=debug=5f=n2=5f=root=5f=/w/het-%j=5f=he=5f=
-7+1=5f=8=5f=1=5f=0=5f=2026-11-24T13:56:23=5f=RUNNING=5f=debug=5f=n3=5f=root=5f=/w/het-%j=5f=he=5f=
-11=5f=11=5f=0=5f=0=5f=2026-11-24T13:56:23=5f=RUNNING=5f=debug=5f=vm=5f=root=5f=/w/slurm-11.out=5f=i=5f=
-5=5f=5=5f=1=5f=2=5f=2026-11-24T13:59:01=5f=CONFIGURING=5f=debug=5f=n1=5f=root=5f=/w/%x.out=5f=new
+3_1=5f=9=5f=1=5f=0=5f=2026-11-24T13:56:23=5f=RUNNING=5f=debug=5f=n1=5f=root=5f=/w/%A_%4a.out=5f=/w/%A_%4a.out=5f=w=5f=
+3_2=5f=10=5f=1=5f=0=5f=2026-11-24T13:56:23=5f=RUNNING=5f=debug=5f=n1=5f=root=5f=/w/slurm-10.out=5f=/w/slurm-10.out=5f=w=5f=
+3_[2-5%2]=5f=3=5f=1=5f=0=5f=2026-11-24T13:56:23=5f=PENDING=5f=debug=5f=n/a=5f=root=5f=/w/%A_%4a.out=5f=/w/%A_%4a.out=5f=w=5f=
+7+0=5f=7=5f=1=5f=0=5f=2026-11-24T13:56:23=5f=RUNNING=5f=debug=5f=n2=5f=root=5f=/w/het-%j=5f=/w/het-%j.err=5f=he=5f=
+7+1=5f=8=5f=1=5f=0=5f=2026-11-24T13:56:23=5f=RUNNING=5f=debug=5f=n3=5f=root=5f=/w/het-%j=5f=/w/het-%j=5f=he=5f=
+11=5f=11=5f=0=5f=0=5f=2026-11-24T13:56:23=5f=RUNNING=5f=debug=5f=vm=5f=root=5f=/w/slurm-11.out=5f=/w/slurm-11.out=5f=i=5f=
+5=5f=5=5f=1=5f=2=5f=2026-11-24T13:59:01=5f=CONFIGURING=5f=debug=5f=n1=5f=root=5f=/w/%x.out=5f=/w/%x.out=5f=new
 line=5f=
-6=5f=6=5f=1=5f=0=5f=2026-11-24T13:56:23=5f=CANCELLED=5f=debug=5f=n/a=5f=root=5f=/w/6.out=5f=w=5f=
-8=5f=8=5f=1=5f=0=5f=2026-11-24T13:56:23=5f=RUNNING=5f=debug=5f=n1=5f=root=5f=/dev/null=5f=w=5f=
+6=5f=6=5f=1=5f=0=5f=2026-11-24T13:56:23=5f=CANCELLED=5f=debug=5f=n/a=5f=root=5f=/w/6.out=5f=/w/6.out=5f=w=5f=
+8=5f=8=5f=1=5f=0=5f=2026-11-24T13:56:23=5f=RUNNING=5f=debug=5f=n1=5f=root=5f=/dev/null=5f=/w/8.err=5f=w=5f=
 """
 
 
@@ -43,10 +43,10 @@ def test_jobs_as_squeue_shows_them() -> None:
     assert list(read_jobs(RECORDED, MARK)) == [
         Listed("3_1", 0, "2026-11-24T13:56:23", "RUNNING", *same, "/w/3_0001.out", "w"),
         Listed("3_2", 0, "2026-11-24T13:56:23", "RUNNING", *same, "/w/slurm-3_2.out", "w"),
-        Listed("7", 0, "2026-11-24T13:56:23", "RUNNING", *same, "/w/het-7", "he"),
+        Listed("7", 0, "2026-11-24T13:56:23", "RUNNING", *same, "/w/het-7", "he", "/w/het-7.err"),
         Listed("5", 2, "2026-11-24T13:59:01", "UNKNOWN", *same, "/w/new\nline.out", "new\nline"),
         Listed("6", 0, "2026-11-24T13:56:23", "CANCELLED", *same, "", "w"),
-        Listed("8", 0, "2026-11-24T13:56:23", "RUNNING", *same, "", "w"),
+        Listed("8", 0, "2026-11-24T13:56:23", "RUNNING", *same, "/w/8.err", "w"),
     ]
     assert list(read_jobs("", MARK)) == []
 

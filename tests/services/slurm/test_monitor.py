@@ -96,11 +96,12 @@ def test_a_job_is_followed_to_its_result(
 
     async def follow() -> None:
         async with following(config) as running:
+            name, errors = "/logs/%j-%x.out", "/logs/%j.err"
             slurm.show(
-                row("17", "RUNNING", "/logs/%j-%x.out"), row("18", "RUNNING", "/x", Name="other")
+                row("17", "RUNNING", name, StdErr=errors), row("18", "RUNNING", "/x", Name="other")
             )
             await running.list()
-            slurm.show(row("17", "FAILED", "/logs/%j-%x.out"))
+            slurm.show(row("17", "FAILED", name, StdErr=errors))
             await running.list()
             await running.until(lambda: running.lines)
             [line] = running.lines
@@ -110,6 +111,7 @@ def test_a_job_is_followed_to_its_result(
     asyncio.run(follow())
     assert [post.pop("analysis_intent") for post in service.posts] == ["track_only", "terminal"]
     about = {"log_path": "/logs/17-train.out", "user": "alice", "job_id": "17", "cycle_id": 0}
+    about |= {"error_path": "/logs/17.err"}
     states = [post.pop("job_state") for post in service.posts]
     assert (service.posts, states) == ([about, about], ["RUNNING", "FAILED"])
     [job] = kept(config.directory).values()

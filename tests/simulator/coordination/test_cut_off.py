@@ -9,8 +9,10 @@ import pytest
 from simulator.coordination import cluster
 from simulator.coordination.setup import Setup
 from simulator.run import InvariantError
+from tests.simulator.coordination.bugs import silent_nodes_count_as_stopped
 from tests.simulator.coordination.jobs import S, at, finish, job, nodes_of_last_round
-from undaunted.coordinator.core import preparation
+from undaunted.coordinator.core import absence
+from undaunted.coordinator.core.sessions import Sessions
 
 if TYPE_CHECKING:
     from simulator.coordination.cluster import Cluster
@@ -31,7 +33,44 @@ def test_its_ranks_are_gone_before_others_take_their_place(monkeypatch: pytest.M
 
 
 def test_the_grace_of_a_node_that_is_cut_off_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preparation, "STOPPED_AFTER_S", 0.0)
+    silent_nodes_count_as_stopped(monkeypatch)
     cluster = cut_off(monkeypatch)
     with pytest.raises(InvariantError, match="never two worlds"):
         cluster.simulation.run(95 * S)
+
+
+def leader_cut_off(patch: pytest.MonkeyPatch, seed: int) -> Cluster:
+    """The ranks of all nodes ignore SIGTERM."""
+    patch.setattr(cluster, "_DEAF", 1.0)
+    return job(Setup(3, 2), seed, faults=[at(10 + seed / 7, "isolate", "n000", lasts=60)])
+
+
+def all_go_on(patch: pytest.MonkeyPatch, seeds: int) -> None:
+    for seed in range(seeds):
+        leader_cut_off(patch, seed).simulation.run(25 * S)
+
+
+@pytest.mark.parametrize("seed", range(7))
+def test_ranks_of_a_leader_that_is_cut_off_are_gone_before_others_take_their_place(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    cluster = leader_cut_off(monkeypatch, seed)
+    cluster.simulation.run(25 * S)
+    assert "n000" not in nodes_of_last_round(cluster)
+    assert cluster.checker.job_runs
+
+
+def test_a_leader_that_is_cut_off_gets_the_time_to_stop_its_ranks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(absence.Absence, "stops_ns", 0)
+    with pytest.raises(InvariantError, match="each rank once"):
+        all_go_on(monkeypatch, 20)
+
+
+def test_a_leader_looks_for_silence_as_soon_as_a_lease_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Sessions, "look_again_s", lambda _self, lease_s, _now: lease_s / 3)
+    with pytest.raises(InvariantError, match="each rank once"):
+        all_go_on(monkeypatch, 60)

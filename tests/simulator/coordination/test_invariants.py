@@ -364,24 +364,25 @@ def test_a_fault_long_before_or_after_the_end_is_no_excuse() -> None:
         made.ended(("b", "1"), "failed", "", "a")
 
 
-@pytest.mark.parametrize(("disk_lost", "after"), [(True, True), (True, False), (False, True)])
-def test_a_launcher_without_its_disk_that_comes_after_the_end_leads_another_job(
-    disk_lost: bool, after: bool
+@pytest.mark.parametrize(("other", "after"), [(True, True), (True, False), (False, True)])
+def test_a_launcher_that_is_started_after_the_end_may_lead_another_job(
+    other: bool, after: bool
 ) -> None:
     made = checker()
+    made.begin(("a", "1"), ledger(0, "a", "b"))
     made._simulation.run(60 * S)
     if not after:
         made.launched(("b", "2"))
-    made.ended(("a", "1"), "finished", "", "a")
+    made.ended(("a", "1"), "finished", "", "a", birth=made.birth)
     made._simulation.run(80 * S)
     if after:
         made.launched(("b", "2"))
-    made.disk_lost = disk_lost
-    if disk_lost and after:
-        assert not made.ended(("c", "1"), "failed", "nobody came", "b")
+    birth = made.birth + other
+    if other and after:
+        assert not made.ended(("c", "1"), "failed", "nobody came", "b", birth=birth)
         return
     with pytest.raises(InvariantError, match="ended as failed for c"):
-        made.ended(("c", "1"), "failed", "nobody came", "b")
+        made.ended(("c", "1"), "failed", "nobody came", "b", birth=birth)
 
 
 def test_a_verdict_apart_is_that_of_a_launcher_that_began_anew() -> None:
@@ -453,10 +454,12 @@ def test_a_round_that_begins_though_the_end_was_ordered() -> None:
     made = checker()
     made.leads(("a", "1"), 5, takeover=False)
     policy = JobPolicy(made._setup.policy)
-    policy.after = Ending(Outcome.NO_RESTART, "a rank asked for a shutdown")
+    policy.last.closing.ending = Ending(Outcome.NO_RESTART, "a rank asked for a shutdown")
     made.decides(5, policy)
     made.begin(("a", "1"), ledger(0, "a", "b", epoch=5))
-    policy.after = Ending(Outcome.NO_RESTART, f"{BY_HAND} on node a asked for a shutdown")
+    policy.last.closing.ending = Ending(
+        Outcome.NO_RESTART, f"{BY_HAND} on node a asked for a shutdown"
+    )
     made.decides(6, policy)
     with pytest.raises(InvariantError, match="an order ends the job: round 1"):
         made.begin(("a", "1"), ledger(1, "a", "b", epoch=6))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.coordination import cluster as cluster_module
 from simulator.coordination.setup import Setup
 from tests.simulator.coordination.jobs import S, at, finish, job, nodes_of_last_round
 
@@ -21,6 +22,20 @@ def test_the_others_go_on(setup: Setup, how: str) -> None:
     assert "n000" not in nodes_of_last_round(cluster)
     assert len({each.follows for each in agents}) == 1
     assert cluster.checker.ledger.restarts_used == (how == "exclude")
+    assert finish(cluster) == "finished"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_nobody_is_elected_beside_the_one_that_was_named(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where its launcher was, connections are refused at once: it has ended."""
+    monkeypatch.setattr(cluster_module, "_DEAF", 0.0)
+    cluster = job(Setup(4, 2), seed, faults=[at(8, "leave", "n000")])
+    cluster.simulation.run(10 * S)
+    assert cluster.checker.job_runs
+    assert cluster.checker.rounds == 2
+    assert cluster.checker.takeovers == 1
     assert finish(cluster) == "finished"
 
 
@@ -51,4 +66,13 @@ def test_its_launcher_is_started_again_as_a_spare() -> None:
     assert "n000" not in leading
     assert cluster.agents["n000"].follows
     assert cluster.checker.rounds == 2
+    assert finish(cluster) == "finished"
+
+
+def test_two_of_three_leave_at_one_moment() -> None:
+    """Others keep the register before they go."""
+    cluster = job(Setup(1, 2), faults=[at(8, "leave", "n001"), at(8.0001, "leave", "n002")])
+    cluster.simulation.run(30 * S)
+    assert nodes_of_last_round(cluster) == ["n000"]
+    assert cluster.checker.job_runs
     assert finish(cluster) == "finished"

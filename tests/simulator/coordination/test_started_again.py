@@ -15,7 +15,7 @@ def test_the_job_begins_anew_while_a_minority_of_its_earlier_start_lives(
     setup: Setup, kind: str
 ) -> None:
     """The disk of the first node is what its launcher finds in the directory of the run."""
-    lost = setup.names[: setup.nodes // 2 + 1]
+    lost = setup.names[: len(setup.names) // 2 + 1]
     cluster = job(setup, faults=[at(10, kind, node, lasts=8) for node in lost])
     cluster.simulation.run(20 * S)
     for number in range(setup.nodes - len(lost)):

@@ -23,11 +23,10 @@ LEDGER = p.Ledger(run_id="x", epoch=3, version=9, round=1, table=(SEAT,))
         ("n001", s.Connected("dial 2", 8), "+8 dial 2"),
         ("n001", s.ConnectFailed("dial 2", "refused"), "- dial 2: refused"),
         ("n001", s.Received(7, p.Beat(epoch=3)), "< Beat e3  (7)"),
-        ("n001", s.Answered("follower n002", None), "= no answer  (follower n002)"),
         (
             "n001",
-            s.Asked(7, p.Claim(node="n001", incarnation="i", epoch=3, ledger=LEDGER)),
-            "? Claim n001 e3 [e3 v9 r1: n001]  (7)",
+            s.Received(7, p.Claim(node="n001", incarnation="i", epoch=3, ledger=LEDGER)),
+            "< Claim n001 e3 [e3 v9 r1: n001]  (7)",
         ),
         (
             "n001",

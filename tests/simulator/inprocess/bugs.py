@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from simulator.inprocess import cluster
 from simulator.inprocess.setup import Setup
+from undaunted.inprocess.core import links
+from undaunted.inprocess.core import messages as m
 from undaunted.inprocess.core.call import Call
 from undaunted.inprocess.core.controller import Takeover
-from undaunted.inprocess.core.guard import RankGuard
-from undaunted.inprocess.guard import links
+from undaunted.inprocess.core.guard import RankCall, RankGuard
+from undaunted.inprocess.core.links import Links
+from undaunted.inprocess.guard import host
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,10 +58,10 @@ def a_new_controller_takes_any_record(patch: pytest.MonkeyPatch) -> None:
 def what_was_said_without_a_link_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     original = RankGuard._link_up
 
-    def forgetful(guard: RankGuard) -> Any:
+    def forgetful(guard: RankGuard, now: int) -> Any:
         if guard.call is not None:
             guard.call.said.clear()
-        return original(guard)
+        return original(guard, now)
 
     patch.setattr(RankGuard, "_link_up", forgetful)
 
@@ -76,11 +78,17 @@ def swallowed_stops_are_not_noticed(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_reset_counts_as_the_end_of_a_guard(patch: pytest.MonkeyPatch) -> None:
-    def short(unreachable_s: float, *, in_order: bool, back: bool = False) -> float:
-        del unreachable_s, in_order, back
-        return links.GRACE_S
+    patch.setattr(host, "reconnect_grace_s", lambda *_, **__: links.GRACE_S)
 
-    patch.setattr(cluster, "patience_s", short)
+
+def limits_begin_again_with_a_new_controller(patch: pytest.MonkeyPatch) -> None:
+    original = RankCall.resume
+    patch.setattr(RankCall, "resume", lambda call, _waited_s: original(call))
+
+
+def late_words_count(patch: pytest.MonkeyPatch) -> None:
+    """What comes over a connection that a guard has given up."""
+    patch.setattr(Links, "hears", lambda *_: True)
 
 
 BUGS = [
@@ -94,14 +102,14 @@ BUGS = [
     Bug(
         "a new controller takes any record",
         a_new_controller_takes_any_record,
-        "no healthy rank is lost",
-        MOVES,
-        ("raise", "move"),
+        "the same record everywhere",
+        replace(MOVES, ranks=8),
+        ("raise", "move", "cut"),
     ),
     Bug(
         "what was said without a link is forgotten",
         what_was_said_without_a_link_is_forgotten,
-        "progress after the last fault",
+        "every wait ends",
         MOVES,
         ("move", "reset"),
     ),
@@ -110,7 +118,26 @@ BUGS = [
         swallowed_stops_are_not_noticed,
         "no healthy rank is lost",
         Setup(4),
-        ("swallow", "raise"),
+        ("swallow", "raise", "stop"),
+    ),
+    Bug(
+        "limits begin again with a new controller",
+        limits_begin_again_with_a_new_controller,
+        "every wait ends",
+        Setup(
+            2,
+            moves=True,
+            longest_ms=30_000,
+            limits=m.Limits(heartbeat_timeout=2.0, completion_timeout=10.0),
+        ),
+        ("move",),
+    ),
+    Bug(
+        "late words count",
+        late_words_count,
+        "every wait ends",
+        MOVES,
+        ("cut", "stop-guard", "raise"),
     ),
     Bug(
         "a reset counts as the end of a guard",

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from simulator.__main__ import main
+from undaunted.attribution.straggler.pace import Pace
 from undaunted.base.recent import MOST, Recent
 from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core.config import PolicyConfig
+from undaunted.coordinator.core.memory import Memory
 from undaunted.coordinator.core.policy import JobPolicy
 from undaunted.fault_tolerance.agent import node
-from undaunted.fault_tolerance.pace import Pace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,10 +71,11 @@ def test_what_a_policy_has_decided(dump: Path, capsys: pytest.CaptureFixture[str
         m.TableAccepted(1, "", 0),
     )
     lines = a_policy(JobPolicy(config), Recent({"config": config}), *events)
-    known = {"round": 4, "nodes": [m.NodeInfo("a", 2)], "prepared": 4, "restarts_used": 1}
-    then = {"history": b"", "slow_before": (1,), "turned": 0}
+    limits = m.NewLimits({"heartbeat": 9.0}, "me")
+    memory = Memory(restarts_used=1, history=b"so", slow=(1,), limits=limits)
+    known = {"round": 4, "nodes": [m.NodeInfo("a", 2)], "prepared": 4, "memory": memory}
     restored = JobPolicy.restored(config, **known)  # type: ignore[arg-type]
-    recent = Recent({"config": config, "restored": known, "then": then})
+    recent = Recent({"config": config, "restored": known})
     lines += a_policy(restored, recent, m.NodeFailed("a", 4, "rank 1"))
     dump.write_bytes(b"\n".join(lines))
     assert main(["--replay", str(dump)]) == 0

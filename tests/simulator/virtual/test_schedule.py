@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import pytest
+
+from simulator.virtual import schedule as module
 from simulator.virtual.schedule import Schedule
 
 
@@ -27,3 +30,19 @@ def test_a_run_stops_where_it_is_told_to() -> None:
         schedule.at(time, seen.append, time)
     schedule.run(10, stop=lambda: len(seen) == 2)
     assert (seen, schedule.now) == ([1, 2], 2)
+
+
+def test_a_circle_in_which_no_time_passes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_AT_ONCE", 100)
+    schedule = Schedule()
+
+    def again(_: None) -> None:
+        schedule.at(schedule.now, again, None)
+
+    for time in range(200):
+        schedule.at(time, int, 0)
+    schedule.run(200)
+    schedule.at(300, again, None)
+    with pytest.raises(AssertionError, match="time stands still"):
+        schedule.run(400)
+    assert schedule.now == 300

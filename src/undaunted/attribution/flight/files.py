@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from typing import IO, TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from undaunted.attribution.flight.reader import RECORDING
 from undaunted.attribution.flight.recording import MOST_RANKS, NotADumpError, Recording, decode
+from undaunted.base.child import Program, Programs
 from undaunted.base.process import module_command
 from undaunted.base.text import printable
 
@@ -21,13 +22,15 @@ if TYPE_CHECKING:
 
 _PROGRAM = "undaunted.attribution.flight.reader"
 _LARGEST = 4 << 20  # bytes of a recording
+_SILENCE_S = 60.0  # of the program; its own alarm ends it after half of that
 _MOST_PROCESSES = 8
 _MOST_DEATHS = 8  # of processes that read one share of the files
 _MOST_FILES = 1 << 17
 # _dump_3, nccl_trace_rank_3, rank_3.json, rank3.pkl
 _AT_END = re.compile(r"(?<!\d)(\d{1,7})$")
 _ITERATION = re.compile(r"iter_(\d{1,9})")
-_NAMED = re.compile(r"rank[_\-=]?(\d{1,7})(?!\d)", re.IGNORECASE)
+# Behind "rank" a host may stand, whose name or address begins with a digit.
+_NAMED = re.compile(r"rank[_\-=]?(\d{1,7})(?!\d|\.\d|(?!of)[a-z])", re.IGNORECASE)
 _SUFFIXES = re.compile(r"(\.(json|pkl|pickle|pt|bin|dump|trace))+$", re.IGNORECASE)
 
 
@@ -55,6 +58,32 @@ def rank_of(name: str) -> int:
     stem = _SUFFIXES.sub("", name)
     match = _NAMED.search(stem) or _AT_END.search(stem)
     return int(match[1]) if match else -1
+
+
+def ranks_of(names: Sequence[str]) -> list[int]:
+    """Return ranks as `rank_of`, or what names end with if only that tells all of them apart.
+
+    Args:
+        names: of files of one job.
+    """
+    ranks = [rank_of(name) for name in names]
+    ends = [_AT_END.search(_SUFFIXES.sub("", name)) for name in names]
+    last = [int(end[1]) for end in ends if end]
+    is_of_host = len(set(ranks)) < len(set(last)) == len(names)
+    return last if is_of_host else ranks
+
+
+def read_folders(paths: Iterable[Path]) -> Dumps | None:
+    """Read the dumps of directories that nodes have; None: they are not of one moment of a job."""
+    files = [
+        file
+        for path in paths
+        for file in sorted(path.iterdir())
+        if not file.name.startswith(".") and not file.is_dir()
+    ]
+    ranks = ranks_of([file.name for file in files])
+    is_one = len(set(ranks)) == len(files) <= _MOST_FILES and min(ranks, default=-1) >= 0
+    return one_for_each_rank(read_ranked(list(zip(ranks, files, strict=True)))) if is_one else None
 
 
 def read_directory(path: Path) -> Dumps:
@@ -91,7 +120,8 @@ def read_files(files: Sequence[Path]) -> Dumps:
 
 def read_each(files: Sequence[Path]) -> list[tuple[Path, Recording | str]]:
     """Read dumps, some at a time: what each holds, or why it says nothing."""
-    return read_ranked([(rank_of(file.name), file) for file in files])
+    ranks = ranks_of([file.name for file in files])
+    return read_ranked(list(zip(ranks, files, strict=True)))
 
 
 def read_ranked(todo: Sequence[tuple[int, Path]]) -> list[tuple[Path, Recording | str]]:
@@ -99,8 +129,10 @@ def read_ranked(todo: Sequence[tuple[int, Path]]) -> list[tuple[Path, Recording 
     # Large ones that lie together are spread.
     processes = max(1, min(len(os.sched_getaffinity(0)), _MOST_PROCESSES, len(todo)))
     shares = [todo[place::processes] for place in range(processes)]
-    with ThreadPoolExecutor(processes) as pool:
-        said = [one for share in pool.map(_read_share, shares) for one in share]
+    # Who interrupts this does not wait for the programs.
+    with ThreadPoolExecutor(processes) as pool, Programs() as programs:
+        read = partial(_read_share, programs)
+        said = [one for share in pool.map(read, shares) for one in share]
     return sorted(said, key=lambda one: one[0])
 
 
@@ -130,14 +162,16 @@ def one_for_each_rank(said: Iterable[tuple[Path, Recording | str]]) -> Dumps:
     return Dumps([by_rank[rank] for rank in sorted(by_rank)], problems)
 
 
-def _read_share(share: list[tuple[int, Path]]) -> list[tuple[Path, Recording | str]]:
+def _read_share(
+    programs: Programs, share: list[tuple[int, Path]]
+) -> list[tuple[Path, Recording | str]]:
     """Read files by one process after the other: each file that ends one costs itself alone."""
     said: list[tuple[Path, Recording | str]] = []
     for _ in range(_MOST_DEATHS):
         rest = share[len(said) :]
         if not rest:
             return said
-        said += _by_one_process(rest)
+        said += _by_one_process(programs, rest)
         if len(said) < len(share):
             text = "refused: reading it takes too much time or memory"
             said.append((share[len(said)][1], text))
@@ -146,42 +180,29 @@ def _read_share(share: list[tuple[int, Path]]) -> list[tuple[Path, Recording | s
     ]
 
 
-def _by_one_process(share: list[tuple[int, Path]]) -> list[tuple[Path, Recording | str]]:
+def _by_one_process(
+    programs: Programs, share: list[tuple[int, Path]]
+) -> list[tuple[Path, Recording | str]]:
     words = [word for rank, file in share for word in (str(rank).encode(), os.fsencode(file))]
-    program = subprocess.Popen(
+    program = Program(
         module_command(_PROGRAM),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        limit_s=_SILENCE_S * (len(share) + 1),
+        silence_s=_SILENCE_S,
+        given=b"".join(word + b"\0" for word in words),
+        most=_LARGEST * len(share),
     )
-    assert program.stdin is not None
-    assert program.stdout is not None
-    said: list[tuple[Path, Recording | str]] = []
-    try:
-        # It reads all before it answers.
-        with program.stdin:
-            program.stdin.write(b"".join(word + b"\0" for word in words))
-        for _, file in share:
-            one = _next(program.stdout)
-            if one is None:
-                break
-            said.append((file, one))
-    except BrokenPipeError:
-        pass  # it ended at once
-    finally:
-        program.stdout.close()
-        program.kill()
-        program.wait()
-    return said
+    said = memoryview(programs.run(program).output)
+    found: list[tuple[Path, Recording | str]] = []
+    for _, file in share:
+        length = int.from_bytes(said[:4], "big")
+        data, said = bytes(said[4 : 4 + length]), said[4 + length :]
+        if not 0 < length <= _LARGEST or len(data) < length:
+            break
+        found.append((file, _recording(data)))
+    return found
 
 
-def _next(stream: IO[bytes]) -> Recording | str | None:
-    length = int.from_bytes(stream.read(4), "big")
-    if not 0 < length <= _LARGEST:
-        return None
-    data = stream.read(length)
-    if len(data) < length:
-        return None
+def _recording(data: bytes) -> Recording | str:
     if data[:1] != RECORDING:
         return data[1:].decode("utf-8", "replace")
     try:

@@ -14,7 +14,7 @@ import linecache
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -71,15 +71,24 @@ def record() -> Recording | None:
         return None
 
 
-def calls_ns() -> list[int]:
-    """Return when collectives of the largest group were called, nanoseconds since 1970, ascending.
+class Calls(NamedTuple):
+    """Collectives of the largest group, the newest ones, as far as the recorder goes back.
 
-    Of the newest ones, as far as the recorder goes back; [] if there is no recorder.
+    Attributes:
+        at_ns: when each was called, nanoseconds since 1970, ascending; [] = there is no recorder.
+        waited: the caller waits for the others, as with gloo; with NCCL its device does.
     """
+
+    at_ns: list[int]
+    waited: bool = False
+
+
+def calls() -> Calls:
+    """Return which collectives this process has called."""
     try:
-        return _calls_ns()
+        return _calls()
     except Exception:  # noqa: BLE001 - torch's inner parts; training goes on without
-        return []
+        return Calls([])
 
 
 class _Call(msgspec.Struct, gc=False):
@@ -88,6 +97,7 @@ class _Call(msgspec.Struct, gc=False):
     time_created_ns: int
     process_group: tuple[str, str] = ("", "")
     is_p2p: bool = False
+    profiling_name: str = ""
 
 
 class _Calls(msgspec.Struct, gc=False):
@@ -97,17 +107,18 @@ class _Calls(msgspec.Struct, gc=False):
 _CALLS = msgspec.json.Decoder(_Calls, strict=False)  # some versions write numbers as strings
 
 
-def _calls_ns() -> list[int]:
+def _calls() -> Calls:
     dumps = (_CALLS.decode(text).entries for text in _texts(_inner()))
-    by_group: dict[str, list[int]] = {}
-    for call in next((calls for calls in dumps if calls), ()):
+    by_group: dict[str, list[_Call]] = {}
+    for call in next((found for found in dumps if found), ()):
         if not call.is_p2p:
-            by_group.setdefault(call.process_group[0], []).append(call.time_created_ns)
-    if len(by_group) > 1:
-        members = _members(sys.modules["torch.distributed"])
-        largest = max(by_group, key=lambda name: len(members.get(name, ())))
-        return sorted(by_group[largest])
-    return sorted(next(iter(by_group.values()), ()))
+            by_group.setdefault(call.process_group[0], []).append(call)
+    if not by_group:
+        return Calls([])
+    members = _members(sys.modules["torch.distributed"]) if len(by_group) > 1 else {}
+    largest = by_group[max(by_group, key=lambda name: len(members.get(name, ())))]
+    waited = largest[-1].profiling_name.startswith("gloo:")
+    return Calls(sorted(call.time_created_ns for call in largest), waited)
 
 
 def _dump(*, empty: bool) -> dict[str, Any] | None:

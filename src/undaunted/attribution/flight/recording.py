@@ -4,8 +4,12 @@ torch records each operation of each process group. A dump has thousands of them
 for each group, where the rank is, the last few calls, and the transfers that have not ended: some
 hundred bytes, whether it came from a file or is sent by the rank itself.
 
-What differs between dumps, as seen with torch 2.5 to 2.13:
+What differs between dumps, as seen with torch 2.5 to 2.13, and in the sources of 2.2 to 2.4:
 
+* Until 2.2 a dump is the bare list of entries, with times in microseconds. Until 2.4 a number
+  (``seq_id``) counts all calls of a group, and nothing says what a transfer is but its name.
+* Until 2.3 entries do not name their group: they have only the rank's own number of it. Names are
+  taken from ``pg_config``, where there is one; else only the first group is the same for all ranks.
 * Numbers of a rank's groups (``pg_id``) are the rank's own, names are the job's. An entry has both;
   ``pg_status`` is by number, ``pg_config`` by name.
 * ``retired`` entries of gloo have ended, whatever their state says: it stays ``scheduled``. They
@@ -240,6 +244,8 @@ def reduce(dump: object, rank: int = -1) -> Recording:
     Raises:
         NotADumpError: it is no dump.
     """
+    if isinstance(dump, list) and dump:
+        dump = {"entries": dump}
     if not isinstance(dump, dict):
         raise NotADumpError(f"it holds a {type(dump).__name__}, not a dictionary")
     found = {key: dump[key] for key in _PARTS if key in dump}
@@ -258,7 +264,7 @@ def reduce(dump: object, rank: int = -1) -> Recording:
             return _Reduction(dump, entries).recording(rank)
         except (KeyError, IndexError, TypeError, AttributeError, ValueError):
             pass
-    return _Reduction(dump, _repaired(entries)).recording(rank)
+    return _Reduction(dump, _repaired(entries, _names_without(dump, entries, rank))).recording(rank)
 
 
 class _Reduction:
@@ -470,17 +476,30 @@ def _is_good(entry: Any) -> bool:
         return False
 
 
-def _repaired(value: list[Any]) -> list[dict[Any, Any]]:
+def _names_without(dump: dict[Any, Any], entries: list[Any], rank: int) -> dict[int, str]:
+    """Return the names of groups by the rank's own numbers, for entries that have no names.
+
+    Where nothing tells which groups of two ranks are the same, those of another rank have another
+    name: only the first group of each is known to be that of all.
+    """
+    numbers = {_number(entry.get("pg_id")) for entry in entries if isinstance(entry, dict)}
+    config = [name for name in _dictionary(dump.get("pg_config")) if isinstance(name, str) and name]
+    known = _names_of(sorted(numbers), config, {}) if config else {0: "0"}
+    return {each: known.get(each, f"{each} of rank {rank}") for each in numbers}
+
+
+def _repaired(value: list[Any], names: dict[int, str]) -> list[dict[Any, Any]]:
     good = []
     for entry in value:
         if not isinstance(entry, dict):
             continue
         group = entry.get("process_group")
         if not isinstance(group, (list, tuple)) or not group:
-            group = (entry.get("pg_id", ""), "")
+            group = (names.get(_number(entry.get("pg_id")), ""), "")
         name = entry.get("profiling_name")
         name = name if isinstance(name, str) else ""
         is_p2p = entry.get("is_p2p", bool(_PEER.search(name)))
+        before = "" if _truth(is_p2p) else "seq_id"  # its name in torch up to 2.3
         good.append(
             {
                 **entry,
@@ -489,7 +508,10 @@ def _repaired(value: list[Any]) -> list[dict[Any, Any]]:
                 "is_p2p": _truth(is_p2p),
                 "retired": _truth(entry.get("retired", False)),
                 "state": _text(entry.get("state", "")),
-                "collective_seq_id": _number(entry.get("collective_seq_id")),
+                "collective_seq_id": _number(entry.get("collective_seq_id", entry.get(before))),
+                "time_created_ns": entry.get(
+                    "time_created_ns", _number(entry.get("time_created_us")) * 1000
+                ),
             }
         )
     return good

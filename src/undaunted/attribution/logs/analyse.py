@@ -33,6 +33,19 @@ _ASKED = frozenset({"preempted", "time_limit", "cancelled"})  # somebody asked f
 _DEVICE = severity_of("gpu_lost")
 _PROGRAM = severity_of("program_error")
 _NUMBER = re.compile(r"SeqNum=(\d{1,18})\b")
+_WORK = re.compile(r"\bOpType=(\w{1,60}), NumelIn=(\d{1,18}), NumelOut=(\d{1,18})")
+_OF_GROUP = re.compile(r"\bPG GUID (\w{1,40})\b")
+_BETWEEN_TWO = re.compile(r"\bOpType=\w{0,20}(?:SEND|RECV|COALESCED)\b")
+_WRAPPER = re.compile(r"\bCheckpointException ranks:dict_keys")
+# Errors of whoever has started or asked another process: that one says what went wrong.
+_CARRIER = re.compile(
+    r"\bRayTaskError\b|\bActorDiedError: |\bRayActorError: |\bTrainingFailedError: "
+    r"|: Caught \w+ in DataLoader worker|\bProcessRaisedException: "
+    r"|\bCalledProcessError: .* returned non-zero exit status"
+)
+_STUCK = re.compile(r"\bwatchdog got stuck\b")
+# Who warns of these goes on in another way, with another address or interface.
+_TRIED_OTHERWISE = frozenset({"network_setup", "rendezvous_failed"})
 _LATER = 0.9
 _SURE_OF_LAUNCHER = 0.95
 # How a launcher calls an end that somebody asked for, or that a node is the cause of.
@@ -50,9 +63,13 @@ _EXIT = re.compile(
     r"exitcode\s*: [1-9]|exit code [1-9]|traceback : To enable traceback|ChildFailed"
 )
 _KILLED = re.compile(r"exitcode\s*: -9\b|SIGKILL")
+# Torchrun, above its summary, which says the rank of the job: without one there is one node.
+_LOCAL = re.compile(r"\bfailed \(exitcode: -?\d{1,4}\) local_rank: (\d{1,7})\b")
+_ABORTED = re.compile(r"exitcode\s*: -6\b")
 # Lines beside which there is mostly another that says more.
 _VAGUE = re.compile(
-    r"^\W*exitcode\s*:|closing signal|invoked oom-killer|oom-kill:|terminate called|ChildFailed"
+    r"^\W*exitcode\s*:|ExceptionGroup: |: Caught \w+ in "
+    r"|closing signal|invoked oom-killer|oom-kill:|terminate called|ChildFailed"
 )
 
 
@@ -117,23 +134,33 @@ def read_logs(
 
 
 def read_folder(
-    files: Iterable[str | PathLike[str]], advance: Callable[[int], object] | None = None
+    files: Iterable[str | PathLike[str]],
+    advance: Callable[[int], object] | None = None,
+    opener: Callable[[str, int], int] = os.open,
 ) -> Reading:
-    """Like `read_logs`, of all that is there of a job: of each log the last round counts."""
+    """Like `read_logs`, of all that is there of a job: of each log the last round counts.
+
+    Args:
+        files: see `analyse`.
+        advance: see `read_logs`.
+        opener: opens files, as that of the built-in ``open``.
+    """
     scans, ends = [], {}
     for file in map(str, files):
-        part, end = _last_round(file)
-        scans.append(_scanned(file, advance, compared=False, part=part))
+        part, end = _last_round(file, opener)
+        scans.append(_scanned(file, advance, opener, compared=False, part=part))
         if end is not None:
             ends[file] = end
     _name_ranks(scans, None)
     return in_words_of_launchers(judge(scans), ends)
 
 
-def _last_round(path: str) -> tuple[Part | None, LastWords | None]:
+def _last_round(
+    path: str, opener: Callable[[str, int], int]
+) -> tuple[Part | None, LastWords | None]:
     """Return the last round of a log in which a rank or a launcher has done something."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        fd = opener(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:  # reading it says why
         return None, None
     try:
@@ -199,9 +226,9 @@ def _scanned(
     compared: bool,
     part: Part | None = None,
 ) -> LogScan:
-    scan = LogScan(str(file), rules(), opener, part)
+    scan = LogScan(str(file), rules(), opener, part, compared=compared)
     scan.read(advance=advance)
-    scan.finish(compared=compared)
+    scan.finish()
     return scan
 
 
@@ -239,7 +266,8 @@ def judge(
         previous: of the last round that went well.
         world_size: number of ranks; None: as the logs say.
     """
-    seen = _with_exits(_without_late_kill(_left(_alive(scans))))
+    seen = _without_carriers(_without_wrappers(_without_warnings(_alive(scans))))
+    seen = _with_exits(_without_late_kill(_left(seen | _doubtful(scans, seen))))
     node_of = {rank: node for scan in scans for rank, node in scan.node_of.items()}
     ranks = {rank for scan in scans for rank in scan.ranks}
     made = [(_place(one), _finding(one, seen, node_of, ranks)) for one in _without_exits(seen)]
@@ -287,6 +315,60 @@ def _alive(scans: Sequence[LogScan]) -> dict[str, Seen]:
     return seen
 
 
+def _without_warnings(seen: dict[str, Seen]) -> dict[str, Seen]:
+    """Leave out warnings of ranks that went on in another way, where something has ended them."""
+    warned = {
+        cause
+        for cause in _TRIED_OTHERWISE & seen.keys()
+        if all(hit.is_warning for hit in seen[cause].hits)
+    }
+    others = seen.keys() - warned - {"peer_lost", "terminated"}
+    return {cause: one for cause, one in seen.items() if not others or cause not in warned}
+
+
+def _without_wrappers(seen: dict[str, Seen]) -> dict[str, Seen]:
+    """Leave out errors that only say which ranks have failed, where these say with what."""
+    hits = [hit for one in seen.values() for hit in one.hits if _WRAPPER.search(hit.quote)]
+    ranks = {rank for hit in hits for rank in hit.ranks}
+    left = {}
+    for cause, one in seen.items():
+        others = [hit for hit in one.hits if not _WRAPPER.search(hit.quote)]
+        if others and severity_of(cause) >= _PROGRAM:
+            more = ranks if one.ranks & ranks else set()
+            left[cause] = changed(one, hits=others, ranks=one.ranks | more)
+        elif others:
+            left[cause] = one
+    return left if any(severity_of(cause) >= _PROGRAM for cause in left) else seen
+
+
+def _without_carriers(seen: dict[str, Seen]) -> dict[str, Seen]:
+    """Leave out errors that pass on another process's, where anything else is told."""
+    left = {
+        cause: changed(one, hits=hits)
+        for cause, one in seen.items()
+        if (hits := [hit for hit in one.hits if not _CARRIER.search(hit.quote)])
+    }
+    return left or seen
+
+
+def _doubtful(scans: Sequence[LogScan], seen: Mapping[str, Seen]) -> dict[str, Seen]:
+    """Collect errors that may have been the end, where nothing else is known to be."""
+    if seen.keys() - {"terminated", "peer_lost"}:
+        return {}
+    ends = seen["terminated"].hits if "terminated" in seen else []
+    failed = any(_is_exit(hit) or hit.meaning.alone for hit in ends)
+    found: dict[str, Seen] = {}
+    for scan in scans:
+        hit = scan.doubtful(failed=failed)
+        if hit is None or (hit.t and any(other.went_on_after(hit.t) for other in scans)):
+            continue
+        one = found.setdefault(hit.meaning.cause, Seen(hit.meaning.cause))
+        one.hits.append(hit)
+        one.ranks.update(hit.ranks)
+        one.nodes += hit.nodes
+    return found
+
+
 def _left(seen: dict[str, Seen]) -> dict[str, Seen]:
     """Leave out what came with an end that somebody asked for, or such an end after a failure.
 
@@ -329,16 +411,25 @@ def _with_exits(seen: dict[str, Seen]) -> dict[str, Seen]:
         return seen
     hits = seen["terminated"].hits
     first = [hit for hit in hits if hit.is_first and _CODE.search(hit.quote)]
+    for cause, code in (("killed", _KILLED), ("native_crash", _ABORTED)):
+        if ended := [hit for hit in first if code.search(hit.quote)]:
+            return {cause: _guessed(cause, ended), **seen}
+    for cause in ("native_crash", "program_error") if not first else ():
+        if alone := [hit for hit in hits if hit.meaning.alone == cause]:
+            return {cause: _guessed(cause, alone), **seen}
     exits = [hit for hit in first or hits if _is_exit(hit)]
     if not exits:
         return seen
+    return {"program_error": _guessed("program_error", exits), **seen}
+
+
+def _guessed(cause: str, hits: Sequence[Hit]) -> Seen:
+    """Take ends of processes for what ends them most often."""
     guess = [
-        changed(hit, meaning=hit.meaning._replace(cause="program_error", confidence=_GUESSED))
-        for hit in exits
+        changed(hit, meaning=hit.meaning._replace(cause=cause, confidence=_GUESSED)) for hit in hits
     ]
-    ranks = {rank for hit in exits for rank in hit.ranks}
-    nodes = [node for hit in exits for node in hit.nodes]
-    return {"program_error": Seen("program_error", guess, ranks, nodes), **seen}
+    ranks = {rank for hit in hits for rank in hit.ranks}
+    return Seen(cause, guess, ranks, [node for hit in hits for node in hit.nodes])
 
 
 def _without_exits(seen: dict[str, Seen]) -> Iterator[Seen]:
@@ -394,7 +485,8 @@ def _finding(
     if CAUSES[one.cause].follows:
         ranks = {rank for hit in one.hits for rank in hit.meaning.ranks}
         if not ranks and one.cause != "terminated":  # who is not ended says nothing about an end
-            ranks = _behind(one.hits, all_ranks) or _silent(one.ranks, all_ranks)
+            ranks = _stuck(one.hits, all_ranks) or _behind(one.hits, all_ranks)
+            ranks = ranks or _silent(one.ranks, all_ranks)
         nodes = set()
     elif not ranks and one.cause != "killed" and CAUSES[one.cause].scope in _HAS_PLACE:
         ranks = _others_of(nodes, seen, node_of)
@@ -431,18 +523,52 @@ def _first_failure(cause: str, seen: dict[str, Seen]) -> tuple[set[int], set[str
         hits = [hit for hit in hits if _KILLED.search(hit.quote)]
     elif any(CAUSES[each].follows and each != "terminated" for each in seen):
         return set(), set()
+    elif not hits:
+        every = [hit for one in seen.values() for hit in one.hits]
+        hits = [hit for hit in every if _says_who_ended(hit)]
+        if local := {found[1] for hit in every if (found := _LOCAL.search(hit.quote))}:
+            return ({int(one) for one in local} if len(local) == 1 and not hits else set()), set()
     who = {(hit.ranks, hit.nodes) for hit in hits}
     return (set(hits[0].ranks), set(hits[0].nodes)) if len(who) == 1 else (set(), set())
 
 
+def _says_who_ended(hit: Hit) -> bool:
+    """Whether a launcher says which process ended with an error, or by its own signal."""
+    return bool(hit.ranks or hit.nodes) and (hit.meaning.alone != "" or _is_exit(hit))
+
+
 def _behind(hits: list[Hit], all_ranks: set[int]) -> set[int]:
-    """Return the few ranks that were at an earlier collective than the others."""
-    at: dict[int, set[int]] = {}
+    """Return the few ranks that were at an earlier collective of a group than the others."""
+    at: dict[int, list[Hit]] = {}
     for hit in hits:
-        if found := _NUMBER.search(hit.quote):
-            at.setdefault(int(found[1]), set()).update(hit.ranks)
-    first = at[min(at)] if len(at) > 1 else set()
-    return first if len(first) <= len(all_ranks) * FEW else set()
+        found = _NUMBER.search(hit.quote)
+        if found and not _BETWEEN_TWO.search(hit.quote):
+            at.setdefault(int(found[1]), []).append(hit)
+    if len(at) < 2:
+        return set()
+    last = max(at)
+    earlier = {number: hits for number, hits in at.items() if number < last}
+    one_group = all(
+        _may_be_of_one_group(hit, at[last], last - number)
+        for number, hits in earlier.items()
+        for hit in hits
+    )
+    first = {rank for hit in at[min(at)] for rank in hit.ranks}
+    return first if one_group and len(first) <= len(all_ranks) * FEW else set()
+
+
+def _may_be_of_one_group(hit: Hit, others: Sequence[Hit], behind: int) -> bool:
+    """Whether a collective is of the group of later ones: groups count theirs one by one each."""
+    groups = {found[1] for one in (hit, *others) if (found := _OF_GROUP.search(one.quote))}
+    work, other = _WORK.search(hit.quote), _WORK.search(others[0].quote)
+    alike = work is None or other is None or work.groups() == other.groups()
+    return len(groups) <= 1 and (alike or behind == 1)
+
+
+def _stuck(hits: list[Hit], all_ranks: set[int]) -> set[int]:
+    """Return the few ranks whose own watchdog stands still, as their threads do, in a driver."""
+    stuck = {rank for hit in hits if _STUCK.search(hit.quote) for rank in hit.ranks}
+    return stuck if len(stuck) <= len(all_ranks) * FEW else set()
 
 
 def _silent(said: set[int], all_ranks: set[int]) -> set[int]:

@@ -24,7 +24,11 @@ _PIECE = re.compile(
         [ ]?(?P<zone>Z|UTC|[+-]\d\d:?\d\d)?[\])]?:?(?=[\s\[\]|:-]|$)
     | (?P<month>[A-Z][a-z][a-z])[ ](?P<day>[ \d]\d)[ ](?P<syslog>{_CLOCK})
         (?:[ ](?P<host>[\w.-]+)[ ](?P<program>[\w./@-]+(?:\[\d+\])?):)?
-    | \[?[IWEFV](?P<glog_day>\d{{4}})[ ](?P<glog>{_CLOCK})(?:[ ]+\d+)?(?:[ ][\w./<>-]+:\d+)?\]
+    | \[?[A-Z][a-z][a-z][ ](?P<ctime_month>[A-Z][a-z][a-z])[ ]{{1,2}}(?P<ctime_day>\d{{1,2}})[ ]
+        (?P<ctime>{_CLOCK})[ ](?:(?P<ctime_zone>UTC|GMT)[ ])?(?P<ctime_year>\d{{4}})\]?
+    | \[?(?P<level>[IWEFV])(?P<glog_day>\d{{3,4}})[ ](?P<glog>{_CLOCK})
+        (?:[ ]+\d+)?(?:[ ][\w./<>-]+:\d+)?\]
+    | \[(?P<bare_level>[IWEFV])[ ][\w./<>-]+:\d+\]
     | \[[ ]*\d{{1,9}}\.\d{{6}}\]
     | \[\d\d:\d\d:\d\d\]
     | std(?:out|err)[ ][FP](?=[ ])
@@ -52,8 +56,9 @@ _FRONT = re.compile(
     rf"""(?:
       \s{{0,6}}(?P<label>\d{{1,7}}):(?=[ ]|$)
     | \s?slurmstepd-(?P<step_node>[\w.-]{{1,255}}):[ ]
-    | \s?(?P<node>(?!(?:step|iter|epoch|layer|stage|cuda|gpu|line|rank|loss|val|pid)[a-z]*[-_]?\d)
-        {_NODE})(?::[ ]|[ ]*\|[ ])
+    | \s?(?P<node>(?!(?:step|iter|epoch|layer|stage|cuda|line|rank|loss|val|pid)[a-z]*[-_]?\d)
+        (?!gpu_?\d{{1,2}}\b)(?![\w.]{{1,80}}\.[A-Z]){_NODE})(?::[ ]|[ ]*\|[ ])
+    | \s?(?P<address>\d{{1,3}}(?:\.\d{{1,3}}){{3}}):[ ](?=\S)
     | \s?(?P<daemon_node>(?=[\w.-]*\d){_NODE})[ ][a-z][\w-]*(?:\[\d+\])?:[ ]
     | \s?[a-z]+[ ](?P<watched>(?=[\w.-]*\d)[a-z]+[\w.]*-?\d[\w.-]*):[ ]
     )""",
@@ -63,7 +68,9 @@ _JSON_MESSAGE = re.compile(r'"(?:msg|message|log|text|exc_info|exception|traceba
 _JSON_RANK = re.compile(r'"(?:global_?)?rank": ?"?(\d{1,7})\b')
 _JSON_NODE = re.compile(r'"(?:node|host|hostname)": ?"([\w.-]+)"')
 _JSON_END = re.compile(r'(?:\\n)*(?<!\\)"')
-_KEEPS_FRONT = frozenset({"date", "clock", "zone", "node", "host", "program"})
+_KEEPS_FRONT = frozenset({"date", "clock", "zone", "node", "address", "host", "program"})
+_NUMBERS = frozenset({"label", "bracket"})
+_SAID = frozenset({"rank", "pair_rank"})
 _ESCAPES = re.compile(
     r"\x1b(?:\[[0-?]{0,40}[ -/]{0,8}[@-~]|\][^\x07\x1b]{0,400}(?:\x07|\x1b\\)?|.)?"
 )
@@ -87,12 +94,19 @@ class Prefix:
         node: its host, "" = not said.
         t: seconds since 1970, 0 = not said. Clocks without a zone are read as UTC.
         begins: where the message begins.
+        is_number: whether the rank is a number in brackets or before a colon: it may be something
+            else, such as a process.
+        is_said: whether the rank is called one.
+        is_warning: whether a library in C++ says that it is a warning, or less.
     """
 
     rank: int | None = None
     node: str = ""
     t: float = 0.0
     begins: int = 0
+    is_number: bool = False
+    is_said: bool = False
+    is_warning: bool = False
 
 
 def clean(raw: bytes) -> str:
@@ -111,7 +125,8 @@ def read_prefix(line: str, year: int = 1970) -> Prefix:
         year: of times that do not say theirs.
     """
     if line.startswith("{") and (message := _JSON_MESSAGE.search(line)):
-        return _of_json(line, message.end())
+        place = line.find(f'"{TRACEBACK_HEAD}', message.end())
+        return _of_json(line, message.end() if place < 0 else place + 1)
     prefix = Prefix()
     place = 0
     at_front = True  # nothing but times and nodes so far
@@ -170,11 +185,18 @@ def is_of_torchrun(path: str) -> bool:
 def _take(prefix: Prefix, piece: re.Match[str], year: int) -> int:
     named = {name: text for name, text in piece.groupdict().items() if text}
     for name in ("label", "mpi", "rank", "pair_rank", "role_rank", "bracket", "node_rank"):
-        if name in named and (prefix.rank is None or name == "rank"):
+        # Behind the rank of a process stands its rank in a group, as in c10d's messages.
+        is_surer = name == "rank" and not prefix.is_said
+        if name in named and (prefix.rank is None or is_surer):
             prefix.rank = int(named[name])
+            prefix.is_number = name in _NUMBERS
+            prefix.is_said = name in _SAID
+    if (named.get("level") or named.get("bare_level", "E")) in "IVW":
+        prefix.is_warning = True
     for name in (
         "step_node",
         "node",
+        "address",
         "daemon_node",
         "watched",
         "host",
@@ -202,8 +224,11 @@ def _time(named: dict[str, str], year: int) -> float:
             zone = -east if text[0] == "-" else east
     elif "syslog" in named and named["month"] in _MONTHS:
         month, day, clock = _MONTHS.index(named["month"]) + 1, int(named["day"]), named["syslog"]
-    elif "glog" in named:
-        month, day, clock = int(named["glog_day"][:2]), int(named["glog_day"][2:]), named["glog"]
+    elif "ctime" in named and named["ctime_month"] in _MONTHS:
+        year, day, clock = int(named["ctime_year"]), int(named["ctime_day"]), named["ctime"]
+        month = _MONTHS.index(named["ctime_month"]) + 1
+    elif "glog" in named:  # c10 writes no zero before a month
+        month, day, clock = int(named["glog_day"][:-2]), int(named["glog_day"][-2:]), named["glog"]
     else:
         return 0.0
     hours, minutes, seconds = clock.replace(",", ".").split(":")

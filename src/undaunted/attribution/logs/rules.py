@@ -7,14 +7,16 @@ import re
 from bisect import bisect_right
 from itertools import accumulate
 from pathlib import Path
+from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGTERM, SIGTRAP
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from undaunted.attribution.findings import CAUSES
+from undaunted.attribution.logs.literals import Literals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from collections.abc import Set as AbstractSet
 
 FILE = Path(__file__).with_name("rules.yaml")
@@ -23,6 +25,27 @@ LEFT_OUT = bytes(c for c in range(33) if c != 10) + b"0123456789\x7f"
 LOWER = bytes.maketrans(bytes(range(65, 91)), bytes(range(97, 123)))
 # Numbers of what is built in.
 XID, TRACEBACK, EXCEPTION_IGNORED, STEP, END = range(-5, 0)
+EXIT = "exit"  # of a rule: how a process ended says the cause
+_SHELL_BASE = 128  # a shell's code for the end by a signal: this and its number
+_CRASHES = frozenset({SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP})
+_SIGNALS = {
+    "kill": SIGKILL,
+    "killed": SIGKILL,
+    "segv": SIGSEGV,
+    "segmentation fault": SIGSEGV,
+    "bus": SIGBUS,
+    "bus error": SIGBUS,
+    "ill": SIGILL,
+    "illegal instruction": SIGILL,
+    "illegal hardware instruction": SIGILL,
+    "fpe": SIGFPE,
+    "floating point exception": SIGFPE,
+    "trap": SIGTRAP,
+    "abrt": SIGABRT,
+    "abort": SIGABRT,
+    "aborted": SIGABRT,
+    "term": SIGTERM,
+}
 _MOST_NAMED = 1 << 12  # ranks that a line names
 _MOST_DIGITS = 15  # of a number, or a range of two: longer ones mean nothing
 _LEAST_LITERAL = 3  # bytes
@@ -33,10 +56,15 @@ _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.){0,8}[A-Z]\w{0,60}(?:: |:?$)").match
 _DIFFERENT = re.compile(rb"/[\w./+-]*|\b0x[0-9a-f]+\b|\b[0-9a-f]{6,}\b|\d+|\s+")
 _RAISE = re.compile(r"raise [A-Za-z_]").match  # a line of source in a traceback
 _ERROR = re.compile(r"(?:[A-Za-z_]\w*\.){0,8}\w{0,60}(?:Error|Exception): ").match
+_MARKS = ("Error: ", "Exception: ")  # one of them is in such a line
 _CAPITAL = re.compile(r"(?<!\\)[A-Z]")  # in an expression: not a class such as \S
 _XID = re.compile(
     r"\bXid (?:\([^)]{0,40}\):? ?)(\d{1,4})\b|\bxid[ =:#]{1,3}(\d{1,4})\b", re.IGNORECASE
 )
+_XID_BEFORE = re.compile(r"caused by previous Xid (\d{1,4})\b", re.IGNORECASE)
+_OF_ANOTHER_XID = 0.4  # confidence
+_XIDS_OF_LINKS = range(144, 151)  # these say whether they are fatal
+_NOT_FATAL = re.compile(r"\bnon-?fatal\b", re.IGNORECASE)
 
 
 class _Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -115,6 +143,8 @@ class Meaning(NamedTuple):
         aside: whoever says it need not be to blame.
         certain: the program's own, and the same in every attempt.
         tasks: the ranks are tasks of srun's, which are launchers where there are any.
+        local: the ranks are those of a node.
+        alone: the cause where nothing says more, "" = this one.
     """
 
     cause: str
@@ -124,11 +154,18 @@ class Meaning(NamedTuple):
     aside: bool = False
     certain: bool = False
     tasks: bool = False
+    local: bool = False
+    alone: str = ""
 
 
-def _expression(text: str) -> Callable[[str], re.Match[str] | None]:
-    """Return a search in which case does not matter."""
-    if "(?P<" in text or _CAPITAL.search(text):
+def _expression(text: str, *, names: bool = True) -> Callable[[str], re.Match[str] | None]:
+    """Return a search in which case does not matter.
+
+    Args:
+        text: the regular expression.
+        names: whether its groups may find names, whose case does matter.
+    """
+    if (names and "(?P<" in text) or _CAPITAL.search(text.replace("(?P<", "")):
         return re.compile(text, re.IGNORECASE).search
     search = re.compile(text).search  # several times as fast
     return lambda line: search(line.lower())
@@ -145,6 +182,35 @@ def _ranks(text: str) -> list[int]:
     return ranks[:_MOST_NAMED]
 
 
+class End(NamedTuple):
+    """What the end of a process means; see `Meaning`."""
+
+    cause: str
+    confidence: float
+    alone: str = ""
+
+
+def ended(named: Mapping[str, str]) -> End:
+    """Return what it means that a process ended so.
+
+    Args:
+        named: texts of groups ``ended`` and ``signal``.
+    """
+    name, text = next(each for each in named.items() if each[0].startswith(("ended", "signal")))
+    if text.lstrip("-").isdigit():
+        number = -int(text) if name.startswith("signal") else int(text)
+        signal = -number if number < 0 else number - _SHELL_BASE
+    else:
+        number, signal = 0, _SIGNALS.get(text.lower().removeprefix("sig"), 0)
+    if signal == SIGKILL:
+        return End("killed", 0.9)
+    if signal in _CRASHES:
+        return End("native_crash", 0.85)
+    if signal == SIGABRT:  # ends also who has lost a peer
+        return End("terminated", 0.9, "native_crash")
+    return End("terminated", 0.9, "program_error" if 0 < number < _SHELL_BASE else "")
+
+
 class Rule:
     """One rule, ready to be applied."""
 
@@ -153,16 +219,31 @@ class Rule:
         line = row.line or "|".join(map(re.escape, row.any))
         self._line = _expression(line)
         self._unless = _expression(row.unless) if row.unless else None
+        self.literals = Literals(line)
         # Whether a line and another with the same template may differ in what they mean.
         without_counts = re.sub(r"\{[\d,]+\}", "", line + row.unless)
         without_classes = re.sub(r"\\[a-z]", " ", without_counts)
         self._minds_digits = bool(re.search(r"(?<![a-z])\d", without_classes))
         self.finds_nodes = "(?P<node" in line
+        self.varies = row.cause == EXIT
         self.is_the_same_for_all = not (self._minds_digits or row.exception or "(?P" in line)
+
+    @property
+    def is_read_always(self) -> bool:
+        """Whether more of its lines are read, although enough of its cause are known."""
+        return self.finds_nodes or self.varies
 
     def is_likely(self, line: str, begins: int) -> bool:
         """Whether it may fit a line with the template of this one."""
-        return self._minds_digits or self.meaning(line, begins) is not None
+        if self._minds_digits:
+            return self.literals.are_in(template(line.encode()).decode())
+        return self.meaning(line, begins) is not None
+
+    def has_line(self, line: str) -> bool:
+        """Whether it may fit a line, whatever stands before its message, outside tracebacks."""
+        if self.row.exception:
+            return any(mark in line for mark in _MARKS)
+        return self._line(line) is not None
 
     def meaning(self, line: str, begins: int) -> Meaning | None:
         """Return what a line means that has one of the literals, None if nothing.
@@ -177,19 +258,22 @@ class Rule:
         if not found or (self._unless and self._unless(text)):
             return None
         named = {name: value for name, value in found.groupdict().items() if value}
+        end = ended(named) if self.varies else End(row.cause, row.confidence)
         return Meaning(
-            row.cause,
-            row.confidence,
+            end.cause,
+            end.confidence,
             tuple(
                 rank
                 for name, value in named.items()
-                if name.startswith(("rank", "task"))
+                if name.startswith(("rank", "task", "local"))
                 for rank in _ranks(value)
             ),
             tuple(value for name, value in named.items() if name.startswith("node")),
             row.aside,
             row.certain,
             "task" in named,
+            "local" in named,
+            end.alone,
         )
 
 
@@ -200,7 +284,7 @@ class Rules:
         self._rules = [Rule(row) for row in table.rules]
         self._xids = {xid: cause for cause, xids in table.xids.items() for xid in xids}
         self._harmless = _expression(table.harmless)
-        self._steps = [_expression(line) for line in table.steps.lines]
+        self._steps = [_expression(line, names=False) for line in table.steps.lines]
         self._not_steps = _expression(table.not_steps)
         self._ends = _expression(table.ends.line)
         self._not_ends = _expression(table.ends.unless)
@@ -259,8 +343,8 @@ class Rules:
         return number != STEP and (number < 0 or self._rules[number].is_likely(line, begins))
 
     def causes(self, numbers: tuple[int, ...]) -> frozenset[str]:
-        """Return what rules may mean; nothing if one of them is built in, or finds nodes."""
-        if any(number < 0 or self._rules[number].finds_nodes for number in numbers):
+        """Return what rules may mean; nothing if one of them is built in, or is always read."""
+        if any(number < 0 or self._rules[number].is_read_always for number in numbers):
             return frozenset()
         return frozenset(self._rules[number].row.cause for number in numbers)
 
@@ -281,12 +365,22 @@ class Rules:
         if not found:
             return None
         text = " ".join(filter(None, found.groups()))
-        named = found.groupdict()
-        return Step(kind, text, _number(named.get("step")), _number(named.get("epoch")))
+        named = found.re.groupindex
+        step = _number(found["step"]) if "step" in named else None
+        return Step(kind, text, step, _number(found["epoch"]) if "epoch" in named else None)
 
     def is_end(self, line: str) -> bool:
         """Whether a line says that the program came to its end."""
         return bool(self._ends(line)) and not self._not_ends(line)
+
+    def is_plain(self, line: str, numbers: tuple[int, ...]) -> bool:
+        """Whether a line means nothing, whatever stands before its message, outside tracebacks.
+
+        Args:
+            line: cleaned.
+            numbers: as `search` returns them.
+        """
+        return all(number >= 0 and not self._rules[number].has_line(line) for number in numbers)
 
     @staticmethod
     def is_exception(message: str) -> bool:
@@ -312,8 +406,7 @@ class Rules:
             ends_traceback: whether it may be the last line of a traceback of Python's.
         """
         if XID in numbers and (xid := _XID.search(line)):
-            cause = self._xids.get(int(xid[1] or xid[2]))
-            return Meaning(cause, 0.95) if cause else None
+            return self._of_xid(int(xid[1] or xid[2]), line)
         if _RAISE(line, begins):
             return None
         for number in self._without_last(numbers, enough):
@@ -330,12 +423,21 @@ class Rules:
                 return None if dealt_with else meaning
         return None
 
+    def _of_xid(self, xid: int, line: str) -> Meaning | None:
+        confidence = 0.95
+        if before := _XID_BEFORE.search(line):
+            xid, confidence = int(before[1]), _OF_ANOTHER_XID
+        elif xid in _XIDS_OF_LINKS and _NOT_FATAL.search(line):
+            return None
+        cause = self._xids.get(xid)
+        return Meaning(cause, confidence) if cause else None
+
     def _without_last(self, numbers: tuple[int, ...], enough: AbstractSet[str]) -> tuple[int, ...]:
         """Return rules without the last ones, of which no meaning is needed."""
         end = len(numbers)
         while end and numbers[end - 1] >= 0:
             rule = self._rules[numbers[end - 1]]
-            if rule.finds_nodes or rule.row.cause not in enough:
+            if rule.is_read_always or rule.row.cause not in enough:
                 break
             end -= 1
         return numbers[:end]
@@ -396,7 +498,7 @@ def read_rules(text: str) -> Rules:
 
 def _check(table: _Table) -> None:
     for cause in (*table.xids, *(row.cause for row in table.rules)):
-        if cause not in CAUSES:
+        if cause not in CAUSES and cause != EXIT:
             raise ValueError(f"{FILE.name}: there is no cause {cause!r} in CAUSES")
     for row in table.rules:
         for literal in row.any:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from undaunted.attribution.findings import CAUSES, SAID_BY_ANYBODY
+from undaunted.attribution.logs.exceptions import last_line, meaning_of
 from undaunted.attribution.logs.prefixes import (
     TRACEBACK_HEAD,
     clean,
@@ -33,7 +34,7 @@ from undaunted.attribution.logs.rules import (
 from undaunted.base.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import BinaryIO
 
     from undaunted.attribution.logs.landmarks import Part
@@ -53,7 +54,11 @@ _HEAD_BYTES = 64
 _MOST_NEW_LINES = 256
 _MOST_SPEAKERS = 1 << 12
 _LONGEST_TRACEBACK = 2000  # lines, with those of other ranks between them
-_SOURCE = " " * 4  # before a line of a program in a traceback
+_FRAME = "  "  # before lines of frames in a traceback
+_MOST_FRAMES = 400  # lines
+_CARRIERS = frozenset({"RayTaskError", "ActorDiedError", "RayActorError"})
+_ORIGINAL = "Original "  # before the head of a traceback of another process
+_IN_RANK = re.compile(r"Traceback \(most recent call last\): \(RANK (\d{1,7})\)")
 _MOST_PREFIXES = 16
 _STEPS_READ = 8  # at each end of lines that tell of steps and nothing else
 _LOOK_BACK = 12  # lines, for what a line does not say itself
@@ -63,6 +68,10 @@ _BEGAN_AGAIN = 10  # steps back: more than ranks are apart whose lines are mixed
 _EPOCHS_BACK = 2  # likewise
 _FIRST_SAMPLES = 1000  # lines looked at for ranks and their nodes
 _SAMPLES = 50
+_PERHAPS = 0.4  # confidence
+_PROBABLY = 0.6
+_FEW_RANKS = 1024  # of a job of which the size is not known
+_RANKS_OF_EACH = 8  # likewise: for each one that says something
 _RECENT = 64  # numbers of steps
 _RANKS = re.compile(
     rb"^[ \[]{0,6}(?:rank[ :]?|default)?(\d{1,6})\]?: |[\[(]rank[ :=]?(\d{1,6})[\])/]",
@@ -97,6 +106,7 @@ class Hit:
         path: of the file.
         template: for comparison with other lines.
         is_first: whether torchrun says that the failure of this rank was the first on its node.
+        is_warning: whether a logger says that it is a warning, or less.
     """
 
     meaning: Meaning
@@ -108,6 +118,7 @@ class Hit:
     path: str
     template: int
     is_first: bool = False
+    is_warning: bool = False
 
 
 class _Kept(NamedTuple):
@@ -127,6 +138,7 @@ class Group:
     kept: list[_Kept] = field(default_factory=list)
     more: list[bytes] = field(default_factory=list)  # the beginnings of others, ranks not read yet
     ranks: set[int] = field(default_factory=set)
+    numbers: set[int] = field(default_factory=set)  # ranks, if `LogScan` takes these for ranks
     count: int = 0
 
 
@@ -167,17 +179,44 @@ class _Event(NamedTuple):
     fit: Fit
 
 
-class _Traceback(NamedTuple):
-    """One that has begun: the line of its head, whether it is ignored, what stands before lines."""
+@dataclass(slots=True)
+class _Traceback:
+    """One that has begun.
+
+    Attributes:
+        line: the number of its head.
+        ignored: whether Python ignores the exception.
+        before: what stands before its lines.
+        rank: of the process in which it was raised, if that is another one than who says it.
+        frames: its lines so far: of files, and of the program.
+    """
 
     line: int
     ignored: bool
     before: re.Pattern[str]
+    rank: int | None = None
+    frames: list[str] = field(default_factory=list)
 
-    def is_source(self, line: str) -> bool:
-        """Whether a line may be one of the program's, as a traceback shows them."""
+    def takes(self, line: str) -> bool:
+        """Take a line that is of a frame; return whether it is."""
         before = self.before.match(line)
-        return before is not None and line.startswith(_SOURCE, before.end())
+        if before is None or not line.startswith(_FRAME, before.end()):
+            return False
+        if len(self.frames) < _MOST_FRAMES:
+            self.frames.append(line[before.end() :])
+        return True
+
+    def last_line(self, line: str) -> tuple[str, str] | None:
+        """Return class and message of the exception, if a line tells of it."""
+        before = self.before.match(line)
+        return last_line(line[before.end() :]) if before and self.frames else None
+
+
+class _Error(NamedTuple):
+    """The exception that ended a traceback, and how many steps there were before it."""
+
+    kept: _Kept
+    step: int
 
 
 class LogScan:
@@ -205,6 +244,8 @@ class LogScan:
         rules: Rules,
         opener: Callable[[str, int], int] | None = None,
         part: Part | None = None,
+        *,
+        compared: bool = True,
     ) -> None:
         """Prepare; nothing is read yet.
 
@@ -213,8 +254,10 @@ class LogScan:
             rules: what lines may mean.
             opener: opens the file instead, as that of the built-in ``open``.
             part: of the file that is read, once; None = all of it.
+            compared: whether lines are compared with those of another round.
         """
         self.path = path
+        self._compared = compared
         self._part = part
         self._opener = opener or _open
         self.rank: int | None = None
@@ -233,6 +276,8 @@ class LogScan:
         self.ended = -1
         self.ranks: set[int] = set()
         self.world_size = 0
+        self._said: set[int] = set()  # numbers that lines call ranks
+        self._numbers: set[int] = set()  # that stand where ranks do, and may be something else
         self.node_of: dict[int, str] = {}
         self.templates: set[int] = set()
         self.new_lines: deque[NewLine] = deque(maxlen=_MOST_NEW_LINES)
@@ -251,6 +296,9 @@ class LogScan:
         self._head = b""  # of the file, to know it by
         self._tracebacks: dict[object, _Traceback] = {}  # by who says it
         self._prefixes: list[re.Pattern[str]] = []  # seen before tracebacks, and not known
+        self._first_error: _Error | None = None  # before the first step
+        self._last_error: _Error | None = None
+        self._ended_behind: _Error | None = None  # after which came an end, and no step
         self._last_head = 0
         self._ignored: object = _NOBODY
         self._year = time.gmtime().tm_year
@@ -274,17 +322,10 @@ class LogScan:
             begun, self._begun = self._begun, b""
             self._take(begun)
 
-    def finish(self, *, compared: bool) -> None:
-        """Let go of what only further reading needs; a job may have thousands of files.
-
-        Args:
-            compared: whether lines are compared with those of another round.
-        """
+    def finish(self) -> None:
+        """Let go of what only further reading needs; a job may have thousands of files."""
         self._memory.clear()
         self._memory_bytes = 0
-        if not compared:
-            self.templates.clear()
-            self.new_lines.clear()
 
     def _read(self, file: BinaryIO) -> Iterator[int]:
         """Read to the end; yield the size of each chunk once it is looked at."""
@@ -318,11 +359,35 @@ class LogScan:
         self._learn(templates, lines)
         memory = self._memory
         events = [_Event(i, fit) for i, key in enumerate(templates) if (fit := memory[key])]
-        for event in _thinned(events):
+        at = 0
+        for event in _thinned(self._without_plain(events, lines)):
+            self._look_at_tracebacks(at, event.line, lines)
             self._look_at(event, lines)
+            at = event.line + 1
+        self._look_at_tracebacks(at, len(lines), lines)
         self._note_nodes(lines)
         self.lines += len(lines)
         self._count_ranks(chunk)
+
+    def _without_plain(self, events: list[_Event], lines: list[bytes]) -> Iterator[_Event]:
+        """Leave out lines that mean nothing, before the first traceback."""
+        is_before = not self._tracebacks
+        for event in events:
+            fit = event.fit
+            is_before = is_before and TRACEBACK not in fit.numbers
+            raw = lines[event.line]
+            if (
+                is_before
+                and fit.numbers
+                and fit.meaning is None
+                and not self._is_enough(fit.causes)
+                and b"\r" not in raw
+                and self._rules.is_plain(clean(_shortened(raw, _LONGEST_LINE)), fit.numbers)
+            ):
+                if fit.step >= 0:
+                    yield _Event(event.line, fit._replace(numbers=()))
+                continue
+            yield event
 
     def _learn(self, templates: list[bytes], lines: list[bytes]) -> None:
         """Find out which rules may fit templates that were not seen before."""
@@ -346,7 +411,7 @@ class LogScan:
             numbers = found.get(short)
             memory[key] = self._fit(lines[where[key]], numbers) if numbers else None
             self._memory_bytes += len(key) + 100
-        if len(self.templates) < _MOST_TEMPLATES:
+        if self._compared and len(self.templates) < _MOST_TEMPLATES:
             for key in shown:
                 raw = lines[where[key]][:_LONGEST_QUOTE]
                 if (like := alike(raw)) not in self.templates:
@@ -392,14 +457,31 @@ class LogScan:
         raw = _shortened(raw, _LONGEST_LINE)
         for piece in raw.rstrip(b"\r").split(b"\r")[-_STEPS_READ:]:
             text = clean(piece) if fit.numbers else piece.decode("utf-8", "replace")
+            if self._tracebacks and self._is_last_line(text, fit):
+                self._interpret(event, clean(piece), piece, lines)
+                continue
             if fit.step >= 0 and (step := self._rules.step(text, fit.step)) is not None:
                 self._count_step(step, piece)
                 self.last_step_line = number
             elif END in fit.numbers and self._rules.is_end(text):
+                is_behind = self._last_error and self._last_error.step == self.steps
+                self._ended_behind = self._last_error if is_behind else None
                 self._go_on(SURVIVED_BY)
                 self.ended = self.steps
-            if fit.numbers:
+            if fit.numbers and (self._tracebacks or not self._rules.is_plain(text, fit.numbers)):
                 self._interpret(event, text, piece, lines)
+
+    def _look_at_tracebacks(self, begin: int, end: int, lines: list[bytes]) -> None:
+        """Look at lines without a literal while a traceback has begun: one of them may end it."""
+        for index in range(begin, end):
+            if not self._tracebacks:
+                return
+            if self.lines + index + 1 - self._last_head > _LONGEST_TRACEBACK:
+                self._tracebacks.clear()
+                return
+            raw = _shortened(lines[index], _LONGEST_LINE)
+            if raw:
+                self._interpret(_Event(index, _PLAIN), clean(raw), raw, lines)
 
     def _interpret(self, event: _Event, text: str, raw: bytes, lines: list[bytes]) -> None:
         number = self.lines + event.line + 1
@@ -410,28 +492,81 @@ class LogScan:
             self._ignored = speaker
             return
         if TRACEBACK in numbers and text.find(TRACEBACK_HEAD) >= prefix.begins:
-            if len(self._tracebacks) >= _MOST_SPEAKERS:
-                self._tracebacks.clear()
-            place = max(0, text.find(TRACEBACK_HEAD))
-            before = like_before(text, place)
-            self._tracebacks[speaker] = _Traceback(number, self._ignored == speaker, before)
-            self._last_head = number
-            self._ignored = _NOBODY
+            self._begin_traceback(text, speaker, number)
             return
-        begun = self._tracebacks.get(speaker)
-        ends = begun is not None and number - begun.line < _LONGEST_TRACEBACK
-        if begun is not None and ends and begun.is_source(text):
+        if TRACEBACK in numbers and prefix.begins:
+            self._take_whole_traceback(event, text, raw, lines)
             return
-        is_last = ends and self._rules.is_exception(text[prefix.begins :])
+        begun = self._begun_by(speaker, number)
+        if begun is not None and begun.takes(text):
+            return
+        last = _last_line(begun, text, event.fit)
+        message = text[prefix.begins :]
+        is_last = begun is not None and (last is not None or self._rules.is_exception(message))
         enough = _NONE if is_last or self._has_summary else self._enough
-        meaning = self._rules.meaning(text, prefix.begins, numbers, enough, ends_traceback=ends)
-        if meaning is None:
-            return
+        meaning = self._rules.meaning(
+            text, prefix.begins, numbers, enough, ends_traceback=begun is not None
+        )
         if begun is not None and is_last:
-            del self._tracebacks[speaker]
-            if begun.ignored:
+            if last is not None and last[0].rpartition(".")[2] in _CARRIERS:
+                begun.frames.clear()  # those of the process that raised it follow
+            else:
+                del self._tracebacks[speaker]
+            if last is not None:
+                meaning = meaning_of(*last, "\n".join(begun.frames), meaning)
+            if meaning is None or begun.ignored:
                 return
-        self._keep(meaning, raw, event.line, lines)
+            if begun.rank is not None:
+                meaning = meaning._replace(ranks=(begun.rank,))
+            if not meaning.aside:
+                self._note_error(meaning, raw, event.line, lines)
+        if meaning is not None:
+            self._keep(meaning, raw, event.line, lines)
+
+    def _take_whole_traceback(
+        self, event: _Event, text: str, raw: bytes, lines: list[bytes]
+    ) -> None:
+        """Look at a traceback in a text of JSON, of which the message is the last line."""
+        begins = self._prefix(text).begins
+        last = last_line(re.split(r'\\n|(?<!\\)"', text[begins:], maxsplit=1)[0])
+        meaning = self._rules.meaning(text, begins, event.fit.numbers, ends_traceback=True)
+        if last is not None:
+            meaning = meaning_of(*last, text[:begins].replace("\\n", "\n"), meaning)
+        if meaning is not None:
+            self._keep(meaning, raw, event.line, lines)
+
+    def _begin_traceback(self, text: str, speaker: object, number: int) -> None:
+        if len(self._tracebacks) >= _MOST_SPEAKERS:
+            self._tracebacks.clear()
+        place = max(0, text.find(TRACEBACK_HEAD))
+        place -= len(_ORIGINAL) if text[:place].endswith(_ORIGINAL) else 0
+        found = _IN_RANK.search(text)
+        self._tracebacks[speaker] = _Traceback(
+            number,
+            self._ignored == speaker,
+            like_before(text, place),
+            int(found[1]) if found else None,
+        )
+        self._last_head = number
+        self._ignored = _NOBODY
+
+    def _begun_by(self, speaker: object, number: int) -> _Traceback | None:
+        begun = self._tracebacks.get(speaker)
+        is_old = begun is not None and number - begun.line >= _LONGEST_TRACEBACK
+        return None if is_old else begun
+
+    def _is_last_line(self, text: str, fit: Fit) -> bool:
+        """Whether a line ends a traceback that has begun."""
+        prefix = self._prefix(text)
+        begun = self._tracebacks.get((prefix.rank, prefix.node))
+        return _last_line(begun, text, fit) is not None
+
+    def _note_error(self, meaning: Meaning, raw: bytes, index: int, lines: list[bytes]) -> None:
+        before = [line[:_LOOKED_BACK_AT] for line in lines[max(0, index - _LOOK_BACK) : index]]
+        kept = _Kept(meaning, raw, before, self.lines + index + 1)
+        self._last_error = _Error(kept, self.steps)
+        if self._first_error is None and not self.steps:
+            self._first_error = self._last_error
 
     def _keep(self, meaning: Meaning, raw: bytes, index: int, lines: list[bytes]) -> None:
         groups = self._groups.setdefault(meaning.cause, [])
@@ -449,6 +584,8 @@ class LogScan:
             before = [line[:_LOOKED_BACK_AT] for line in before]
             raw = _shortened(raw, _LONGEST_LINE)
             group.kept.append(_Kept(meaning, raw, before, self.lines + index + 1))
+        elif meaning.ranks:
+            group.ranks.update(meaning.ranks)
         elif group.count <= _MOST_RANKS_READ:
             group.more.append(raw[:_LOOKED_BACK_AT])
             if len(group.more) >= _MOST_UNREAD:
@@ -458,14 +595,20 @@ class LogScan:
 
     def _read_ranks(self, group: Group) -> None:
         for raw in group.more:
-            rank = read_prefix(clean(raw)).rank
-            if rank is not None:
-                group.ranks.add(rank)
+            prefix = read_prefix(clean(raw))
+            self._note_number(prefix)
+            if prefix.rank is not None:
+                (group.numbers if prefix.is_number else group.ranks).add(prefix.rank)
         group.more.clear()
 
     def seen(self) -> list[Seen]:
         """Return, by cause, the lines after which the program did not go on."""
         found: dict[str, Seen] = {}
+        for groups in self._groups.values():
+            for kept in (kept for group in groups for kept in group.kept):
+                self._note_number(self._prefix(clean(kept.raw)))
+        if not self._numbers_are_ranks():
+            self.ranks -= self._numbers - self._said
         for cause, groups in self._groups.items():
             for group in groups:
                 over = CAUSES[cause].follows and group.step == self.ended
@@ -475,12 +618,37 @@ class LogScan:
                 one = found.setdefault(cause, Seen(cause))
                 one.hits += map(self._hit, group.kept)
                 one.ranks |= group.ranks
+                one.ranks |= group.numbers if self._numbers_are_ranks() else set()
         for cause, one in found.items():
             one.ranks |= {rank for hit in one.hits for rank in hit.ranks}
             one.nodes = [node for hit in one.hits for node in hit.nodes]
             if not one.nodes and (before := self._survived.get(cause)):
                 one.nodes = [node for kept in before.kept for node in self._hit(kept).nodes]
         return list(found.values())
+
+    def doubtful(self, *, failed: bool) -> Hit | None:
+        """Return an error behind which there are steps, or an end, but which may have come last.
+
+        What a program prints is mostly kept back until it ends where it is no terminal, and its
+        errors are not: all steps may stand behind the error that ended it.
+
+        Args:
+            failed: whether an exit code says that the program has failed.
+        """
+        if (error := self._ended_behind) is not None and error.step + SURVIVED_BY == self.ended:
+            return self._doubted(error, _PERHAPS)
+        error = self._last_error if failed else None
+        error = error or self._first_error
+        if error is None or not self.steps or self.ended >= 0:
+            return None
+        if not failed and self._has_launchers:
+            return None  # their ranks keep nothing back
+        hit = self._doubted(error, _PROBABLY if failed else _PERHAPS)
+        return None if hit.t and self.went_on_after(hit.t) else hit
+
+    def _doubted(self, error: _Error, confidence: float) -> Hit:
+        meaning = error.kept.meaning._replace(confidence=confidence, certain=False)
+        return self._hit(error.kept._replace(meaning=meaning))
 
     def went_on_after(self, t: float) -> bool:
         """Whether the last steps are known to have been after a time."""
@@ -492,19 +660,34 @@ class LogScan:
             kept = kept._replace(meaning=kept.meaning._replace(ranks=()))
         text = clean(kept.raw)
         prefix = self._prefix(text)
+        if kept.meaning.local and prefix.node:
+            kept = kept._replace(meaning=kept.meaning._replace(ranks=()))
         ends_block = _BLOCK_LINE.match(text[prefix.begins :]) is not None
         is_first = ends_block and _is_first(kept.before)
         ranks, nodes = self._who(kept, text, prefix)
         t = prefix.t or self._time_before(kept.before)
         quote = one_line(text, _LONGEST_QUOTE)
         like = alike(kept.raw[:_LONGEST_QUOTE])
-        return Hit(kept.meaning, ranks, nodes, t, kept.line, quote, self.path, like, is_first)
+        return Hit(
+            kept.meaning,
+            ranks,
+            nodes,
+            t,
+            kept.line,
+            quote,
+            self.path,
+            like,
+            is_first,
+            prefix.is_warning,
+        )
 
     def _who(
         self, kept: _Kept, text: str, prefix: Prefix
     ) -> tuple[tuple[int, ...], tuple[str, ...]]:
         """Return ranks and nodes that a line names, else those that say it."""
         meaning, rank, node = kept.meaning, prefix.rank, prefix.node
+        if prefix.is_number and not self._numbers_are_ranks():
+            rank = None
         whose = self.rank if rank is None else rank
         if whose is not None and node:
             self._note_node(whose, node)
@@ -529,6 +712,21 @@ class LogScan:
             if t := read_prefix(clean(raw), self._year).t:
                 return t
         return 0.0
+
+    def _note_number(self, prefix: Prefix) -> None:
+        if prefix.rank is not None and len(self._numbers) < _MOST_RANKS:
+            (self._numbers if prefix.is_number else self._said).add(prefix.rank)
+
+    def _numbers_are_ranks(self) -> bool:
+        """Whether numbers in brackets are ranks, and not processes or numbers of lines.
+
+        The ranks of a job are its first numbers.
+        """
+        most = max(self._numbers, default=-1)
+        ranks = self.world_size or max(self._said, default=-1) + 1
+        if not ranks:
+            ranks = max(_FEW_RANKS, _RANKS_OF_EACH * len(self._numbers))
+        return most < ranks
 
     def _count_step(self, step: Step, raw: bytes) -> None:
         if step in self._recent:
@@ -567,6 +765,7 @@ class LogScan:
         samples = _FIRST_SAMPLES if is_first else _SAMPLES
         for raw in lines[:: max(1, len(lines) // samples)]:
             prefix = read_prefix(clean(raw[:_LONGEST_QUOTE]), self._year)
+            self._note_number(prefix)
             if prefix.rank is not None:
                 if len(self.ranks) < _MOST_RANKS:
                     self.ranks.add(prefix.rank)
@@ -583,7 +782,16 @@ class LogScan:
 
 
 _NOBODY = object()
+_PLAIN = Fit((), -1, None, frozenset())
 _NONE: frozenset[str] = frozenset()
+
+
+def _last_line(begun: _Traceback | None, text: str, fit: Fit) -> tuple[str, str] | None:
+    """Return class and message of the exception, if a line ends a traceback."""
+    last = begun.last_line(text) if begun is not None else None
+    if last is not None and fit.step >= 0 and last[0].islower() and "." not in last[0]:
+        return None  # "step: 12"
+    return last
 
 
 def _open(path: str, flags: int) -> int:
@@ -606,7 +814,7 @@ def _is_back(step: Step, last: Step) -> bool:
     return step.number <= last.number - _BEGAN_AGAIN
 
 
-def _thinned(events: list[_Event]) -> Iterator[_Event]:
+def _thinned(events: Iterable[_Event]) -> Iterator[_Event]:
     """Leave out the middle of long runs of lines that tell of steps and nothing else."""
     run: list[_Event] = []
     for event in events:

@@ -39,7 +39,8 @@ _RESTORE_DATA = (
     "Make the batch a function of seed and step, or restore the sampler before the iterator is "
     "made:\n"
     "    sampler.set_epoch(epoch)\n"
-    "    batches = itertools.islice(loader, step_in_epoch, None)"
+    "    batches = itertools.islice(loader, step_in_epoch, None)\n"
+    "undaunted.data.Loader does it, also for random numbers that workers draw: docs/data.md."
 )
 _BUCKETS = (
     "probably by the order in which gradients are added up. DistributedDataParallel puts them into "
@@ -327,7 +328,8 @@ def _rng(clue: Clue) -> Finding:
             "the DataLoader is made, which draws from it.",
             "Make the iterator first, then restore the random state:\n"
             "    batches = iter(loader)\n"
-            '    torch.set_rng_state(saved["rng"])',
+            '    torch.set_rng_state(saved["rng"])\n'
+            "With undaunted.data.Loader both come from the place in the data: docs/data.md.",
         )
     return Finding(
         "rng-not-restored",

@@ -290,7 +290,7 @@ class _Conductor:
 
     def _plant(self, fault: Planned, call: calls.Call) -> str:
         done = plant(self._checkpoints, fault.how)
-        why = f"there is no checkpoint yet of which a {fault.how} one can be made"
+        why = f"there is no checkpoint yet for the fault {fault.how}"
         self._note(fault.id, "damaged" if done else "failed", done or why, call)
         return ""
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
 from typing import TYPE_CHECKING
 
 from undaunted.base import process
-from undaunted.base.deadline import wait_for
+from undaunted.base.deadline import readable, wait_for
 from undaunted.chaos.nemesis import stage
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ class Launcher:
     async def ended(self) -> int:
         """Wait for its end, without limit; return the exit code, negative for a signal's."""
         if self._process.returncode is None:
-            await _readable(self._pidfd)
+            await readable(self._pidfd, None)
         return self._reap()
 
     async def end(self) -> int:
@@ -112,19 +111,3 @@ class Launcher:
             os.close(self._pidfd)
             self._pidfd = -1
         return code
-
-
-async def _readable(fd: int) -> None:
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[None] = loop.create_future()
-
-    def note() -> None:
-        loop.remove_reader(fd)
-        if not future.done():
-            future.set_result(None)
-
-    loop.add_reader(fd, note)
-    try:
-        await future
-    finally:
-        loop.remove_reader(fd)

@@ -9,9 +9,9 @@ what the kernel writes for it later.
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
+from undaunted.base.child import Program, run
 from undaunted.chaos.nemesis import control_groups, stage
 from undaunted.chaos.nemesis.helper import NotPossibleError
 
@@ -123,10 +123,10 @@ def device_of(place: Path, root: Path = Path("/")) -> str:
 
 def _not_joined(group: Path) -> str:
     words = stage.command(os.getpid(), (), ["/bin/true"], group)
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=_TRY_S, check=False)
-    except subprocess.TimeoutExpired:
+    end = run(Program(words, _TRY_S))
+    if end.code is None:
         return f"a process that joins {group} does not end"
-    if done.returncode == 0:
+    if end.code == 0:
         return ""
-    return f"{group / control_groups.PROCESSES}: a process cannot join: {done.stderr.strip()}"
+    why = end.errors.decode(errors="replace").strip()
+    return f"{group / control_groups.PROCESSES}: a process cannot join: {why}"

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING
 
+from undaunted.base.child import Program, run
 from undaunted.base.process import module_command
 from undaunted.chaos.nemesis import helper, namespaces, stage
 from undaunted.chaos.nemesis.helper import NotPossibleError
@@ -100,19 +100,11 @@ class SlowNetwork:
     def _run(self, verb: str, kind: str, words: Sequence[str]) -> str:
         """Run ``tc`` in there; return what is wrong, "" if nothing is."""
         argv = [self._tc, "qdisc", verb, "dev", _LOOPBACK, "root", kind, *words]
-        try:
-            done = subprocess.run(
-                module_command(__name__, stage.numbers(self.namespaces), *argv),
-                pass_fds=self.namespaces,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=_TC_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
+        words = module_command(__name__, stage.numbers(self.namespaces), *argv)
+        end = run(Program(words, _TC_S, pass_fds=self.namespaces))
+        if end.code is None:
             return f"tc did not end within {_TC_S:g} s"
-        return "" if done.returncode == 0 else f"tc {kind}: {done.stderr.strip()}"
+        return "" if end.code == 0 else f"tc {kind}: {end.errors.decode(errors='replace').strip()}"
 
 
 def not_possible() -> str:

@@ -11,13 +11,12 @@ import torch
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.metadata import StorageMeta
 
-from undaunted.checkpointing.async_ckpt import commit
-from undaunted.checkpointing.dcp.reader import Reader, may_be_beside
-from undaunted.checkpointing.dcp.sources import Verified
+from undaunted.checkpointing.async_ckpt.filesystem_async import decode_metadata
+from undaunted.checkpointing.dcp.reader import Reader, Verified, may_be_beside
 from undaunted.checkpointing.errors import DamagedCheckpointError
 from undaunted.checkpointing.files.folder import OneFolder
 from undaunted.checkpointing.format import manifest as manifests
-from undaunted.checkpointing.format.checksums import file_of
+from undaunted.checkpointing.format.manifest import file_of
 
 if TYPE_CHECKING:
     import os
@@ -29,7 +28,7 @@ THREADS = 4
 _KEPT = 8
 
 
-class _Known(NamedTuple):
+class _CachedMetadata(NamedTuple):
     """Metadata, and what the file was when they were read."""
 
     file: tuple[int, int, int]
@@ -49,7 +48,7 @@ class CachedMetadataFileSystemReader(FileSystemReader):  # type: ignore[misc]  #
         cache_metadata: whether metadata are kept.
     """
 
-    _cache: ClassVar[dict[str, _Known]] = {}
+    _cache: ClassVar[dict[str, _CachedMetadata]] = {}
     _lock: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, path: str | os.PathLike[str], cache_metadata: bool = True) -> None:
@@ -81,7 +80,7 @@ class CachedMetadataFileSystemReader(FileSystemReader):  # type: ignore[misc]  #
         with self._lock:
             known = self._cache.get(key) if self.cache_metadata else None
         if known is None or known.file != file:
-            known = _Known(file, self._read(path))
+            known = _CachedMetadata(file, self._read(path))
             if self.cache_metadata:
                 with self._lock:
                     self._cache[key] = known
@@ -123,7 +122,7 @@ class CachedMetadataFileSystemReader(FileSystemReader):  # type: ignore[misc]  #
         expected = manifest.files.get(path.name) if manifest is not None else None
         if manifest is not None and expected != file_of(content, manifest.block_bytes):
             raise DamagedCheckpointError(f"{path}: damaged, its checksum is wrong", str(path))
-        return commit.decode(content, str(path))
+        return decode_metadata(content, str(path))
 
     def _manifest(self) -> manifests.Manifest | None:
         path = Path(self.path) / manifests.NAME

@@ -23,9 +23,12 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from undaunted.checkpointing.async_ckpt import pool
-from undaunted.checkpointing.async_ckpt.ranks import TIMEOUT_S, Failure, Ranks, State, agree
+from undaunted.checkpointing import aborting
+from undaunted.checkpointing.async_ckpt.ranks import TIMEOUT_S, RankFailure, Ranks, State, agree
 from undaunted.checkpointing.errors import SaveError
+from undaunted.checkpointing.memory.pool import Pool
+from undaunted.checkpointing.writer.job import WriterOptions
+from undaunted.checkpointing.writer.process import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +46,48 @@ _log = logging.getLogger("undaunted")
 
 WAITING_AT_MOST = 16  # requests of a queue that have not begun
 EXIT_GRACE_S = 5.0
+ARENAS = 2  # one may be copied to while the other is written
+
+_IO_CLASSES = {2: "best-effort", 3: "idle"}
+
+_lock = threading.Lock()
+_options = WriterOptions()
+_pool: Pool | None = None
+
+
+def the_pool() -> Pool:
+    """Return the arenas of this process."""
+    global _pool  # noqa: PLW0603 - there is one per process
+    with _lock:
+        if _pool is None:
+            _pool = Pool(ARENAS, "undaunted-async", "finalize what was scheduled")
+        return _pool
+
+
+def close_pool() -> None:
+    """Give memory back, that of leases with them; the next save allocates anew."""
+    global _pool
+    with _lock:
+        pool, _pool = _pool, None
+    if pool is not None:
+        pool.close()
+
+
+def new_writer() -> Writer:
+    """Return a writer for one save, so that one save is ended without another one."""
+    return Writer("/", _options)
+
+
+def configure_writers(cpu_priority: int, io_priority: int | None) -> None:
+    """Say how writers behave from now on.
+
+    Args:
+        cpu_priority: niceness.
+        io_priority: 2 best effort, 3 idle, anything else: as the trainer's.
+    """
+    global _options  # noqa: PLW0603 - likewise
+    io_class = _IO_CLASSES.get(io_priority or 0)
+    _options = WriterOptions(nice=cpu_priority, io_class=io_class)
 
 
 class AsyncRequest(NamedTuple):
@@ -98,7 +143,7 @@ class AsyncRequest(NamedTuple):
             if self.async_fn is not None:
                 _bound(self, copy=False)()
         except Exception as error:  # noqa: BLE001 - told to all ranks, then raised
-            failure, cause = Failure.of(error), error
+            failure, cause = RankFailure.of(error), error
         Ranks(timeout_s=timeout).raise_failures(failure, "the save has failed", cause)
         self.execute_finalize_fns(validate_matching_call_idx=False)
 
@@ -286,10 +331,11 @@ class AsyncCallsQueue:
             if persistent
             else TemporalAsyncCaller()
         )
-        pool.configure(cpu_priority, io_priority)
+        configure_writers(cpu_priority, io_priority)
         self._active: deque[AsyncRequest] = deque()  # without their functions and arguments
         self._idx = -1
         AsyncCallsQueue._instances.add(self)
+        aborting.register(self)
 
     @classmethod
     def get_instances(cls) -> list[AsyncCallsQueue]:
@@ -311,7 +357,7 @@ class AsyncCallsQueue:
         The parameters are those of `PersistentAsyncCaller`; ``rank`` changes nothing.
         """
         del rank, is_daemon, sigterm_timeout, cpu_shm_mode
-        pool.configure(cpu_priority, io_priority)
+        configure_writers(cpu_priority, io_priority)
 
     def schedule_async_request(self, async_request: AsyncRequest) -> int:
         """Fix the content of a request, have it done beside training, and return its number.
@@ -392,15 +438,19 @@ class AsyncCallsQueue:
         self._caller.close(abort)
         AsyncCallsQueue._in_use.discard(self)
         if not AsyncCallsQueue._in_use:
-            pool.close()
+            close_pool()
         if failed is not None:
             raise failed
+
+    def abort(self) -> None:
+        """Give up the saves; waits for nothing and asks nobody."""
+        self.close(abort=True)
 
 
 def abort_nvrx_checkpoint() -> None:
     """Give up the asynchronous saves of all queues; waits for nothing and asks nobody."""
     for queue in AsyncCallsQueue.get_instances():
-        queue.close(abort=True)
+        queue.abort()
 
 
 def _bound(request: AsyncRequest, *, copy: bool) -> partial[Any]:
@@ -412,7 +462,7 @@ def _bound(request: AsyncRequest, *, copy: bool) -> partial[Any]:
     """
     args, kwargs = list(request.async_fn_args), request.async_fn_kwargs or {}
     if copy:
-        from undaunted.checkpointing.host_copy import host_copy
+        from undaunted.checkpointing.memory.copy import host_copy
 
         args, kwargs = host_copy(args), host_copy(kwargs)
     if request.preload_fn is not None:

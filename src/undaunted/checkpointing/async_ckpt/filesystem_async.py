@@ -7,41 +7,225 @@ process writes the arena to files that `torch.distributed.checkpoint.load` reads
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import queue
+import re
 import time
 import traceback
 import uuid
 import weakref
 from collections import deque
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.distributed.checkpoint import FileSystemWriter
 from torch.distributed.checkpoint.storage import WriteResult
 
+from undaunted import __version__
 from undaunted.checkpointing import announce
-from undaunted.checkpointing.async_ckpt import commit, pool
+from undaunted.checkpointing.async_ckpt import core
 from undaunted.checkpointing.async_ckpt.ranks import TIMEOUT_S
 from undaunted.checkpointing.dcp import items, packed
+from undaunted.checkpointing.dcp import metadata as metadata_format
 from undaunted.checkpointing.dcp.torch_private import METADATA_VERSION, storage_info
-from undaunted.checkpointing.errors import SaveError
+from undaunted.checkpointing.errors import DamagedCheckpointError, SaveError
+from undaunted.checkpointing.files import durable
+from undaunted.checkpointing.format import manifest as manifests
 from undaunted.checkpointing.format.image import Image
-from undaunted.checkpointing.format.manifest import File
+from undaunted.checkpointing.format.manifest import File, crc32, file_of
 from undaunted.checkpointing.memory.arena import ArenaTooSmallError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from torch.distributed.checkpoint.metadata import Metadata
     from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 
     from undaunted.checkpointing.dcp.items import Laid, StagedFile
     from undaunted.checkpointing.memory.pool import Lease
-    from undaunted.checkpointing.writer.seat import WriterSeat
+    from undaunted.checkpointing.writer.process import Writer
+
+
+MSC = "msc://"
+METADATA = metadata_format.NAME
+DATA = ".distcp"
+_PLANNER = "torch.distributed.checkpoint.planner"
+_PLANS = frozenset(
+    (_PLANNER, name) for name in ("SavePlan", "TensorWriteData", "WriteItem", "WriteItemType")
+)
+_UNIQUE = re.compile(rf".*__\d+_[01]\.[0-9a-f]{{8}}\{DATA}")
+
+
+class Destination:
+    """A folder, or a place that only ``open_file`` knows, in which a checkpoint comes into being.
+
+    Data files first, then ``.metadata``: only with it is there a checkpoint. Where there is one
+    already, its data files are left alone until the new ``.metadata`` has replaced the old one.
+
+    Attributes:
+        id: as the user has named it.
+        folder: the same as a string.
+        open_file: how files are opened there.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], open_file: Callable[..., Any]) -> None:
+        self.id = path
+        self.folder = os.fspath(path).rstrip("/") or "/"
+        self.is_folder = "://" not in self.folder
+        if self.folder.startswith(MSC) and open_file is open:
+            open_file = importlib.import_module("multistorageclient").open
+        elif not self.is_folder and open_file is open:
+            raise ValueError(f"{path}: only folders and {MSC} are known; give open_file for others")
+        self.open_file = open_file
+
+    def make(self) -> None:
+        """Make the folder."""
+        if self.is_folder:
+            durable.make_folder(str(Path(self.folder).absolute()))
+
+    def is_occupied(self) -> bool:
+        """Return whether a checkpoint is here."""
+        if self.is_folder:
+            return os.path.lexists(self._path(METADATA))
+        try:
+            with self.open_file(self._path(METADATA), "rb"):
+                return True
+        except OSError:
+            return False
+
+    def leftovers(self) -> list[str]:
+        """Return the data files with unique names that are not part of the checkpoint here."""
+        if not self.is_folder:
+            return []
+        try:
+            names = [path.name for path in Path(self.folder).iterdir()]
+            here = [name for name in names if _UNIQUE.fullmatch(name)]
+            known = self._listed() if here and self.is_occupied() else set()
+        except (OSError, DamagedCheckpointError):  # nobody knows what is part of it
+            return []
+        return [name for name in here if name not in known]
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove files of a save that can become no checkpoint, if they are there."""
+        for name in names if self.is_folder else ():
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                self._remove(name)
+
+    def commit(self, metadata: Metadata, files: dict[str, manifests.File], world_size: int) -> None:
+        """Make the files that are here a checkpoint, in place of the one that was here.
+
+        Args:
+            metadata: says where every item is.
+            files: all data files, for the manifest; none = no manifest is written.
+            world_size: ranks that have written.
+
+        Raises:
+            OSError: with the path.
+        """
+        content = metadata_format.dumps(metadata)
+        former: set[str] = set()
+        if self.is_folder and self.is_occupied():
+            with contextlib.suppress(OSError, DamagedCheckpointError):
+                former = self._data_files()  # of one that cannot be read they stay
+        if self.is_folder:
+            with contextlib.suppress(FileNotFoundError):
+                self._remove(manifests.NAME)  # of the former one: it is gone before that is
+            durable.sync_folder(self.folder)
+        self._write(METADATA, content)
+        if files:
+            self._write(manifests.NAME, _manifest(self.folder, content, files, world_size))
+        for name in former - {one.relative_path for one in metadata.storage_data.values()}:
+            with contextlib.suppress(OSError):
+                self._remove(name)
+
+    def _path(self, name: str) -> str:
+        return f"{self.folder}/{name}"
+
+    def _remove(self, name: str) -> None:
+        Path(self._path(name)).unlink()
+
+    def _listed(self) -> set[str]:
+        """Return the files of the checkpoint that is here, the sooner where it has a manifest."""
+        path = self._path(manifests.NAME)
+        try:
+            return set(manifests.decode(Path(path).read_bytes(), path).files)
+        except FileNotFoundError:
+            return self._data_files()
+
+    def _data_files(self) -> set[str]:
+        path = self._path(METADATA)
+        metadata = decode_metadata(Path(path).read_bytes(), path)
+        names = {one.relative_path for one in (metadata.storage_data or {}).values()}
+        return {name for name in names if "/" not in name}
+
+    def _write(self, name: str, content: bytes) -> None:
+        if not self.is_folder:
+            write_through(self.open_file, self._path(name), memoryview(content))
+            return
+        beside = self._path(f"{name}.tmp-{uuid.uuid4().hex[:8]}")
+        try:
+            durable.replace_file(self._path(name), content, beside)
+        except OSError:
+            with contextlib.suppress(OSError):
+                Path(beside).unlink()
+            raise
+
+
+def decode_metadata(content: bytes, path: str) -> Metadata:
+    """Read ``.metadata``: with plans in it, and with classes that the user has declared safe.
+
+    Raises:
+        DamagedCheckpointError: it is no metadata, or names something that has no business there.
+    """
+    safe = torch.serialization.get_safe_globals()
+    more = {(one.__module__, one.__qualname__) for one in safe if isinstance(one, type)}
+    return metadata_format.decode(content, path, _PLANS | more)
+
+
+def write_through(open_file: Callable[..., Any], path: str, content: memoryview) -> str:
+    """Write a file by a function like `open`; return the checksums as in `manifest.File`."""
+    checksums = ""
+    with open_file(path, "wb") as file:
+        for at in range(0, len(content), manifests.BLOCK_BYTES):
+            block = content[at : at + manifests.BLOCK_BYTES]
+            checksums += f"{crc32(block):08x}"
+            file.write(block)
+        file.flush()
+        with contextlib.suppress(AttributeError, OSError):
+            os.fsync(file.fileno())
+    return checksums
+
+
+def step_of(folder: str) -> int:
+    """Return the step that the name of a checkpoint's folder ends with, or 0."""
+    number = re.search(r"(\d+)/*$", folder)
+    return int(number[1]) if number else 0
+
+
+def _manifest(
+    folder: str, metadata: bytes, files: dict[str, manifests.File], world_size: int
+) -> bytes:
+    return manifests.encode(
+        manifests.Manifest(
+            format=manifests.FORMAT_VERSION,
+            step=step_of(folder),
+            epoch=0,
+            world_size=world_size,
+            session=uuid.uuid4().hex,
+            attempt=0,
+            structure="",
+            block_bytes=manifests.BLOCK_BYTES,
+            files={**files, METADATA: file_of(metadata)},
+            saved_at=time.time(),
+            writer=f"undaunted {__version__}",
+        )
+    )
+
 
 _PLANS_KEPT = 4
-_CLOSE_S = 30.0
 
 # Where other implementations keep results of all saves. Here each writer has its own.
 _results_queue: queue.SimpleQueue[Any] | None = None
@@ -70,7 +254,7 @@ class Prefix:
     prefix: str
 
 
-class _Snapshot:
+class _StagedSave:
     """The copied items of one save, until they are written.
 
     Attributes:
@@ -83,7 +267,7 @@ class _Snapshot:
         # nothing is touched.
         unique = uuid.uuid4().hex[:8]
         self.images = [
-            Image(f"{one.name}.{unique}{commit.DATA}", file.image.offset, file.image.size)
+            Image(f"{one.name}.{unique}{DATA}", file.image.offset, file.image.size)
             for one, file in zip(laid, staged, strict=True)
         ]
         self.lease = lease
@@ -115,7 +299,7 @@ class _Save:
     """
 
     def __init__(
-        self, to: commit.Destination, names: Sequence[str] = (), writer: WriterSeat | None = None
+        self, to: Destination, names: Sequence[str] = (), writer: Writer | None = None
     ) -> None:
         self.results: list[WriteResult] | None = None if names else []
         self.files: dict[str, File] = {}
@@ -129,7 +313,7 @@ class _Save:
         self._drop.atexit = False
         _saves.add(self)
 
-    def __call__(self, rank: int, snapshot: _Snapshot, results_queue: Any = None) -> None:
+    def __call__(self, rank: int, snapshot: _StagedSave, results_queue: Any = None) -> None:
         """Write the snapshot; whatever goes wrong is raised and remembered."""
         del rank, results_queue
         began = time.monotonic()
@@ -143,7 +327,7 @@ class _Save:
         except BaseException as error:
             self.error = error
             self.is_open = False
-            announce.failed(commit.step_of(self.to.folder), SaveError(str(error)))
+            announce.failed(step_of(self.to.folder), SaveError(str(error)))
             with contextlib.suppress(OSError):
                 self.to.remove(image.name for image in snapshot.images)
             raise
@@ -160,21 +344,18 @@ class _Save:
         """Leave the files alone from now on: they may become part of a checkpoint."""
         self._drop.detach()
 
-    def _write(self, snapshot: _Snapshot) -> dict[str, str]:
+    def _write(self, snapshot: _StagedSave) -> dict[str, str]:
         lease, folder, writer = snapshot.lease, self.to.folder, self._writer
         arena = lease.arena
         if self._cancelled or arena is None:
             raise SaveError("the save was aborted before it was written")
         if writer is not None:
-            try:
-                return writer.write(lease, folder, snapshot.images, TIMEOUT_S).crc32
-            finally:
-                writer.close(_CLOSE_S)
+            return writer.write(lease, folder, snapshot.images, TIMEOUT_S).crc32
         checksums = {}
         for image in snapshot.images:
             content = arena.memory[image.offset : image.offset + image.size]
             path = f"{folder}/{image.name}"
-            checksums[image.name] = commit.write_through(self.to.open_file, path, content)
+            checksums[image.name] = write_through(self.to.open_file, path, content)
         return checksums
 
 
@@ -227,11 +408,11 @@ class FileSystemWriterAsync(FileSystemWriter):  # type: ignore[misc]  # torch ha
         if separation_hint is not None and "/" in separation_hint:
             raise ValueError(f"separation_hint={separation_hint!r} is part of names of files")
         self.separation_hint = separation_hint
-        self._to = commit.Destination(path, open_file)
+        self._to = Destination(path, open_file)
         self.began = time.monotonic()
         self.stall_s = 0.0
         self._save: _Save | None = None
-        self._staged: _Snapshot | None = None
+        self._staged: _StagedSave | None = None
 
     @property
     def checkpoint_id(self) -> str | os.PathLike[str]:
@@ -241,7 +422,7 @@ class FileSystemWriterAsync(FileSystemWriter):  # type: ignore[misc]  # torch ha
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         """Return whether this is a folder or an ``msc://`` URL."""
-        if str(checkpoint_id).startswith(commit.MSC):
+        if str(checkpoint_id).startswith(MSC):
             return True
         return bool(FileSystemWriter.validate_checkpoint_id(checkpoint_id))
 
@@ -295,15 +476,14 @@ class FileSystemWriterAsync(FileSystemWriter):  # type: ignore[misc]  # torch ha
         if not laid:
             self._save = _Save(self._to)
             return
-        lease = pool.the_pool().lease(0, TIMEOUT_S)
+        lease = core.the_pool().lease(0, TIMEOUT_S)
         try:
             staged = _stage(lease, laid, planner)
         except BaseException:
             lease.release()
             raise
-        self._staged = _Snapshot(laid, staged, lease)
-        # Made here, as its process ends surely with the thread that has started it.
-        writer = pool.new_writer() if self._to.open_file is open else None
+        self._staged = _StagedSave(laid, staged, lease)
+        writer = core.new_writer() if self._to.open_file is open else None
         self._save = _Save(self._to, [image.name for image in self._staged.images], writer)
 
     def get_save_function_and_args(
@@ -337,7 +517,7 @@ class FileSystemWriterAsync(FileSystemWriter):  # type: ignore[misc]  # torch ha
         save = self._save
         size = sum(file.size for file in self.written_files().values())
         announce.saved(
-            commit.step_of(self._to.folder),
+            step_of(self._to.folder),
             size,
             self.stall_s,
             save.write_s if save is not None else 0.0,
@@ -391,7 +571,7 @@ _layouts: deque[tuple[SavePlan, str | None, list[Laid]]] = deque(maxlen=_PLANS_K
 _saves: weakref.WeakSet[_Save] = weakref.WeakSet()
 # Files that can become part of no checkpoint any more, and the process that has found that out.
 # Removed by a thread that saves, as a file system may take its time, or hang.
-_unwanted: deque[tuple[int, commit.Destination, Sequence[str]]] = deque()
+_unwanted: deque[tuple[int, Destination, Sequence[str]]] = deque()
 
 
 def _remove_unwanted() -> None:

@@ -32,7 +32,7 @@ class State(enum.IntEnum):
     DONE = 2
 
 
-class Failure(msgspec.Struct, frozen=True):
+class RankFailure(msgspec.Struct, frozen=True):
     """Why a rank has failed, as the others are told.
 
     Attributes:
@@ -44,7 +44,7 @@ class Failure(msgspec.Struct, frozen=True):
     errno: int | None = None
 
     @classmethod
-    def of(cls, error: BaseException) -> Failure:
+    def of(cls, error: BaseException) -> RankFailure:
         """Describe an exception; SaveErrors and OSErrors say it themselves."""
         errno = getattr(error, "errno", None)
         text = str(error) if isinstance(error, SaveError) else f"{type(error).__name__}: {error}"
@@ -115,7 +115,7 @@ class Ranks:
         return self._reduced([number], "SUM")[0]
 
     def raise_failures(
-        self, failure: Failure | None, what: str, cause: BaseException | None = None
+        self, failure: RankFailure | None, what: str, cause: BaseException | None = None
     ) -> None:
         """Raise the same error on all ranks when any of them has one.
 
@@ -130,7 +130,7 @@ class Ranks:
         if self.least([failure is None])[0] == 0:
             raise self.error(failure, what) from cause
 
-    def error(self, failure: Failure | None, what: str) -> SaveError:
+    def error(self, failure: RankFailure | None, what: str) -> SaveError:
         """Return what all ranks raise; at least one of them gives a failure."""
         if not self.use_dist:
             assert failure is not None
@@ -142,8 +142,8 @@ class Ranks:
         if failure is not None and failed[0] == self.rank:
             here = f"{self._here()}: {failure.text}"
             text = here.encode()[: _MESSAGE_BYTES // 2].decode(errors="ignore")
-            told = msgspec.msgpack.encode(Failure(text, failure.errno))
-        first = msgspec.msgpack.decode(self._broadcast(told, failed[0]), type=Failure)
+            told = msgspec.msgpack.encode(RankFailure(text, failure.errno))
+        first = msgspec.msgpack.decode(self._broadcast(told, failed[0]), type=RankFailure)
         others = f"; ranks {failed[1:]} have failed too" if failed[1:] else ""
         return SaveError(f"{what}: {first.text}{others}", failed, first.errno)
 
@@ -240,7 +240,7 @@ def agree(ranks: Ranks, state: State, call_idx: int, error: BaseException | None
             " finalize their saves in the same order"
         )
     if least == State.FAILED:
-        failure = Failure.of(error) if error is not None else None
+        failure = RankFailure.of(error) if error is not None else None
         raise ranks.error(failure, f"asynchronous save {call_idx} has failed") from error
     return State(least)
 

@@ -11,8 +11,9 @@ All ranks of the group call both functions. What goes wrong on one rank is raise
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import inspect
-import pickle
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -25,18 +26,13 @@ from torch.distributed.checkpoint.planner import SavePlan
 from torch.distributed.checkpoint.storage import WriteResult
 
 from undaunted.agreement.connect import check_alone
-from undaunted.checkpointing.async_ckpt import metadata_cache
+from undaunted.base.garbage import collection_paused
 from undaunted.checkpointing.async_ckpt.filesystem_async import Prefix
-from undaunted.checkpointing.async_ckpt.metadata_cache import (
-    CheckpointMetadataCache,
-    init_checkpoint_metadata_cache,
-    verify_global_md_reuse,
-)
-from undaunted.checkpointing.async_ckpt.ranks import TIMEOUT_S, Failure, Ranks
+from undaunted.checkpointing.async_ckpt.ranks import TIMEOUT_S, RankFailure, Ranks
 from undaunted.checkpointing.dcp import plan_codec
-from undaunted.checkpointing.dcp.garbage import collection_paused
+from undaunted.checkpointing.dcp.objects import dump_loadable, load_object
 from undaunted.checkpointing.dcp.torch_private import storage_info
-from undaunted.checkpointing.errors import CheckpointError, SaveError
+from undaunted.checkpointing.errors import CheckpointError, SaveError, StateError
 from undaunted.checkpointing.format.manifest import File  # noqa: TC001 - a type of a field
 
 if TYPE_CHECKING:
@@ -46,6 +42,7 @@ if TYPE_CHECKING:
     from torch.distributed.checkpoint.planner import SavePlanner
 
     from undaunted.checkpointing.async_ckpt.filesystem_async import FileSystemWriterAsync
+
 
 __all__ = [
     "CheckpointMetadataCache",
@@ -57,6 +54,7 @@ __all__ = [
 ]
 
 _NOT_PLANNED = "the save could not be planned"
+_NOT_WRITTEN = "the checkpoint was not written"
 
 
 class SaveFailedError(SaveError, CheckpointException):  # type: ignore[misc]  # torch: no types
@@ -103,7 +101,7 @@ def save_state_dict_async_plan(
     """
     storage_writer.began = time.monotonic()
     ranks = Ranks(process_group, coordinator_rank, timeout)
-    cache = (metadata_cache or _the_cache()) if enable_cache else None
+    cache = (metadata_cache or the_cache()) if enable_cache else None
     try:
         if not ranks.use_dist:
             check_alone(kind=SaveError)
@@ -140,9 +138,9 @@ def save_state_dict_async_finalize(
 def _finalize(writer: FileSystemWriterAsync, metadata: Metadata | None, ranks: Ranks) -> None:
     results = writer.retrieve_write_results()
     if isinstance(results, tuple):
-        ranks.raise_failures(Failure.of(results[0]), "the checkpoint was not written", results[0])
+        ranks.raise_failures(RankFailure.of(results[0]), _NOT_WRITTEN, results[0])
         return
-    ranks.raise_failures(None, "the checkpoint was not written")
+    ranks.raise_failures(None, _NOT_WRITTEN)
     mine = (results, writer.written_files())
     reports = ranks.gather(b"" if ranks.is_coordinator else _encode_report(*mine))
 
@@ -197,25 +195,32 @@ class _Planning:
         _together(self._ranks, "the state could not be copied", copy)
         return metadata
 
-    def _look(self, cache: CheckpointMetadataCache | None) -> tuple[SavePlan, bytes | None, bool]:
-        """Return the plan of this rank, and as bytes; and whether all ranks use theirs again.
-
-        There are planners whose plans hold more than plain data. If any rank has one, there are no
-        bytes on any rank, and plans travel as torch sends objects, by pickle.
-        """
-        local = encoded = failure = cause = None
-        fits = False
+    def _look(self, cache: CheckpointMetadataCache | None) -> tuple[SavePlan, bytes, bool]:
+        """Return the plan of this rank, and as bytes; and whether all ranks use theirs again."""
+        local = failure = cause = None
+        encoded, fits = b"", False
         try:
             local = self._plan_here()
-            encoded = _encoded(local) if self._ranks.use_dist else None
+            if self._ranks.use_dist:
+                encoded = self._named(_encode_plan, local)
             fits = cache is not None and cache.fits(local, self._ranks.place)
         except Exception as error:  # noqa: BLE001 - told to all ranks, then raised
-            failure, cause = Failure.of(error), error
-        well, plain, fit = self._ranks.least([failure is None, encoded is not None, fits])
+            failure, cause = RankFailure.of(error), error
+        well, fit = self._ranks.least([failure is None, fits])
         if not well:
             raise self._ranks.error(failure, _NOT_PLANNED) from cause
         assert local is not None
-        return local, encoded if plain else None, bool(fit)
+        return local, encoded, bool(fit)
+
+    def _named(self, encode: Callable[..., bytes], *plans: SavePlan) -> bytes:
+        """Encode plans; what cannot be sent is refused with the name of the planner."""
+        try:
+            return encode(*plans)
+        except StateError as error:
+            raise CheckpointError(
+                f"the plan of {type(self._planner).__name__} cannot be sent to another rank: it "
+                f"has {error}. Put plain data into plans"
+            ) from error
 
     def _plan_here(self) -> SavePlan:
         planner, coordinates = self._planner, self._ranks.is_coordinator
@@ -229,10 +234,8 @@ class _Planning:
             self._writer.drop_leftovers()
         return plan
 
-    def _plan_together(
-        self, local: SavePlan, encoded: bytes | None
-    ) -> tuple[SavePlan, Metadata | None]:
-        """The coordinator decides; each rank is told its own part."""
+    def _plan_together(self, local: SavePlan, encoded: bytes) -> tuple[SavePlan, Metadata | None]:
+        """The coordinator decides, and sends each rank its own part."""
         ranks = self._ranks
         gathered = self._gathered(local, encoded)
         metadata: Metadata | None = None
@@ -241,25 +244,22 @@ class _Planning:
             nonlocal metadata
             if gathered is None:
                 return None
-            everyone = [_decoded(one) for one in gathered]
+            everyone = gathered()
             # A list of its own: planners may change it, as that of torch 2.6 did.
             plans, metadata = self._planner.create_global_plan(list(everyone))
             decided = self._writer.prepare_global_plan(plans)
             if not ranks.use_dist:
                 return decided
             pairs = zip(everyone, decided, strict=True)
-            return [_encode_part(*pair) if encoded else pickle.dumps(pair[1]) for pair in pairs]
+            return [self._named(_encode_part, *pair) for pair in pairs]
 
         parts = _together(ranks, _NOT_PLANNED, decide)
         if not ranks.use_dist:
             return parts[0], metadata
-        mine = ranks.scatter(parts)
-        if encoded:
-            return _decode_part(local, mine), metadata
-        return _together(ranks, _NOT_PLANNED, lambda: _unpickled(mine)), metadata
+        return _decode_part(local, ranks.scatter(parts)), metadata
 
     def _plan_apart(
-        self, local: SavePlan, encoded: bytes | None, cache: CheckpointMetadataCache | None
+        self, local: SavePlan, encoded: bytes, cache: CheckpointMetadataCache | None
     ) -> tuple[SavePlan, Metadata | None, bool]:
         """Each rank decides for itself; the coordinator needs all plans for the metadata only."""
         _, _, loaded, plans = cache.get_cache_metadata() if cache else (None, None, None, None)
@@ -273,7 +273,7 @@ class _Planning:
             def merge() -> Any:
                 if gathered is None:
                     return None
-                everyone = [_decoded(one) for one in gathered]
+                everyone = gathered()
                 merged = self._planner.create_global_plan(list(everyone))[1]
                 merged.all_local_plans = everyone
                 return merged
@@ -282,16 +282,12 @@ class _Planning:
         central = self._planner.create_decentralized_global_plan(local)
         return self._writer.prepare_decentralized_global_plan(central), metadata, verified
 
-    def _gathered(
-        self, local: SavePlan, encoded: bytes | None
-    ) -> list[SavePlan] | list[tuple[bytes, bool]] | None:
-        """Return the plans of all ranks, on the coordinator; see `_decoded`."""
-        ranks = self._ranks
-        if not ranks.use_dist:
-            return [local]
-        mine = encoded or _together(ranks, _NOT_PLANNED, lambda: pickle.dumps(local))
-        gathered = ranks.gather(mine)
-        return None if gathered is None else [(one, encoded is not None) for one in gathered]
+    def _gathered(self, local: SavePlan, encoded: bytes) -> Callable[[], list[SavePlan]] | None:
+        """Gather the plans of all ranks; on the coordinator, return what decodes them."""
+        if not self._ranks.use_dist:
+            return lambda: [local]
+        gathered = self._ranks.gather(encoded)
+        return None if gathered is None else lambda: [_decode_plan(local, one) for one in gathered]
 
 
 def _together(ranks: Ranks, what: str, function: Callable[[], Any]) -> Any:
@@ -300,46 +296,254 @@ def _together(ranks: Ranks, what: str, function: Callable[[], Any]) -> Any:
     try:
         result = function()
     except Exception as error:  # noqa: BLE001 - told to all ranks, then raised
-        failure, cause = Failure.of(error), error
+        failure, cause = RankFailure.of(error), error
     ranks.raise_failures(failure, what, cause)
     return result
 
 
-def _the_cache() -> CheckpointMetadataCache:
-    return metadata_cache.the_cache()
+# --- plans that are used again --------------------------------------------------------------------
+
+
+class CheckpointMetadataCache:
+    """Of one kind of state.
+
+    Whether something is used again is decided for every save, by all ranks together: each compares
+    the plan it has made anew with the one it has kept, and one that differs has all plan anew. So
+    do other ranks than those that made the kept plans.
+    """
+
+    def __init__(self) -> None:
+        self._local: SavePlan | None = None
+        self._place: tuple[int, ...] = ()
+        self._central: SavePlan | None = None
+        self._metadata: Metadata | None = None
+        self._loaded_plans: list[SavePlan] | None = None
+        self._reused = False
+        self._reused_loaded = False
+
+    def set_cached_global_metadata(self, cached_global_metadata: Metadata | None) -> None:
+        """Remember the metadata of a checkpoint that was loaded, with the plans in it if any."""
+        self._metadata = cached_global_metadata
+        self._loaded_plans = getattr(cached_global_metadata, "all_local_plans", None)
+        self._local = self._central = None
+
+    def set_cache_metadata(
+        self,
+        central_plan: SavePlan | None,
+        local_plan: SavePlan | None,
+        global_metadata: Metadata | None,
+        place: tuple[int, ...] = (),
+    ) -> None:
+        """Remember what was planned.
+
+        Args:
+            central_plan: what this rank writes.
+            local_plan: what it has.
+            global_metadata: None where this is no coordinator.
+            place: among the ranks that planned, see `Ranks.place`.
+        """
+        self._central, self._local, self._place = central_plan, local_plan, place
+        self._metadata = global_metadata
+        self._loaded_plans = None
+
+    def get_cache_metadata(
+        self,
+    ) -> tuple[SavePlan | None, SavePlan | None, Metadata | None, list[SavePlan] | None]:
+        """Return the central plan, the local plan, the metadata, and plans that were loaded."""
+        return self._central, self._local, self._metadata, self._loaded_plans
+
+    def get_metadata_caching_status(self) -> tuple[bool, bool]:
+        """Return whether the last save used plans of the one before, and plans of a loaded one."""
+        return self._reused, self._reused_loaded
+
+    def set_metadata_caching_status(self, reused: bool, reused_loaded: bool) -> None:
+        """Remember what the last save did."""
+        self._reused, self._reused_loaded = reused, reused_loaded
+
+    def prepare_save_state_dict_ret(
+        self, rank: int, coordinator: int, save_state_dict_ret: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
+        """Return what `save_state_dict_async_plan` has, with the kept metadata if it has none."""
+        writer, metadata, *rest = save_state_dict_ret
+        if metadata is None and rank == coordinator:
+            metadata = self.copied_metadata()
+        return (writer, metadata, *rest)
+
+    def fits(self, local_plan: SavePlan, place: tuple[int, ...] = ()) -> bool:
+        """Return whether this rank, at this place, may use the kept plan for what it saves now."""
+        return self._central is not None and self._place == place and _same(self._local, local_plan)
+
+    def copied_metadata(self) -> Metadata | None:
+        """Return the kept metadata, to be completed for one save."""
+        return copy.copy(self._metadata)
+
+
+def verify_global_md_reuse(
+    loaded_all_plans: list[SavePlan] | None, local_plan: SavePlan, rank: int, dist_wrapper: Ranks
+) -> bool:
+    """Return whether, on all ranks, a loaded checkpoint was planned as this one would be.
+
+    Args:
+        loaded_all_plans: of the loaded checkpoint, by rank.
+        local_plan: of this rank, now.
+        rank: of this process.
+        dist_wrapper: all ranks; all of them call this.
+    """
+    same = (
+        loaded_all_plans is not None
+        and len(loaded_all_plans) == dist_wrapper.world_size
+        and _same(loaded_all_plans[rank], _as_written(local_plan))
+    )
+    return dist_wrapper.least([same])[0] == 1
+
+
+def _as_written(plan: SavePlan) -> SavePlan:
+    """Return a plan without what `dcp.metadata.dumps` leaves out: strides, of torch 2.15."""
+    try:
+        items = [
+            replace(
+                item, tensor_data=replace(data, properties=replace(data.properties, strides=None))
+            )
+            if getattr(getattr(data := item.tensor_data, "properties", None), "strides", None)
+            else item
+            for item in plan.items
+        ]
+        return replace(plan, items=items)
+    except Exception:  # noqa: BLE001 - as below
+        return plan
+
+
+def _same(one: SavePlan | None, other: SavePlan) -> bool:
+    try:
+        return bool(one == other)
+    except Exception:  # noqa: BLE001 - planners may put anything into plans: then plan anew
+        return False
+
+
+_global: CheckpointMetadataCache | None = None
+
+
+def init_checkpoint_metadata_cache(md: Metadata | None = None) -> None:
+    """Begin anew with the cache that is used where none is given.
+
+    Args:
+        md: metadata of a checkpoint that was loaded.
+    """
+    global _global  # noqa: PLW0603 - there is one per process
+    _global = CheckpointMetadataCache()
+    if md is not None:
+        _global.set_cached_global_metadata(md)
+
+
+def the_cache() -> CheckpointMetadataCache:
+    """Return the cache that is used where none is given."""
+    if _global is None:
+        init_checkpoint_metadata_cache()
+    assert _global is not None
+    return _global
 
 
 # --- as bytes -------------------------------------------------------------------------------------
 
 
-def _encoded(plan: SavePlan) -> bytes | None:
-    """Return a plan as bytes; None when there is something in it that is not plain data."""
-    if type(plan) is not SavePlan:
-        return None
-    try:
-        return plan_codec.encode_plan(plan)
-    except CheckpointError:
-        return None
+_MISSING = object()
 
 
-def _decoded(plan: SavePlan | tuple[bytes, bool]) -> SavePlan:
-    """Return a plan, given that or its bytes, and whether they are of `_encoded`."""
-    if isinstance(plan, SavePlan):
-        return plan
-    content, plain = plan
-    return plan_codec.decode_plan(content) if plain else _unpickled(content)
+class _SentPlan(msgspec.Struct, array_like=True, frozen=True):
+    """A plan on its way to another rank.
 
+    Attributes:
+        kind: name of its class; empty for torch's own.
+        plan: the part that `DefaultSavePlanner` makes, as `plan_codec` has it.
+        more: what a planner has put beside that, as plain data by the names of the fields.
+        prefix: of the files, in a plan that the coordinator sends.
+    """
 
-def _unpickled(content: bytes) -> SavePlan:
-    plan: SavePlan = pickle.loads(content)  # noqa: S301 - of a rank of this job, as by torch
-    return plan
-
-
-class _Part(msgspec.Struct, array_like=True, frozen=True):
-    """What a rank writes; the prefix of its files, which is no plain data, apart."""
-
-    prefix: str | None
+    kind: str
     plan: bytes
+    more: bytes
+    prefix: str | None = None
+
+
+def _encode_plan(plan: SavePlan) -> bytes:
+    """Return a plan as bytes.
+
+    Raises:
+        StateError: there is something in it that is not plain data.
+    """
+    return _sent(plan, SavePlan([]), plan_codec.encode_plan)
+
+
+def _decode_plan(local: SavePlan, content: bytes) -> SavePlan:
+    """Return the plan of another rank; its class is torch's, or that of the plan of this rank."""
+    sent = msgspec.msgpack.decode(content, type=_SentPlan)
+    return _received(sent, SavePlan([]), plan_codec.decode_plan(sent.plan), local)
+
+
+def _encode_part(local: SavePlan, final: SavePlan) -> bytes:
+    """Return what the coordinator has made of a rank's plan, without what that rank knows."""
+    prefix = getattr(final.storage_data, "prefix", None)
+    bare = final if prefix is None else replace(final, storage_data=None)
+    known = local if type(local) is type(final) else SavePlan([])
+    usual = _usual(local, local.planner_data)
+    return _sent(bare, known, lambda plan: plan_codec.encode_part(usual, plan), prefix)
+
+
+def _decode_part(local: SavePlan, content: bytes) -> SavePlan:
+    sent = msgspec.msgpack.decode(content, type=_SentPlan)
+    usual = plan_codec.decode_part(_usual(local, local.planner_data), sent.plan)
+    known = local if sent.kind == _kind(local) else SavePlan([])
+    plan = _received(sent, known, usual, local)
+    return plan if sent.prefix is None else replace(plan, storage_data=Prefix(sent.prefix))
+
+
+def _sent(
+    plan: SavePlan, known: SavePlan, encode: Callable[[SavePlan], bytes], prefix: str | None = None
+) -> bytes:
+    """Encode a plan but for the fields that are those of a known one."""
+    more = {
+        name: getattr(plan, name)
+        for name in _fields(plan)
+        if getattr(known, name, _MISSING) is not getattr(plan, name)
+    }
+    data = plan.planner_data
+    try:
+        usual = encode(_usual(plan, data))
+    except CheckpointError:  # of another form than that of torch's planner
+        more["planner_data"] = data
+        usual = encode(_usual(plan, None))
+    content = dump_loadable(more) if more else b""
+    return msgspec.msgpack.encode(_SentPlan(_kind(plan), usual, content, prefix))
+
+
+def _received(sent: _SentPlan, known: SavePlan, usual: SavePlan, local: SavePlan) -> SavePlan:
+    """Return the plan that was sent."""
+    kind = type(local) if sent.kind == _kind(local) else SavePlan
+    if sent.kind not in ("", _kind(local)):
+        raise CheckpointError(
+            f"another rank's plan is a {sent.kind}, and this rank's a "
+            f"{_kind(local) or 'SavePlan'}: give all ranks the same planner"
+        )
+    fields = {name: getattr(known, name) for name in _fields(known)}
+    fields["planner_data"] = usual.planner_data
+    if sent.more:
+        fields |= load_object(sent.more, "a plan", "another rank")
+    return kind(usual.items, **fields)
+
+
+def _kind(plan: SavePlan) -> str:
+    kind = type(plan)
+    return "" if kind is SavePlan else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _fields(plan: SavePlan) -> list[str]:
+    """Return the names of all fields but those that `plan_codec` encodes."""
+    names = (field.name for field in dataclasses.fields(plan))
+    return [name for name in names if name not in ("items", "planner_data")]
+
+
+def _usual(plan: SavePlan, planner_data: Any) -> SavePlan:
+    return SavePlan(plan.items, planner_data=planner_data)
 
 
 class _Result(msgspec.Struct, array_like=True, frozen=True):
@@ -356,18 +560,6 @@ class _Report(msgspec.Struct, array_like=True, frozen=True):
 
     results: list[_Result]
     files: dict[str, File]
-
-
-def _encode_part(local: SavePlan, final: SavePlan) -> bytes:
-    prefix = getattr(final.storage_data, "prefix", None)
-    bare = final if prefix is None else replace(final, storage_data=None)
-    return msgspec.msgpack.encode(_Part(prefix, plan_codec.encode_part(local, bare)))
-
-
-def _decode_part(local: SavePlan, content: bytes) -> SavePlan:
-    part = msgspec.msgpack.decode(content, type=_Part)
-    plan = plan_codec.decode_part(local, part.plan)
-    return plan if part.prefix is None else replace(plan, storage_data=Prefix(part.prefix))
 
 
 def _encode_report(results: Sequence[WriteResult], files: dict[str, File]) -> bytes:

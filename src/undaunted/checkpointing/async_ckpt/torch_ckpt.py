@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import uuid
 from pathlib import Path
@@ -10,11 +9,11 @@ from typing import Any
 
 import torch
 
+from undaunted.base.garbage import collection_paused
 from undaunted.checkpointing.async_ckpt.core import AsyncCallsQueue, AsyncRequest
-from undaunted.checkpointing.dcp.garbage import collection_paused
 from undaunted.checkpointing.files import durable
 from undaunted.checkpointing.files.direct import file_mode
-from undaunted.checkpointing.host_copy import host_copy
+from undaunted.checkpointing.memory.copy import host_copy
 
 
 class TorchAsyncCheckpoint:
@@ -92,17 +91,11 @@ def _save(args: tuple[Any, ...], state_dict: Any, kwargs: dict[str, Any]) -> Non
     if not isinstance(file, (str, os.PathLike)):
         torch.save(state_dict, file, *others, **named)
         return
-    path = Path(file)
-    beside = path.with_name(f".{path.name}.tmp-{uuid.uuid4().hex[:8]}")
-    try:
-        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, file_mode())
+    path = Path(file).absolute()
+    temporary = path.with_name(f".{path.name}.tmp-{uuid.uuid4().hex[:8]}")
+    with durable.replacing(str(path), str(temporary)):
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, file_mode())
         with open(fd, "wb") as stream:  # noqa: PTH123 - a descriptor
             torch.save(state_dict, stream, *others, **named)
             stream.flush()
             os.fsync(fd)
-        beside.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            beside.unlink()
-        raise
-    durable.sync_folder(str(path.absolute().parent))

@@ -62,6 +62,11 @@ def of_values(values: Iterable[Any]) -> bytes:
     return _hash(b"", repr(told).encode())
 
 
+def of_digests(digests: Iterable[bytes]) -> bytes:
+    """Return one digest of many."""
+    return _hash(b"", *digests)
+
+
 def of_tensors(tensors: Sequence[torch.Tensor]) -> list[bytes]:
     """Return the digests of tensors' content; empty for one whose content cannot be read.
 

@@ -23,7 +23,7 @@ from torch.nn.parameter import is_lazy
 from undaunted.checkpointing.dcp import containers, states
 from undaunted.checkpointing.dcp.containers import PARAMETER, TUPLE, Node
 from undaunted.checkpointing.dcp.reader import listed
-from undaunted.checkpointing.dcp.stateful import is_stateful
+from undaunted.checkpointing.dcp.states import is_stateful
 from undaunted.checkpointing.dcp.torch_private import (
     empty_like,
     flattened,
@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 _WRAPPERS = {"_orig_mod": "torch.compile", "module": "DistributedDataParallel"}
 
 
-class _Known(msgspec.Struct, array_like=True, frozen=True):
+class _WantedNames(msgspec.Struct, array_like=True, frozen=True):
     """Of one rank: the parts it fills, and which names of these it does not have."""
 
     parts: list[str]
@@ -120,7 +120,7 @@ class Filling:
     def told(self) -> bytes:
         """Return what the other ranks have to know."""
         missing = [name for names in self._lacking.values() for name in names]
-        return msgspec.msgpack.encode(_Known(list(self._lacking), missing))
+        return msgspec.msgpack.encode(_WantedNames(list(self._lacking), missing))
 
     def _lacks_below(self, part: str) -> Iterator[str]:
         """Names below a part that the state does not have, but for those that it takes anyway."""
@@ -173,6 +173,8 @@ class Filling:
             finish()
         for give in self._give:
             give()
+        self._finish.clear()  # they refer to this object: only the collector would find it
+        self._give.clear()
         if self._as_text:
             _log.warning(
                 "keys of %s that look like numbers were loaded as text, as this checkpoint does "
@@ -562,7 +564,7 @@ def _bare(name: str) -> str:
 
 def compare(told: Sequence[bytes]) -> bytes:
     """On rank 0: the names that no rank which fills their part has, from ``told`` of all ranks."""
-    known = [msgspec.msgpack.decode(one, type=_Known) for one in told]
+    known = [msgspec.msgpack.decode(one, type=_WantedNames) for one in told]
     missing = [set(one.missing) for one in known]
     parts = [one.parts for one in known]
     candidates = set().union(*missing)

@@ -7,13 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from undaunted.checkpointing.dcp import digests, sameness
 from undaunted.checkpointing.dcp.packed import content_of, is_marked, is_packed
-from undaunted.checkpointing.errors import CheckpointError, StructureError
-from undaunted.checkpointing.format.frame import DTYPES, HEAD_BYTES, Frame, frame
-from undaunted.checkpointing.format.image import Image
+from undaunted.checkpointing.errors import CheckpointError, StateError, StructureError
+from undaunted.checkpointing.format.image import (
+    DTYPES,
+    HEAD_BYTES,
+    Frame,
+    Image,
+    ItemPlace,
+    end_of,
+    frame,
+    place_frames,
+    place_others,
+)
+from undaunted.checkpointing.format.manifest import crc32
 from undaunted.checkpointing.memory.arena import HEADER_BYTES, ArenaTooSmallError, aligned
 from undaunted.checkpointing.memory.copy import copy_into, view_of
-from undaunted.checkpointing.memory.layout import Place, end_of, place_frames, place_others
 
 if TYPE_CHECKING:
     import io
@@ -49,7 +59,7 @@ class Laid:
     name: str
     framed: list[WriteItem]
     frames: list[Frame]
-    places: list[Place]
+    places: list[ItemPlace]
     others: list[WriteItem]
 
     def placed(self, others: Sequence[tuple[int, int]]) -> Iterator[tuple[WriteItem, int, int]]:
@@ -69,7 +79,7 @@ class StagedFile:
     """
 
     image: Image
-    others: list[Place]
+    others: list[ItemPlace]
 
 
 def lay_out(name: str, items: Sequence[WriteItem]) -> Laid:
@@ -119,7 +129,11 @@ def others_bytes(laid: Sequence[Laid], resolve: Resolve) -> int:
 
 
 def stage_items(
-    laid: Sequence[Laid], resolve: Resolve, arena: Arena, beside: int = 0
+    laid: Sequence[Laid],
+    resolve: Resolve,
+    arena: Arena,
+    beside: int = 0,
+    arriving: list[Any] | None = None,
 ) -> list[StagedFile]:
     """Copy the items of all files into the arena: when this returns, their content is fixed.
 
@@ -130,10 +144,12 @@ def stage_items(
         resolve: a planner's ``resolve_data``.
         arena: where to.
         beside: see :func:`arena_bytes`; there is room for it afterwards.
+        arriving: see :func:`undaunted.checkpointing.memory.copy.copy_into`.
 
     Raises:
         ArenaTooSmallError: nothing was copied.
-        StructureError: the planner does not give what its plan says; nothing was copied.
+        StateError: an item cannot be saved; nothing was copied.
+        StructureError: the planner does not give what its plan says; likewise.
     """
     with torch.no_grad():  # else DTensors make nodes of a graph
         sources = [_sources(one, resolve) for one in laid]
@@ -145,7 +161,7 @@ def stage_items(
     arena.begin()
     views = _prepared(laid, [file.image.offset for file in staged], arena)
     for of_file, tensors in zip(views.of_files, sources, strict=True):
-        copy_into(of_file, tensors, arena)
+        copy_into(of_file, tensors, arena, arriving)
     for one, file, contents in zip(laid, staged, others, strict=True):
         start = file.image.offset
         end = start + end_of(one.places)
@@ -155,6 +171,51 @@ def stage_items(
             end = at + length
             arena.memory[at:end] = content
     return staged
+
+
+def watch(
+    laid: Sequence[Laid],
+    staged: Sequence[StagedFile],
+    resolve: Resolve,
+    arena: Arena,
+    content: sameness.Digests,
+) -> Callable[[], str]:
+    """Note what was copied; return a function that returns the name of an item that has changed.
+
+    The function returns "" if all are in the arena as they are in the state now. It is called
+    as long as the arena holds the copy.
+
+    Args:
+        laid: as for :func:`stage_items`.
+        staged: what that has returned.
+        resolve: likewise.
+        arena: likewise.
+        content: digests of parts that are known already.
+    """
+    framed = [item for one in laid for item in one.framed]
+    unknown = [item for item in framed if sameness.part_of(item) not in content]
+    with torch.no_grad():
+        found = digests.of_tensors([resolve(item) for item in unknown])
+    right = content | dict(zip(map(sameness.part_of, unknown), found, strict=True))
+    objects = [
+        (str(item.index.fqn), file.image.offset + place.offset, place.length)
+        for one, file in zip(laid, staged, strict=True)
+        for item, place in zip(one.others, file.others, strict=True)
+    ]
+    serialised = [crc32(arena.memory[at : at + length]) for _, at, length in objects]
+
+    def changed() -> str:
+        views = _prepared(laid, [file.image.offset for file in staged], arena).of_files
+        now = digests.of_tensors([view for of_file in views for view in of_file])
+        for item, digest in zip(framed, now, strict=True):
+            if digest != right[sameness.part_of(item)]:
+                return str(item.index.fqn)
+        for (name, at, length), checksum in zip(objects, serialised, strict=True):
+            if crc32(arena.memory[at : at + length]) != checksum:
+                return name
+        return ""
+
+    return changed
 
 
 def prepare(laid: Sequence[Laid], arena: Arena) -> None:
@@ -183,9 +244,7 @@ def _sources(laid: Laid, resolve: Resolve) -> list[torch.Tensor]:
                 f"{data.properties.dtype} {tuple(data.chunk.sizes)}"
             )
         if tensor.is_meta:
-            raise StructureError(
-                f"{item.index.fqn} is on the meta device: it has no values to save"
-            )
+            raise StateError(f"{item.index.fqn} is on the meta device: it has no values to save")
         tensors.append(tensor)
     return tensors
 
@@ -196,7 +255,7 @@ def _resolved(item: WriteItem, resolve: Resolve) -> memoryview:
     except (CheckpointError, OSError, MemoryError):
         raise
     except Exception as error:
-        raise StructureError(
+        raise StateError(
             f"{item.index.fqn} cannot be saved: {type(error).__name__}: {error}"
         ) from error
 

@@ -6,17 +6,26 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from undaunted.agreement.connect import connect
 from undaunted.agreement.failures import Failure
+from undaunted.base.garbage import collection_paused
 from undaunted.checkpointing.dcp import filling
-from undaunted.checkpointing.dcp.garbage import collection_paused
-from undaunted.checkpointing.dcp.reader import Planner, Reader, may_be_beside
-from undaunted.checkpointing.dcp.sources import Foreign, Source, Verified
+from undaunted.checkpointing.dcp.reader import (
+    Foreign,
+    Planner,
+    Reader,
+    Source,
+    Verified,
+    may_be_beside,
+)
 from undaunted.checkpointing.dcp.states import check_mapping
-from undaunted.checkpointing.errors import CheckpointError
+from undaunted.checkpointing.errors import AGREED, CheckpointError
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Sequence
 
+    from torch.distributed import ProcessGroup
     from torch.distributed.checkpoint.metadata import Metadata
 
     from undaunted.agreement.agreement import Agreeing
@@ -59,26 +68,6 @@ def load(
     """
     source = Verified(storage, manifest, threads, progress)
     fill(state_dict, source, agreement, timeout_s, expect)
-
-
-def load_foreign(
-    state_dict: dict[str, Any], folder: str, *, agreement: Agreeing, timeout_s: float
-) -> None:
-    """Fill a state from a folder that ``torch.distributed.checkpoint.save`` has written.
-
-    Nothing can be checked there: such a folder has no checksums. Metadata and objects are read as
-    carefully as those of checkpoints of our own.
-
-    Args:
-        state_dict: see :func:`load`.
-        folder: path of the folder with ``.metadata``.
-        agreement: of all ranks that load.
-        timeout_s: for the agreements.
-
-    Raises:
-        CheckpointError: as in :func:`load`.
-    """
-    fill(state_dict, Foreign(folder), agreement, timeout_s)
 
 
 @collection_paused()  # until all that was made for it is gone
@@ -163,3 +152,36 @@ class _Loading:
         assert self._filling is not None
         self._filling.hand_over()
         return b""
+
+
+def load_dcp(
+    state_dict: dict[str, Any],
+    folder: str | os.PathLike[str],
+    *,
+    process_group: ProcessGroup | None = None,
+    timeout: float = 1800.0,
+) -> None:
+    """Fill a state from a folder that ``torch.distributed.checkpoint.save`` has written.
+
+    Works as ``Checkpointer.load``: in place, on any number of ranks, with modules and optimizers as
+    they are. The folder has no checksums, so that its content cannot be checked; but nothing in it
+    can run code, as types that are not plain data have to be allowed with
+    ``torch.serialization.add_safe_globals``. All ranks call this together.
+
+    Args:
+        state_dict: what is to be filled.
+        folder: with ``.metadata`` in it.
+        process_group: the ranks that load; None means all, or this process alone where
+            ``torch.distributed`` is not initialized.
+        timeout: seconds that ranks wait for each other.
+
+    Raises:
+        CheckpointError: on all ranks, when it cannot be loaded on one; the state may be filled in
+            part. A `StructureError` when the folder does not have what the state needs, a
+            `DamagedCheckpointError` when a file is missing, cut short or no checkpoint.
+    """
+    connected = connect(process_group, timeout, AGREED, may_be_alone=True)
+    try:
+        fill(state_dict, Foreign(str(folder)), connected.main, timeout)
+    finally:
+        connected.close()

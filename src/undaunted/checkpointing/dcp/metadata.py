@@ -2,6 +2,9 @@
 
 It is read with a list of the classes that may be in it: a file that names anything else is refused
 before that is imported or called.
+
+Rank 0 leaves a blueprint of it beside its copy in memory. When that process is dead, another one
+that has the copies of all ranks makes the file from the blueprint.
 """
 
 from __future__ import annotations
@@ -13,10 +16,13 @@ import io
 import pickle
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorProperties
+from torch.distributed.checkpoint.planner import SavePlan
 
-from undaunted.checkpointing.dcp.garbage import collection_paused
+from undaunted.base.garbage import collection_paused
+from undaunted.checkpointing.dcp import items, plan_codec
 from undaunted.checkpointing.dcp.torch_private import METADATA_VERSION, storage_info
 from undaunted.checkpointing.errors import DamagedCheckpointError
 from undaunted.checkpointing.format import names
@@ -153,3 +159,56 @@ class _Reader(pickle.Unpickler):
             f"names {module}.{name}, which does not belong into the metadata of a checkpoint; it "
             "was not loaded"
         )
+
+
+class _Blueprint(msgspec.Struct, array_like=True, frozen=True):
+    """The metadata without places, and what each rank writes."""
+
+    metadata: bytes
+    plans: list[bytes]
+
+
+def draw_blueprint(overall: Metadata, files: Sequence[Sequence[items.Laid]]) -> bytes:
+    """Return the blueprint of a checkpoint.
+
+    Args:
+        overall: what the planner has made.
+        files: of all ranks, at most one each.
+    """
+    plans = [SavePlan([item for one in of for item in one.framed + one.others]) for of in files]
+    return msgspec.msgpack.encode(
+        _Blueprint(encode(overall, []), [plan_codec.encode_plan(plan) for plan in plans])
+    )
+
+
+def from_blueprint(blueprint: bytes, reports: Sequence[bytes]) -> bytes:
+    """Return the content of ``.metadata``.
+
+    Args:
+        blueprint: see :func:`draw_blueprint`.
+        reports: ``Staged.report`` of all ranks.
+
+    Raises:
+        CheckpointError: one of them is damaged.
+        msgspec.DecodeError: likewise.
+    """
+    drawn = msgspec.msgpack.decode(blueprint, type=_Blueprint)
+    overall = decode(drawn.metadata, "a copy in memory")
+    plans = [plan_codec.decode_plan(plan) for plan in drawn.plans]
+    return assemble(overall, [lay_out(rank, plan) for rank, plan in enumerate(plans)], reports)
+
+
+def assemble(
+    overall: Metadata, files: Sequence[Sequence[items.Laid]], reports: Sequence[bytes]
+) -> bytes:
+    """Return the content of ``.metadata`` from what is known of the files and from all reports."""
+    pairs: list[tuple[items.Laid, list[tuple[int, int]]]] = []
+    for laid, report in zip(files, reports, strict=True):
+        places = msgspec.msgpack.decode(report, type=list[list[tuple[int, int]]])
+        pairs += zip(laid, places, strict=True)
+    return encode(overall, pairs)
+
+
+def lay_out(rank: int, plan: SavePlan) -> list[items.Laid]:
+    """Return the file that a rank writes, or none."""
+    return [items.lay_out(f"__{rank}_0.distcp", plan.items)] if plan.items else []

@@ -14,7 +14,7 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from undaunted.checkpointing.dcp.objects import load_object, refused_types
+from undaunted.checkpointing.dcp.objects import ORDINARY, load_object, refused_types
 from undaunted.checkpointing.dcp.torch_private import is_on_its_way
 from undaunted.checkpointing.errors import StateError
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from torch.distributed.checkpoint import DefaultSavePlanner
     from torch.distributed.checkpoint.planner import SavePlanner, WriteItem
-
-ORDINARY = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 def is_packed(value: Any) -> bool:

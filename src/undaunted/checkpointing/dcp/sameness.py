@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -16,16 +16,18 @@ from torch.distributed.tensor import DTensor
 
 from undaunted.base.text import name_ranks
 from undaunted.checkpointing.dcp import containers, digests
-from undaunted.checkpointing.dcp.stateful import is_stateful
+from undaunted.checkpointing.dcp.states import is_stateful
 from undaunted.checkpointing.errors import SaveError, StateError
 from undaunted.checkpointing.per_rank import PerRank
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from typing import Self
 
     from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
 
 _log = logging.getLogger(__name__)
+_Key = TypeVar("_Key")
 
 # How many names and ranks a message lists.
 _NAMED = 5
@@ -109,7 +111,7 @@ def check_content(
     *,
     refuse: bool,
     certify: bool = False,
-) -> int:
+) -> None:
     """Look for names under which ranks have different content, of which one would be saved.
 
     Args:
@@ -118,9 +120,6 @@ def check_content(
         known: names that differ and were warned of; what is warned of now is added.
         refuse: raise an error; else, and always for buffers of modules, warn.
         certify: they were the same before: say that one of them is wrong.
-
-    Returns:
-        How many parts several ranks have.
 
     Raises:
         StateError: names what differs, and the ranks.
@@ -166,7 +165,6 @@ def check_content(
                 remedy,
                 _further(names, differ),
             )
-    return sum(sum(map(len, on.values())) > 1 for on in ranks.values())
 
 
 def _lists_that_differ(
@@ -228,10 +226,107 @@ class Groups:
         }
 
 
-def equal(looks: Iterable[Mapping[int, bytes]]) -> bool:
+# By part of a tensor: its name and offset in the whole one.
+Part = tuple[str, tuple[int, ...] | None]
+Digests = dict[Part, bytes]
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """Parts of tensors that one rank has in common with others.
+
+    Attributes:
+        items: of the plan, by number of the group, which is the same on all its ranks.
+    """
+
+    items: dict[int, list[WriteItem]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, plan: SavePlan, content: Content, groups: Mapping[int, Sequence[int]]) -> Self:
+        """Return those of one rank, from its part of :func:`replicated`."""
+        group_of = {at: group for group, positions in groups.items() for at in positions}
+        items: dict[int, list[WriteItem]] = {}
+        for at, digest in enumerate(content.digests):
+            item = plan.items[at]
+            if digest and item.tensor_data is not None and (group := group_of.get(at, 0)) >= 0:
+                items.setdefault(group, []).append(item)
+        for of_group in items.values():
+            of_group.sort(key=part_of)
+        return cls(items)
+
+    def digests(self, planner: SavePlanner) -> Digests:
+        """Return the digest of each part as it is now."""
+        items = [item for of_group in self.items.values() for item in of_group]
+        if not isinstance(planner, DefaultSavePlanner):
+            return {}
+        tensors = [planner.lookup_object(item.index) for item in items]
+        return dict(zip(map(part_of, items), digests.of_tensors(tensors), strict=True))
+
+    def of_groups(self, content: Digests) -> dict[int, bytes]:
+        """Return one digest for each group."""
+        return {
+            group: digests.of_digests(
+                content[part_of(item)] for item in items if part_of(item) in content
+            )
+            for group, items in self.items.items()
+        }
+
+
+def part_of(item: WriteItem) -> Part:
+    """Return which part of which tensor an item is."""
+    offset = item.index.offset
+    return item.index.fqn, None if offset is None else tuple(offset)
+
+
+def digests_of(plan: SavePlan, content: Content) -> Digests:
+    """Return the digests of the parts of tensors that were compared."""
+    pairs = zip(plan.items, content.digests, strict=False)
+    return {part_of(item): d for item, d in pairs if d and item.tensor_data is not None}
+
+
+def replicated(
+    plans: Sequence[SavePlan], contents: Sequence[Content], known: set[str]
+) -> tuple[list[dict[int, list[int]]], int]:
+    """Return for each rank which parts of tensors are not those of all ranks.
+
+    Args:
+        plans: of all ranks.
+        contents: of all ranks.
+        known: names that are not compared any more.
+
+    Returns:
+        Positions in the plan by number of the group, as :func:`grouped` does; and how many parts
+        are in a group. Buffers of modules are in none: they may differ.
+    """
+    holders: dict[Part, list[int]] = {}
+    for rank, (plan, content) in enumerate(zip(plans, contents, strict=True)):
+        for part in digests_of(plan, content):
+            holders.setdefault(part, []).append(rank)
+    left_out = known.union(*(content.buffers for content in contents))
+    group_of = _numbered(
+        {p: [] if p[0] in left_out else on for p, on in holders.items()}, len(plans)
+    )
+    apart: list[dict[int, list[int]]] = [{} for _ in plans]
+    for rank, plan in enumerate(plans):
+        for at, item in enumerate(plan.items):
+            if group := group_of.get(part_of(item), 0):
+                apart[rank].setdefault(group, []).append(at)
+    return apart, sum(group >= 0 for group in group_of.values())
+
+
+def _numbered(holders: Mapping[_Key, Sequence[int]], count: int) -> dict[_Key, int]:
+    """Return the number of the group of ranks that has each one; 0 = all, -1 = one rank or none."""
+    numbers = {tuple(range(count)): 0}
+    return {
+        key: numbers.setdefault(tuple(on), len(numbers)) if len(on) > 1 else -1
+        for key, on in holders.items()
+    }
+
+
+def equal(ranks: Iterable[Mapping[int, bytes]]) -> bool:
     """Whether all ranks of each group have the same values, from `Groups.digests` of each."""
     first: dict[int, bytes] = {}
-    return all(first.setdefault(group, d) == d for look in looks for group, d in look.items())
+    return all(first.setdefault(group, d) == d for of_rank in ranks for group, d in of_rank.items())
 
 
 def grouped(plans: Sequence[SavePlan], known: set[str]) -> list[dict[int, list[int]]]:
@@ -250,11 +345,8 @@ def grouped(plans: Sequence[SavePlan], known: set[str]) -> list[dict[int, list[i
         for item in plan.items:
             if item.type == WriteItemType.BYTE_IO:
                 holders.setdefault(item.index.fqn, []).append(rank)
-    numbers = {tuple(range(len(plans))): 0}
-    group_of = {
-        name: -1 if len(on) == 1 or name in known else numbers.setdefault(tuple(on), len(numbers))
-        for name, on in holders.items()
-    }
+    compared = {name: [] if name in known else on for name, on in holders.items()}
+    group_of = _numbered(compared, len(plans))
     apart: list[dict[int, list[int]]] = [{} for _ in plans]
     for rank, plan in enumerate(plans):
         for at, item in enumerate(plan.items):

@@ -17,11 +17,10 @@ from torch.distributed.checkpoint.default_planner import create_default_local_sa
 from torch.distributed.checkpoint.metadata import StorageMeta
 
 from undaunted.agreement.failures import Failure
-from undaunted.checkpointing.dcp import blueprint as blueprints
-from undaunted.checkpointing.dcp import fingerprint as fingerprints
+from undaunted.base.garbage import collection_paused
 from undaunted.checkpointing.dcp import items, packed, plan_codec, sameness, states
-from undaunted.checkpointing.dcp.garbage import collection_paused
-from undaunted.checkpointing.dcp.repeated import Written
+from undaunted.checkpointing.dcp import metadata as metadata_format
+from undaunted.checkpointing.dcp.objects import WrittenValues
 from undaunted.checkpointing.errors import CheckpointError
 from undaunted.checkpointing.memory.copy import warm_up
 
@@ -40,18 +39,20 @@ _REUSE = b"reuse"
 _ANEW = b"anew"
 
 
-class _Look(msgspec.Struct, array_like=True, frozen=True):
-    """Of one rank at the beginning of a save.
+class _Structure(msgspec.Struct, array_like=True, frozen=True):
+    """The structure and the values of one rank's state, at the beginning of a save.
 
     Attributes:
         plan: number of its plan.
         structure: of its state now.
         values: digests of what it has in common with others, see `sameness.Groups`.
+        replicas: likewise of tensors, to certify; see `sameness.Replicas`.
     """
 
     plan: int
     structure: bytes
     values: dict[int, bytes] = {}
+    replicas: dict[int, bytes] = {}
 
 
 class _Proposal(msgspec.Struct, array_like=True, frozen=True):
@@ -69,47 +70,53 @@ class _Decision(msgspec.Struct, array_like=True, frozen=True):
         structure: of the states of all ranks, hexadecimal.
         part: what this rank writes, see ``plan_codec.encode_part``.
         apart: what `sameness.grouped` says of this rank.
+        replicas: what `sameness.replicated` says of this rank.
     """
 
     number: int
     structure: str
     part: bytes
     apart: dict[int, list[int]]
+    replicas: dict[int, list[int]]
 
 
 @dataclass(eq=False)
-class _Plan:
+class _CurrentPlan:
     """What holds as long as the structure stays.
 
     Attributes:
         number: from 1.
         structure: fingerprint of all ranks, hexadecimal.
+        mine: fingerprint of this rank.
         final: what this rank writes.
         laid: where; a list of one file, or of none.
         overall: on rank 0 what it keeps to make the metadata, else None.
         groups: values that have to be the same on other ranks.
+        replicas: tensors that have to be the same on other ranks, where saves are certified.
         others_bytes: length of the items without a frame at the last save, None before the first.
     """
 
     number: int
     structure: str
+    mine: bytes
     final: SavePlan
     laid: list[items.Laid]
-    overall: _Overall | None
+    overall: _GlobalPlan | None
     groups: sameness.Groups
+    replicas: sameness.Replicas
     others_bytes: int | None = None
 
 
 @dataclass(eq=False)
-class _Overall:
+class _GlobalPlan:
     """The files of all ranks, on rank 0.
 
     Attributes:
-        looks: number of the plan, and structure, of all ranks.
-        compared: how many parts several ranks have, whose content was found to be the same.
+        structures: number of the plan, and structure, of all ranks.
+        compared: how many parts of tensors several ranks have, which are the same.
     """
 
-    looks: list[tuple[int, bytes]]
+    structures: list[tuple[int, bytes]]
     metadata: Metadata
     files: list[list[items.Laid]]
     encoded: tuple[list[bytes], bytes] | None = field(default=None)
@@ -119,14 +126,14 @@ class _Overall:
     def encode(self, reports: Sequence[bytes]) -> bytes:
         if self.encoded is None or self.encoded[0] != list(reports):
             with collection_paused():
-                content = blueprints.assemble(self.metadata, self.files, reports)
+                content = metadata_format.assemble(self.metadata, self.files, reports)
             self.encoded = (list(reports), content)
         return self.encoded[1]
 
     def draw(self) -> bytes:
         if self.drawn is None:
             with collection_paused():
-                self.drawn = blueprints.draw(self.metadata, self.files)
+                self.drawn = metadata_format.draw_blueprint(self.metadata, self.files)
         return self.drawn
 
 
@@ -137,10 +144,15 @@ class Staged:
     Attributes:
         files: what this rank has to write; empty when other ranks write all.
         report: what rank 0 has to know for the metadata.
+        damage: to certify: returns the name of an item that is not in the arena any more as it was
+            in the state, "" if all are. None = nobody asks.
+        arrive: waits until all of it lies in the arena. None = all is there.
     """
 
     files: list[Image]
     report: bytes
+    damage: Callable[[], str] | None = None
+    arrive: Callable[[], None] | None = None
 
 
 class Planned:
@@ -152,9 +164,16 @@ class Planned:
     """
 
     def __init__(
-        self, plan: _Plan, planner: SavePlanner, written: Written, *, certify: bool = False
+        self,
+        plan: _CurrentPlan,
+        planner: SavePlanner,
+        written: WrittenValues,
+        content: sameness.Digests | None = None,
     ) -> None:
-        self.certified = certify and plan.overall is not None and plan.overall.compared > 0
+        """Args: the parts; and the digests of what several ranks have, to certify."""
+        compared = plan.overall is not None and plan.overall.compared > 0
+        self.certified = content is not None and compared
+        self._content = content
         self._plan = plan
         self._planner = planner
         self._written = written
@@ -184,7 +203,7 @@ class Planned:
         warm_up(arena)
         items.prepare(self._plan.laid, arena)
 
-    def stage(self, arena: Arena, beside: int = 0) -> Staged:
+    def stage(self, arena: Arena, beside: int = 0, arriving: list[Any] | None = None) -> Staged:
         """Copy the state into the arena: when this returns, its content is fixed.
 
         Calls ``arena.begin()`` before the first byte changes.
@@ -192,6 +211,7 @@ class Planned:
         Args:
             arena: where to.
             beside: see :meth:`arena_bytes`; there is room for it afterwards.
+            arriving: see :func:`undaunted.checkpointing.memory.copy.copy_into`.
 
         Raises:
             ArenaTooSmallError: nothing was copied; it says how large the arena must be.
@@ -199,7 +219,7 @@ class Planned:
         """
         try:
             with collection_paused():
-                files = items.stage_items(self._plan.laid, self._resolve, arena, beside)
+                files = items.stage_items(self._plan.laid, self._resolve, arena, beside, arriving)
         except (CheckpointError, OSError):
             raise
         except Exception as error:
@@ -208,7 +228,11 @@ class Planned:
             ) from error
         self._plan.others_bytes = sum(place.length for file in files for place in file.others)
         report = msgspec.msgpack.encode([[tuple(p) for p in file.others] for file in files])
-        return Staged([file.image for file in files], report)
+        damage = None
+        if self._content is not None:
+            laid, content = self._plan.laid, self._content
+            damage = items.watch(laid, files, self._resolve, arena, content)
+        return Staged([file.image for file in files], report, damage)
 
     def blueprint(self) -> bytes:
         """Return what another process would make the metadata from; empty but on rank 0."""
@@ -237,6 +261,7 @@ class Saver:
         planner_factory: Callable[[], SavePlanner] = DefaultSavePlanner,
         *,
         refuse_differing: bool = True,
+        certifies: bool = False,
     ) -> None:
         """Nothing is done yet.
 
@@ -245,15 +270,17 @@ class Saver:
             planner_factory: makes a planner for each save.
             refuse_differing: refuse a state of which ranks have different content under one name;
                 else warn once.
+            certifies: whether saves will be certified, see :meth:`plan`.
         """
         self._agreement = agreement
         self._factory = planner_factory
         self._refuse_differing = refuse_differing
+        self._certifies = certifies
         self._differing: set[str] = set()  # that was warned of, on rank 0
-        self._plan: _Plan | None = None
+        self._plan: _CurrentPlan | None = None
         self._number = 0
-        self._written = Written()
-        self._looks: list[_Look] = []
+        self._written = WrittenValues()
+        self._structures: list[_Structure] = []
 
     def plan(
         self,
@@ -275,25 +302,33 @@ class Saver:
             SaveError: a rank's state cannot be planned, or a rank did not answer.
         """
         planner = self._factory()
-        look: bytes | Failure
+        mine: bytes | Failure
         cause: Exception | None = None
+        content: sameness.Digests | None = None
         try:
             with collection_paused():
                 local, structure = self._look(planner, state_dict)
-                number = 0 if self._plan is None or certify else self._plan.number
-                look = msgspec.msgpack.encode(_Look(number, structure, self._values(planner)))
+                number = 0 if self._plan is None else self._plan.number
+                values = self._values(planner)
+                replicas: dict[int, bytes] = {}
+                if certify and self._plan is not None and structure == self._plan.mine:
+                    content = self._plan.replicas.digests(planner)
+                    replicas = self._plan.replicas.of_groups(content)
+                mine = msgspec.msgpack.encode(_Structure(number, structure, values, replicas))
         except Exception as error:  # noqa: BLE001 - all ranks are told, and this one raises as well
-            look, cause = Failure.of(error), error
+            mine, cause = Failure.of(error), error
         try:
-            verdict = self._agreement.round(what, look, self._compare, timeout_s)
+            verdict = self._agreement.round(what, mine, self._compare, timeout_s)
         except CheckpointError as told:
             raise told from cause
         if verdict == _REUSE and self._plan is not None:
             planner.finish_plan(self._plan.final)
         else:
-            self._plan_anew(planner, local, state_dict, timeout_s, what, certify=certify)
+            content = self._plan_anew(
+                planner, local, structure, state_dict, timeout_s, what, certify=certify
+            )
         assert self._plan is not None
-        return Planned(self._plan, planner, self._written, certify=certify)
+        return Planned(self._plan, planner, self._written, content if certify else None)
 
     def _look(
         self, planner: SavePlanner, state_dict: dict[str, Any]
@@ -308,20 +343,21 @@ class Saver:
             planner.mappings.update(plain.noted.entries)
         if _plans_by_default(planner):
             with torch.no_grad():  # else DTensors make nodes of a graph
-                structure = states.named(fingerprints.fingerprint, planner.state_dict)
+                structure = states.named(plan_codec.fingerprint, planner.state_dict)
             if structure is not None:
                 noted = msgspec.msgpack.encode(list(plain.noted.entries))
-                return None, fingerprints.digest(structure + noted)
+                return None, plan_codec.digest(structure + noted)
         local, encoded = _local_plan(planner)
-        return local, fingerprints.digest(encoded)
+        return local, plan_codec.digest(encoded)
 
-    def _compare(self, looks: Sequence[bytes]) -> bytes:
+    def _compare(self, encoded: Sequence[bytes]) -> bytes:
         """On rank 0: whether the plan in use fits every rank, and ranks have the same values."""
         overall = None if self._plan is None else self._plan.overall
-        self._looks = [msgspec.msgpack.decode(look, type=_Look) for look in looks]
-        fits = overall is not None and overall.looks == [(o.plan, o.structure) for o in self._looks]
-        same = sameness.equal(look.values for look in self._looks)
-        return _REUSE if fits and same else _ANEW
+        now = self._structures = [msgspec.msgpack.decode(one, type=_Structure) for one in encoded]
+        fits = overall is not None and overall.structures == [(s.plan, s.structure) for s in now]
+        same = sameness.equal(structure.values for structure in now)
+        replicas = sameness.equal(structure.replicas for structure in now)
+        return _REUSE if fits and same and replicas else _ANEW
 
     def _values(self, planner: SavePlanner) -> dict[int, bytes]:
         if self._plan is None or not isinstance(planner, DefaultSavePlanner):
@@ -340,16 +376,17 @@ class Saver:
         self,
         planner: SavePlanner,
         local: SavePlan | None,
+        structure: bytes,
         state_dict: dict[str, Any],
         timeout_s: float,
         what: str,
         *,
         certify: bool,
-    ) -> None:
+    ) -> sameness.Digests:
         self._plan = None
         mine: bytes | Failure
         cause: Exception | None = None
-        overall: list[_Overall] = []
+        overall: list[_GlobalPlan] = []
         try:
             with collection_paused():
                 if local is None:
@@ -382,13 +419,17 @@ class Saver:
                 "not supported, do it in create_global_plan"
             )
         known = overall[0] if overall else None
-        laid = known.files[0] if known else blueprints.lay_out(self._agreement.rank, final)
+        laid = known.files[0] if known else metadata_format.lay_out(self._agreement.rank, final)
         groups = sameness.groups_of(local, decision.apart)
-        self._plan = _Plan(decision.number, decision.structure, final, laid, known, groups)
+        replicas = sameness.Replicas.of(local, content, decision.replicas)
+        self._plan = _CurrentPlan(
+            decision.number, decision.structure, structure, final, laid, known, groups, replicas
+        )
+        return sameness.digests_of(local, content)
 
     def _decide(
         self, planner: SavePlanner, encoded: Sequence[bytes], *, certify: bool
-    ) -> tuple[list[_Decision], _Overall]:
+    ) -> tuple[list[_Decision], _GlobalPlan]:
         self._number += 1
         proposals = [msgspec.msgpack.decode(one, type=_Proposal) for one in encoded]
         local = [plan_codec.decode_plan(one.plan) for one in proposals]
@@ -396,7 +437,7 @@ class Saver:
         sameness.check_own(local, contents)
         sameness.check_plans(local)
         sameness.check_whole(local)
-        compared = sameness.check_content(
+        sameness.check_content(
             local,
             contents,
             self._differing,
@@ -407,16 +448,19 @@ class Saver:
         final, overall = planner.create_global_plan(list(local))
         pairs = zip(local, final, strict=True)
         parts = [plan_codec.encode_part(mine, decided) for mine, decided in pairs]
-        structures = [look.structure for look in self._looks]
-        looks = [(self._number, structure) for structure in structures]
+        structures = [one.structure for one in self._structures]
+        planned = [(self._number, structure) for structure in structures]
         apart = sameness.grouped(local, self._differing)
-        files = [blueprints.lay_out(rank, plan) for rank, plan in enumerate(final)]
-        structure = fingerprints.digest(b"".join(structures)).hex()
+        replicas, compared = sameness.replicated(local, contents, self._differing)
+        if not self._certifies:
+            replicas = [{} for _ in local]
+        files = [metadata_format.lay_out(rank, plan) for rank, plan in enumerate(final)]
+        structure = plan_codec.digest(b"".join(structures)).hex()
         decisions = [
-            _Decision(self._number, structure, part, values)
-            for part, values in zip(parts, apart, strict=True)
+            _Decision(self._number, structure, *of_rank)
+            for of_rank in zip(parts, apart, replicas, strict=True)
         ]
-        return decisions, _Overall(looks, overall, files, compared=compared)
+        return decisions, _GlobalPlan(planned, overall, files, compared=compared)
 
 
 def _flattens(planner: SavePlanner) -> TypeGuard[DefaultSavePlanner]:

@@ -9,18 +9,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+from torch.distributed.checkpoint.stateful import Stateful
 from torch.distributed.tensor import DTensor
 from torch.nn.parameter import is_lazy
 
 from undaunted.checkpointing.dcp.containers import PARAMETER, TUPLE, Noted
-from undaunted.checkpointing.dcp.stateful import is_stateful
 from undaunted.checkpointing.errors import CheckpointError, SaveError, StateError, StructureError
-from undaunted.checkpointing.format.frame import DTYPES
+from undaunted.checkpointing.format.image import DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from undaunted.checkpointing.dcp.containers import Path
+
+# To look at these would be slow, as there may be thousands.
+_NEVER = (torch.Tensor, list, tuple, str, int, float, type(None))
+
+
+def is_stateful(value: Any) -> bool:
+    """Whether a value has ``state_dict`` and ``load_state_dict``."""
+    return type(value) is not dict and not isinstance(value, _NEVER) and isinstance(value, Stateful)
+
 
 _Result = TypeVar("_Result")
 

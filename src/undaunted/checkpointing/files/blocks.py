@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from undaunted.checkpointing.files.direct import ALIGNMENT, FILES, NOT_OFFERED, Files
 from undaunted.checkpointing.files.sharing import share
-from undaunted.checkpointing.format.checksums import crc32
+from undaunted.checkpointing.format.manifest import crc32
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -178,7 +178,7 @@ class _Writing:
             self._write_out(start, end)
 
     def _leave_direct(self) -> None:
-        """For all threads: what they have begun ends as it is, or comes here."""
+        """Switch O_DIRECT off; a write under way may still fail, and its thread then comes here."""
         self._files.set_direct(self._fd, on=False)
         self._direct = False
 

@@ -72,10 +72,22 @@ def replace_file(path: str, content: bytes, temporary: str) -> None:
         content: the new one.
         temporary: a path in the same folder that nobody else uses.
     """
-    try:
+    with replacing(path, temporary):
         write_file(temporary, content)
+
+
+@contextlib.contextmanager
+def replacing(path: str, temporary: str) -> Iterator[None]:
+    """Put a temporary file in place of another at the end, durably; after an error, remove it.
+
+    Args:
+        path: of the file, with its folder.
+        temporary: a path in the same folder, where the caller writes and syncs the new content.
+    """
+    try:
+        yield
         os.replace(temporary, path)
-    except OSError:
+    except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise

@@ -1,6 +1,6 @@
 """Checkpoints in a folder that all ranks see; docs/design/checkpointing.md explains its files."""
 # pathlib would double the start of the writer:
-# ruff: noqa: PTH100, PTH102, PTH104, PTH114, PTH118
+# ruff: noqa: PTH100, PTH102, PTH104, PTH106, PTH108, PTH114, PTH118
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from undaunted.checkpointing.errors import DamagedCheckpointError
 from undaunted.checkpointing.files import blocks, durable
 from undaunted.checkpointing.files.direct import NOT_OFFERED, DirectReader, folder_mode
 from undaunted.checkpointing.files.living import Living
-from undaunted.checkpointing.files.storage import NO_GATE, Leftover, warn
-from undaunted.checkpointing.format import fence, ledger, names
+from undaunted.checkpointing.files.storage import NO_GATE, KeptAside, Leftover, Stray, warn
+from undaunted.checkpointing.format import ledger, names, rules
 from undaunted.checkpointing.format import manifest as manifests
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from contextlib import AbstractContextManager
 
     from undaunted.checkpointing.files.living import Session
@@ -74,6 +74,20 @@ class FolderStorage:
         """See `Storage`."""
         durable.write_file(self._file_of(target, name), content)
 
+    def discard(self, target: str, files: Collection[str] | None = None) -> None:
+        """See `Storage`."""
+        self._attempt(target)
+        if os.path.islink(target):
+            return
+        if files is None:
+            durable.remove_tree(target)
+            return
+        for name in files:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(target, names.check_file(name)))
+        with contextlib.suppress(OSError):  # other ranks have files there
+            os.rmdir(target)
+
     def commit(
         self,
         target: str,
@@ -108,9 +122,9 @@ class FolderStorage:
         durable.make_folder(self.place)
         before = self._fence()
         alive = self._living.others(self._run) if epoch < before.runs.get(self._run, 0) else False
-        after = fence.begun(before, self._run, epoch, self.place, alive=alive)
+        after = rules.begun(before, self._run, epoch, self.place, alive=alive)
         if after != before:
-            path, content = self._path(names.EPOCH), fence.encode(after)
+            path, content = self._path(names.EPOCH), rules.encode_fence(after)
             unused = f"{path}.{os.urandom(4).hex()}"
             self._if_full(lambda: durable.replace_file(path, content, unused))
 
@@ -124,15 +138,24 @@ class FolderStorage:
                 found.add(step)
         return sorted(found)
 
-    def strays(self) -> dict[int, str]:
+    def strays(self) -> dict[int, Stray]:
         """See `Storage`."""
         found = {}
         for name in self._names():
             step, path = names.read_step(name), self._path(name)
             # In this order: it may be deleted meanwhile.
             if step is not None and not self._is_ours(path) and os.path.lexists(path):
-                found[step] = path
+                found[step] = Stray(path, _why_not_ours(path))
         return found
+
+    def kept_aside(self) -> list[KeptAside]:
+        """See `Storage`."""
+        found = ((name, names.read_doubted(name)) for name in self._names())
+        return [
+            KeptAside(name, one.step, _bytes_below(self._path(name)))
+            for name, one in found
+            if one is not None and self._is_ours(self._path(name))
+        ]
 
     def leftovers(self) -> list[Leftover]:
         """See `Storage`."""
@@ -159,14 +182,9 @@ class FolderStorage:
     def manifest(self, step: int, *, check_files: bool = True) -> manifests.Manifest:
         """See `Storage`."""
         folder = self.locate(step)
-        path = os.path.join(folder, manifests.NAME)
-        try:
-            found = manifests.decode(durable.read_file(path, manifests.MAX_BYTES), path)
-            if check_files:
-                check_sizes(folder, found)
-        except OSError as error:
-            raise DamagedCheckpointError(str(error), path) from error
+        found = OneFolder(folder).manifest(step, check_files=check_files)
         if found.step != step:
+            path = os.path.join(folder, manifests.NAME)
             raise DamagedCheckpointError(f"{path}: is the manifest of step {found.step}", path)
         return found
 
@@ -337,8 +355,8 @@ class FolderStorage:
         if not self._is_ours(committed):
             raise FileExistsError(
                 errno.EEXIST,
-                f"is in the way of a checkpoint and not one itself, as it has no {manifests.NAME}: "
-                "move it away",
+                f"no checkpoint can be made there: move away what has that name; it "
+                f"{_why_not_ours(committed)}",
                 committed,
             )
         former = self._path(attempt.replaced())
@@ -366,13 +384,13 @@ class FolderStorage:
                 raise
 
     def _check_epoch(self, epoch: int) -> None:
-        fence.check(self._fence(), self._run, epoch, self.place)
+        rules.check_fence(self._fence(), self._run, epoch, self.place)
 
-    def _fence(self) -> fence.Fence:
+    def _fence(self) -> rules.Fence:
         try:
-            return fence.decode(durable.read_file(self._path(names.EPOCH), _MAX_FENCE_BYTES))
+            return rules.decode_fence(durable.read_file(self._path(names.EPOCH), _MAX_FENCE_BYTES))
         except FileNotFoundError:
-            return fence.Fence()
+            return rules.Fence()
 
     def _is_ours(self, path: str) -> bool:
         """Whether this is the folder of a checkpoint, and not a link to one."""
@@ -394,7 +412,8 @@ class FolderStorage:
         replaced = names.read_replaced(name)
         if replaced is not None:
             committed = self._path(names.step(replaced.step))
-            if not os.path.lexists(committed):
+            # What is half removed is no checkpoint, and would be in the way of one.
+            if not os.path.lexists(committed) and self._is_ours(self._path(name)):
                 os.rename(self._path(name), committed)
                 durable.sync_folder(self.place)
                 return
@@ -426,6 +445,16 @@ class OneFolder:
         except OSError as error:
             raise DamagedCheckpointError(str(error), path) from error
         return found
+
+
+def _why_not_ours(path: str) -> str:
+    """Return why what is called like a checkpoint is none, to follow its path in a message."""
+    if os.path.islink(path):
+        return (
+            "is a symbolic link, which is not followed: move the checkpoint itself here, or give "
+            "the folder that has it"
+        )
+    return f"has no {manifests.NAME}, so that it is no checkpoint"
 
 
 def _bytes_below(folder: str) -> int:

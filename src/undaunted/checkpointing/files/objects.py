@@ -11,15 +11,14 @@ import errno
 from typing import TYPE_CHECKING
 
 from undaunted.checkpointing.errors import DamagedCheckpointError
-from undaunted.checkpointing.files.remote import Remote
-from undaunted.checkpointing.files.storage import NO_GATE, Leftover, warn
-from undaunted.checkpointing.files.upload import PART_BYTES, upload
-from undaunted.checkpointing.format import fence, names
+from undaunted.checkpointing.files.remote import PART_BYTES, Remote, upload
+from undaunted.checkpointing.files.storage import NO_GATE, KeptAside, Leftover, Stray, warn
 from undaunted.checkpointing.format import manifest as manifests
+from undaunted.checkpointing.format import names, rules
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
     from contextlib import AbstractContextManager
 
     from undaunted.checkpointing.files.storage import FileReader
@@ -88,6 +87,16 @@ class ObjectStorage:
         """See `Storage`."""
         self._put(f"{_below(self._attempt(target))}/{names.check_file(name)}", content)
 
+    def discard(self, target: str, files: Collection[str] | None = None) -> None:
+        """See `Storage`."""
+        attempt = self._attempt(target)
+        if files is None:
+            self._remove_below(attempt)
+            return
+        for name in files:
+            with contextlib.suppress(FileNotFoundError):
+                self._remove(f"{_below(attempt)}/{names.check_file(name)}")
+
     def commit(
         self,
         target: str,
@@ -105,7 +114,7 @@ class ObjectStorage:
                 errno.ENOENT, f"not all objects are there that ranks have written ({error})", target
             ) from error
         former = self._attempt_of(attempt.step)
-        fence.check(self._fence(), self._run, manifest.epoch, self.place)
+        rules.check_fence(self._fence(), self._run, manifest.epoch, self.place)
         kept = aside and former not in (None, attempt)
         if kept:
             self._keep(attempt.step)
@@ -125,9 +134,9 @@ class ObjectStorage:
         """See `Storage`."""
         before = self._fence()
         # Nothing tells who is alive: a former job of this name is taken for dead.
-        after = fence.begun(before, self._run, epoch, self.place, alive=False)
+        after = rules.begun(before, self._run, epoch, self.place, alive=False)
         if after != before:
-            self._put(names.EPOCH, fence.encode(after))
+            self._put(names.EPOCH, rules.encode_fence(after))
 
     def steps(self) -> list[int]:
         """See `Storage`."""
@@ -139,9 +148,21 @@ class ObjectStorage:
                 found.append(step)
         return sorted(found)
 
-    def strays(self) -> dict[int, str]:
+    def strays(self) -> dict[int, Stray]:
         """See `Storage`: objects without a manifest are attempts, and none of these is one."""
         return {}
+
+    def kept_aside(self) -> list[KeptAside]:
+        """See `Storage`."""
+        kept = []
+        for path in sorted(self._remote.within(self._remote.root)):
+            name = path.rpartition("/")[2]
+            attempt = names.read_doubted(name.removesuffix(_MARKER))
+            if attempt is not None and name.endswith(_MARKER):
+                below = self._remote.below(self._path(_below(attempt)))
+                size = sum(one.size for one in below.values())
+                kept.append(KeptAside(name, attempt.step, size))
+        return kept
 
     def manifest(self, step: int, *, check_files: bool = True) -> manifests.Manifest:
         """See `Storage`."""
@@ -290,11 +311,11 @@ class ObjectStorage:
                     f"{path} has {found[path].size} bytes and should have {file.size}", path
                 )
 
-    def _fence(self) -> fence.Fence:
+    def _fence(self) -> rules.Fence:
         try:
-            return fence.decode(self._remote.get(self._path(names.EPOCH)))
+            return rules.decode_fence(self._remote.get(self._path(names.EPOCH)))
         except FileNotFoundError:
-            return fence.Fence()
+            return rules.Fence()
 
     def _put(self, name: str, content: bytes) -> None:
         self._remote.put(self._path(name), content)

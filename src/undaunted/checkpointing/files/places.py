@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from undaunted.base.text import is_utf8
 from undaunted.checkpointing.files import blocks
 from undaunted.checkpointing.files.folder import FolderStorage
+from undaunted.checkpointing.format import manifest
 
 if TYPE_CHECKING:
     from undaunted.checkpointing.files.storage import Storage
@@ -48,6 +49,19 @@ def open_storage(
     if not place:
         raise ValueError("the place of checkpoints is empty: give a folder")
     return FolderStorage(place, run, options)
+
+
+def refuse_one_checkpoint(place: str) -> None:
+    """Refuse the folder of one checkpoint, in which others would be looked for, and saved.
+
+    Raises:
+        ValueError: it is one.
+    """
+    if os.path.isfile(os.path.join(place, manifest.NAME)):  # noqa: PTH113, PTH118 - or a URL
+        above = os.path.dirname(os.path.realpath(place))  # noqa: PTH120 - or a link to it
+        raise ValueError(
+            f"{place} is one checkpoint: give the folder it is in, {above}, and load(step=...)"
+        )
 
 
 def _check_url(url: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from undaunted.checkpointing.files.direct import DirectReader
 from undaunted.checkpointing.files.sharing import share
-from undaunted.checkpointing.format.checksums import crc32
+from undaunted.checkpointing.format.manifest import crc32
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -261,7 +261,7 @@ def check_blocks(
     return sorted(set(wrong), key=lambda one: (one.file, -1 if one.block is None else one.block))
 
 
-class _Part(NamedTuple):
+class _BlockPart(NamedTuple):
     """Bytes of a block that are wanted in one place."""
 
     start: int  # in the block
@@ -276,7 +276,7 @@ class _Block(NamedTuple):
     offset: int
     size: int
     checksum: int
-    parts: list[_Part]
+    parts: list[_BlockPart]
 
 
 def _blocks(at: int, wanted: Wanted, block_bytes: int) -> Iterator[_Block]:
@@ -295,8 +295,8 @@ def _blocks(at: int, wanted: Wanted, block_bytes: int) -> Iterator[_Block]:
         yield _Block(at, number, offset, length, checksums[number], parts[number])
 
 
-def _by_block(pieces: Sequence[Piece], size: int, block_bytes: int) -> dict[int, list[_Part]]:
-    parts: dict[int, list[_Part]] = {}
+def _by_block(pieces: Sequence[Piece], size: int, block_bytes: int) -> dict[int, list[_BlockPart]]:
+    parts: dict[int, list[_BlockPart]] = {}
     for offset, memory in pieces:
         destination = memory if memory.format == "B" and memory.ndim == 1 else memory.cast("B")
         count = len(destination)
@@ -306,7 +306,7 @@ def _by_block(pieces: Sequence[Piece], size: int, block_bytes: int) -> dict[int,
         while done < count:
             block, start = divmod(offset + done, block_bytes)
             until = min(count, done + block_bytes - start)
-            parts.setdefault(block, []).append(_Part(start, destination[done:until]))
+            parts.setdefault(block, []).append(_BlockPart(start, destination[done:until]))
             done = until
     return parts
 
@@ -331,6 +331,7 @@ def _read_block(block: _Block, reader: FileReader, scratch: memoryview) -> int:
     spans = _side_by_side(block.parts, content)
     straight = False
     if spans and isinstance(reader, DirectReader) and reader.uses_cache(block.offset, block.size):
+        spans = _close_together(spans, scratch)
         reader.fill(block.offset, [place for _, place in spans])
         straight = True
     elif not in_memory:
@@ -348,7 +349,7 @@ def _read_block(block: _Block, reader: FileReader, scratch: memoryview) -> int:
 
 
 def _side_by_side(
-    parts: Sequence[_Part], content: memoryview
+    parts: Sequence[_BlockPart], content: memoryview
 ) -> list[tuple[memoryview, memoryview]]:
     """Cut a block's content where what is wanted begins and ends; add where each part of it goes.
 
@@ -371,6 +372,18 @@ def _side_by_side(
         unwanted = content[at:]
         spans.append((unwanted, unwanted))
     return spans
+
+
+def _close_together(
+    spans: Sequence[tuple[memoryview, memoryview]], scratch: memoryview
+) -> list[tuple[memoryview, memoryview]]:
+    """Put what nobody wants one after the other: each further huge page would cost its zeros."""
+    found, at = [], 0
+    for part, place in spans:
+        wanted = place is not part
+        found.append((part, place if wanted else scratch[at : at + len(part)]))
+        at += 0 if wanted else len(part)
+    return found
 
 
 def _scratch(size: int) -> memoryview:

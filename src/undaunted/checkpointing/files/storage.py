@@ -5,13 +5,16 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
+from undaunted.base.deadline import in_time
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from undaunted.checkpointing.files.living import Session
     from undaunted.checkpointing.format.image import Image
     from undaunted.checkpointing.format.manifest import Manifest
+
 
 NO_GATE: AbstractContextManager[object] = nullcontext()
 
@@ -32,6 +35,32 @@ class Leftover(NamedTuple):
     kind: Literal["unfinished", "replaced", "deleted"]
     size: int
     alive: bool | None
+
+
+class Stray(NamedTuple):
+    """What is called like a committed checkpoint and is none.
+
+    Attributes:
+        path: of it.
+        why: it is none, to follow the path in a message.
+    """
+
+    path: str
+    why: str
+
+
+class KeptAside(NamedTuple):
+    """A checkpoint that was not trusted, after another one took its step.
+
+    Attributes:
+        name: of its folder or manifest, relative to the place.
+        step: that it was.
+        size: bytes.
+    """
+
+    name: str
+    step: int
+    size: int
 
 
 class FileReader(Protocol):
@@ -88,6 +117,14 @@ class Storage(Readable, Protocol):
     def write_small(self, target: str, name: str, content: bytes) -> None:
         """Write a small file next to them and make it durable."""
 
+    def discard(self, target: str, files: Collection[str] | None = None) -> None:
+        """Remove files of an attempt that is no checkpoint, and never will be.
+
+        Args:
+            target: see :meth:`target`.
+            files: their names; None = all that is there. Those that are not there do no harm.
+        """
+
     def commit(
         self,
         target: str,
@@ -118,8 +155,11 @@ class Storage(Readable, Protocol):
     def steps(self) -> list[int]:
         """Return the steps of committed checkpoints, ascending; none of them is read."""
 
-    def strays(self) -> Mapping[int, str]:
-        """Return what is called like a committed checkpoint and is none: paths, by step."""
+    def strays(self) -> Mapping[int, Stray]:
+        """Return what is called like a committed checkpoint and is none, by step."""
+
+    def kept_aside(self) -> list[KeptAside]:
+        """Return what `commit` has kept under another name, sorted by it."""
 
     def leftovers(self) -> list[Leftover]:
         """Return what else is here of saves and deletions; nothing is changed."""
@@ -164,3 +204,26 @@ def warn(text: str, *arguments: object) -> None:
     import logging  # the writer starts without it
 
     logging.getLogger("undaunted.checkpointing").warning(text, *arguments)
+
+
+_LIMIT_S = 30.0  # for a place that does not answer
+
+
+def discard(storage: Storage, target: str, files: Collection[str] | None = None) -> None:
+    """Remove files of an attempt that is no checkpoint, and never will be. Raises nothing.
+
+    What cannot be removed is left to the sweep of the next start.
+
+    Args:
+        storage: where.
+        target: see `Storage.target`.
+        files: their names; None = all.
+    """
+    try:
+        in_time(_LIMIT_S, lambda: storage.discard(target, files))
+    except Exception as error:  # noqa: BLE001 - the save has failed already
+        warn(
+            "%s is part of no checkpoint and cannot be removed now; the next start tries again: %s",
+            target,
+            error,
+        )

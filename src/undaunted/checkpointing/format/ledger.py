@@ -51,6 +51,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         steps: that the round had done, None = not known.
         run: of the launcher whose round it was; "" = the one that tells of it.
         at: seconds since 1970 when it failed; 0 = in this start of the job.
+        entry: which call of a function it was that is restarted inside of its process, see
+            `base.reentry`; "" = the whole round has failed.
     """
 
     round: int
@@ -61,6 +63,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     steps: int | None = None
     run: str = ""
     at: float = 0.0
+    entry: str = ""
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag="loaded", omit_defaults=True):
@@ -73,6 +76,7 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag="loaded", omit_defau
         session: what has loaded it; what that saved has the same.
         run, round: of the launcher, "" and -1 without one.
         passed_over: names of newer ones that were not trusted.
+        entry: which call of a function has loaded it that is restarted inside of its process.
     """
 
     at: float
@@ -82,6 +86,7 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag="loaded", omit_defau
     run: str = ""
     round: int = -1
     passed_over: tuple[str, ...] = ()
+    entry: str = ""
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed", omit_defaults=True):
@@ -185,6 +190,8 @@ def attributed(entries: Sequence[Entry], failure: Failure, run: str, at: float) 
         return None
     place, last = loads[-1]
     if (last.run, last.round) != (failure.run or run, failure.round):
+        return None
+    if failure.entry and failure.entry != last.entry:
         return None
     if any(isinstance(one, Failed) for one in entries[place:]):
         return None  # another process of this round has written it

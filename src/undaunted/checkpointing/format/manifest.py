@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-import zlib
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from undaunted.checkpointing.errors import DamagedCheckpointError
+
+try:  # the same CRC-32, three times as fast
+    from zlib_ng.zlib_ng import crc32 as _crc32
+except ImportError:
+    from zlib import crc32 as _crc32
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 FORMAT_VERSION = 1
 BLOCK_BYTES = 8 << 20
@@ -15,6 +23,8 @@ MAX_ATTEMPTS = 10
 NAME = "undaunted.json"
 # A manifest is 1 byte per MiB of checkpoint; this is one of a petabyte.
 MAX_BYTES = 1 << 30
+
+crc32 = _crc32  # that of all files here
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +78,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 def encode(manifest: Manifest) -> bytes:
     """Return the content of ``undaunted.json``; its last line is the checksum of what precedes."""
     body = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
-    return body + b"\n" + b"%08x\n" % zlib.crc32(body)
+    return body + b"\n" + b"%08x\n" % crc32(body)
 
 
 def decode(content: bytes, path: str) -> Manifest:
@@ -78,7 +88,7 @@ def decode(content: bytes, path: str) -> Manifest:
         DamagedCheckpointError: it is cut short, changed, or of a newer format.
     """
     body, _, last = content.removesuffix(b"\n").rpartition(b"\n")
-    if last != b"%08x" % zlib.crc32(body):
+    if last != b"%08x" % crc32(body):
         raise DamagedCheckpointError(f"{path}: the manifest is cut short or damaged", path)
     try:
         version = msgspec.json.decode(body, type=_Version).format
@@ -95,3 +105,15 @@ def decode(content: bytes, path: str) -> Manifest:
 
 class _Version(msgspec.Struct):
     format: int
+
+
+def file_of(content: Buffer, block_bytes: int = BLOCK_BYTES) -> File:
+    """Return what the manifest says of a file with this content."""
+    view = memoryview(content).cast("B")
+    return File(size=len(view), crc32=crc32_of_blocks(view, block_bytes))
+
+
+def crc32_of_blocks(view: memoryview, block_bytes: int = BLOCK_BYTES) -> str:
+    """Return the CRC-32 of each block, as `manifest.File` has them."""
+    blocks = (view[at : at + block_bytes] for at in range(0, len(view), block_bytes))
+    return "".join(f"{crc32(block):08x}" for block in blocks)

@@ -2,7 +2,7 @@
 
     python -m undaunted.checkpointing.keeping.last PLACE PIPE RANK:SLOT:FD...
 
-The arenas come as descriptors, and a pipe to which it says what it does (`messages.LastBegun`). It
+The arenas come as descriptors, and a pipe to which it says what it does (`client.LastBegun`). It
 works where the copies of all ranks are on this node.
 """
 
@@ -18,19 +18,17 @@ import msgspec
 from undaunted.agreement.agreement import Alone
 from undaunted.checkpointing.errors import AGREED, CheckpointError
 from undaunted.checkpointing.files.places import open_storage
-from undaunted.checkpointing.format.retention import Rule
-from undaunted.checkpointing.keeping.client import Left
-from undaunted.checkpointing.keeping.copies import Copies
-from undaunted.checkpointing.keeping.messages import LastBegun, LastEnded
+from undaunted.checkpointing.format.rules import Rule
+from undaunted.checkpointing.keeping.client import LastBegun, LastEnded, Left
+from undaunted.checkpointing.keeping.copies import Copies, rescue
 from undaunted.checkpointing.publishing import Publisher
-from undaunted.checkpointing.rescue import rescue
 from undaunted.checkpointing.trust import Trust
 from undaunted.coordinator.epoch import round_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from undaunted.checkpointing.keeping.copies import Snapshot
+    from undaunted.checkpointing.keeping.copies import CopiedState
     from undaunted.checkpointing.snapshot import Report
 
 _TIMEOUT_S = 3600.0  # for an agreement with nobody; the agent ends this program when it is time
@@ -47,19 +45,19 @@ def main(argv: Sequence[str]) -> int:
     epoch = round_epoch()
     publisher = Publisher(storage, alone, epoch, Rule(keep=None), Trust(storage, alone.session))
 
-    def commit(snapshot: Snapshot, reports: Sequence[Report], drawn: bytes) -> None:
+    def commit(state: CopiedState, reports: Sequence[Report], drawn: bytes) -> None:
         # The last round may have ended before a process of it came here.
         storage.raise_epoch(epoch)
-        publisher.commit_copies(snapshot, reports, drawn)
+        publisher.commit_copies(state, reports, drawn)
 
     copies = Copies(left)
     with os.fdopen(int(pipe), "wb", buffering=0) as agent:
         os.set_inheritable(agent.fileno(), False)
 
-        def begins(snapshot: Snapshot) -> None:
-            files = (c.description.files for c in copies.all if c.snapshot == snapshot)
+        def begins(state: CopiedState) -> None:
+            files = (c.description.files for c in copies.all if c.state == state)
             size = sum(image.size for of_rank in files for image in of_rank)
-            _say(agent, LastBegun(snapshot.step, size))
+            _say(agent, LastBegun(state.step, size))
 
         try:
             rescue(copies, storage, alone, commit, _TIMEOUT_S, begins)

@@ -17,7 +17,7 @@ import msgspec
 
 from undaunted.base.accepting import Acceptor
 from undaunted.base.descriptors import receive, send
-from undaunted.checkpointing.keeping.messages import (
+from undaunted.checkpointing.keeping.client import (
     MAX_FDS,
     MAX_PACKET_BYTES,
     Answer,
@@ -75,7 +75,7 @@ class Shelf:
         self.name = f"undaunted-{os.urandom(16).hex()}"  # abstract: nothing is left of it
 
     def open(self) -> None:
-        """Listen under the name; where that cannot be done, nothing is kept, and that is said."""
+        """Listen under the name; if that fails, nothing is kept, and the log says so."""
         try:
             listener = self._listen()
         except OSError as error:

@@ -6,12 +6,28 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from undaunted.checkpointing.format.plain import PlainError
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     import torch
+
+
+class PlainError(ValueError):
+    """A state has something that is not read from a file without consent, or cannot be read."""
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """Return the type of torch of this name, without ``torch.``.
+
+    Raises:
+        ValueError: there is none.
+    """
+    import torch
+
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"this version of torch has no type {name!r}")  # noqa: TRY004 - a bad value
+    return dtype
 
 
 @dataclass(frozen=True)
@@ -27,6 +43,9 @@ class TensorPlaceholder:
     device: str
     shape: tuple[int, ...]
     dtype: Any
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TensorPlaceholder, (self.device, self.shape, self.dtype)
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> TensorPlaceholder:

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import ctypes
+import io
 import math
+import mmap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from undaunted.checkpointing.errors import DamagedCheckpointError
-from undaunted.checkpointing.format.plain import PlainError
-from undaunted.checkpointing.local import shard
-from undaunted.checkpointing.local.base_state_dict import TensorPlaceholder
-from undaunted.checkpointing.local.pages import map_at_once
-from undaunted.checkpointing.local.values import decode_state, dtype_name, dtype_of, encode_state
+from undaunted.checkpointing.dcp import objects
+from undaunted.checkpointing.errors import CheckpointError, DamagedCheckpointError
+from undaunted.checkpointing.local import (
+    basic_state_dict,  # noqa: F401 - becomes known
+    format1,
+    shard,
+)
+from undaunted.checkpointing.local.base_state_dict import (
+    PlainError,
+    TensorAwareStateDict,
+    TensorPlaceholder,
+    dtype_of,
+)
 from undaunted.checkpointing.memory import copy
 from undaunted.checkpointing.memory.copy import memory_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from undaunted.checkpointing.local.base_state_dict import TensorAwareStateDict
     from undaunted.checkpointing.local.shard import Head
 
 
@@ -56,7 +65,7 @@ def prepare(
     """Lay out a state; it is as before afterwards.
 
     Raises:
-        PlainError: it has something that is neither plain data nor a tensor; it is named.
+        PlainError: it has something that could not be read again; it is named.
     """
     tensors = state.pop_tensors()
     try:
@@ -136,7 +145,7 @@ def rebuild(
         DamagedCheckpointError: the head does not fit to itself, or must not be read.
     """
     try:
-        state = decode_state(head.kind, head.state, allow_pickle)
+        state = decode_state(head, path, allow_pickle)
         state.insert_tensors(list(tensors))
     except (PlainError, ValueError) as error:
         raise DamagedCheckpointError(f"{path}: {error}", path) from error
@@ -210,3 +219,98 @@ def _first_of_each(tensors: Sequence[torch.Tensor]) -> list[int]:
         )
         for at, one in enumerate(tensors)
     ]
+
+
+_PICKLED = "pickle"
+_HINT = (
+    "loading would refuse it. Convert it to plain data, or give allow_pickle=True: reading a file "
+    "then runs whatever code those who can write to the folder have put into it"
+)
+_SAFE = (TensorPlaceholder,)
+# Classes and functions that are named in states which can be read.
+_known: set[bytes] = set()
+_MOST_KNOWN = 10_000
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return the name of a type of torch, without ``torch.``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def encode_state(hollow: TensorAwareStateDict, allow_pickle: bool) -> tuple[str, bytes]:
+    """Return kind and content of a hollow state.
+
+    Raises:
+        PlainError: something in it could not be read again; it is named.
+    """
+    try:
+        kind, state = hollow.kind(), hollow.plain_state()
+    except PlainError:
+        if not allow_pickle:
+            raise
+        kind, state = _PICKLED, hollow
+    try:
+        content = objects.dump(state).getvalue()
+    except Exception as error:
+        raise PlainError(f"{objects.unreadable(state, _SAFE)}: {_HINT}") from error
+    names = objects.names_in(content) - _known
+    if not allow_pickle and (names or objects.LONG_INTEGER in content):
+        if objects.is_refused(content, _SAFE):
+            raise PlainError(f"{objects.unreadable(state, _SAFE)}: {_HINT}")
+        if len(_known) > _MOST_KNOWN:
+            _known.clear()
+        _known.update(names)
+    return kind, content
+
+
+def decode_state(head: Head, path: str, allow_pickle: bool) -> TensorAwareStateDict:
+    """Return the hollow state.
+
+    Raises:
+        PlainError: it must not be read, or is of a class that is not known here.
+        DamagedCheckpointError: it cannot be read.
+    """
+    pickled = head.kind == _PICKLED
+    if not pickled and head.kind not in TensorAwareStateDict.kinds:
+        raise PlainError(f"the class {head.kind} is not known here: import it before loading")
+    if head.format == 1:
+        of = format1.unpickle if pickled else format1.decode
+        state = of(head.state, allow_pickle=allow_pickle)
+    elif allow_pickle:
+        state = torch.load(io.BytesIO(head.state), weights_only=False)
+    else:
+        try:
+            state = objects.load_object(head.state, "the state", path, _SAFE)
+        except DamagedCheckpointError:
+            raise
+        except CheckpointError as error:
+            raise PlainError(
+                f"{error}; or give allow_pickle=True only if nobody else can write to the folder"
+            ) from error
+    if not pickled:
+        return TensorAwareStateDict.kinds[head.kind].from_plain_state(state)
+    if not isinstance(state, TensorAwareStateDict):
+        raise PlainError(f"an object of type {type(state).__name__}, not a state")
+    return state
+
+
+_HUGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", 14)
+_POPULATE_WRITE = getattr(mmap, "MADV_POPULATE_WRITE", 23)
+_WORTH_IT_BYTES = 4 << 20
+
+_madvise = ctypes.CDLL(None).madvise
+_madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+def map_at_once(address: int, size: int) -> None:
+    """Map memory that is about to be filled; what a kernel cannot do it leaves.
+
+    Args:
+        address: of memory of this process; its content stays.
+        size: bytes.
+    """
+    start = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
+    end = (address + size) // mmap.PAGESIZE * mmap.PAGESIZE
+    if end - start >= _WORTH_IT_BYTES:
+        for advice in (_HUGE_PAGES, _POPULATE_WRITE):
+            _madvise(start, end - start, advice)

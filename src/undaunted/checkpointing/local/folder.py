@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("undaunted")
 _NAME = re.compile(r"iter_([0-9]{7,20})_([0-9]{1,10})_local\.pt")
 _TEMPORARY = re.compile(r"\.iter_[0-9]+_[0-9]+_local\.pt\.[0-9a-z]+\.tmp")
+# What is not trusted, once another save has its iteration.
+_DOUBTED = "doubted-"
 _RANK = re.compile(r"[0-9]{1,10}")
 
 
@@ -169,6 +171,29 @@ class ShardFolder:
         """
         return [path for path, iteration in self._own() if unwanted(iteration) and _removed(path)]
 
+    def put_aside(self, iteration: int) -> None:
+        """Give the shards of an iteration in this rank's folder a name by which they stay.
+
+        Raises:
+            OSError: they cannot be renamed.
+        """
+        for path, one in self._own():
+            aside = path.with_name(f"{_DOUBTED}{path.name}")
+            if one == iteration and not aside.exists():
+                path.rename(aside)
+
+    def delete_aside(self, unwanted: Callable[[int], bool], most: int) -> None:
+        """Delete what was put aside: of iterations that are not wanted, and the oldest of many."""
+        found: dict[int, list[Path]] = {}
+        for entry in _entries(self.own):
+            if _is_aside(entry.name):
+                found.setdefault(iteration_of(Path(entry)), []).append(Path(entry))
+        newest = sorted(found)[-most:]
+        for iteration, paths in found.items():
+            if iteration not in newest or unwanted(iteration):
+                for path in paths:
+                    _removed(path)
+
     def delete_old(self, oldest: int) -> list[Path]:
         """Delete all shards on this node of iterations before this one, whichever rank's they were.
 
@@ -205,6 +230,15 @@ class ShardFolder:
         return sorted(
             Path(entry) for rank in ranks for entry in _entries(rank) if _NAME.fullmatch(entry.name)
         )
+
+    def aside(self) -> list[Path]:
+        """Return the files on this node that `put_aside` has renamed, sorted."""
+        ranks = [entry for entry in _entries(self.session) if _RANK.fullmatch(entry.name)]
+        return sorted(Path(one) for rank in ranks for one in _entries(rank) if _is_aside(one.name))
+
+
+def _is_aside(name: str) -> bool:
+    return name.startswith(_DOUBTED) and _NAME.fullmatch(name.removeprefix(_DOUBTED)) is not None
 
 
 def has_shards(session: Path) -> bool:

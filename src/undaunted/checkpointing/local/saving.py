@@ -7,7 +7,8 @@ import hashlib
 import threading
 import time
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import torch
 
@@ -15,9 +16,8 @@ from undaunted.agreement.failures import Failure
 from undaunted.checkpointing import announce
 from undaunted.checkpointing.dcp.torch_private import default_store
 from undaunted.checkpointing.errors import SaveError
-from undaunted.checkpointing.local import shard
-from undaunted.checkpointing.local.replication.exchange import Header, exchange
-from undaunted.checkpointing.local.replication.group import Group
+from undaunted.checkpointing.local import shard as shards
+from undaunted.checkpointing.local.replication.exchange import Group, Header, exchange
 from undaunted.checkpointing.memory import copy
 from undaunted.checkpointing.memory.arena import HEADER_BYTES
 from undaunted.checkpointing.memory.pool import Pool
@@ -37,39 +37,7 @@ class SameMachineReplicationException(CheckpointingException):
     """Two ranks that keep copies for each other keep them on the same disk."""
 
 
-class Write(Protocol):
-    """Writes a shard to this node's disk, and returns the checksums of its blocks."""
-
-    def __call__(
-        self,
-        memory: memoryview,
-        size: int,
-        head: Head,
-        wrote: Callable[[int], None],
-        expected: str | None = None,
-    ) -> str:
-        """See `ShardFolder.write`."""
-
-
-class ThisSave(NamedTuple):
-    """One save of all ranks.
-
-    Attributes:
-        number: in this run, from 1.
-        iteration: at which the state was.
-        name: see `shard.Head.save`.
-        place: names the folder this rank writes to, on all machines.
-        timeout_s: for the save before this one, and for the disk, in seconds.
-    """
-
-    number: int
-    iteration: int
-    name: str
-    place: str
-    timeout_s: float
-
-
-class Image(NamedTuple):
+class LeasedShard(NamedTuple):
     """A shard in an arena, behind its header.
 
     Attributes:
@@ -81,6 +49,11 @@ class Image(NamedTuple):
     head: Head
     lease: Lease
     size: int
+
+    @property
+    def image(self) -> torch.Tensor:
+        """Its bytes."""
+        return tensor_of(self.lease, self.size)
 
 
 def memory_for_shards(count: int) -> Pool:
@@ -149,47 +122,43 @@ class Peers:
         self.pool.close()
 
 
+@dataclass(eq=False, kw_only=True)
 class SaveJob:
     """What is done beside training, on any thread; it never raises.
 
     Attributes:
+        number: of the save in this run, from 1.
         iteration: at which the state was.
+        name: see `shard.Head.save`.
+        place: names the folder this rank writes to, on all machines.
+        shard: this rank's, in its arena; None when the state could not be copied.
         failure: why this rank has not done its part; None when it has.
+        write: writes a shard and returns the checksums of its blocks, see `ShardFolder.write`.
+        peers: None where there are no copies.
+        turn: held while a save of this rank is under way.
+        timeout_s: for the save before this one, and for the disk, in seconds.
+        began: when training stopped for it, monotonic, in seconds.
+        size: of the shard, bytes.
     """
 
-    def __init__(
-        self,
-        of: ThisSave,
-        image: Image | None,
-        failure: Failure | None,
-        write: Write,
-        peers: Peers | None,
-        turn: threading.Lock,
-        began: float,
-    ) -> None:
-        """Take what is to be saved.
+    number: int
+    iteration: int
+    name: str
+    place: str
+    shard: LeasedShard | None
+    failure: Failure | None
+    write: Callable[..., str]
+    peers: Peers | None
+    turn: threading.Lock
+    timeout_s: float
+    began: float
 
-        Args:
-            of: the save.
-            image: this rank's shard; None when the state could not be copied.
-            failure: why it could not.
-            write: writes a shard.
-            peers: None where there are no copies.
-            turn: held while a save of this rank is under way.
-            began: when training stopped for it, monotonic, in seconds.
-        """
-        self.iteration = of.iteration
-        self._began = began
-        self._stall_s = time.monotonic() - began
+    def __post_init__(self) -> None:
+        self.size = 0 if self.shard is None else self.shard.size
+        self._stall_s = time.monotonic() - self.began
         self._write_s = 0.0
-        self._size = 0 if image is None else image.size
-        self.failure: Failure | None = failure or Failure("the save was given up before it began")
-        self._of = of
-        self._doomed = failure
-        self._image = image
-        self._write = write
-        self._peers = peers
-        self._turn = turn
+        self._doomed = self.failure
+        self.failure = self.failure or Failure("the save was given up before it began")
         self._cancelled = False
         self._running = False
 
@@ -218,68 +187,65 @@ class SaveJob:
 
     def tell_saved(self) -> None:
         """Tell that all ranks have saved."""
-        total_s = time.monotonic() - self._began
-        announce.saved(self.iteration, self._size, self._stall_s, self._write_s, total_s)
+        total_s = time.monotonic() - self.began
+        announce.saved(self.iteration, self.size, self._stall_s, self._write_s, total_s)
 
     def release(self) -> None:
         """Give the arena back; one that is being written from, as soon as that is given up."""
         if self._running:
             self.cancel()
             return
-        image, self._image = self._image, None
-        if image is not None:
-            image.lease.release()
+        shard, self.shard = self.shard, None
+        if shard is not None:
+            shard.lease.release()
 
     @contextlib.contextmanager
     def _in_turn(self) -> Iterator[None]:
-        if not self._turn.acquire(timeout=self._of.timeout_s):
+        if not self.turn.acquire(timeout=self.timeout_s):
             raise TimeoutError(
-                f"the local save before this one was not done within {self._of.timeout_s:g} s"
+                f"the local save before this one was not done within {self.timeout_s:g} s"
             )
         try:
             yield
         finally:
-            self._turn.release()
+            self.turn.release()
 
     def _run(self) -> None:
-        if self._peers is None:
+        if self.peers is None:
             self._write_own()
             return
         own = _in_thread(self._write_own)
         failed: Exception | None = None
         try:
-            self._copy(self._peers, own)
+            self._copy(self.peers, own)
         except Exception as error:  # noqa: BLE001 - raised when the own shard is written
             failed = error
-            self._peers.renew()  # so that peers that still wait notice at once
+            self.peers.renew()  # so that peers that still wait notice at once
         try:
-            own.exception(self._of.timeout_s)
+            own.exception(self.timeout_s)
         except TimeoutError:
             self.cancel()  # what is written from now on may be of a later save: it is not kept
             raise TimeoutError(
-                f"the disk has not taken the shard within {self._of.timeout_s:g} s"
+                f"the disk has not taken the shard within {self.timeout_s:g} s"
             ) from None
         own.result()
         if failed is not None:
             raise failed
 
     def _write_own(self) -> str | None:
-        if self._image is None:
+        if self.shard is None:
             return None
-        return self._write(
-            room_of(self._image.lease), self._image.size, self._image.head, self._progress
-        )
+        room = room_of(self.shard.lease)
+        return self.write(room, self.shard.size, self.shard.head, self._progress)
 
     def _copy(self, peers: Peers, own: Future[str | None]) -> None:
         """Send the own shard to the peers and write theirs, one after the other."""
-        image = None
-        if self._image is not None:
-            image = tensor_of(self._image.lease, self._image.size)
-        mine = Header.of(image, self._of.name, self._of.place)
+        image = None if self.shard is None else self.shard.image
+        mine = Header.of(image, self.name, self.place)
 
         def checksums() -> str | None:
             try:
-                return own.result(self._of.timeout_s)
+                return own.result(self.timeout_s)
             except Exception:  # noqa: BLE001 - the peers are told; `_run` raises it
                 return None
 
@@ -296,7 +262,7 @@ class SaveJob:
             if lease is not None:
                 lease.release()
             size = max(theirs.size, 0)
-            lease = peers.pool.lease(HEADER_BYTES + size, self._of.timeout_s)
+            lease = peers.pool.lease(HEADER_BYTES + size, self.timeout_s)
             return tensor_of(lease, size)
 
         def received(rank: int, image: torch.Tensor, crc32: str) -> None:
@@ -304,7 +270,7 @@ class SaveJob:
             self._write_theirs(rank, room_of(lease), image.numel(), crc32)
 
         try:
-            exchange(peers.group(self._of.number), mine, image, checksums, room, received)
+            exchange(peers.group(self.number), mine, image, checksums, room, received)
         finally:
             if lease is not None:
                 lease.release()
@@ -312,11 +278,11 @@ class SaveJob:
     def _write_theirs(self, rank: int, memory: memoryview, size: int, crc32: str) -> None:
         """Write a peer's shard; raises `DamagedCheckpointError` if it is another one."""
         where = f"the shard from rank {rank}"
-        end, announced = shard.head_length(bytes(memory[: min(shard.PREFIX_BYTES, size)]), where)
-        head = shard.decode_head(bytes(memory[:end]), where)
-        if (announced, head.rank, head.save) != (size, rank, self._of.name):
-            raise shard.damaged(where, "is another one")
-        self._write(memory, size, head, self._progress, crc32)
+        end, announced = shards.head_length(bytes(memory[: min(shards.PREFIX_BYTES, size)]), where)
+        head = shards.decode_head(bytes(memory[:end]), where)
+        if (announced, head.rank, head.save) != (size, rank, self.name):
+            raise shards.damaged(where, "is another one")
+        self.write(memory, size, head, self._progress, crc32)
 
     def _progress(self, _: int) -> None:
         if self._cancelled:
@@ -330,7 +296,7 @@ def _in_thread(function: Callable[[], str | None]) -> Future[str | None]:
     def run() -> None:
         try:
             future.set_result(function())
-        except BaseException as error:  # noqa: BLE001 - raised to whoever asks for the result
+        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
             future.set_exception(error)
 
     threading.Thread(target=run, name="undaunted-local", daemon=True).start()

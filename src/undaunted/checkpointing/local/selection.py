@@ -89,7 +89,7 @@ class Transfer(msgspec.Struct, frozen=True, array_like=True):
     shard: int
 
 
-class Choice(NamedTuple):
+class ShardChoice(NamedTuple):
     """What all ranks load.
 
     Attributes:
@@ -111,7 +111,7 @@ class Share(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         iteration, save: see `Save`.
         shards: that it loads.
-        transfers: see `Choice`; none where the rank has no part in any.
+        transfers: see `ShardChoice`; none where the rank has no part in any.
     """
 
     iteration: int
@@ -120,7 +120,7 @@ class Share(msgspec.Struct, frozen=True, array_like=True):
     transfers: list[Transfer]
 
 
-class Selection(NamedTuple):
+class ShardSelection(NamedTuple):
     """Outcome.
 
     Attributes:
@@ -128,7 +128,7 @@ class Selection(NamedTuple):
         reasons: why newer ones cannot, newest first.
     """
 
-    choice: Choice | None
+    choice: ShardChoice | None
     reasons: list[str]
 
 
@@ -158,7 +158,7 @@ class Verdict(NamedTuple):
     """
 
     done: bool
-    choice: Choice | None
+    choice: ShardChoice | None
     reasons: list[str]
 
 
@@ -168,11 +168,13 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         done, reasons: see `Verdict`.
         share: what to load next; None = there is nothing.
+        doubted: iterations that are not trusted.
     """
 
     done: bool
     share: Share | None
     reasons: list[str]
+    doubted: list[int] = []
 
 
 def decider(
@@ -182,14 +184,22 @@ def decider(
 
     def decide_encoded(contributions: Sequence[bytes]) -> list[bytes]:
         standings = [msgspec.msgpack.decode(one, type=Standing) for one in contributions]
-        done, choice, reasons = decide(standings, interchangeable, trusted, parts)
+        doubted: list[int] = []
+
+        def noted(saves: Sequence[Save]) -> tuple[Save | None, dict[Save, str]]:
+            assert trusted is not None
+            first, doubts = trusted(saves)
+            doubted.extend(save.iteration for save in doubts)
+            return first, doubts
+
+        done, choice, reasons = decide(standings, interchangeable, trusted and noted, parts)
         shares = _shares(choice) if choice else [None for _ in standings]
-        return [msgspec.msgpack.encode(Answer(done, share, reasons)) for share in shares]
+        return [msgspec.msgpack.encode(Answer(done, one, reasons, doubted)) for one in shares]
 
     return decide_encoded
 
 
-def _shares(choice: Choice) -> list[Share]:
+def _shares(choice: ShardChoice) -> list[Share]:
     busy = {rank for move in choice.transfers for rank in (move.sender, move.receiver)}
     return [
         Share(choice.iteration, choice.save, shards, choice.transfers if rank in busy else [])
@@ -230,7 +240,7 @@ def select(
     interchangeable: bool = False,
     trusted: Trusted | None = None,
     parts: Parts | None = None,
-) -> Selection:
+) -> ShardSelection:
     """Return the newest checkpoint of which every rank can get its shard.
 
     Args:
@@ -258,7 +268,7 @@ def select(
     newer = [save for save in sorted(reasons, reverse=True) if first is None or save > first]
     named = [f"iteration {save.iteration}: {reasons[save]}" for save in newer]
     chosen = None if first is None else _choice(held, first, interchangeable, parts)
-    return Selection(chosen, named)
+    return ShardSelection(chosen, named)
 
 
 def _available(held: Sequence[Collection[Held]], save: Save) -> dict[int, set[int]]:
@@ -272,7 +282,7 @@ def _available(held: Sequence[Collection[Held]], save: Save) -> dict[int, set[in
 
 def _choice(
     held: Sequence[Collection[Held]], save: Save, interchangeable: bool, parts: Parts | None
-) -> Choice:
+) -> ShardChoice:
     available = _available(held, save)
     if interchangeable:
         shards = [[one] for one in _assign(available)]
@@ -280,7 +290,7 @@ def _choice(
         shards = _wanted(save, len(held), parts)
     moves = plan_transfers(available, dict(enumerate(shards)))
     transfers = [Transfer(*move) for move in moves]
-    return Choice(save.iteration, save.name, save.world_size, shards, transfers)
+    return ShardChoice(save.iteration, save.name, save.world_size, shards, transfers)
 
 
 def plan_transfers(
@@ -339,9 +349,10 @@ def _why_not(
             f"load what {name_ranks(left, 16)} had" + ("" if parts else _REMEDY)
         )
     if unknown := sorted(wanted - saved):
+        whose = ", which the function of load_parts asks for" if parts else _REMEDY
         return (
             f"it was saved by {save.world_size} ranks and there are {ranks} now: there is nothing "
-            f"to load for {name_ranks(unknown, 16)}" + ("" if parts else _REMEDY)
+            f"to load for {name_ranks(unknown, 16)}{whose}"
         )
     missing = sorted(saved - set().union(*available.values()))
     if missing:

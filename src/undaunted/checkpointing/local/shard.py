@@ -8,7 +8,7 @@
     --- up to here it is the image, which lies in one flat buffer ---
     trailer     CRC-32 of each block of the image; then magic, CRC-32 of the trailer, its length
 
-Whoever has head and trailer knows that the file was written to its end; whoever compares the
+A reader of head and trailer knows that the file was written to its end; one that compares the
 checksums of the blocks knows every byte.
 """
 
@@ -20,9 +20,10 @@ import zlib
 import msgspec
 
 from undaunted.checkpointing.errors import DamagedCheckpointError
-from undaunted.checkpointing.format.checksums import of_blocks
+from undaunted.checkpointing.format.manifest import crc32_of_blocks
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_READ = (1, FORMAT_VERSION)
 BLOCK_BYTES = 8 << 20
 MAX_HEAD_BYTES = 1 << 30
 MAX_IMAGE_BYTES = 1 << 44
@@ -64,7 +65,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
         save: names the save that all shards of a checkpoint come from, among all of all runs.
         saved_at: seconds since 1970.
         kind: class of the state, see `TensorAwareStateDict.kind`.
-        state: the hollow state, see `values.encode_state`.
+        state: the hollow state, see `flat.encode_state`.
         tensors: in the order of the state.
         data_bytes: of all tensors with the gaps between them.
     """
@@ -151,9 +152,9 @@ def decode_head(content: bytes, path: str) -> Head:
         head = msgspec.msgpack.decode(body, type=Head)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise damaged(path, f"the head cannot be read: {error}") from error
-    if head.format != FORMAT_VERSION:
+    if head.format not in _READ:
         raise DamagedCheckpointError(
-            f"{path}: format {head.format}, this version of undaunted reads {FORMAT_VERSION}", path
+            f"{path}: format {head.format}, this version of undaunted reads {_READ}", path
         )
     fits = data_offset(end) + head.data_bytes == size and all(
         one.offset >= 0 and 0 <= one.size <= head.data_bytes - one.offset for one in head.tensors
@@ -195,4 +196,4 @@ def decode_trailer(content: bytes, prefix: bytes, path: str) -> str:
 
 def block_checksums(image: memoryview, block_bytes: int = BLOCK_BYTES) -> str:
     """Return the CRC-32 of each block, 8 hexadecimal digits each."""
-    return of_blocks(image, block_bytes)
+    return crc32_of_blocks(image, block_bytes)

@@ -1,9 +1,11 @@
-"""Copying the state into memory of the host: what training waits for."""
+"""Copying a state into memory of the host: what training waits for."""
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import logging
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -52,6 +54,7 @@ def copy_into(
     destinations: Sequence[torch.Tensor],
     sources: Sequence[torch.Tensor],
     arena: Arena | None = None,
+    arriving: list[Any] | None = None,
 ) -> None:
     """Copy every source to its destination in memory of the host; all is there when this returns.
 
@@ -59,6 +62,9 @@ def copy_into(
         destinations: views of an arena, or of other memory.
         sources: of the same shapes, on any device, contiguous or not, with or without gradients.
         arena: whose memory is pinned when something comes from a CUDA device.
+        arriving: gets the events at which copies have arrived that are only ordered when this
+            returns: before whatever comes next on the default stream of their CUDA device. None
+            waits for them. Copies from other streams and devices are always waited for.
     """
     with torch.no_grad():
         there = [not source.is_cpu for source in sources]
@@ -71,10 +77,33 @@ def copy_into(
         for destination, source, elsewhere in pairs:
             if elsewhere:
                 destination.copy_(source, non_blocking=True)
+                if arriving is not None and source.is_cuda:  # its memory may be another stream's
+                    source.record_stream(torch.cuda.current_stream(source.device))
         here = [(d, s) for d, s, elsewhere in pairs if not elsewhere]
         if here:  # while the devices copy
             copy_each([d for d, _ in here], [s for _, s in here])
-        _synchronise({source.device for _, source, elsewhere in pairs if elsewhere})
+        devices = {source.device for _, source, elsewhere in pairs if elsewhere}
+        if arriving is not None:
+            ordered = {device for device in devices if _on_default_stream(device)}
+            arriving += [_event(device) for device in ordered]
+            devices -= ordered
+        _synchronise(devices)
+
+
+def _event(device: torch.device) -> Any:
+    event = torch.cuda.Event(blocking=True)  # who waits for it leaves the processor to others
+    event.record(torch.cuda.current_stream(device))
+    return event
+
+
+def _on_default_stream(device: torch.device) -> bool:
+    """Whether what training does next comes after what is on the current stream.
+
+    On another one it need not: training may go on with the default stream, without a wait.
+    """
+    if device.type != "cuda":
+        return False
+    return bool(torch.cuda.current_stream(device) == torch.cuda.default_stream(device))
 
 
 def _synchronise(devices: set[torch.device]) -> None:
@@ -119,3 +148,82 @@ def pin(arena: Arena, device: torch.device) -> None:
         arena.before_close = lambda: None
         return
     arena.before_close = lambda: runtime.cudaHostUnregister(address)
+
+
+def host_copy(value: Any, deep: bool = False) -> Any:
+    """Return a copy whose content is fixed: tensors of all devices are in new memory of the CPU.
+
+    Dicts, lists, tuples and sets are built anew. What is the same tensor in several places, also as
+    different views of the same elements, is the same copy.
+
+    Args:
+        value: any nesting; left alone.
+        deep: whether other objects are copied too (`copy.deepcopy`), or handed on.
+    """
+    memo: dict[Any, Any] = {}
+    fixed = _fixed(value, memo, deep)
+    _synchronise(memo.get("devices", set()))
+    return fixed
+
+
+def _fixed(value: Any, memo: dict[Any, Any], deep: bool) -> Any:
+    if isinstance(value, dict):
+        return _like(value, [(k, _fixed(v, memo, deep)) for k, v in value.items()], deep)
+    if type(value) in (list, tuple, set, frozenset):
+        return type(value)(_fixed(v, memo, deep) for v in value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_fixed(v, memo, deep) for v in value))
+    if isinstance(value, torch.Tensor):
+        return _fixed_tensor(value, memo)
+    if (numpy := sys.modules.get("numpy")) is not None and isinstance(value, numpy.ndarray):
+        return copy.deepcopy(value)
+    if isinstance(value, bytearray):
+        return bytearray(value)
+    return copy.deepcopy(value) if deep else value
+
+
+def _like(value: dict[Any, Any], items: list[tuple[Any, Any]], deep: bool) -> dict[Any, Any]:
+    if type(value) is dict:
+        return dict(items)
+    other = copy.copy(value)  # keeps what the class adds: the factory of a defaultdict, _metadata
+    other.clear()
+    for key, item in items:
+        other[key] = item
+    if deep and hasattr(other, "__dict__"):
+        other.__dict__.update(copy.deepcopy(value.__dict__))
+    return other
+
+
+def _fixed_tensor(tensor: Any, memo: dict[Any, Any]) -> Any:
+    key = _elements(tensor)
+    if key not in memo:
+        from undaunted.checkpointing.dcp import packed
+
+        if tensor.device.type != "cpu":
+            memo.setdefault("devices", set()).add(tensor.device)
+        detached = tensor.detach()
+        of_parts = packed.is_packed(tensor)
+        fixed = packed.copied(detached, _on_cpu) if of_parts else _on_cpu(detached)
+        # The tensor is kept: its storage may not be given to another one before the end.
+        memo[key] = (tensor, fixed.requires_grad_(tensor.requires_grad and tensor.is_leaf))
+    return memo[key][1]
+
+
+def _on_cpu(tensor: Any) -> Any:
+    if tensor.device.type == "cpu":
+        return tensor.clone()
+    return tensor.to("cpu", non_blocking=True)
+
+
+def _elements(tensor: Any) -> Any:
+    """What tells tensors of the same elements; tensors without plain memory are all different."""
+    if tensor.layout is not torch.strided or tensor.numel() == 0:
+        return id(tensor)
+    try:
+        address = tensor.data_ptr()
+    except RuntimeError:  # a subclass without a storage of its own
+        address = 0
+    if address == 0:
+        return id(tensor)
+    place = (type(tensor), tensor.device, address, tensor.dtype, tensor.requires_grad)
+    return (*place, tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg())

@@ -1,1 +1,1 @@
-"""The job policy as a pure state machine: events in, commands out."""
+"""Pure state machines: the job policy, the leader that serves it, a node's follower."""

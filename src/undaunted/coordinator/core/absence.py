@@ -6,49 +6,31 @@ Part of `follower.Follower`, which says when the absence begins and ends.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.core import election
 from undaunted.coordinator.core import follower_messages as f
+from undaunted.coordinator.core import register
+from undaunted.coordinator.core.durations import CLAIM_S
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from undaunted.coordinator.core.durations import Durations
     from undaunted.coordinator.core.knowledge import Knowledge
 
 _NS = 1_000_000_000
-# From a reset until a node without a quorum stops its ranks; without a reset it does so at once.
-MINORITY_AFTER_RESET_S = 3.0
-# From the end of the lease until the first member claims to lead: later than ranks of a minority
-# are gone.
-TAKEOVER_AFTER_SILENCE_S = 7.0
-# The same from a reset: long enough to connect again. The leader is most probably gone with its
-# ranks; if it lives, it has lost its quorum by then, and `Preparation` waits for their end.
-TAKEOVER_AFTER_RESET_S = 0.7
-# A leader that lives has noticed two thirds of a lease after the end of a member's lease that it is
-# cut off from it, and so much later stopped its ranks if it has no quorum without that member.
-LEADER_STOPS_S = 2.2
-# Members claim one after the other, in the order of group ranks, so that one of them wins.
-TURN_S = 0.5
-ASK_AGAIN_S = 1.0
-# Answers to a claim come within this time.
-CLAIM_S = 0.9
-# A member whose claim was granted has so long to lead before others claim again.
-OTHER_SUCCEEDS_S = 2.0
-# In a table of so many, only the first members that answer ask all.
-ASK_ALL = 8
-FIRST = 3
-# There, the first members ask only a quarter at a time of two kinds of members: some have asked
-# lately, and so have lost the leader; others did not answer twice in a row, and are probably gone.
-ASKED_LATELY_S = 1.5 * ASK_AGAIN_S
+# Who did not answer so often in a row is not waited for by the next leader.
 SILENT_TIMES = 2
-SELDOM = 4
 # A launcher that answers in place of a member so often, once a second, is no step of the job's.
 REPLACED_TIMES = 5
-# The answer of another member counts for so long.
-ANSWER_COUNTS_S = 2.5
+# A node without a vote asks so often at first, to learn soon of a leader that is elected after a
+# reset.
+SOON_S = 0.2
+SOON_TIMES = 8
+# So many of the committee at a time; in a large job one, and never soon: all nodes ask.
+ASKED_AT_ONCE = 3
+LARGE = 64
 _Answer = p.MissAnswer | p.Grant
 
 
@@ -61,112 +43,107 @@ class Absence:
         since_ns: the end of the leader's lease, or the reset of the connection to it.
         reset: the connection was reset, so that the leader has most probably ended.
         stop_ns: when the ranks are stopped.
+        lasts: the durations.
+        ended: the leader's launcher has: nobody listens where it did.
     """
 
     knows: Knowledge
     since_ns: int
     reset: bool
     stop_ns: int
-    _missing: Missing = field(init=False)
+    lasts: Durations
+    ended: bool = False
+    _lost_by: LostBy = field(init=False)
     # Nodes whose member did not answer the last time, and how often in a row.
     _silent: dict[str, int] = field(default_factory=dict)
-    _asked_ns: dict[str, int] = field(default_factory=dict)  # when the member of a node asked
     # Members in whose place a launcher has answered that knows of no round, and how often.
-    _replaced: dict[election.Voter, int] = field(default_factory=dict)
+    _replaced: dict[register.Voter, int] = field(default_factory=dict)
     _times: int = 0  # that the others were asked
-    _claim: int = 0  # epoch of a claim that is under way
+    _claim: register.Claim[p.Ledger] | None = None  # one that is under way
     _claimed_ns: int = 0
     _due_ns: int = 0  # when the next one is made
-    _grants: dict[election.Voter, p.Ledger] = field(default_factory=dict)
-    _newest: p.Ledger = p.NO_LEDGER  # ledger that came with a grant
+    _stops_ns: int = 0  # when ranks of the leader's node are gone, as those say that have granted
+    _quorum_ns: int = 0  # since when a quorum is known to have lost the leader, 0 = it is not
     _tried: bool = False  # a claim of this node has failed
     _lead_until_ns: int = 0  # until then, whose claim was granted may come to lead
 
     def __post_init__(self) -> None:
         """Nobody has answered yet."""
-        self._missing = Missing(self.knows.me)
+        self._lost_by = LostBy(self.knows.me, self.lasts.answer_counts_s)
 
     def begin(self, now: int, *, leads: bool = False) -> list[f.Command]:
         """Ask the others, unless this node ``leads`` in a moment; have ranks stopped in time."""
-        asks = [f.SetTimer("ask", ASK_AGAIN_S)] if leads else self.ask(now)
+        later = f.SetTimer("ask", self.lasts.ask_again_s)
+        asks = [later] if leads else self.ask(now)
         return [*asks, f.SetTimer("minority", max(0.0, (self.stop_ns - now) / _NS))]
 
     def ask(self, now: int) -> list[f.Command]:
-        """Ask every other member whether it has lost the leader as well."""
+        """Ask all others of the committee whether they have lost the leader as well."""
         knows = self.knows
         if not knows.votes:
             return self._ask_some()
         if now - self._claimed_ns >= round(CLAIM_S * _NS):
-            self._claim = 0  # who has not answered to it by now will not
+            self._claim = None  # who has not answered to it by now will not
         self._times += 1
         miss = p.Miss(node=knows.node, incarnation=knows.incarnation, epoch=knows.epoch)
         asks: list[f.Command] = [
-            f.Ask(seat.node, seat.address, miss) for seat in self._whom_to_ask(now)
+            f.Ask(member.node, member.address, miss) for member in knows.others()
         ]
-        return [*asks, f.SetTimer("ask", ASK_AGAIN_S), *self._set_claim(now)]
+        return [*asks, f.SetTimer("ask", self.lasts.ask_again_s), *self._set_claim(now)]
 
     def _ask_some(self) -> list[f.Command]:
-        """Ask a few members who leads: a node without a vote learns it from them first."""
+        """Ask a few of the committee who leads: a node without a vote learns it from them first."""
         knows = self.knows
-        table, me = knows.ledger.table, (knows.node, knows.incarnation)
-        seats = [seat for seat in table if election.voter(seat) != me]
-        if not seats or not election.votes_count(knows.ledger):
+        others = knows.others()
+        if not others or not p.has_committee(knows.ledger):
             return []
-        first, self._times = self._times * FIRST, self._times + 1
-        some = dict.fromkeys(seats[(first + i) % len(seats)] for i in range(FIRST))
+        large = len(knows.ledger.table) > LARGE
+        at_once = 1 if large else ASKED_AT_ONCE
+        first, self._times = self._times * at_once, self._times + 1
+        some = dict.fromkeys(others[(first + i) % len(others)] for i in range(at_once))
         miss = p.Miss(node=knows.node, incarnation=knows.incarnation, epoch=knows.epoch)
-        asks = [f.Ask(seat.node, seat.address, miss) for seat in some]
-        return [*asks, f.SetTimer("ask", ASK_AGAIN_S)]
+        asks = [f.Ask(each.node, each.address, miss) for each in some]
+        again_s = self.lasts.ask_again_s
+        soon = self._times <= SOON_TIMES and not large
+        return [*asks, f.SetTimer("ask", min(SOON_S, again_s) if soon else again_s)]
 
-    def asked(self, miss: p.Miss, now: int) -> bool:
-        """A member asks, so it has lost the leader as well; return whether a quorum has."""
-        table = self.knows.ledger.table
-        if len(table) > ASK_ALL and self._missing.asks(miss, table, now):
-            self._silent.pop(miss.node, None)
-            self._asked_ns[miss.node] = now
-        return self.counts_quorum(now)
+    def leader_ended(self, now: int) -> list[f.Command]:
+        """Nobody listens where the leader did: its launcher has ended, and its ranks with it."""
+        if self.ended:
+            return []
+        self.ended = True
+        return self._set_claim(now)
 
-    def _whom_to_ask(self, now: int) -> list[p.Seat]:
-        """In a small table everybody asks all; in a large one the first do, the others ask them."""
-        me, seats = self.knows.me, election.electorate(self.knows.ledger.table).seats
-        others = [seat for who, seat in seats.items() if who != me]
-        if len(seats) <= ASK_ALL:
-            return others
-        first = list(islice((each for each in others if each.node not in self._silent), FIRST))
-        if len(first) == FIRST and seats[me].group_rank > first[-1].group_rank:
-            return first
-        lately = now - round(ASKED_LATELY_S * _NS)
-        return [
-            seat
-            for number, seat in enumerate(others, self._times)
-            if number % SELDOM == 0
-            or (
-                self._asked_ns.get(seat.node, lately) <= lately
-                and self._silent.get(seat.node, 0) < SILENT_TIMES
-            )
-        ]
+    def asked(self, miss: p.Miss, now: int) -> list[f.Command]:
+        """A member asks, so it has lost the leader as well: perhaps a quorum has now."""
+        if not self._lost_by.asks(miss, self._voters, now):
+            return []
+        self._silent.pop(miss.node, None)
+        return [] if now < self._due_ns else self._set_claim(now)
+
+    @property
+    def _voters(self) -> dict[register.Voter, register.Member]:
+        return register.members(self.knows.ledger)
 
     def quorum_misses(self, now: int) -> bool:
         """Whether enough members have lost the leader to replace it, as this or another says."""
-        return self.counts_quorum(now) or self._missing.quorum_is_told(now)
+        return self.counts_quorum(now) or self._lost_by.quorum_is_told(now)
 
     def counts_quorum(self, now: int) -> bool:
         """Whether enough members have told this one that they have lost the leader."""
-        ledger = self.knows.ledger
-        missing = self._missing.members(ledger.table, now)
-        enough = election.is_enough(missing, len(ledger.table), ledger.casting_vote)
-        return enough and self.knows.votes
+        missing = self._lost_by.members(self._voters, now)
+        return self.knows.votes and register.is_kept_by(missing, self.knows.ledger)
 
     def answered(self, node: str, answer: p.Message | None, now: int) -> list[f.Command]:
         """Take in what another member says, or that it says nothing."""
-        seats = election.electorate(self.knows.ledger.table).seats
-        if isinstance(answer, _Answer) and (answer.node, answer.incarnation) in seats:
+        voters = self._voters
+        if isinstance(answer, _Answer) and (answer.node, answer.incarnation) in voters:
             self._silent.pop(node, None)
         else:  # nobody, or another agent of that node, which has no vote and asks nobody
             self._silent[node] = self._silent.get(node, 0) + 1
             self._note_replaced(node, answer)
         if isinstance(answer, p.MissAnswer):
-            self._missing.hear(answer, self.knows.ledger.table, now)
+            self._lost_by.hear(answer, voters, now)
             if answer.lost and now < self._due_ns:
                 return []  # one more does not bring it forward
             return self._set_claim(now)
@@ -179,64 +156,76 @@ class Absence:
         if answer.round >= 0:
             self._replaced.clear()  # it knows how the job goes on
             return
-        for who in election.electorate(self.knows.ledger.table).seats:
+        for who in self._voters:
             if who[0] == node:
                 self._replaced[who] = self._replaced.get(who, 0) + 1
 
     @property
     def replaced(self) -> list[str]:
-        """Nodes whose members were started again, if no quorum is left without them for sure."""
+        """Nodes whose members were started again, if no majority is left without them for sure."""
         gone = {who for who, times in self._replaced.items() if times >= REPLACED_TIMES}
         if not gone:
             return []
-        ledger = self.knows.ledger
-        left = {election.voter(seat) for seat in (*ledger.table, *ledger.before)} - gone
-        return [node for node, _ in gone] if election.lacking(left, ledger) else []
+        left = self._voters.keys() - gone
+        return [node for node, _ in gone] if register.lacking(left, self.knows.ledger) else []
 
     def claim(self, now: int) -> list[f.Command]:
         """Claim to lead: it is this node's turn."""
         knows = self.knows
         if not self.counts_quorum(now) or now < self._lead_until_ns:
             return []
-        if not self._tried and (left_s := self._turn_left_s(now)) > TURN_S / 2:
+        if not self._tried and (left_s := self._turn_left_s(now)) > self.lasts.turn_s / 2:
             return [self._claim_in(left_s, now)]  # members heard of since then come first
         self._tried = True
-        knows.promised = self._claim = knows.later_epoch()
+        epoch, ledger = knows.later_epoch(), knows.ledger
+        knows.vote.claimed(epoch, ledger)
+        self._claim = register.Claim(epoch, ledger, {knows.me})
         self._claimed_ns = now
-        self._grants, self._newest = {knows.me: knows.ledger}, knows.ledger
-        claim = p.Claim(
-            node=knows.node,
-            incarnation=knows.incarnation,
-            epoch=self._claim,
-            ledger=knows.ledger,
-        )
-        asks: list[f.Command] = [
-            f.Ask(seat.node, seat.address, claim) for seat in knows.electorate()
-        ]
+        self._stops_ns = self.stops_ns
+        claim = p.Claim(node=knows.node, incarnation=knows.incarnation, epoch=epoch, ledger=ledger)
+        asks: list[f.Command] = [f.Ask(each.node, each.address, claim) for each in knows.others()]
         return [*asks, *self._count(now)]
 
-    def may_grant(self, now: int, lease_s: float) -> bool:
-        """Whether a leader that has lost this member has stopped its ranks by now, if it lives."""
-        after_s = 0.0 if self.reset else 2 * lease_s / 3 + LEADER_STOPS_S
-        return now - self.since_ns >= round(after_s * _NS)
+    @property
+    def stops_ns(self) -> int:
+        """When no rank of the leader's node is left, if a quorum has lost it as this one has.
+
+        It stops them once leases of a quorum are over. A reset is noticed on both sides.
+        """
+        return self.since_ns + round(self.lasts.stopped_s * _NS)
+
+    def may_grant(self, now: int) -> bool:
+        """Whether this member counts on the leader no more."""
+        return self.reset or now >= self.since_ns
 
     def yield_to_other(self, now: int) -> None:
-        """A claim of another member was granted: drop the own one."""
-        self._claim = 0
-        self._lead_until_ns = now + round(OTHER_SUCCEEDS_S * _NS)
+        """A claim of another member was granted, or it was named: drop the own one."""
+        self._claim = None
+        self._lead_until_ns = now + round(self.lasts.other_succeeds_s * _NS)
 
     # --- leaves ---------------------------------------------------------------------------------
 
     def _turn_s(self, now: int) -> float:
-        table = self.knows.ledger.table
-        return TURN_S * election.turn(self.knows.me, self._missing.members(table, now), table)
+        missing = self._lost_by.members(self._voters, now)
+        return self.lasts.turn_s * register.turn(self.knows.me, missing, self.knows.ledger)
 
     def _turn_left_s(self, now: int) -> float:
-        after_s = TAKEOVER_AFTER_RESET_S if self.reset else TAKEOVER_AFTER_SILENCE_S
-        return max(0.0, after_s + self._turn_s(now) - (now - self.since_ns) / _NS)
+        """How long until the turn of this node, if a quorum has lost the leader.
+
+        Turns are counted from the moment at which that is known.
+        """
+        lasts = self.lasts
+        after_s = lasts.claims_after_reset_s if self.reset else lasts.claims_after_silence_s
+        claims_ns = self.since_ns + (0 if self.ended else round(after_s * _NS))
+        first_ns = max(claims_ns, self._quorum_ns or now)
+        return max(0.0, self._turn_s(now) - (now - first_ns) / _NS)
 
     def _set_claim(self, now: int) -> list[f.Command]:
-        if self._claim or not self.counts_quorum(now):
+        if not self.counts_quorum(now):
+            self._quorum_ns = 0
+            return []
+        self._quorum_ns = self._quorum_ns or now
+        if self._claim:
             return []
         left_s = self._turn_left_s(now)
         left_s = max(left_s, self._turn_s(now)) if self._tried else left_s
@@ -253,84 +242,74 @@ class Absence:
             self.knows.learn(grant.ledger)
             self.knows.promised = max(self.knows.promised, grant.epoch)
             return []  # the others may be enough
-        if not self._claim or grant.epoch != self._claim or grant.ledger is None:
+        if self._claim is None or grant.epoch != self._claim.epoch:
             return []
-        self._grants[(grant.node, grant.incarnation)] = grant.ledger
-        if p.newer(grant.ledger, self._newest):
-            self._newest = grant.ledger
+        self._claim.granted.add((grant.node, grant.incarnation))
+        self._stops_ns = max(self._stops_ns, now + round(grant.stops_s * _NS))
         return self._count(now)
 
     def _count(self, now: int) -> list[f.Command]:
-        newest = self._newest
-        for known in self._grants.values():
-            newest = p.settled_by(newest, known)
-        if not election.may_lead(self._grants, newest):
+        claim = self._claim
+        if claim is None or not claim.won:
             return []
-        epoch, self._claim = self._claim, 0
-        self._lead_until_ns = now + round(OTHER_SUCCEEDS_S * _NS)  # the others have a while to come
+        self._claim = None
+        # The others have a while to come.
+        self._lead_until_ns = now + round(self.lasts.other_succeeds_s * _NS)
         silent = tuple(node for node, often in self._silent.items() if often >= SILENT_TIMES)
-        return [f.Lead(epoch, newest, newest.leader, silent, reset=self.reset)]
+        stops_s = 0.0 if self.ended else max(0.0, (self._stops_ns - now) / _NS)
+        return [f.Lead(claim.epoch, claim.value, claim.value.leader, silent, stops_s)]
 
 
-class Missing:
-    """Which members of a table have lost the leader, by what they have answered lately.
+class LostBy:
+    """Which members of a committee have lost the leader, by what they have answered lately.
 
     It is kept by one of them, during one absence. Every answer takes constant time, however large
     the job is.
     """
 
-    def __init__(self, me: election.Voter) -> None:
-        self._me = me
-        self._table: tuple[p.Seat, ...] = ()
-        # When members of the table have said so, the latest last.
-        self._lost_ns: dict[election.Voter, int] = {}
-        # When members have said that a quorum has lost the leader.
-        self._quorum_ns: dict[election.Voter, int] = {}
+    def __init__(self, me: register.Voter, counts_s: float) -> None:
+        """``counts_s``: for how long an answer counts."""
+        self._me, self._counts_ns = me, round(counts_s * _NS)
+        # When members have said so, the latest last.
+        self._lost_ns: dict[register.Voter, int] = {}
+        # When members have said that a majority has lost the leader.
+        self._quorum_ns: dict[register.Voter, int] = {}
 
-    def hear(self, answer: p.MissAnswer, table: tuple[p.Seat, ...], now: int) -> None:
+    def hear(self, answer: p.MissAnswer, voters: Collection[register.Voter], now: int) -> None:
         """Take in an answer."""
-        self._look_at(table)
         who = (answer.node, answer.incarnation)
         self._lost_ns.pop(who, None)
         self._quorum_ns.pop(who, None)
-        if answer.lost and who in election.electorate(table).seats:
+        if answer.lost and who in voters:
             self._lost_ns[who] = now
-            if answer.quorum:
+            if answer.majority_lost_it:
                 self._quorum_ns[who] = now
 
-    def asks(self, miss: p.Miss, table: tuple[p.Seat, ...], now: int) -> bool:
+    def asks(self, miss: p.Miss, voters: Collection[register.Voter], now: int) -> bool:
         """Take in that somebody asks; return whether it is a member, which so has lost it too."""
-        self._look_at(table)
         who = (miss.node, miss.incarnation)
-        if who not in election.electorate(table).seats:
+        if who not in voters:
             return False
         self._lost_ns.pop(who, None)
         self._lost_ns[who] = now
         return True
 
-    def members(self, table: tuple[p.Seat, ...], now: int) -> Collection[election.Voter]:
-        """Members of the table that have lost the leader."""
-        self._look_at(table)
+    def members(self, voters: Collection[register.Voter], now: int) -> Collection[register.Voter]:
+        """Members of the committee that have lost the leader."""
         self._lost_ns.pop(self._me, None)
-        if self._me in election.electorate(table).seats:
+        if self._me in voters:
             self._lost_ns[self._me] = now
-        _forget(self._lost_ns, now)
-        return self._lost_ns.keys()
+        _forget(self._lost_ns, now - self._counts_ns)
+        return [who for who in self._lost_ns if who in voters]
 
     def quorum_is_told(self, now: int) -> bool:
         """Whether another member says that a quorum of them has lost the leader."""
-        _forget(self._quorum_ns, now)
+        _forget(self._quorum_ns, now - self._counts_ns)
         return bool(self._quorum_ns)
 
-    def _look_at(self, table: tuple[p.Seat, ...]) -> None:
-        if table is not self._table:
-            self._table, seats = table, election.electorate(table).seats
-            self._lost_ns = {who: at for who, at in self._lost_ns.items() if who in seats}
 
-
-def _forget(times_ns: dict[election.Voter, int], now: int) -> None:
+def _forget(times_ns: dict[register.Voter, int], oldest: int) -> None:
     """Drop times that are too long ago; the oldest is the first."""
-    oldest = now - round(ANSWER_COUNTS_S * _NS)
     while times_ns:
         who = next(iter(times_ns))
         if times_ns[who] >= oldest:

@@ -30,12 +30,14 @@ _MOST_RANKS = 64
 class Cause:
     """What happened, and on which node; "" = on no node in particular.
 
-    ``victim``: as far as that node can tell, only because of another one.
+    ``victim``: as far as that node can tell, only because of another one. ``cut_off``: it has lost
+    the leader.
     """
 
     node: str
     line: str
     victim: bool = field(default=False, compare=False)
+    cut_off: bool = field(default=False, compare=False)
 
     @property
     def text(self) -> str:
@@ -81,17 +83,19 @@ class Blame:
         self._without.update(without)
         self._lost_before = len(self._lost)
 
-    def failed(self, node: str, line: str, *, victim: bool = False) -> None:
+    def failed(self, node: str, line: str, *, victim: bool = False, cut_off: bool = False) -> None:
         """A node reports a failure; later ones about itself change nothing."""
         if node not in self._without:
-            self.reports.setdefault(node, Cause(node, line, victim))
+            self.reports.setdefault(node, Cause(node, line, victim, cut_off))
 
     def judged(self, node: str, verdict: str, *, victim: bool, finding: bytes = b"") -> None:
         """A node has found out what its failure was; "" = it has not."""
         if verdict:
             self.findings[node] = finding
             if node not in self._without:
-                self.reports[node] = Cause(node, verdict, victim)
+                known = self.reports.get(node)
+                cut_off = victim and known is not None and known.cut_off
+                self.reports[node] = Cause(node, verdict, victim, cut_off)
 
     def lost(self, node: str, line: str) -> None:
         """A node, or with "" several, cannot be reached."""
@@ -125,9 +129,12 @@ class Blame:
         if (ruling := self._ruling) is not None and cause == self._ruled:
             about = (ruling.victims, ruling.ranks, ruling.cause, ruling.certain)
             return Blamed(round_number, cause.node, cause.text, *about)
-        victims = [each.node for each in self.reports.values() if each.victim]
-        others = tuple(node for node in victims if node != cause.node)
+        failed = [each for each in self.reports.values() if each.node != cause.node]
+        others = tuple(each.node for each in failed if each.victim and not each.cut_off)
         text = cause.text
+        # One network has cut them off: none of them is a victim of another one.
+        if alike := [each.node for each in failed if each.cut_off and each.node not in self.losses]:
+            text += f"; {name_some(alike)} had lost the coordinator as well"
         if cause.victim:  # its own node has said so of its own ranks
             elsewhere = {node: ranks for node, ranks in self.left.items() if node != cause.node}
             text += "".join(

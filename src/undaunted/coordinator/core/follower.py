@@ -22,16 +22,20 @@ import msgspec
 
 from undaunted.base.text import format_duration
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.core import election
 from undaunted.coordinator.core import follower_messages as f
 from undaunted.coordinator.core import messages as m
-from undaunted.coordinator.core.absence import ASK_AGAIN_S, MINORITY_AFTER_RESET_S, Absence
+from undaunted.coordinator.core import register
+from undaunted.coordinator.core.absence import Absence
+from undaunted.coordinator.core.durations import (
+    OUTLIVE_S,
+    REDIAL_FIRST_S,
+    REDIAL_LONGEST_S,
+    Durations,
+)
 from undaunted.coordinator.core.formation import name_some
 from undaunted.coordinator.core.knowledge import Knowledge
 
 _NS = 1_000_000_000
-# What ranks get between SIGTERM and SIGKILL when their node may be in a minority.
-MINORITY_GRACE_S = 2.0
 # From the grant of a claim until the one who makes it is asked whether it leads.
 REDIAL_GRANTED_S = 0.1
 # A process of another job or version may still be at the endpoint for so long.
@@ -47,11 +51,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-REDIAL_FIRST_S = 0.05
-REDIAL_LONGEST_S = 1.0
-# A node that has stood still asks its leader for so long whether the job has gone on: all nodes may
-# have stood still together (`scontrol suspend`), and go on at about the same moment.
-ASKS_AFTER_PAUSE_S = 2.0
 # The launchers of a job do not start at the same moment.
 SEEK_QUIETLY_S = 3.0
 
@@ -77,7 +76,8 @@ class Follower:
     _replaceable: bool = False  # the job can go on without this node, see protocol.Started
     _absence: Absence | None = None
     _lease: Lease = field(init=False)
-    _agreed_until_ns: int = 0  # end of the last lease of a leader that a quorum had agreed to
+    _counted_until_ns: int = 0  # until then the leader that was lost may count on this node
+    _majority_lease_end_ns: int = 0  # end of the last lease of a leader that a quorum had agreed to
     _idle_ns: int = 0  # since then neither a leader nor a running rank
     # the connection
     _link: int = 0  # number of the last one
@@ -106,11 +106,12 @@ class Follower:
     def handle(self, event: f.Event, now: int) -> list[f.Command]:
         """Take one event at ``now`` (monotonic, ns); return the commands it causes, in order."""
         if isinstance(event, f.Asked):
-            reply = self._asked(event.message, now)
+            reply, claims = self._asked(event.message, now)
             granted = isinstance(reply, p.Grant) and reply.granted and not self._open
             looks = granted and self.state is not FollowerState.ENDED
             look = [f.SetTimer("dial", REDIAL_GRANTED_S)] if looks else []
-            return [f.Answer(event.question, reply), *look, *self._join_other(event.message, now)]
+            replies = f.Answer(event.question, reply)
+            return [replies, *look, *claims, *self._join_other(event.message, now)]
         if self.state is FollowerState.ENDED:
             return []
         self._look_at_clock(now)
@@ -133,7 +134,7 @@ class Follower:
             case f.TableKnown():
                 return self._table_known(event)
             case f.LeaderAt():
-                return self._leader_at(event)
+                return self._leader_at(event, now)
 
     @property
     def leader(self) -> str:
@@ -144,6 +145,21 @@ class Follower:
     def lease_s(self) -> float:
         """How long a lease is."""
         return self._lease.seconds
+
+    @property
+    def ranks_outlive_s(self) -> float:
+        """For how long ranks here may live if this process stands still; 0 = there are none.
+
+        They are gone before others take their places, see `Durations.stopped_s`: those of the
+        leader's node too, where another one may lead.
+        """
+        if not self.running:
+            return 0.0
+        others = self.config.store != "" or p.has_committee(self.knows.ledger)
+        leads = others and self._address == self.config.address
+        soon = self._is_fenced or self._replaceable or leads
+        away_s = 0.0 if soon else self.config.away_timeout_s
+        return self._lease.seconds + away_s + OUTLIVE_S
 
     def lease_left_s(self, now: int) -> float | None:
         """How much is left of the lease, in seconds; less than none while the leader is gone.
@@ -158,21 +174,33 @@ class Follower:
         gap_s, self._event_ns = (now - self._event_ns) / _NS, now
         if self.state is FollowerState.FOLLOWING and 3 * gap_s > 2 * self._lease.seconds:
             self._stood_s = gap_s
-            self._asks_until_ns = now + round(ASKS_AFTER_PAUSE_S * _NS)
+            self._asks_until_ns = now + round(self._lease.lasts.asks_after_pause_s * _NS)
 
     # --- the connection -------------------------------------------------------------------------
 
     def _dial(self) -> list[f.Command]:
         self._link += 1
         self._open = False
-        self._address = self.search.address(self.knows.ledger.table, self.knows.ledger.pending)
+        known = self.knows.ledger
+        self._address = self.search.address(known.table, known.pending, known.committee)
         return [f.Dial(self._link, self._address)] if self._address else []
 
-    def _leader_at(self, event: f.LeaderAt) -> list[f.Command]:
+    def _replaced(self, event: f.LeaderAt, now: int) -> list[f.Command]:
+        """Another one leads than the one that is followed, which may be silent: follow that."""
+        if event.address in ("", self._address) or event.epoch <= self.knows.epoch:
+            return []
+        hangup = f.Hangup(self._link)
+        self._forget_link()
+        self._why = f"the job is led from {event.address}"
+        since_ns = self._lease.until_ns  # it may not hear of this
+        lost = self._lost(now, reset=True, leader=event.address, counted_until_ns=since_ns)
+        return [hangup, *lost]
+
+    def _leader_at(self, event: f.LeaderAt, now: int) -> list[f.Command]:
         """The store knows better than any list of addresses."""
         self.search.elected = event.address
         if self.state is FollowerState.FOLLOWING:
-            return []  # a leader that was replaced ends its connections
+            return self._replaced(event, now)
         if not event.address:
             self._why = event.reason or self._why
             return []
@@ -198,14 +226,22 @@ class Follower:
             ledger=knows.told,
             promised=knows.promised,
             settings=config.settings,
+            program=config.program,
+            stops_s=self.leader_stops_s(now),
         )
         return [f.Send(self._link, hello), f.SetTimer("welcome", self._lease.seconds)]
 
-    def _closed(self, event: f.Closed, now: int) -> list[f.Command]:
+    def _closed(self, event: f.Closed, now: int, *, told: bool = False) -> list[f.Command]:
+        """``told``: the leader has said that it leads no more."""
         self._forget_link()
         self._why = event.reason
         if self.state is FollowerState.FOLLOWING:
-            return self._lost(now, reset=not event.silent)
+            return self._lost(now, reset=not event.silent, told=told)
+        if self._absence is not None and event.ended and self._address == self.search.last:
+            claims = self._absence.leader_ended(now)
+            claims += self._missed(lost=True, ended=self._address)
+            return [*claims, f.SetTimer("dial", self.search.pause_s())]
+        missed = self._missed() if self._address == self.search.elected else []
         seeking, idle_s = self.state is FollowerState.SEEKING, (now - self._idle_ns) / _NS
         # Its own launcher of before has the name for a lease.
         patience_s = max(REFUSED_FOR_S, 2 * self._lease.seconds)
@@ -213,7 +249,26 @@ class Follower:
             return self._end(f.GiveUp(event.reason))
         line = self.search.to_say(self._why, idle_s) if seeking else ""
         says = [f.Say(line)] if line else []
-        return [*says, f.SetTimer("dial", self.search.pause_s())]
+        return [*says, *missed, f.SetTimer("dial", self.search.pause_s())]
+
+    def _missed(self, *, lost: bool = False, ended: str = "") -> list[f.Command]:
+        """Where the store decides who leads, another one may from now on."""
+        if not self.config.store:
+            return []
+        ledger = self.knows.ledger
+        seats = sorted(ledger.table, key=lambda seat: seat.group_rank)
+        others = [register.voter(seat) for seat in seats if seat.node != ledger.leader]
+        turn = others.index(self.knows.me) if self.knows.me in others else None
+        return [f.Missed(lost, ended, turn)]
+
+    def leader_stops_s(self, now: int) -> float:
+        """For how long ranks of the leader's node may live, if all have lost it as this node has.
+
+        0 = there is a leader, or none was lost.
+        """
+        if self._absence is None or not self.config.store:
+            return 0.0
+        return max(0.0, (self._counted_until_ns - now) / _NS) + self._lease.lasts.stopped_s
 
     def _end(self, last: f.Leave | f.GiveUp) -> list[f.Command]:
         self.state, self._address = FollowerState.ENDED, ""
@@ -234,16 +289,12 @@ class Follower:
             return []
         if self.state is not FollowerState.FOLLOWING or message.epoch != self.knows.epoch:
             return []
+        told: list[f.Command] = []
         match message:
             case p.Beat():
-                self._reports.acknowledge(message.acknowledged)
-                self._lease.answered(message.sent)
-                if self._lease.left_s(message.sent, now) > 0:
-                    self._stood_s, self._asks_until_ns = 0.0, 0
-                self._replaceable = self._replaceable or message.replaceable
-                self.knows.settled(message.settled)
+                told = self._beat(message, now)
             case p.Learn():
-                self.knows.learn(message.ledger)
+                self.knows.vote.written(message.epoch, message.ledger)
             case p.HandOver():
                 return self._succeed(message, now)
             case p.PrepareOrder() | p.Order():
@@ -251,8 +302,17 @@ class Follower:
         # The lease of a member that votes is that of a leader to which a quorum has agreed: another
         # leader, such as one that was started again and is cut off, may not be the only one.
         if self.knows.agreed:
-            self._agreed_until_ns = self._lease.until_ns
-        return []
+            self._majority_lease_end_ns = self._lease.until_ns
+        return told
+
+    def _beat(self, beat: p.Beat, now: int) -> list[f.Command]:
+        self._reports.acknowledge(beat.acknowledged)
+        longer = self._lease.answered(beat.sent)
+        if self._lease.left_s(beat.sent, now) > 0:
+            self._stood_s, self._asks_until_ns = 0.0, 0
+        can_be = beat.replaceable and not self._replaceable  # the leader waits to hear it back
+        self._replaceable = self._replaceable or can_be
+        return [f.Send(self._link, self._renewal(0))] if longer or can_be else []
 
     def _welcomed(self, welcome: p.Welcome, now: int) -> list[f.Command]:
         knows = self.knows
@@ -267,6 +327,8 @@ class Follower:
         commands: list[f.Command] = []
         if new and welcome.leader != self.config.node:
             commands.append(f.StandDown())
+        if self.config.store:
+            commands.append(f.Found())
         if back:
             commands.append(
                 f.Say(f"following the coordinator on {welcome.leader or self._address}")
@@ -274,7 +336,7 @@ class Follower:
         again = self._reports.to_send(new_leader=new)
         commands += [f.Send(self._link, report) for report in again]
         left_s = max(0.0, self._lease.left_s(self._lease.sent_ns, now))
-        agreed_s = max(0.0, (self._agreed_until_ns - now) / _NS)
+        agreed_s = max(0.0, (self._majority_lease_end_ns - now) / _NS)
         timers = [f.SetTimer("silence", left_s), f.SetTimer("minority", agreed_s)]
         return [*commands, *self._renew(now), *timers]
 
@@ -283,8 +345,17 @@ class Follower:
             self.search.first = [refused.leader]
         if refused.final:
             return self._end(f.GiveUp(refused.reason))
+        if self.state is FollowerState.FOLLOWING and refused.leader:
+            return self._sent_on(refused, now)
         closed = f.Closed(self._link, refused.reason, refused=refused.taken)
-        return [f.Hangup(self._link), *self._closed(closed, now)]
+        return [f.Hangup(self._link), *self._closed(closed, now, told=True)]
+
+    def _sent_on(self, refused: p.Refused, now: int) -> list[f.Command]:
+        """The leader that is followed says who leads from now on, and need not be replaced."""
+        hangup = f.Hangup(self._link)
+        self._forget_link()
+        self._why = refused.reason
+        return [hangup, *self._lost(now, reset=True, leader=refused.leader)]
 
     def _ordered(self, order: p.PrepareOrder | p.Order, now: int) -> list[f.Command]:
         if order.number <= self._last_order:
@@ -387,17 +458,25 @@ class Follower:
                 return absence.ask(now)
             case "minority" if absence is not None:
                 return self._minority(absence, now)
-            case "minority" if self.knows.votes and not self.knows.agreed:
+            case "minority" if self._is_fenced and not self.knows.agreed:
                 return self._stop_ranks("too few nodes follow the coordinator", now)
             case "claim" if absence is not None and self._told_to_stop is None:
                 return self._lead(absence.claim(now))
         return []
 
     def _renew(self, now: int) -> list[f.Command]:
-        knows, replaceable = self.knows, self._replaceable
-        started = knows.ledger.round
-        renew = p.Renew(epoch=knows.epoch, sent=now, round=started, replaceable=replaceable)
-        return [f.Send(self._link, renew), f.SetTimer("renew", self._lease.seconds / 3)]
+        send = f.Send(self._link, self._renewal(now))
+        return [send, f.SetTimer("renew", self._lease.lasts.renew_s)]
+
+    def _renewal(self, sent: int) -> p.Renew:
+        """``sent``: 0 = only to say which one was answered."""
+        return p.Renew(
+            epoch=self.knows.epoch,
+            sent=sent,
+            round=self.knows.ledger.round,
+            replaceable=self._replaceable,
+            answered=self._lease.sent_ns,
+        )
 
     def _not_welcomed(self, now: int) -> list[f.Command]:
         """The connection stands, and nobody says anything: that host may be gone meanwhile."""
@@ -438,11 +517,32 @@ class Follower:
 
     # --- the leader is gone ---------------------------------------------------------------------
 
-    def _lost(self, now: int, *, reset: bool) -> list[f.Command]:
+    def _lost(
+        self,
+        now: int,
+        *,
+        reset: bool,
+        leader: str = "",
+        told: bool = False,
+        counted_until_ns: int = 0,
+    ) -> list[f.Command]:
+        """Do without a leader.
+
+        Args:
+            now: see `handle`.
+            reset: the connection was ended, rather than nothing was heard.
+            leader: address of the one that leads instead, as the one before has said.
+            told: the leader has said that it leads no more.
+            counted_until_ns: until then it may count on this node; 0 = not any more.
+        """
         self.search.begin(self._address)
+        self._counted_until_ns = counted_until_ns
         reset = reset and now < self._lease.until_ns
         since_ns = now if reset else self._lease.until_ns
         absence = self._absent(since_ns, now, reset=reset)
+        if leader:
+            self.search.first = [leader]
+            absence.yield_to_other(now)
         self._gone = f"the coordinator at {self._address} is gone: {self._why}"
         if self._stood_s:
             stood = format_duration(self._stood_s)
@@ -453,11 +553,13 @@ class Follower:
         said = f.Say(self._gone + ("; the ranks go on" if goes_on else ""))
         waits = [] if self.running else self._say_wait()
         giveup = f.SetTimer("giveup", self._patience_s)
-        return [said, *waits, giveup, *self._dial(), *absence.begin(now)]
+        missed = self._missed(lost=not told and not leader)
+        return [said, *missed, *waits, giveup, *self._dial(), *absence.begin(now)]
 
     def _absent(self, since_ns: int, now: int, *, reset: bool) -> Absence:
         self.state, self._idle_ns = FollowerState.AWAY, now
-        self._absence = Absence(self.knows, since_ns, reset, self._stop_ns(since_ns, reset=reset))
+        stop_ns = self._stop_ns(since_ns, reset=reset)
+        self._absence = Absence(self.knows, since_ns, reset, stop_ns, self._lease.lasts)
         return self._absence
 
     def _stop_ns(self, since_ns: int, *, reset: bool) -> int:
@@ -466,19 +568,25 @@ class Follower:
         Before others take their place, which a leader that has ended does not do. A reset that is
         heard of late does not make the lease longer: others may have lost that leader earlier.
         """
-        if self.knows.votes:
-            after_reset_ns = round(MINORITY_AFTER_RESET_S * _NS) if reset else 0
-            return min(since_ns + after_reset_ns, self._agreed_until_ns)
+        if self._is_fenced:
+            after_reset_ns = round(self._lease.lasts.stops_after_reset_s * _NS) if reset else 0
+            return min(since_ns + after_reset_ns, self._majority_lease_end_ns)
         if self._replaceable and (self.config.store or not reset):
             return self._lease.until_ns
         return since_ns + round(self.config.away_timeout_s * _NS)
+
+    @property
+    def _is_fenced(self) -> bool:
+        """Whether others may take over, and so count on the end of its ranks with the lease."""
+        ledger = self.knows.ledger
+        return ledger.fenced and self.knows.has_seat(ledger.table)
 
     def _minority(self, absence: Absence, now: int) -> list[f.Command]:
         if not self.running:
             return []
         too_long = now - absence.since_ns >= round(self.config.give_up_s * _NS)
         if absence.reset and absence.quorum_misses(now) and not too_long:
-            return [f.SetTimer("minority", ASK_AGAIN_S)]
+            return [f.SetTimer("minority", self._lease.lasts.ask_again_s)]
         if not self._stood_s:
             self._gone += self._why_stopped(absence)
         return self._stop_ranks(self._gone, now)
@@ -486,23 +594,23 @@ class Follower:
     def _stop_ranks(self, reason: str, now: int) -> list[f.Command]:
         if not self.running:
             return []
-        failed = m.NodeFailed(self.config.node, self.round, reason, victim=True)
-        stop = f.StopRanks(self.round, reason, MINORITY_GRACE_S)
+        failed = m.NodeFailed(self.config.node, self.round, reason, victim=True, cut_off=True)
+        stop = f.StopRanks(self.round, reason, self._lease.lasts.grace_s)
         said = [f.Say(f"the ranks are stopped: {reason}"), *self._say_wait()]
         return [*said, stop, *self._tell(failed, now)]
 
     def _say_wait(self) -> list[f.Command]:
         """Say until when the same coordinator is waited for, where there will be no other one."""
-        others = election.votes_count(self.knows.ledger) or self.config.store
+        others = p.has_committee(self.knows.ledger) or self.config.store
         if self.state is not FollowerState.AWAY or others or self._ends:
             return []
         left = format_duration(self._patience_s)
         return [f.Say(f"waiting up to {left} for the coordinator: no other node takes its place")]
 
     def _why_stopped(self, absence: Absence) -> str:
-        if self.knows.votes and absence.reset:
+        if self._is_fenced and absence.reset:
             return "; too few nodes can be reached to go on without it"
-        replaced = self.knows.votes or absence.stop_ns <= self._lease.until_ns
+        replaced = self._is_fenced or absence.stop_ns <= self._lease.until_ns
         return "; the job may go on without this node" if replaced else ""
 
     def _answered(self, node: str, answer: p.Message | None, now: int) -> list[f.Command]:
@@ -514,7 +622,7 @@ class Follower:
             reason = f"the launchers of {names} were started again, and too few others are left"
             return self._end_alone(f"{reason} to go on; start this one again as well")
         match answer:
-            case p.MissAnswer(lost=False, round=-1) if election.votes_count(self.knows.ledger):
+            case p.MissAnswer(lost=False, round=-1) if p.has_committee(self.knows.ledger):
                 pass  # it follows who begins the job anew, and takes nobody of this start
             case p.MissAnswer(lost=False, leader=leader) if leader and not self._open:
                 self.search.first = [leader]
@@ -542,21 +650,24 @@ class Follower:
 
     # --- what other members ask -----------------------------------------------------------------
 
-    def _asked(self, question: p.Miss | p.Claim, now: int) -> p.MissAnswer | p.Grant:
+    def _asked(
+        self, question: p.Miss | p.Claim, now: int
+    ) -> tuple[p.MissAnswer | p.Grant, list[f.Command]]:
         if isinstance(question, p.Claim):
-            return self._consider(question, now)
-        lost = self.state in (FollowerState.AWAY, FollowerState.SEEKING)
-        quorum, knows = self._absence is not None and self._absence.asked(question, now), self.knows
-        return p.MissAnswer(
+            return self._consider(question, now), []
+        knows, absence = self.knows, self._absence
+        claims = [] if absence is None else absence.asked(question, now)
+        answer = p.MissAnswer(
             node=knows.node,
             incarnation=knows.incarnation,
             epoch=knows.epoch,
-            lost=lost,
+            lost=self.state in (FollowerState.AWAY, FollowerState.SEEKING),
             leader=self.leader,
-            quorum=quorum,
+            majority_lost_it=absence is not None and absence.counts_quorum(now),
             round=knows.ledger.round,
-            known=knows.ledger.epoch,
+            ledger_epoch=knows.ledger.epoch,
         )
+        return answer, claims
 
     def _join_other(self, question: p.Miss | p.Claim, now: int) -> list[f.Command]:
         """The job may be led from elsewhere, by a leader nobody here has heard of: follow that."""
@@ -576,12 +687,14 @@ class Follower:
 
     def _consider(self, claim: p.Claim, now: int) -> p.Grant:
         absence = self._absence
-        leaderless = absence is not None and absence.may_grant(now, self._lease.seconds)
+        leaderless = absence is not None and absence.may_grant(now)
         grant = self.knows.consider(claim, leaderless=leaderless)
-        if grant.granted and self._absence is not None:
-            self._absence.yield_to_other(now)
-            self.search.first = self.knows.addresses(claim.node)
-        return grant
+        if absence is None or not grant.granted:
+            return grant
+        absence.yield_to_other(now)
+        self.search.first = self.knows.addresses(claim.node)
+        stops_s = max(0.0, (absence.stops_ns - now) / _NS)
+        return msgspec.structs.replace(grant, stops_s=stops_s)
 
 
 @dataclass(slots=True)
@@ -654,9 +767,16 @@ class Lease:
         self.seconds = seconds
         self.answered(self.opened_ns)
 
-    def answered(self, sent_ns: int) -> None:
-        """The leader has answered what was sent then."""
+    def answered(self, sent_ns: int) -> bool:
+        """The leader has answered what was sent then; return whether the lease is longer now."""
+        longer = sent_ns > self.sent_ns
         self.sent_ns = max(self.sent_ns, sent_ns)
+        return longer
+
+    @property
+    def lasts(self) -> Durations:
+        """What follows from it."""
+        return Durations(self.seconds)
 
     def left_s(self, since_ns: int, now: int) -> float:
         """How much of a lease is left that has begun then."""
@@ -689,7 +809,7 @@ class Search:
     _tried: int = 0
     _pause_s: float = REDIAL_FIRST_S
 
-    def address(self, *tables: Sequence[p.Seat]) -> str:
+    def address(self, *tables: Sequence[p.Seat | register.Member]) -> str:
         """Where to look next: an endpoint and a member of these tables, in turns; "" = unknown."""
         if self.first:
             return self.first.pop(0)
@@ -745,7 +865,7 @@ class Search:
                 return self.last
         return ends[number % len(ends)] if ends else ""
 
-    def _member(self, number: int, tables: Sequence[Sequence[p.Seat]]) -> str:
+    def _member(self, number: int, tables: Sequence[Sequence[p.Seat | register.Member]]) -> str:
         known = [table for table in tables if table]
         if not known:
             return ""

@@ -26,7 +26,7 @@ class FollowerConfig:
         give_up_s: so long after there is neither a leader nor a running rank, the node ends.
         first_give_up_s: the same until a leader has been found for the first time; None = as later.
         store: where it is decided who leads, "" = among the members.
-        settings: as in `protocol.Hello`.
+        settings, program: as in `protocol.Hello`.
     """
 
     node: str
@@ -44,6 +44,7 @@ class FollowerConfig:
     first_give_up_s: float | None = None
     store: str = ""
     settings: dict[str, str] = field(default_factory=dict)
+    program: str = ""
 
 
 class _Message(msgspec.Struct, frozen=True, gc=False):
@@ -75,12 +76,14 @@ class Closed(_Message, frozen=True):
 
     ``refused``: one side does not want the other: version, token, job or name do not fit.
     ``silent``: the other side has not ended it, and may live.
+    ``ended``: nobody listens there, so that the launcher of that address has ended.
     """
 
     link: int
     reason: str
     refused: bool = False
     silent: bool = False
+    ended: bool = False
 
 
 class Answered(_Message, frozen=True):
@@ -113,10 +116,14 @@ class TableKnown(_Message, frozen=True):
 
 
 class LeaderAt(_Message, frozen=True):
-    """The store says who leads; ``address`` "" = nobody, for a ``reason`` if it is known."""
+    """The store says who leads; ``address`` "" = nobody, for a ``reason`` if it is known.
+
+    ``epoch``: of that leader, or an earlier one.
+    """
 
     address: str
     reason: str = ""
+    epoch: int = 0
 
 
 class TimerFired(_Message, frozen=True):
@@ -200,7 +207,26 @@ class Lead(_Message, frozen=True):
     ledger: p.Ledger
     lost: str  # the node that led before
     silent: tuple[str, ...] = ()  # nodes that have not answered lately: they are not waited for
-    reset: bool = False  # the connection to the one before was reset: its ranks may live a little
+    stops_s: float = 0.0  # ranks of that node may live for so long
+
+
+class Missed(_Message, frozen=True):
+    """With a store: the leader cannot be reached; another one may lead.
+
+    Attributes:
+        lost: it was followed, and has not said that it leads no more.
+        ended: address where it was followed and nobody listens any more, "" = that is not known.
+        turn: how many members of the last round, but for the leader, come before this node; None =
+            it is none of them.
+    """
+
+    lost: bool = False
+    ended: str = ""
+    turn: int | None = None
+
+
+class Found(_Message, frozen=True):
+    """With a store: a leader is followed."""
 
 
 class StandDown(_Message, frozen=True):
@@ -235,5 +261,5 @@ class Say(_Message, frozen=True):
 
 # What others are told, and what this node is to do.
 ToOthers = Dial | Hangup | Send | Ask | Answer
-OfNode = Prepare | Deliver | StopRanks | Lead | StandDown | Leave | GiveUp
+OfNode = Prepare | Deliver | StopRanks | Lead | StandDown | Missed | Found | Leave | GiveUp
 Command = ToOthers | OfNode | SetTimer | Say

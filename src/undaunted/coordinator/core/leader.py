@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from undaunted.base.recent import Recent
+from undaunted.base.text import format_duration
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.core import election
 from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core import messages as m
-from undaunted.coordinator.core.absence import TAKEOVER_AFTER_SILENCE_S
+from undaunted.coordinator.core import register
+from undaunted.coordinator.core.durations import AFTER_RESTART_S, ANSWER_S, Durations
 from undaunted.coordinator.core.formation import name_some
+from undaunted.coordinator.core.memory import Memory
 from undaunted.coordinator.core.policy import STOP_MARGIN_S, JobPolicy
 from undaunted.coordinator.core.preparation import Preparation
 from undaunted.coordinator.core.record import Record
@@ -35,18 +37,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 _NS = 1_000_000_000
-# A leader that was restarted waits so long beyond a lease for its members; one that took over waits
-# less, since members that granted it come at once.
-AFTER_RESTART_S = 5.0
-AFTER_TAKEOVER_S = 2.0
+# What of a ledger people have ordered.
+ORDERED = ("excluded", "limits", "stop")
 # What ranks of a round that is over get between SIGTERM and SIGKILL.
 DRAIN_GRACE_S = 2.0
 # So many members that are not here are asked at a time.
 ASK_AT_ONCE = 8
-# What is asked is answered within this time.
-ANSWER_S = 1.0
-# Members that have lost their leader have elected another one so long after their lease.
-ELECTED_S = TAKEOVER_AFTER_SILENCE_S + AFTER_TAKEOVER_S
 # What a launcher of an earlier start of this job hears: before the first round, and after it.
 STARTS_AGAIN = (
     "this is another start of the job; launchers of an earlier one go on only if a majority of "
@@ -55,6 +51,11 @@ STARTS_AGAIN = (
 STARTED_AGAIN = (
     "the job was started again, and runs without this launcher of its earlier start; start it "
     "again with the same command if this node is to take part"
+)
+# Why a leader whose store does not answer stops the round.
+UNHELD = (
+    "etcd does not answer the node of the coordinator, and half of the nodes, or more, are missing "
+    "or may go on without it"
 )
 # Why it leads no more, if its node leaves.
 LEFT = "the node of the coordinator has left the job"
@@ -98,8 +99,7 @@ class Leader:
         epoch: int = 1,
         lost: str = "",
         silent: Collection[str] = (),
-        *,
-        reset: bool = False,
+        stops_s: float = 0.0,
     ) -> None:
         """Take over what a ledger says.
 
@@ -110,7 +110,7 @@ class Leader:
             epoch: its own; later than every earlier one.
             lost: see the attributes.
             silent: members that are not waited for, since they did not answer before a take-over.
-            reset: the connection to the leader that was replaced was reset a moment before.
+            stops_s: for how long ranks of the node of the leader that was replaced may live.
         """
         self.config = config
         self.made: dict[str, Any] = {
@@ -119,17 +119,24 @@ class Leader:
             "epoch": epoch,
             "lost": lost,
             "silent": tuple(silent),
-            "reset": reset,
+            "stops_s": stops_s,
         }
         self.lost = lost
         self.linger_s = LINGER_S
         self._sessions = Sessions()
         self._record = Record(config, self.made["ledger"], epoch)
-        self._preparation = Preparation(config, self._record, self._sessions, lost, reset=reset)
+        self._lasts = Durations(config.lease_s)
+        self._preparation = Preparation(config, self._record, self._sessions, lost, stops_s)
         self.policy = JobPolicy(config.policy)
         self.recent = Recent({"config": config.policy})
         self._has_quorum = True  # as far as the policy has been told
+        self._unheld_ns: int | None = None  # since when the store does not hear of it
         self._dismissed = False  # the job is over for its own node
+        self._handled_ns: int | None = None  # when the last event was
+        # After it stood still: for the policy, once it is known whether this one still leads.
+        self._undecided: list[m.Event] | None = None
+        self._stood_s = 0.0
+        self._held_again = False  # the store has heard of this one since then
         self.state = LeaderState.RECOVERING if self._record.inherited else LeaderState.LEADING
         # while it recovers
         self._not_awaited = {lost, *silent}
@@ -137,7 +144,7 @@ class Leader:
         # other leaders
         self._asked = 0  # members that are not here, one after the other
         # launchers of other starts: when each has come first and last
-        self._turned_away: dict[election.Voter, tuple[int, int]] = {}
+        self._turned_away: dict[register.Voter, tuple[int, int]] = {}
         self._leaves = False  # so it waits for a round that runs without it
         self._successor: Session | None = None  # the next leader, which has been told
 
@@ -166,6 +173,10 @@ class Leader:
             return []
         if self.state is LeaderState.HANDING_OVER:
             return self._handing_over(event)
+        noticed = self._look_at_clock(now)
+        return [*noticed, *self._take(event, now), *self._decide_late(now)]
+
+    def _take(self, event: c.Event, now: int) -> list[c.Command]:
         match event:
             case c.Begin():
                 return self._begin(now)
@@ -180,7 +191,10 @@ class Leader:
                 return self._answered(answer)
             case c.Persisted(version=version):
                 self._preparation.persisted(version)
-                return self._look_at_start(now)
+                asks = self._ask_committee() if self._may_replace else []
+                return asks + self._look_at_start(now)
+            case c.Holds(held=held):
+                return self._holds(now, held=held)
             case c.Deposed(reason=reason):
                 return self._stand_down(reason, "")
             case c.TimerFired():
@@ -190,15 +204,18 @@ class Leader:
     def _begin(self, now: int) -> list[c.Command]:
         self._preparation.began_ns = now
         self._sessions.begin(now)
-        lease = c.SetTimer("lease", 0, self.config.lease_s / 3)
+        lease = c.SetTimer("lease", 0, self._lasts.renew_s)
         if self.state is LeaderState.RECOVERING:
             return [lease, *self._keep_epoch(), self._recovery_timer()]
-        return [lease, *self._ask_missing()]
+        return [lease, *self._ask_absent()]
 
     # --- the policy -----------------------------------------------------------------------------
 
     def _feed(self, event: m.Event, now: int) -> list[c.Command]:
         """Tell the policy what has happened; end, or leave, if that is what it decides."""
+        if self._undecided is not None:
+            self._undecided.append(event)
+            return []
         commands = self._decide(event, now)
         if self.policy.ended and self.state is LeaderState.LEADING:
             self.state = LeaderState.ENDED
@@ -217,10 +234,16 @@ class Leader:
         commands: list[c.Command] = []
         decided = self.policy.handle(event)
         self.recent.note(now, event, decided)
+        if isinstance(event, m.TableAccepted) and self.policy.running:
+            self._preparation.start(replaceable=self._more_than_needed)
+            commands.append(self._record.persist())
         for command in decided:
             commands += self._obey(command, now)
-        if self._more_than_needed:
+        if self._more_than_needed and not self._record.replaceable:
             self._record.replaceable = True
+            commands += [
+                send for each in self._sessions.connected() for send in each.beat(self._record)
+            ]
         if not self.policy.preparing:
             self._preparation.call_off()
         if not self._preparation.under_way:
@@ -229,10 +252,10 @@ class Leader:
         return commands + self._start_if_ready(now)
 
     def _note_down(self) -> list[c.Command]:
-        """Write down what the policy has changed; whoever leads next is to know who is excluded."""
-        excluded = self.ledger.excluded
+        """Write down what the policy has changed; all hear at once of what was ordered."""
+        known = self.ledger
         commands: list[c.Command] = [*self._record.catch_up(self.policy)]
-        if self.ledger.excluded != excluded:
+        if any(getattr(self.ledger, name) != getattr(known, name) for name in ORDERED):
             commands += self._sessions.send(self._record.learn())
         return commands
 
@@ -243,8 +266,9 @@ class Leader:
             return []
         if not preparation.may_start(now):
             return [each for line in preparation.say(now) for each in self._tell_all(line)]
-        accepted = preparation.start(replaceable=self._more_than_needed)
-        commands: list[c.Command] = [self._record.persist(), *self._decide(accepted, now)]
+        commands = self._decide(preparation.accepted, now)
+        if not self.policy.running:
+            return commands  # others belong into it as well
         table = {seat.node for seat in self.ledger.table}
         # Spares get no order.
         return commands + self._sessions.send(self._record.learn(), but=table)
@@ -258,6 +282,7 @@ class Leader:
         match command:
             case m.Prepare():  # the next leader is to know all that this one does
                 noted = self._record.catch_up(self.policy)
+                self._record.replace(self._chosen(now))
                 return [*noted, *self._preparation.begin(command, now)]
             case m.SetTimer(name=name, round=number, delay_s=delay_s):
                 return [c.SetTimer(f"policy {name}", number, delay_s)]
@@ -283,6 +308,12 @@ class Leader:
     def _hello(self, link: int, hello: p.Hello, now: int) -> list[c.Command]:
         if self._is_of_other_start(hello, now):
             return self._turn_away(link, hello, now)
+        if self._is_of_other_job(hello):
+            reason = (
+                f"job {self.config.run_id} runs {self.config.program} already, and node "
+                f"{hello.node} was started with {hello.program}; give each job its own --rdzv-id"
+            )
+            return [c.Send(link, p.Refused(reason=reason, final=True)), c.Close(link)]
         known = self._sessions.by_node.get(hello.node)
         same = known is not None and known.hello.incarnation == hello.incarnation
         if known is not None and known.link is not None and not same:
@@ -309,12 +340,21 @@ class Leader:
         if known is None or known.round < 0 or known.birth == ours.birth:
             return False
         if ours.round >= 0:
-            return who not in election.electorate(ours.table).seats
+            return who not in map(register.voter, ours.table)
         if known.attempt < self.config.attempt:
             return True
         since_ns = now - round(self.config.lease_s * _NS)
         lately = {each for each, (_, last) in self._turned_away.items() if last >= since_ns}
-        return not election.may_start({*self._sessions.voters, *lately, who}, known)
+        return bool(register.lacking({*self._sessions.voters, *lately, who}, known))
+
+    def _is_of_other_job(self, hello: p.Hello) -> bool:
+        """Whether a launcher that comes to a running job was started with another program.
+
+        It would wait as a spare, and end with the outcome of a job that is not its own.
+        """
+        new = hello.ledger is None and self.ledger.round >= 0
+        known = "" not in (hello.program, self.config.program)
+        return new and known and hello.program != self.config.program
 
     def _turn_away(self, link: int, hello: p.Hello, now: int) -> list[c.Command]:
         """Refuse a launcher of another start.
@@ -325,7 +365,7 @@ class Leader:
         who = (hello.node, hello.incarnation)
         first_ns, _ = self._turned_away.get(who, (now, now))
         self._turned_away[who] = first_ns, now
-        in_vain = now - first_ns >= round((self.config.lease_s + ELECTED_S) * _NS)
+        in_vain = now - first_ns >= round((self.config.lease_s + self._lasts.elected_s) * _NS)
         final = in_vain and self.ledger.round >= 0 and self._is_confirmed
         if hello.ledger is not None and hello.ledger.attempt < self.config.attempt:
             final = True  # the scheduler has ended the earlier start
@@ -344,13 +384,11 @@ class Leader:
             elif missed and (known.birth == self.ledger.birth or known.epoch > self.epoch):
                 # Others have gone on without this leader.
                 return self._stand_down("another node leads the job", "")
-            elif self._is_behind(known) and election.votes_count(self.ledger):
+            elif self._is_behind(known) and p.has_committee(self.ledger):
                 return self._stand_down("a member knows more of the job", "")
-            if self._record.settled_by(known):
-                commands += [self._record.persist(), *self._look_at_quorum(now)]
         if promised > self.epoch:
             commands += self._take_epoch(
-                election.next_epoch(promised, self.config.incarnation), now
+                register.next_epoch(promised, self.config.incarnation), now
             )
         return commands
 
@@ -368,7 +406,7 @@ class Leader:
         """
         ours, waits = self.ledger, self.state is LeaderState.RECOVERING
         later = known.birth == ours.birth and known.round > ours.round
-        return waits and later and not election.votes_count(ours)
+        return waits and later and not p.has_committee(ours)
 
     def _adopt(self, ledger: p.Ledger) -> list[c.Command]:
         """Go on from a ledger: the job that was taken for a new one had begun before."""
@@ -402,11 +440,7 @@ class Leader:
         """Go on once enough members follow under the leader's epoch."""
         if self._record.agreed:
             return []
-        following = {
-            each.voter: each.hello.ledger or p.NO_LEDGER
-            for each in self._sessions.connected()
-            if each.epoch == self.epoch
-        }
+        following = {each.voter for each in self._sessions.connected() if each.epoch == self.epoch}
         if not self._record.agree(following):
             return []
         learn = self._record.learn()
@@ -415,6 +449,7 @@ class Leader:
 
     def _newcomer(self, link: int, hello: p.Hello, now: int) -> list[c.Command]:
         session = Session(hello, link, now)
+        self._preparation.joins(session, now)
         session.number_from(self.epoch)
         self._sessions.add(session)
         return self._welcome(session, self._record.learn()) + self._admit(session, now)
@@ -422,7 +457,7 @@ class Leader:
     def _returned(self, session: Session, link: int, hello: p.Hello, now: int) -> list[c.Command]:
         was_lost = session.link is None
         commands = self._sessions.reconnect(session, link)
-        session.hello, session.heard_ns = hello, now
+        session.hello, session.heard_ns, session.counts_ns = hello, now, now
         commands += self._welcome(session, self._record.learn())
         if was_lost or self.state is LeaderState.RECOVERING:
             return commands + self._admit(session, now)
@@ -457,7 +492,9 @@ class Leader:
             return []
         returns = self._sessions.stood_still(self.config.lease_s, now)
         lost = m.NodeLost(session.node, f"node {session.node} is lost: {reason}", returns)
-        return self._feed(lost, now) + self._look_at_quorum(now)
+        commands = self._feed(lost, now) + self._look_at_quorum(now)
+        asks = [] if self._undecided is None else self._ask_absent()
+        return [*commands, *asks, *self._look_at_committee(now)]
 
     def _drain(self, session: Session) -> list[c.Command]:
         """Have a follower stop what it runs: that is no part of the job any more."""
@@ -478,22 +515,182 @@ class Leader:
         """Tell the policy when a quorum is lost or regained."""
         if self.state is not LeaderState.LEADING:
             return []
-        ledger, had = self.ledger, self._has_quorum
-        table = election.lacking(self._sessions.voters, ledger)
-        self._has_quorum = not table
+        had, lacking = self._has_quorum, self._record.lacking(self._sessions.voters)
+        self._has_quorum = not lacking and not self._may_be_replaced(now)
         if self._has_quorum == had:
             return []
         if self._has_quorum:
             return self._feed(m.QuorumRegained(), now)
-        gone = [seat.node for seat in table if not self._sessions.is_here(seat)]
-        which = "" if table is ledger.table else "the round before "
-        reason = (
-            f"{len(table) - len(gone)} of {len(table)} nodes of {which}round {ledger.round} can be "
-            f"reached, which is no majority: the launchers of {name_some(gone)} that took part in "
-            "it are missing; bring them back into the network, or, if they have ended, end this "
-            "launcher and start the whole job again, as one that is started again has no vote"
+        reason = self._who_is_needed(lacking) if lacking else UNHELD
+        if self._stood_s:
+            reason = f"{self._stood}; {reason}"
+        lost = m.QuorumLost(reason, self._lasts.grace_s, counts=bool(lacking))
+        return self._feed(lost, now)
+
+    # --- this process stood still ---------------------------------------------------------------
+
+    # For longer than a lease, so nobody counts on this leader any more, unless all stood still.
+    # What has come meanwhile, such as the end of connections, says nothing about the others: they
+    # may follow another leader. So nothing is decided before enough of them have renewed their
+    # leases, or too few are left.
+
+    def _look_at_clock(self, now: int) -> list[c.Command]:
+        before, self._handled_ns = self._handled_ns, now
+        stood_s = 0.0 if before is None else (now - before) / _NS
+        if stood_s <= self.config.lease_s or not self._others_may_lead:
+            return []
+        self._stood_s, self._undecided = stood_s, self._undecided or []
+        self._held_again = False
+        own = self._sessions.by_node.get(self.config.node)
+        said = m.Say(f"{self._stood}: another node may coordinate the job by now")
+        return [] if own is None else own.order(self._record.order(said))
+
+    @property
+    def _stood(self) -> str:
+        return f"node {self.config.node} stood still for {format_duration(self._stood_s)}"
+
+    @property
+    def _others_may_lead(self) -> bool:
+        """Whether another launcher may lead a job of this one, if this one is not heard of."""
+        if self.state not in {LeaderState.LEADING, LeaderState.RECOVERING}:
+            return False
+        return self.config.store or p.has_committee(self.ledger)
+
+    def _decide_late(self, now: int) -> list[c.Command]:
+        """Tell the policy what has happened since then, once it is known whether this one leads."""
+        undecided = self._undecided
+        if undecided is None or not (self._is_counted_on(now) or not self._has_quorum):
+            return []
+        self._undecided, self._stood_s = None, 0.0
+        # The others are away because of this one: that is the cause of all.
+        undecided.sort(key=lambda event: not isinstance(event, m.QuorumLost))
+        return [command for event in undecided for command in self._feed(event, now)]
+
+    def _is_counted_on(self, now: int) -> bool:
+        """Whether no other one can lead, as enough have said within a lease that they follow."""
+        counting = self._sessions.counting(self.config.lease_s, now)
+        if not self.config.store:
+            return not self._record.lacking(counting)
+        table = self.ledger.table
+        followed = 2 * sum(register.voter(seat) in counting for seat in table) > len(table)
+        return self._held_again or (followed and len(table) > 1)
+
+    def _holds(self, now: int, *, held: bool) -> list[c.Command]:
+        """Others can see in the store that this leader is there, or not any more."""
+        if held == (self._unheld_ns is None):
+            return []
+        self._unheld_ns = None if held else now
+        self._held_again = held
+        away_s = self.config.away_timeout_s
+        timers: list[c.Command] = [] if held else [c.SetTimer("unheld", 0, away_s)]
+        return [*timers, *self._look_at_quorum(now)]
+
+    def _may_be_replaced(self, now: int) -> bool:
+        """Whether another launcher may lead, and start a round once ranks here had time to stop.
+
+        Not as long as more than half of the members follow this one: the other one waits for half
+        of them, see `Preparation`. Where there is one member, it goes by what the ledger says.
+        """
+        if self._unheld_ns is None:
+            return False
+        if now - self._unheld_ns >= round(self.config.away_timeout_s * _NS):
+            return True
+        table = self.ledger.table
+        if len(table) == 1:
+            return self.ledger.replaceable
+        here = sum(1 for seat in table if self._sessions.is_here(seat))
+        return bool(table) and 2 * here <= len(table)
+
+    def _who_is_needed(self, committee: tuple[register.Member, ...]) -> str:
+        """Say how many launchers of a committee are here, and what to do about the others."""
+        gone = [each.node for each in committee if not self._sessions.is_here(each)]
+        needed, here = len(committee) // 2 + 1, len(committee) - len(gone)
+        are, wait = "is" if here == 1 else "are", format_duration(self.config.policy.join_timeout_s)
+        return (
+            f"{here} of the {len(committee)} launchers that keep the state of the job {are} here, "
+            f"{needed} are needed (missing: {name_some(gone)}). Reconnect them within {wait}. If "
+            "they have ended, end this launcher too, then start the whole job again"
         )
-        return self._feed(m.QuorumLost(reason), now)
+
+    # --- the committee --------------------------------------------------------------------------
+
+    # It changes one at a time, and not while a table is being confirmed, which it goes along with.
+
+    def _chosen(self, now: int) -> tuple[register.Member, ...]:
+        """Who should keep the register: members of before, and others where these are gone."""
+        committee, connected = self.ledger.committee, len(self._sessions.by_link)
+        if not self.config.takeover:
+            return ()
+        full = len(committee) == register.MOST or len(committee) + 2 > connected
+        if full and committee and all(map(self._stays, committee)):
+            return committee
+        here: dict[register.Voter, tuple[register.Member, str]] = {}
+        own = (self.config.node, self.config.incarnation)
+        # By name: who claims first after a loss should not depend on who came first.
+        connected_by_name = sorted(
+            self._sessions.connected(), key=lambda each: (each.voter != own, each.hello.node)
+        )
+        for each in connected_by_name:
+            hello = each.hello
+            if hello.address and not each.leaves:
+                member = register.Member(hello.node, hello.incarnation, hello.address)
+                here[each.voter] = member, hello.domain or hello.node
+        return register.choose(self.ledger.committee, here, self._may_return(now))
+
+    def _may_return(self, now: int) -> list[register.Voter]:
+        """Members of the committee that are away for a short time only."""
+        since_ns = now - round((self.config.lease_s + self._lasts.stopped_s) * _NS)
+        away = (self._sessions.by_node.get(each.node) for each in self.ledger.committee)
+        recent = [
+            each.voter
+            for each in away
+            if each is not None and each.heard_ns > since_ns and each.silent and not each.leaves
+        ]
+        if self._preparation.began_ns > since_ns:  # they may not have come yet
+            came, gone = self._sessions.by_node, self.lost if not self.made["stops_s"] else ""
+            never = (each for each in self.ledger.committee if each.node not in came)
+            recent += [register.voter(each) for each in never if each.node != gone]
+        return recent
+
+    def _stays(self, member: register.Member) -> bool:
+        is_here = self._sessions.is_here(member)
+        return is_here and not self._sessions.by_node[member.node].leaves
+
+    @property
+    def _may_replace(self) -> bool:
+        """Whether others may be asked to keep the register, without a table."""
+        return self._is_confirmed and self.ledger.round >= 0 and not self._preparation.under_way
+
+    def _look_at_committee(self, now: int) -> list[c.Command]:
+        """Between two tables: have others keep the register where a member of it is gone."""
+        if not self._may_replace:
+            return []
+        replaced = self._record.replace(self._chosen(now))
+        return [*([self._record.persist()] if replaced else []), *self._ask_committee()]
+
+    def _settle(self) -> list[c.Command]:
+        """Leave the committee before, once the present one has taken its place."""
+        if not self.ledger.before or not self._may_replace:
+            return []
+        former = self._sessions.taken(self.ledger)
+        if not self._record.settle(former):
+            return []
+        left = former.keys() - register.members(self.ledger).keys()
+        learn, by_node = self._record.learn(), self._sessions.by_node
+        told = [send for node, _ in sorted(left) for send in by_node[node].send(learn)]
+        return [self._record.persist(), *told, *self._ask_committee()]
+
+    def _ask_committee(self) -> list[c.Command]:
+        """Have those take the ledger that keep it, and have not."""
+        if not self._preparation.may_grow:
+            return []
+        learn, commands = self._record.learn(), []
+        taken = self._sessions.taken(self.ledger)
+        order = p.PrepareOrder(number=0, epoch=self.epoch, version=self.ledger.version)
+        for node in [who[0] for who, version in taken.items() if version < self._record.config]:
+            session = self._sessions.by_node[node]
+            commands += [*session.send(learn), *session.order(order)]
+        return commands
 
     # --- recovery -------------------------------------------------------------------------------
 
@@ -511,6 +708,8 @@ class Leader:
         early, self._early = self._early, []
         for session, report in early:
             commands += self._reported(session, report, now)
+        if self.policy.stop_ordered is not None:
+            commands += self._feed(self.policy.stop_ordered, now)
         for event in self._idle_members():
             commands += self._feed(event, now)
         return commands + self._look_at_quorum(now)
@@ -518,12 +717,14 @@ class Leader:
     def _recovery_timer(self) -> c.Command:
         """How long members are waited for."""
         # Where the store says who leads, members hear of a new leader at once.
-        restarted_s = self.config.lease_s + (0 if self.config.durable else AFTER_RESTART_S)
-        return c.SetTimer("recover", 0, AFTER_TAKEOVER_S if self.lost else restarted_s)
+        restarted_s = self.config.lease_s + (0 if self.config.store else AFTER_RESTART_S)
+        return c.SetTimer("recover", 0, self._lasts.after_take_over_s if self.lost else restarted_s)
 
     def _all_are_back(self) -> bool:
         """Whether nobody is waited for any more."""
         is_here, table = self._sessions.is_here, self.ledger.table
+        if self._record.lacking(self._sessions.voters):
+            return False
         return all(is_here(seat) for seat in table if seat.node not in self._not_awaited)
 
     def _restored_policy(self) -> JobPolicy:
@@ -533,22 +734,10 @@ class Leader:
             "round": ledger.round,
             "prepared": ledger.pending_round,
             "nodes": [self._info(seat) for seat in ledger.table],
-            "restarts_used": ledger.restarts_used,
-            "excluded": ledger.excluded,
-            "reached": ledger.reached,
-            "stalled": ledger.stalled,
+            "memory": Memory(**{n: getattr(ledger, n) for n in Memory.__struct_fields__}),
         }
-        more = {
-            "history": ledger.history,
-            "failure": ledger.failure,
-            "slow_before": ledger.slow,
-            "turned": ledger.turned,
-        }
-        self.recent = Recent({"config": self.config.policy, "restored": known, "then": more})
-        policy = JobPolicy.restored(self.config.policy, **known)
-        for name, value in more.items():
-            setattr(policy, name, value)
-        return policy
+        self.recent = Recent({"config": self.config.policy, "restored": known})
+        return JobPolicy.restored(self.config.policy, **known)
 
     def _losses(self) -> list[m.NodeLost]:
         """Members that are not here, and why."""
@@ -602,7 +791,7 @@ class Leader:
                 return self._give_up(session, "it has heard nothing of its coordinator", now)
             case p.Prepared(epoch=epoch) if epoch == self.epoch:
                 self._preparation.acknowledged(session, message)
-                return self._look_at_start(now)
+                return self._settle() + self._look_at_start(now)
             case p.Report() if self.state is LeaderState.RECOVERING:
                 self._early.append((session, message))
             case p.Report():
@@ -610,15 +799,12 @@ class Leader:
         return []
 
     def _renewed(self, session: Session, renew: p.Renew, now: int) -> list[c.Command]:
-        record, session.epoch = self._record, renew.epoch
+        session.epoch = renew.epoch
+        session.renewed(renew, now)
         agreed = self._agree(now)
         session.replaceable = renew.replaceable and renew.round == self.ledger.round
-        if not record.confirmed(session.voter, renew.round):
-            return agreed + session.beat(record, renew.sent)
-        told: list[c.Command] = [record.persist()]
-        for each in self._sessions.connected():
-            told += each.beat(record, renew.sent if each is session else 0)
-        return [*agreed, *told, *self._look_at_quorum(now)]
+        asks = renew.sent or not renew.answered
+        return agreed + (session.beat(self._record, renew.sent) if asks else [])
 
     def _reported(self, session: Session, report: p.Report, now: int) -> list[c.Command]:
         event = report.event
@@ -627,7 +813,12 @@ class Leader:
         session.reported = report.number
         if isinstance(event, m.NodeStopped):
             session.stopped = event.round
+        if isinstance(event, m.NodeFailed) and event.cut_off and self._was_lost_in(event.round):
+            event = msgspec.structs.replace(event, cut_off=False)  # a victim of that leader's loss
         commands = session.beat(self._record)
+        if isinstance(event, m.Preempted):  # others keep the register before it goes
+            session.leaves = True
+            commands += self._look_at_committee(now)
         if not session.draining:
             return commands + self._feed(event, now)
         if isinstance(event, m.NodeStopped) and event.round == session.hello.round:
@@ -635,19 +826,26 @@ class Leader:
             commands += self._admit(session, now)
         return commands
 
+    def _was_lost_in(self, number: int) -> bool:
+        """Whether this leader has replaced another one that was lost in a round."""
+        return self.lost != "" and number <= self.made["ledger"].round
+
     # --- timers ---------------------------------------------------------------------------------
 
     def _timer(self, event: c.TimerFired, now: int) -> list[c.Command]:
         match event.name:
             case "lease":
-                again = c.SetTimer("lease", 0, self.config.lease_s / 3)
-                return [*self._expire(now), *self._ask_missing(), again]
+                commands = [*self._expire(now), *self._ask_absent(), *self._look_at_committee(now)]
+                again_s = self._sessions.look_again_s(self.config.lease_s, now)
+                return [*commands, c.SetTimer("lease", 0, again_s)]
             case "recover":
                 return self._recover(now)
             case "probe" if self._preparation.under_way:
                 return self._probe(now)
             case "linger" if self.state is LeaderState.ENDED:
                 return self._done_if_all_know(event.round)
+            case "unheld":
+                return self._look_at_quorum(now)
             case "leave" if self.state is LeaderState.LEADING:
                 return self._stand_down(LEFT, "")
             case "policy last_call" if (left_s := self._asked_by_others_s(now)) > 0:
@@ -679,7 +877,7 @@ class Leader:
 
     # --- other leaders --------------------------------------------------------------------------
 
-    def _ask_missing(self) -> list[c.Command]:
+    def _ask_absent(self) -> list[c.Command]:
         """Ask some of the members that are not here: perhaps they follow a later leader.
 
         And, if it leads with a quorum, whoever is at the endpoints: a launcher there that knows
@@ -698,13 +896,8 @@ class Leader:
         )
         asks: list[c.Command] = [c.Ask("", each, miss) for each in own.endpoints if confirmed]
         is_here = self._sessions.is_here
-        members = [
-            seat
-            for table, vote in election.electing(ledger)
-            if election.table_votes(table, vote)
-            for seat in table
-        ]
-        missing = [seat for seat in members if seat.address and not is_here(seat)]
+        members = register.members(ledger).values() if ledger.round >= 0 else ()
+        missing = [each for each in members if each.address and not is_here(each)]
         if not missing:
             return asks
         self._asked += ASK_AT_ONCE
@@ -720,11 +913,11 @@ class Leader:
         """
         if not self.config.takeover or not self.config.node or self.ledger.round >= 0:
             return 0.0
-        asked_s = self.config.lease_s / 3 + ANSWER_S
+        asked_s = self._lasts.renew_s + ANSWER_S
         left_s = asked_s - (now - self._preparation.began_ns) / _NS
         if not self._turned_away:
             return left_s
-        elected_s = self.config.lease_s + ELECTED_S + asked_s
+        elected_s = self.config.lease_s + self._lasts.elected_s + asked_s
         since_ns = min(first_ns for first_ns, _ in self._turned_away.values())
         return max(left_s, elected_s - (now - since_ns) / _NS)
 
@@ -740,20 +933,23 @@ class Leader:
     def _gives_way(self, answer: p.MissAnswer) -> bool:
         """Whether to give way to the leader that another member follows.
 
-        So it does if a quorum has agreed to that one later. If this one is not confirmed, and both
-        go on from the same ledger, also if that one has begun a later round, has written it, or has
-        a later epoch. A leader whose job has begun goes before one whose job has not.
+        The first of these that applies decides:
+
+        1. One of the two has begun a job: that one goes on.
+        2. This leader is confirmed, or the two have ledgers of different epochs: the later ledger.
+        3. They know of different rounds: the later round.
+        4. The later epoch, or the leader that has written the ledger of both.
         """
         ledger, epoch = self.ledger, self.epoch
         if answer.lost or answer.epoch == epoch:
             return False
         if answer.round is not None and (answer.round < 0) != (ledger.round < 0):
             return ledger.round < 0
-        if self._is_confirmed or answer.known != ledger.epoch:
-            return answer.known > ledger.epoch
+        if self._is_confirmed or answer.ledger_epoch != ledger.epoch:
+            return answer.ledger_epoch > ledger.epoch
         if answer.round is not None and answer.round != ledger.round:
             return answer.round > ledger.round
-        return answer.epoch > epoch or answer.epoch == answer.known
+        return answer.epoch > epoch or answer.epoch == answer.ledger_epoch
 
     def _stand_down(self, reason: str, leader: str) -> list[c.Command]:
         """Send all followers to ``leader``, "" = they find it themselves."""
@@ -792,6 +988,8 @@ class Leader:
         others = [seat.node for seat in seats if seat.node != self.config.node]
         if not others:
             return []
+        keepers = {each.node for each in ledger.committee}
+        others.sort(key=lambda node: node not in keepers)
         self.state, self._successor = LeaderState.HANDING_OVER, self._sessions.by_node[others[0]]
         later = msgspec.structs.replace(ledger, leader=others[0], version=ledger.version + 1)
         return [

@@ -26,9 +26,11 @@ class LeaderConfig:
         endpoints: where other leaders of this job may be, besides at its members.
         lease_s: a follower that is silent for so long is lost.
         away_timeout_s: as in `FollowerConfig`.
-        durable: a round is started only when its ledger is where it survives, see `Persisted`.
+        store: etcd says who leads: another launcher may claim that at any time, and nothing starts
+            before the ledger is there.
         settings: as in `protocol.Hello`; these hold.
         attempt: see `protocol.Ledger`.
+        program: as in `protocol.Hello`, of its node.
     """
 
     run_id: str
@@ -40,9 +42,10 @@ class LeaderConfig:
     endpoints: tuple[str, ...] = ()
     lease_s: float = 5.0
     away_timeout_s: float = 60.0
-    durable: bool = False
+    store: bool = False
     settings: dict[str, str] = field(default_factory=dict)
     attempt: int = 0
+    program: str = ""
 
 
 class _Message(msgspec.Struct, frozen=True, gc=False):
@@ -90,6 +93,15 @@ class Deposed(_Message, frozen=True):
     reason: str
 
 
+class Holds(_Message, frozen=True):
+    """Others can see in the store that this leader is there, or ``held`` is False: not any more.
+
+    Then another one may lead soon, where that one is not in the way of the members that follow.
+    """
+
+    held: bool
+
+
 class TimerFired(_Message, frozen=True):
     """A timer set by `SetTimer` ran out."""
 
@@ -97,7 +109,7 @@ class TimerFired(_Message, frozen=True):
     round: int
 
 
-Event = Begin | Received | Closed | Answered | Persisted | Deposed | TimerFired
+Event = Begin | Received | Closed | Answered | Persisted | Deposed | Holds | TimerFired
 
 
 # --- commands -----------------------------------------------------------------------------------

@@ -132,6 +132,7 @@ class NodeFailed(_Message, frozen=True):
     ``victim``: as far as the node can tell, only because ranks of another node are gone.
     ``hang``: a limit was passed, and nothing has ended; ``gone_on`` as in `HangSuspected`.
     ``by_signal``: while all are to stop, the signal for that has ended the rank, or its peer.
+    ``cut_off``: the node has lost the leader that hears of it now, and stopped its ranks.
     """
 
     node: str
@@ -141,6 +142,7 @@ class NodeFailed(_Message, frozen=True):
     hang: bool = False
     gone_on: int = 0
     by_signal: bool = False
+    cut_off: bool = False
 
 
 class HangSuspected(_Message, frozen=True):
@@ -319,9 +321,15 @@ class Preempted(_Message, frozen=True):
 
 
 class QuorumLost(_Message, frozen=True):
-    """The leader cannot reach enough members to decide anything; ``reason`` names them."""
+    """The leader cannot reach enough members to decide anything; ``reason`` names them.
+
+    ``grace_s``: what ranks get between SIGTERM and SIGKILL, as others may take their places.
+    ``counts``: the restart that follows uses the budget.
+    """
 
     reason: str
+    grace_s: float = 2.0
+    counts: bool = True
 
 
 class QuorumRegained(_Message, frozen=True):

@@ -8,7 +8,7 @@ States::
     FORMING    waiting for enough nodes, or for a quorum
     PREPARING  the nodes of the next round are learning its table
     RUNNING    a round runs
-    STOPPING   every node of the round has been told to stop; `JobPolicy.after` says what follows
+    STOPPING   every node of the round has been told to stop; `Round.closing` says what follows
     ENDED      the outcome is decided and sent; nothing changes it
 
 When a rank passes a limit, the round stays RUNNING until all nodes have been looked at: see
@@ -31,20 +31,27 @@ from undaunted.base.text import count, format_duration
 from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core import placement
 from undaunted.coordinator.core.advice import ALWAYS_ENDS, MOST_HISTORY, Attempt
-from undaunted.coordinator.core.blame import Blame, Cause
+from undaunted.coordinator.core.blame import Cause
 from undaunted.coordinator.core.examination import EVIDENCE_S, Case, Examination
 from undaunted.coordinator.core.formation import Formation, name_some
 from undaunted.coordinator.core.intensity import FORGET, Intensity
-from undaunted.coordinator.core.members import Members
+from undaunted.coordinator.core.memory import NOTHING, Memory
 from undaunted.coordinator.core.placement import Placement
 from undaunted.coordinator.core.progress import ProgressTracker, together
-from undaunted.coordinator.core.slowness import MOST_EXCLUDED, Slowness
-from undaunted.coordinator.core.stopping import Stopping
+from undaunted.coordinator.core.round import (
+    MOST_EXCLUDED,
+    Closing,
+    Ending,
+    Members,
+    Round,
+    Stopping,
+    Unwanted,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
-    from undaunted.coordinator.core.config import Pace, PolicyConfig
+    from undaunted.coordinator.core.config import PolicyConfig
     from undaunted.coordinator.core.examination import Ruling
     from undaunted.coordinator.core.formation import Roster
 
@@ -80,33 +87,6 @@ class PolicyState(enum.Enum):
     ENDED = enum.auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How the job ends. ``budget``: why a failure is not followed by a restart."""
-
-    outcome: m.Outcome
-    reason: str
-    budget: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Unwanted:
-    """A rank whose work is done somewhere else from the next round on, if that is possible.
-
-    Attributes:
-        rank, node: which one it is, and where.
-        why: for people.
-        otherwise: how the job ends if there is no other place for it; None = it stays there.
-        lost: the share of the time that it costs, if that is all that is wrong with it.
-    """
-
-    rank: int
-    node: str
-    why: str
-    otherwise: m.Outcome | None = None
-    lost: float = 1.0
-
-
 @dataclass(slots=True)
 class JobPolicy:
     """See the module's documentation. Feed events to `handle`, carry out what it returns.
@@ -128,16 +108,11 @@ class JobPolicy:
         slow_before: ranks whose node was left out since they were slow.
         turned: by how many places ranks are on other slots than in the first round.
         limits: that somebody has ordered, for nodes that join later; None = nobody has.
+        stop_ordered: somebody has ordered the end, None = nobody has.
         no_quorum: why nothing may be started, nor the job ended; "" = there is a quorum.
-        gone: why nodes have left the job since the last round, "" = none has.
+        gone: why nodes have left the job since a table was made last, "" = none has.
         pausing: the next round is put off since there were restarts a moment ago.
-        members: nodes of the last round.
-        blame: what ended the last round.
-        examination: of a round in which a limit was passed.
-        stopping: of a round whose ranks stop after the same iteration; None = they need not.
-        pace: says who is slow in the round that runs; None = no times have come.
-        slowness: who has been slow for long in that round.
-        after: how the job ends after the last round, None = another round follows.
+        last: the last round that was started.
     """
 
     config: PolicyConfig
@@ -155,23 +130,12 @@ class JobPolicy:
     slow_before: tuple[int, ...] = ()
     turned: int = 0
     limits: m.NewLimits | None = None
+    stop_ordered: m.StopOrdered | None = None
     no_quorum: str = ""
     # until the next round begins
     gone: str = ""
     pausing: bool = False
-    # of the last round
-    members: Members = field(default_factory=Members)
-    blame: Blame = field(default_factory=Blame)
-    examination: Examination | None = None
-    stopping: Stopping | None = None
-    pace: Pace | None = None
-    slowness: Slowness = field(default_factory=Slowness)
-    _unwanted: list[Unwanted] = field(default_factory=list)  # at most one that is slow, one suspect
-    # of its end
-    after: Ending | None = None
-    _why: str = ""  # the reason for which it was stopped
-    _announced: bool = False  # a restart was announced and has not begun
-    _counted: bool = False  # the announced restart counts
+    last: Round = field(default_factory=Round)
 
     def __post_init__(self) -> None:
         """Begin with nothing known."""
@@ -189,10 +153,7 @@ class JobPolicy:
         round: int,  # noqa: A002 - called so everywhere
         nodes: Iterable[m.NodeInfo],
         prepared: int = -1,
-        restarts_used: int = 0,
-        excluded: Mapping[str, str] | None = None,
-        reached: int | None = None,
-        stalled: Iterable[str] = (),
+        memory: Memory = NOTHING,
     ) -> JobPolicy:
         """Go on where another policy of the job stopped, with its round running.
 
@@ -203,21 +164,39 @@ class JobPolicy:
                 there, NodeJoined for spares. Without members it waits for nodes.
             prepared: highest number of a round that was prepared; it is not used again, since some
                 node may have begun that round.
-            restarts_used: of the budget.
-            excluded: see `Roster`.
-            reached: see `ProgressTracker.known`.
-            stalled: see `ProgressTracker.known`.
+            memory: of that policy; feed an order to stop anew.
         """
-        policy = cls(config, round=round, restarts_used=restarts_used, prepared=prepared)
         known = list(nodes)
-        policy.members = Members(placement.places(known))
+        policy = cls(config, round=round, prepared=prepared)
+        policy.restarts_used = memory.restarts_used
+        policy.last = Round(Members(placement.places(known)))
         for node in known:
             policy.roster.join(node)
-        policy.roster.excluded.update(excluded or {})
-        policy.tracker.restore(reached, stalled)
+        policy.roster.excluded.update(memory.excluded)
+        policy.tracker.restore(memory.reached, memory.stalled)
+        policy.history, policy.failure = memory.history, memory.failure
+        policy.slow_before, policy.turned = memory.slow, memory.turned
+        policy.limits, policy.stop_ordered = memory.limits, memory.stop
         if known:
             policy.state = PolicyState.RUNNING
         return policy
+
+    @property
+    def memory(self) -> Memory:
+        """What whoever leads next has to know."""
+        reached, stalled = self.tracker.known
+        return Memory(
+            restarts_used=self.restarts_used,
+            excluded=dict(self.roster.excluded),
+            reached=reached,
+            stalled=stalled,
+            history=self.history,
+            failure=self.failure,
+            slow=self.slow_before,
+            turned=self.turned,
+            limits=self.limits,
+            stop=self.stop_ordered,
+        )
 
     @property
     def ended(self) -> bool:
@@ -237,7 +216,7 @@ class JobPolicy:
     @property
     def places(self) -> tuple[m.Place, ...]:
         """Places of the last round that was started."""
-        return tuple(member.place for member in self.members.all.values())
+        return tuple(member.place for member in self.last.members.all.values())
 
     @property
     def next_round(self) -> int:
@@ -260,10 +239,12 @@ class JobPolicy:
             late = [event.info.name] if isinstance(event, m.NodeJoined) else []
             return [m.End(node, ending.outcome, ending.reason) for node in late]
         commands = self._take(event)
-        if self.examination is not None and self.examination.complete(self.members.working):
-            commands += self._rule(self.examination)
-        if self.stopping is not None and self.stopping.decide(self.members.working):
-            commands += self._decided_to_stop(self.stopping)
+        if self.last.examination is not None and self.last.examination.complete(
+            self.last.members.working
+        ):
+            commands += self._rule(self.last.examination)
+        if self.last.stopping is not None and self.last.stopping.decide(self.last.members.working):
+            commands += self._decided_to_stop(self.last.stopping)
         return commands
 
     def _take(self, event: m.Event) -> list[m.Command]:  # noqa: C901, PLR0912 - a case each
@@ -300,15 +281,15 @@ class JobPolicy:
             case m.TimerFired():
                 return self._timer(event)
         in_round = self.state in {PolicyState.RUNNING, PolicyState.STOPPING}
-        if not in_round or event.round != self.round or event.node not in self.members.seats:
+        if not in_round or event.round != self.round or event.node not in self.last.members.seats:
             return []  # stale, or from a stranger
-        working = event.node in self.members.working
+        working = event.node in self.last.members.working
         match event:
             case m.NodeFailed():
                 return self._failed(event)
             case m.NodeEvidence(node=node, evidence=evidence):
-                if self.examination is not None and working:
-                    self.examination.answered(node, evidence)
+                if self.last.examination is not None and working:
+                    self.last.examination.answered(node, evidence)
             case m.HangSuspected() if self.running and working:
                 return self._suspected(event)
             case m.NodeTimes() if self.running:
@@ -316,7 +297,7 @@ class JobPolicy:
             case m.RankLost() if self.running and working:
                 return self._rank_lost(event)
             case m.NodeFinished() if self.running:
-                self.members.finish(event.node, event.lost)
+                self.last.members.finish(event.node, event.lost)
                 return self._finish_if_done()
             case m.NodeStopped():
                 return self._stopped(event)
@@ -326,8 +307,8 @@ class JobPolicy:
                 return self._shutdown_requested(event)
             case m.StopWanted():
                 return self._stop_wanted(event)
-            case m.RanksAsked() if self.stopping is not None and working:
-                self.stopping.take(event)
+            case m.RanksAsked() if self.last.stopping is not None and working:
+                self.last.stopping.take(event)
                 return self._stops_after([event.node])
         return []
 
@@ -351,12 +332,12 @@ class JobPolicy:
         self.roster.lose(node, returns=event.returns)
         if self.state is PolicyState.FORMING or node in self.formation.chosen:
             return self._form()
-        if self.preparing or node not in self.members.unstopped:
+        if self.preparing or node not in self.last.members.unstopped:
             return []  # it took no part, or had stopped
-        worked, finished = node in self.members.working, self.members.all[node].finished
-        self.members.lose(node)
+        worked, finished = node in self.last.members.working, self.last.members.all[node].finished
+        self.last.members.lose(node)
         if not finished:
-            self.blame.lost(node, event.reason)
+            self.last.blame.lost(node, event.reason)
         if self.state is PolicyState.STOPPING:
             short = self._cut_short(event.reason) if worked else []
             return [*short, *self._over_if_stopped()]
@@ -373,9 +354,9 @@ class JobPolicy:
         if self.running:
             agree = "restart" if self._fits() else "preempted"
             return self._stop_round(reason, None, signal=signal, agree=agree)
-        agree = "" if self.stopping is None else self.stopping.agree
+        agree = "" if self.last.stopping is None else self.last.stopping.agree
         stop = m.Stop("", self.round, reason, self.config.term_timeout_s, signal, agree)
-        return [*self.members.stops(self.members.seats, stop)]
+        return [*self.last.members.stops(self.last.members.seats, stop)]
 
     def _unhealthy(self, event: m.NodeUnhealthy) -> list[m.Command]:
         node, reason = event.node, f"node {event.node} is unhealthy: {event.reason}"
@@ -390,9 +371,9 @@ class JobPolicy:
     def _takes_part(self, node: str) -> bool:
         """Whether the round must be over before the node can be dismissed."""
         if self.state is PolicyState.STOPPING and node in self.roster.here:
-            member = self.members.all.get(node)
+            member = self.last.members.all.get(node)
             return member is not None and not member.lost
-        return self.running and node in self.members.unstopped
+        return self.running and node in self.last.members.unstopped
 
     def _go_on_without(self, node: str, outcome: m.Outcome, reason: str) -> list[m.Command]:
         """Nothing runs on the node: dismiss it at once."""
@@ -405,81 +386,84 @@ class JobPolicy:
 
     def _failed(self, event: m.NodeFailed) -> list[m.Command]:
         node = event.node
-        if event.hang and event.gone_on < self.members.all[node].gone_on:
+        if event.hang and event.gone_on < self.last.members.all[node].gone_on:
             return []  # it had not heard yet that it goes on
         if not event.by_signal:
-            self.blame.failed(node, event.detail, victim=event.victim)
+            self.last.blame.failed(node, event.detail, victim=event.victim, cut_off=event.cut_off)
         if self.state is PolicyState.STOPPING:
             return self._cut_short(self._named(node, event.detail))
-        if not self.running or node not in self.members.working:
+        if not self.running or node not in self.last.members.working:
             return []  # the round, or this node's part of it, is being stopped already
-        if self.examination is not None and node in self.examination.suspects:
-            self.examination.failed[node] = None
+        if self.last.examination is not None and node in self.last.examination.suspects:
+            self.last.examination.failed[node] = None
             return []  # until all nodes have been looked at
-        self.members.fail(node)
+        self.last.members.fail(node)
         return self._nodes_down([node], self._named(node, event.detail))
 
     def _suspected(self, event: m.HangSuspected) -> list[m.Command]:
         """A limit was passed: have all nodes looked at."""
-        if self.config.rule is None or event.gone_on < self.members.all[event.node].gone_on:
+        if self.config.rule is None or event.gone_on < self.last.members.all[event.node].gone_on:
             return []
-        known = self.examination
+        known = self.last.examination
         suspects = {} if known is None else known.suspects
         suspects[event.node] = None
         if known is not None and not known.over:
             return []
-        self.examination = Examination(tuple(self.members.working), suspects)
-        others = [node for node in self.members.working if node not in suspects]
+        self.last.examination = Examination(tuple(self.last.members.working), suspects)
+        others = [node for node in self.last.members.working if node not in suspects]
         timer = m.SetTimer("evidence", self.round, EVIDENCE_S)
         return [*(m.Gather(node, self.round) for node in others), timer]
 
     def _rule(self, examination: Examination) -> list[m.Command]:
         """All nodes have been looked at: say who it was, and go on as after any failure."""
-        self.examination = None
+        self.last.examination = None
         failed, rule = tuple(examination.failed), self.config.rule
         assert rule is not None, "nothing is examined otherwise"
-        blame, known = self.blame, self.members.working.keys() | examination.evidence.keys()
+        blame, known = (
+            self.last.blame,
+            self.last.members.working.keys() | examination.evidence.keys(),
+        )
         places = tuple(place for place in self.places if place.node in known)
-        members = self.members.all
+        members = self.last.members.all
         finished = tuple(each for each in self.places if members[each.node].finished)
         ruling = rule(Case(self.round, places, examination.evidence, finished))
-        self.blame.ruled(ruling)
+        self.last.blame.ruled(ruling)
         line = ruling.line or blame.reports[failed[0]].line
         why = self._named(ruling.node if ruling.line else failed[0], line)
         told: list[m.Command] = []
         if ruling.line:
             # What was said before is said again: it changes nothing, but is the reason.
-            told += self.blame.news(self.round) or [m.Say(ruling.line)]
+            told += self.last.blame.news(self.round) or [m.Say(ruling.line)]
         if ruling.problem:
             told.append(m.Say(f"who hangs is not known, since judging it failed: {ruling.problem}"))
         return [*told, *self._hung(failed, ruling, why)]
 
     def _hung(self, failed: Collection[str], ruling: Ruling, why: str) -> list[m.Command]:
         """Nodes have reported a hang: it is their own, or they are victims of nodes that work."""
-        working = self.members.working
+        working = self.last.members.working
         culprits = {place.node for place in self.places if place.has_any(ruling.ranks)}
         known = ruling.certain and not culprits.isdisjoint(working)
         victims = [node for node in working if node in ruling.victims] if known else []
         down = [node for node in working if node in culprits or node in failed] if known else failed
         down = [node for node in down if node not in victims]
         for node in down:
-            self.members.fail(node)
+            self.last.members.fail(node)
         commands = self._nodes_down(down, why)
         if not self.running:
             return commands
         if ruling.line:
-            self.blame.gone_on(down)
+            self.last.blame.gone_on(down)
         for node in victims:
-            self.members.all[node].gone_on += 1
+            self.last.members.all[node].gone_on += 1
         return [*commands, *(m.GoOn(node, self.round) for node in victims)]
 
     def _timed(self, event: m.NodeTimes) -> list[m.Command]:
         """A node has told how long its ranks have worked in the last steps."""
-        if self.pace is None and self.config.pace is not None:
-            self.pace = self.config.pace(self.round, self.places)
-        if self.pace is None:
+        if self.last.pace is None and self.config.pace is not None:
+            self.last.pace = self.config.pace(self.round, self.places)
+        if self.last.pace is None:
             return []
-        news = list(self.pace(event.node, event.times))
+        news = list(self.last.pace(event.node, event.times))
         slow = [each for each in news if isinstance(each, m.Slow)]
         told = [each for each in news if not isinstance(each, m.Slow) or each.line]
         return [*told, *self._slow_for_long(slow)]
@@ -488,12 +472,12 @@ class JobPolicy:
         """Do what the user has chosen when a rank was slow for long and still steps so slowly."""
         if self.config.slow_ranks == "log":
             return []
-        if self.slowness.note(news):
+        if self.last.slowness.note(news):
             return [m.SetTimer("slow", self.round, self.config.slow_ranks_after_s)]
-        slow, members = self.slowness.worst, self.members
+        slow, members = self.last.slowness.worst, self.last.members
         if slow is None or slow not in news or slow.node not in members.working:
             return []
-        if members.finished or self.examination is not None:
+        if members.finished or self.last.examination is not None:
             return []
         node, long = slow.node, format_duration(self.config.slow_ranks_after_s)
         why = f"rank {slow.rank} (node {node}) has been slow for {long}, "
@@ -503,9 +487,9 @@ class JobPolicy:
         reason = f"rank {slow.rank} was slow for long"
         unwanted = Unwanted(slow.rank, node, reason, lost=slow.lost)
         if kept := self._kept_though(unwanted):
-            said, self.slowness.said = self.slowness.said, True
+            said, self.last.slowness.said = self.last.slowness.said, True
             return [] if said else [m.Say(f"{why}; node {node} is kept: {kept}")]
-        self._unwanted.append(unwanted)
+        self.last.unwanted.append(unwanted)
         why += ": the job goes on without the node"
         return self._stop_round(why, None, agree="restart")
 
@@ -515,7 +499,7 @@ class JobPolicy:
             return "this rank was slow on another node as well, so its work is slow, not the node"
         if len(self.roster.excluded) >= MOST_EXCLUDED:
             return f"{len(self.roster.excluded)} nodes are excluded already"
-        others = self.formation.choose(self.members.seats, without=[unwanted.node])
+        others = self.formation.choose(self.last.members.seats, without=[unwanted.node])
         if not isinstance(others, Placement):
             return "the job needs it, start a spare one"
         ranks = sum(place.slots for place in self.places)
@@ -544,27 +528,27 @@ class JobPolicy:
         return None
 
     def _rank_lost(self, event: m.RankLost) -> list[m.Command]:
-        self.members.lose_rank(event.node)
+        self.last.members.lose_rank(event.node)
         why = self._named(event.node, event.detail)
         if self._enough_healthy():
             return [m.Say(f"{why}; {self._healthy} are left with all their ranks")]
-        self.blame.failed(event.node, event.detail)
+        self.last.blame.failed(event.node, event.detail)
         return self._restart(why, self._grace_s(GRACE_AFTER_FAILURE_S), m.Outcome.FAILED)
 
     def _stopped(self, event: m.NodeStopped) -> list[m.Command]:
         node = event.node
-        self.blame.judged(node, event.verdict, victim=event.victim, finding=event.finding)
+        self.last.blame.judged(node, event.verdict, victim=event.victim, finding=event.finding)
         if event.left:
-            self.blame.left[node] = event.left
-        if node not in self.members.unstopped:
+            self.last.blame.left[node] = event.left
+        if node not in self.last.members.unstopped:
             return []
-        worked = node in self.members.working and not event.all_ok
-        self.members.stop(event)
+        worked = node in self.last.members.working and not event.all_ok
+        self.last.members.stop(event)
         if self.state is PolicyState.STOPPING:
             return self._over_if_stopped()
         if worked:
             detail = event.verdict or "its ranks were stopped"
-            self.blame.failed(node, detail, victim=event.victim)
+            self.last.blame.failed(node, detail, victim=event.victim)
             return self._nodes_down([node], self._named(node, detail))
         if reason := self.roster.barred(node):
             return self._dismiss(node, m.Outcome.EXCLUDED, reason)
@@ -582,6 +566,8 @@ class JobPolicy:
         Other than a rank, somebody may be wrong about the node, or about how many are left.
         """
         node, reason = event.target, f"{event.by} asked to go on without node {event.target}"
+        if self.roster.excluded.get(node) == reason:
+            return []  # it has been carried out; another leader hears of it again
         if node not in self.roster.here or self.roster.barred(node):
             who = name_some(info.name for info in self.roster.candidates())
             return [m.Say(f"{reason}: it is not in the job, which has {who}", refused=True)]
@@ -608,21 +594,25 @@ class JobPolicy:
             case PolicyState.RUNNING:
                 return self._another_round(reason, event)
             case PolicyState.STOPPING:
-                return [m.Say(f"{reason}: the round is being stopped already", refused=True)]
+                if (after := self.last.closing.ending) is not None:
+                    return [m.Say(f"{reason}: the job ends, since {after.reason}", refused=True)]
+                return [m.Say(f"{reason}: the round is being stopped already, and another follows")]
             case PolicyState.FORMING if self.pausing:
                 self.pausing = False
                 return [m.Say(f"{reason}: the pause before it is over"), *self._form()]
         waits = f"; it waits: {self.formation.describe()}" if self.formation.problem else ""
-        return [m.Say(f"{reason}: round {self.next_round} is to begin anyway{waits}", refused=True)]
+        begins = f"{reason}: round {self.next_round} is to begin anyway{waits}"
+        return [m.Say(begins, refused=bool(waits))]
 
     def _stop_ordered(self, event: m.StopOrdered) -> list[m.Command]:
         """End the job: now, or as soon as nothing runs and there is a quorum."""
+        self.stop_ordered = self.stop_ordered or event
         reason = f"{event.by} asked for a stop"
         ending = Ending(m.Outcome.PREEMPTED if event.save else m.Outcome.NO_RESTART, reason)
         if self.running:
             return self._stop_round(reason, ending, agree="requested" if event.save else "")
-        if self.after is not None:
-            return [m.Say(f"{reason}: it ends already, since {self.after.reason}")]
+        if self.last.closing.ending is not None:
+            return [m.Say(f"{reason}: it ends already, since {self.last.closing.ending.reason}")]
         if self.state is not PolicyState.STOPPING and not self.no_quorum:
             return self._end(ending)
         when = "there is a quorum" if self.no_quorum else "its round is stopped"
@@ -660,40 +650,42 @@ class JobPolicy:
         if moves:
             unwanted = Unwanted(event.rank, node, reason, outcome)
             ending = self._nowhere_else(unwanted)
-            if all(each.otherwise is None for each in self._unwanted):
-                self._unwanted.append(unwanted)
+            if all(each.otherwise is None for each in self.last.unwanted):
+                self.last.unwanted.append(unwanted)
         if self.running:
             return self._stop_round(reason, ending, agree=why)
         return [] if moves else self._instead_of_restart(Ending(outcome, reason))
 
     def _cut_short(self, why: str) -> list[m.Command]:
         """Something has failed; if all were to stop together, the others need not be able to."""
-        if self.stopping is None:
+        if self.last.stopping is None:
             return []
         grace_s = self._grace_s(GRACE_ON_REQUEST_S)
-        return self._hurry(f"{why}, while all ranks were to stop", grace_s, self.stopping.agree)
+        return self._hurry(
+            f"{why}, while all ranks were to stop", grace_s, self.last.stopping.agree
+        )
 
     def _decided_to_stop(self, stopping: Stopping) -> list[m.Command]:
         """It is known after which iteration; where no rank asks, all get the signal."""
         if stopping.after == -1 and stopping.agree == "restart" and not self.roster.leaving:
-            return self._hurry(self._why, self._grace_s(GRACE_ON_REQUEST_S))
+            return self._hurry(self.last.closing.reason, self._grace_s(GRACE_ON_REQUEST_S))
         # Who failed before has been told to stop at once, and may have passed that iteration.
-        return self._stops_after(self.members.working)
+        return self._stops_after(self.last.members.working)
 
     def _stops_after(self, nodes: Iterable[str]) -> list[m.Command]:
         """Tell nodes the iteration, once it is known."""
-        after = None if self.stopping is None else self.stopping.after
+        after = None if self.last.stopping is None else self.last.stopping.after
         return [] if after is None else [m.StopAfter(node, self.round, after) for node in nodes]
 
     def _bar_member(self, node: str, reason: str, grace_s: float) -> list[m.Command]:
         """A node of this round was barred: the round stops, goes on without it, or ends the job."""
-        self.blame.failed(node, reason)
+        self.last.blame.failed(node, reason)
         ending = self._hopeless(reason)
         if self.state is PolicyState.STOPPING:
             return [] if ending is None else self._instead_of_restart(ending)
-        if node not in self.members.working:
+        if node not in self.last.members.working:
             return []
-        self.members.fail(node)
+        self.last.members.fail(node)
         if ending is not None and not self._enough_healthy():
             return self._stop_round(reason, ending, grace_s)
         return self._nodes_down([node], reason, grace_s, m.Outcome.EXCLUDED)
@@ -712,17 +704,17 @@ class JobPolicy:
             grace_s = self._grace_s(GRACE_AFTER_FAILURE_S)
         if not self._enough_healthy():
             return self._restart(why, grace_s, outcome)
-        stops = self.members.stops(nodes, m.Stop("", self.round, why, grace_s))
+        stops = self.last.members.stops(nodes, m.Stop("", self.round, why, grace_s))
         text = f"{why}; {self._healthy} go on"
         return [*stops, m.Say(text), *self._finish_if_done()]
 
     @property
     def _healthy(self) -> str:
-        return f"{self.members.healthy} of {len(self.members)} nodes"
+        return f"{self.last.members.healthy} of {len(self.last.members)} nodes"
 
     def _enough_healthy(self) -> bool:
         """Whether the round goes on although a node of it does not work any more."""
-        return self.config.min_healthy and self.members.healthy >= self.config.min_nodes
+        return self.config.min_healthy and self.last.members.healthy >= self.config.min_nodes
 
     def _restart(self, why: str, grace_s: float, outcome: m.Outcome) -> list[m.Command]:
         failed, limit, budget = outcome is m.Outcome.FAILED, self.config.max_restarts, ""
@@ -736,12 +728,12 @@ class JobPolicy:
         return [*timers, *self._stop_round(why, None, grace_s, counted=True, failed=failed)]
 
     def _finish_if_done(self) -> list[m.Command]:
-        if self.members.working:
+        if self.last.members.working:
             return []
         reason = "every rank exited with 0"
-        if self.members.finished < len(self.members):
-            reason += f" on {self.members.finished} of {len(self.members)} nodes"
-        if lost := self.members.lost_ranks:
+        if self.last.members.finished < len(self.last.members):
+            reason += f" on {self.last.members.finished} of {len(self.last.members)} nodes"
+        if lost := self.last.members.lost_ranks:
             reason += f", but for {lost} " + ("that was lost" if lost == 1 else "lost ones")
         grace_s = self._grace_s(GRACE_AFTER_FAILURE_S)
         return self._stop_round("the work is done", Ending(m.Outcome.FINISHED, reason), grace_s)
@@ -752,23 +744,26 @@ class JobPolicy:
     # --- the leader's own events ----------------------------------------------------------------
 
     def _quorum_lost(self, event: m.QuorumLost) -> list[m.Command]:
-        self.no_quorum = f"no quorum: {event.reason}"
+        self.no_quorum = f"the job cannot go on: {event.reason}"
         if self.preparing:
             return self._form()
         if self.state is PolicyState.STOPPING:
-            return self._hurry(self.no_quorum, GRACE_AFTER_FAILURE_S)
+            return self._hurry(self.no_quorum, event.grace_s)
         if not self.running:
             return []
-        self.blame.lost("", self.no_quorum)
+        self.last.blame.lost("", self.no_quorum)
         # However much was asked for: others may start a round as soon as this time is over.
-        return self._restart(self.no_quorum, GRACE_AFTER_FAILURE_S, m.Outcome.FAILED)
+        if not event.counts:
+            return self._stop_round(self.no_quorum, None, event.grace_s)
+        return self._restart(self.no_quorum, event.grace_s, m.Outcome.FAILED)
 
     def _quorum_regained(self) -> list[m.Command]:
         self.no_quorum = ""
         self.roster.returning |= self.roster.lost  # it was the leader that was cut off
         if self.state is not PolicyState.FORMING:
             return []
-        return self._form() if self.after is None else self._end(self.after)
+        ending = self.last.closing.ending
+        return self._form() if ending is None else self._end(ending)
 
     def _timer(self, event: m.TimerFired) -> list[m.Command]:
         upcoming = self.state in {PolicyState.FORMING, PolicyState.PREPARING}
@@ -791,23 +786,23 @@ class JobPolicy:
             case "prepare", PolicyState.PREPARING:
                 return self._prepare_timed_out(event.silent)
             case "joined", PolicyState.RUNNING:
-                spares = [node for node in self.roster.here if node not in self.members.seats]
+                spares = [node for node in self.roster.here if node not in self.last.members.seats]
                 said = m.Say(f"spare nodes: {name_some(spares)}")
                 return self._grow() or ([said] if spares else [])
             case "slow", PolicyState.RUNNING:
-                self.slowness.lasted = True  # the next times say whether the rank still steps
-            case "evidence", PolicyState.RUNNING if self.examination is not None:
-                self.examination.over = True  # if no suspect has failed, nothing need happen
+                self.last.slowness.lasted = True  # the next times say whether the rank still steps
+            case "evidence", PolicyState.RUNNING if self.last.examination is not None:
+                self.last.examination.over = True  # if no suspect has failed, nothing need happen
             case "stop", PolicyState.STOPPING:
                 return self._stop_timed_out()
         return []
 
     def _grow(self) -> list[m.Command]:
         """Take in nodes that have joined an elastic job."""
-        if not self.config.elastic or self.members.finished:
+        if not self.config.elastic or self.last.members.finished:
             return []
-        chosen = self.formation.choose(self.members.seats)
-        now = len(self.members)
+        chosen = self.formation.choose(self.last.members.seats)
+        now = len(self.last.members)
         then = 0 if isinstance(chosen, str) else len(chosen.places)
         if then <= now:
             return []
@@ -821,10 +816,10 @@ class JobPolicy:
         self.state = PolicyState.FORMING
         if self.pausing:
             return []
-        seats = self.members.seats
+        seats = self.last.members.seats
         commands = self.formation.attempt(self.next_round, seats, held=self.no_quorum)
         if self.formation.chosen:
-            self.state = PolicyState.PREPARING
+            self.state, self.gone = PolicyState.PREPARING, ""
         elif self.formation.problem and not self.no_quorum:
             ending = self._hopeless()
             if ending is None and self.gone and not self.formation.returning(seats):
@@ -834,7 +829,7 @@ class JobPolicy:
 
     def _pause(self) -> list[m.Command]:
         """Put the next round off if the job was restarted a moment ago."""
-        pause_s = self.intensity.pause_s if self._counted else 0.0
+        pause_s = self.intensity.pause_s if self.last.closing.uses_budget else 0.0
         self.pausing = pause_s > 0
         if not self.pausing:
             return []
@@ -844,7 +839,7 @@ class JobPolicy:
 
     def _fits(self, without: Collection[str] = ()) -> bool:
         """Whether the nodes that are there and stay are enough for a round."""
-        return isinstance(self.formation.choose(self.members.seats, without), Placement)
+        return isinstance(self.formation.choose(self.last.members.seats, without), Placement)
 
     def _hopeless(self, reason: str = "") -> Ending | None:
         """Say whether too many nodes are excluded, the last one for ``reason``."""
@@ -868,11 +863,11 @@ class JobPolicy:
             return commands
         limit = format_duration(self.formation.limit_s(self.next_round))
         reason = f"nothing else came within {limit}: {self.formation.describe()}"
-        if self._why:
-            cause = self.blame.first_cause
-            why = self._why if cause is None else cause.text
+        if self.last.closing.reason:
+            cause = self.last.blame.first_cause
+            why = self.last.closing.reason if cause is None else cause.text
             reason += f"; round {self.round} had been stopped because of this: {why}"
-        return self._end(self.after or Ending(m.Outcome.TOO_FEW_NODES, reason))
+        return self._end(self.last.closing.ending or Ending(m.Outcome.TOO_FEW_NODES, reason))
 
     def _prepare_timed_out(self, silent: Collection[str]) -> list[m.Command]:
         """The table has been waited for long enough: go on without nodes that do not confirm it."""
@@ -890,17 +885,15 @@ class JobPolicy:
         return commands + self._form()
 
     def _start(self, accepted: m.TableAccepted) -> list[m.Command]:
-        """Start the round that has been prepared."""
+        """Start the round that has been prepared, unless one of the last round is back."""
+        if self._has_place_for_more():
+            return self._form()
         places = self.formation.chosen.values()
         self.formation.chosen = {}
-        before, self.round = [*self.members.seats], self.next_round
+        before, self.round = [*self.last.members.seats], self.next_round
         self.state = PolicyState.RUNNING
         goes_on = self._goes_on(before, [place.node for place in places])
-        self.members = Members(places)
-        self.blame, self.examination, self.stopping = Blame(), None, None
-        self.pace, self.slowness, self._unwanted = None, Slowness(), []
-        self.after, self.gone, self._why = None, "", ""
-        self._announced = self._counted = False
+        self.last, self.gone = Round(Members(places)), ""
         world_size = sum(place.slots for place in places)
         limits: list[m.Command] = [] if self.limits is None else [self.limits]
         starts = [
@@ -923,6 +916,16 @@ class JobPolicy:
         more = len(self.roster.here) > len(places)
         joined = m.SetTimer("joined", self.round, self.config.last_call_s)
         return [*goes_on, *starts, *limits, *([joined] if more else [])]
+
+    def _has_place_for_more(self) -> bool:
+        """Whether nodes of the last round have come back that belong into the next one."""
+        chosen, roster = self.formation.chosen, self.roster
+        if not any(node in roster.here and node not in chosen for node in self.last.members.seats):
+            return False
+        found = self.formation.choose(self.last.members.seats)
+        return (
+            isinstance(found, Placement) and {each.node for each in found.places} != chosen.keys()
+        )
 
     def _goes_on(self, before: Sequence[str], nodes: Sequence[str]) -> list[m.Command]:
         """Say which nodes the round that begins is without, and who has their place."""
@@ -964,103 +967,109 @@ class JobPolicy:
         if grace_s is None:
             agreed_s = self.config.term_timeout_s
             grace_s = agreed_s if agree else self._grace_s(GRACE_ON_REQUEST_S)
-        self.state, self.examination = PolicyState.STOPPING, None
-        self.stopping = Stopping(agree) if agree else None
-        self.after, self._why, self._counted = after, reason, counted
-        self._announced = after is None and (not self.roster.leaving or self._fits())
-        action = "restart" if self._announced else "end"
+        self.state, self.last.examination = PolicyState.STOPPING, None
+        self.last.stopping = Stopping(agree) if agree else None
+        restart = after is None and (not self.roster.leaving or self._fits())
+        self.last.closing = Closing(reason, after, restart, counted)
+        action = "restart" if restart else "end"
         why = reason if after is None else after.reason
         commands: list[m.Command] = [m.Decided(self.round, action, why, self.restarts_left, by)]
         stop = m.Stop("", self.round, reason, grace_s, signal, agree, failed)
-        commands += self.members.stops(self.members.seats, stop)
+        commands += self.last.members.stops(self.last.members.seats, stop)
         commands.append(m.SetTimer("stop", self.round, grace_s + STOP_MARGIN_S))
         return commands + self._over_if_stopped()
 
     def _hurry(self, reason: str, grace_s: float, agree: str = "") -> list[m.Command]:
         """Leave less time to all nodes that have not stopped."""
         order = m.Stop("", self.round, reason, grace_s, agree=agree)
-        return [replace(order, node=node) for node in self.members.unstopped]
+        return [replace(order, node=node) for node in self.last.members.unstopped]
 
     def _stop_timed_out(self) -> list[m.Command]:
         """Go on without nodes that do not report that they have stopped."""
         commands: list[m.Command] = []
-        for node in list(self.members.unstopped):
+        for node in list(self.last.members.unstopped):
             reason = f"node {node} has not reported in time that its ranks are stopped"
             self.roster.unhealthy[node] = reason
-            self.members.lose(node)
+            self.last.members.lose(node)
             commands += self._dismiss(node, m.Outcome.EXCLUDED, reason)
         return commands + self._over_if_stopped()
 
     def _over_if_stopped(self) -> list[m.Command]:
         """Go on once nothing of the round is left anywhere."""
-        if self.members.unstopped:
+        if self.last.members.unstopped:
             return []
-        preempted = self.after is not None and self.after.outcome is m.Outcome.PREEMPTED
-        if preempted and self.members.all_ok:
-            self.after = Ending(m.Outcome.FINISHED, f"{self._why}, and every rank exited with 0")
-        finished = self.after is not None and self.after.outcome is m.Outcome.FINISHED
-        commands: list[m.Command] = [] if finished else [*self.blame.news(self.round)]
-        if self.after is None:
-            self.after = self._no_next_round()
+        closing = self.last.closing
+        if closing.ends_as(m.Outcome.PREEMPTED) and self.last.members.all_ok:
+            done = f"{closing.reason}, and every rank exited with 0"
+            closing.ending = Ending(m.Outcome.FINISHED, done)
+        finished = closing.ends_as(m.Outcome.FINISHED)
+        commands: list[m.Command] = [] if finished else [*self.last.blame.news(self.round)]
+        if closing.ending is None:
+            closing.ending = self._no_next_round()
         if not finished:
             commands += self._advise()
-        for unwanted in self._unwanted:
-            if self.after is None and not self.no_quorum:
-                self.after = self._move(unwanted)
-        if self.after is None:
+        for unwanted in self.last.unwanted:
+            if closing.ending is None and not self.no_quorum:
+                closing.ending = self._move(unwanted)
+        if closing.ending is None:
             return [*commands, *self._let_go(), *self._pause(), *self._form()]
-        self.after = self._with_first_cause(self.after)
+        closing.ending = self._with_first_cause(closing.ending)
         if self.no_quorum and not finished:
             return [*commands, *self._let_go(), *self._form()]
-        return commands + self._end(self.after)
+        return commands + self._end(closing.ending)
 
     def _instead_of_restart(self, ending: Ending) -> list[m.Command]:
         """The round is being stopped already: do not start another one after it."""
-        if self.after is not None:
+        if self.last.closing.ending is not None:
             return []
-        self.after = ending
+        self.last.closing.ending = ending
         return self._call_off_restart(ending.reason)
 
     def _call_off_restart(self, reason: str) -> list[m.Command]:
-        if not self._announced:
+        closing = self.last.closing
+        if not closing.restart_said:
             return []
-        self.restarts_used -= self._counted
+        self.restarts_used -= closing.uses_budget
         self.intensity.forget(self.round)
-        self._announced = self._counted = False
+        closing.restart_said = closing.uses_budget = False
         return [m.Decided(self.round, "end", reason, self.restarts_left)]
 
     def _no_next_round(self) -> Ending | None:
         """Why the restart that was planned does not take place."""
+        closing, members = self.last.closing, self.last.members
         leaving = next(iter(self.roster.leaving.values()), "")
-        if not self._announced:  # for nodes that leave, and of which some may be lost by now
-            leaving = leaving or self._why
+        if not closing.restart_said:  # for nodes that leave, and of which some may be lost by now
+            leaving = leaving or closing.reason
         if leaving:
-            if self.members.all_ok:
+            if members.all_ok:
                 return Ending(m.Outcome.FINISHED, f"{leaving}, and every rank exited with 0")
             # Nodes that are back by now change nothing: ranks were told that the job ends.
-            if not self._announced or not self._fits():
+            if not closing.restart_said or not self._fits():
                 return Ending(m.Outcome.PREEMPTED, leaving)
-        if self._counted and self._is_misuse:
-            return Ending(m.Outcome.FAILED, f"{self._why}; {_MISUSE}", _MISUSE)
-        stuck = self._counted and self.tracker.round_over(self.round, self.members.iterations)
+        if not closing.uses_budget:
+            return None
+        if self._is_misuse:
+            return Ending(m.Outcome.FAILED, f"{closing.reason}; {_MISUSE}", _MISUSE)
+        stuck = self.tracker.round_over(self.round, members.iterations)
         return Ending(m.Outcome.NO_RESTART, stuck) if stuck else None
 
     def _advise(self) -> list[m.Command]:
         """Add the round to the history; if it failed, say what is best done, and perhaps do so."""
         if self.config.advise is None or self.no_quorum:
             return []
-        failed = self._counted or (self.after is not None and bool(self.after.budget))
-        blamed = self.blame.verdict(self.round) if failed else None
-        iterations = together(self.members.iterations)
+        last, closing = self.last, self.last.closing
+        failed = closing.uses_budget or (closing.ending is not None and bool(closing.ending.budget))
+        blamed = last.blame.verdict(self.round) if failed else None
+        iterations = together(last.members.iterations)
         attempt = Attempt(
             round=self.round,
-            nodes=tuple(self.members.seats),
+            nodes=tuple(last.members.seats),
             spare=len(self.roster.candidates()) - self.config.min_nodes,
             iteration=iterations.last,
             blamed=blamed,
-            lost=blamed is not None and blamed.node in self.blame.losses,
-            findings=self.blame.findings,
-            left=self.blame.left_alone(),
+            lost=blamed is not None and blamed.node in last.blame.losses,
+            findings=last.blame.findings,
+            left=last.blame.left_alone(),
             first=iterations.first,
         )
         advice = self.config.advise(self.history, attempt)
@@ -1071,9 +1080,9 @@ class JobPolicy:
         if (advised := advice.advised) is None:
             return commands
         acts = self.config.act or advised.cause in ALWAYS_ENDS
-        done = acts and self.after is None
+        done = acts and closing.ending is None
         if done and advised.action == "stop":
-            self.after = Ending(m.Outcome.NO_RESTART, advised.reason)
+            closing.ending = Ending(m.Outcome.NO_RESTART, advised.reason)
         elif done:
             done = advised.action == "exclude" and self._leave_out(advised.nodes, advised.reason)
         return [*commands, replace(advised, done=done, failure=self.failure)]
@@ -1089,24 +1098,24 @@ class JobPolicy:
     @property
     def _is_misuse(self) -> bool:
         """Whether the program cannot be meant to run as it was called; a restart is of no use."""
-        ends = {member.misuse for member in self.members.all.values()}
-        begun = together(self.members.iterations).last is not None
+        ends = {member.misuse for member in self.last.members.all.values()}
+        begun = together(self.last.members.iterations).last is not None
         return self.round == 0 and True in ends and False not in ends and not begun
 
     def _with_first_cause(self, ending: Ending) -> Ending:
         """Name the first cause: the first report need not be about what happened first."""
-        cause = self.blame.first_cause
-        if cause is None or (self.stopping is None and not ending.budget):
+        cause = self.last.blame.first_cause
+        if cause is None or (self.last.stopping is None and not ending.budget):
             return ending
         why = self._named(cause.node, cause.line)
-        if self.stopping is None:
+        if self.last.stopping is None:
             return Ending(ending.outcome, f"{why}; {ending.budget}")
         said = f"{ending.reason}; {why}, while all ranks were to stop"
         return Ending(ending.outcome, f"{said}: not all of them need have saved")
 
     def _named(self, node: str, line: str) -> str:
         """What has happened, with the node where there are several."""
-        return line if len(self.members) == 1 else Cause(node, line).text
+        return line if len(self.last.members) == 1 else Cause(node, line).text
 
     def _let_go(self) -> list[m.Command]:
         """Between two rounds: dismiss nodes that take part no more, say what users should know."""
@@ -1114,10 +1123,11 @@ class JobPolicy:
         for node, reason in list(self.roster.leaving.items()):
             self.gone = reason
             commands += self._dismiss(node, m.Outcome.PREEMPTED, reason)
-        for node in self.members.seats:
+        for node in self.last.members.seats:
             if node in self.roster.here and (barred := self.roster.barred(node)):
                 commands += self._dismiss(node, m.Outcome.EXCLUDED, barred)
-        if self._counted and (text := self.tracker.to_say(self.members.iterations)):
+        iterations = self.last.members.iterations
+        if self.last.closing.uses_budget and (text := self.tracker.to_say(iterations)):
             commands.append(m.Say(text))
         return commands
 

@@ -1,19 +1,19 @@
 """From the choice of nodes for the next round until it may start: who has to know its table.
 
-A round starts when every node of it has acknowledged the table, when all nodes that have
-acknowledged it are a quorum, when the ledger is written down (where it is kept in etcd), and when
-no rank of the round before lives any more.
+A round starts when every node of it has acknowledged the table, when the register holds the ledger
+with it, and when no rank of the round before lives any more.
 """
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.core import election
 from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core import messages as m
-from undaunted.coordinator.core.absence import LEADER_STOPS_S
+from undaunted.coordinator.core import register
+from undaunted.coordinator.core.durations import AWAY_MARGIN_S, Durations
 from undaunted.coordinator.core.formation import name_some
 
 if TYPE_CHECKING:
@@ -21,11 +21,6 @@ if TYPE_CHECKING:
     from undaunted.coordinator.core.sessions import Session, Sessions
 
 _NS = 1_000_000_000
-# From the moment at which a follower stops its ranks until they are certainly gone: their grace,
-# and some time for SIGKILL.
-FENCE_MARGIN_S = 5.0
-# The same from the end of the lease, where ranks are stopped then.
-STOPPED_AFTER_S = 3.0
 PROBE_S = 1.0
 
 
@@ -37,7 +32,7 @@ class Preparation:
         record: the ledger.
         sessions: the followers.
         lost: node of the leader before, which members have lost; "" = there was none.
-        reset: they lost it by a reset a moment before; otherwise its ranks are gone since.
+        stops_s: for how long its ranks may live.
 
     Attributes:
         began_ns: when the leader began to lead.
@@ -49,17 +44,19 @@ class Preparation:
         record: Record,
         sessions: Sessions,
         lost: str,
-        *,
-        reset: bool = False,
+        stops_s: float = 0.0,
     ) -> None:
         self._wanted: m.Prepare | None = None  # by the policy
         self.began_ns = 0
         self._config = config
         self._record = record
         self._sessions = sessions
-        self._lost, self._reset = lost, reset
+        self._lost, self._stops_s = lost, stops_s
+        self._elected = lost != "" and p.has_committee(record.ledger)
+        self._lasts = Durations(config.lease_s)
         # Group ranks of those that have not acknowledged the table.
-        self._awaited: dict[election.Voter, int] = {}
+        self._awaited: dict[register.Voter, int] = {}
+        self._told_ns = 0  # since when the ledger with the table is written
         self._persisted = 0  # version of the ledger that is known to be written down
         self._waiting_said = False
 
@@ -70,7 +67,7 @@ class Preparation:
 
     def begin(self, prepare: m.Prepare, now: int) -> list[c.Command]:
         """Tell everybody the table, as soon as the ledger is of the leader's epoch."""
-        self._wanted, self._waiting_said = prepare, False
+        self._wanted, self._waiting_said, self._told_ns = prepare, False, now
         if not self._record.agreed:
             self._awaited = {}
             return []
@@ -78,7 +75,7 @@ class Preparation:
         self._record.prepare(prepare.round, seats)
         commands: list[c.Command] = [self._record.persist(), self.probe(now)]
         commands += self._sessions.send(self._record.learn())
-        self._awaited = {election.voter(seat): seat.group_rank for seat in seats}
+        self._awaited = {register.voter(seat): seat.group_rank for seat in seats}
         for session in self._sessions.connected():
             if not session.draining:
                 session.forget_round()
@@ -103,6 +100,12 @@ class Preparation:
             return []
         return self._tell(session, self._awaited[session.voter])
 
+    def joins(self, session: Session, now: int) -> None:
+        """Take in how a follower has lost the leader before: its ranks may live for so long."""
+        if self._stops_s > 0 and session.hello.stops_s > 0:
+            since_s = (now - self.began_ns) / _NS
+            self._stops_s = max(self._stops_s, since_s + session.hello.stops_s)
+
     def acknowledged(self, session: Session, message: p.Prepared) -> None:
         """Note that a follower knows a table."""
         if message.version < session.acknowledged:
@@ -118,10 +121,8 @@ class Preparation:
 
     @property
     def complete(self) -> bool:
-        """Whether all nodes of a table have acknowledged it, and it is written down."""
-        if not self._is_told or self._awaited:
-            return False
-        return not self._config.durable or self._persisted >= self._record.ledger.version
+        """Whether all nodes of a table have acknowledged it."""
+        return self._is_told and not self._awaited
 
     @property
     def silent(self) -> tuple[str, ...]:
@@ -130,22 +131,51 @@ class Preparation:
 
     def may_start(self, now: int) -> bool:
         """Whether nothing else stands against the start of a complete table."""
-        ledger = self._record.ledger
-        connected = self._sessions.connected()
-        there = {each.voter for each in connected if each.acknowledged == ledger.version}
-        return election.may_start(there, ledger) and self.old_world_is_over(now)
+        return self._is_held(now) and self._is_followed(now) and self.old_world_is_over(now)
 
-    def start(self, *, replaceable: bool) -> m.TableAccepted:
-        """Note the start; return the event for the policy.
+    def _is_followed(self, now: int) -> bool:
+        """Whether those that acknowledged the table still count on this leader.
 
-        ``replaceable``: the job can go on without one of the nodes.
+        It may have stood still since then, and another one may lead by now.
         """
+        ledger, counting = self._record.ledger, self._sessions.counting(self._config.lease_s, now)
+        seated = all(register.voter(seat) in counting for seat in ledger.pending)
+        return seated and not self._record.lacking(counting)
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether a committee may be asked: the file of who kept the ledger alone names it."""
+        return self._persisted >= self._record.grown
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the file, or etcd, knows what it has to: the ledger, or who keeps that."""
+        record = self._record
+        least = record.grown if record.ledger.committee else record.ledger.version
+        return self._persisted >= least
+
+    def _is_held(self, now: int) -> bool:
+        """Whether the register holds the ledger.
+
+        A leader that keeps it alone, in a file, waits for no disk longer than a lease.
+        """
+        version = self._record.ledger.version
+        if not self.is_written:
+            patience_s = inf if self._config.store else self._config.lease_s
+            return (now - self._told_ns) / _NS >= patience_s
+        return self._record.holds(self._sessions.taken(self._record.ledger), version)
+
+    @property
+    def accepted(self) -> m.TableAccepted:
+        """The event for the policy: a complete table may be started."""
         assert self._wanted is not None
         first = next(seat for seat in self._record.ledger.pending if seat.group_rank == 0)
-        accepted = m.TableAccepted(self._wanted.round, *self._sessions.by_node[first.node].master)
+        return m.TableAccepted(self._wanted.round, *self._sessions.by_node[first.node].master)
+
+    def start(self, *, replaceable: bool) -> None:
+        """Note the start. ``replaceable``: the job can go on without one of the nodes."""
         self._wanted = None
         self._record.start(replaceable=replaceable)
-        return accepted
 
     def say(self, now: int) -> list[m.Say]:
         """Say once what a complete table waits for, if that takes long."""
@@ -194,15 +224,15 @@ class Preparation:
 
     def _living(self, now: int) -> dict[str, float]:
         """Nodes where ranks of the round before may still live, and for how many seconds."""
-        ledger, doubtful = self._record.ledger, self._record.doubtful
-        votes = election.votes_count(ledger)
-        left = {seat.node: self._left_s(seat, now, votes=votes) for seat in ledger.table}
-        votes = election.table_votes(doubtful, ledger.leader)
-        for seat in doubtful:
-            left[seat.node] = max(left.get(seat.node, 0), self._left_s(seat, now, votes=votes))
-        return {node: left_s for node, left_s in left.items() if left_s > 0}
+        ledger, perhaps_started = self._record.ledger, self._record.perhaps_started
+        fenced = ledger.fenced
+        left = {seat.node: self._left_s(seat, now, fenced=fenced) for seat in ledger.table}
+        fenced = ledger.pending_fenced
+        for seat in perhaps_started:
+            left[seat.node] = max(left.get(seat.node, 0), self._left_s(seat, now, fenced=fenced))
+        return {node: left_s for node, left_s in left.items() if left_s * _NS >= 1}
 
-    def _left_s(self, seat: p.Seat, now: int, *, votes: bool) -> float:
+    def _left_s(self, seat: p.Seat, now: int, *, fenced: bool) -> float:
         """For how long ranks may still live there, in seconds.
 
         They end with their agent: nothing is left where a later agent is there, or where the
@@ -212,7 +242,7 @@ class Preparation:
         """
         session = self._sessions.by_node.get(seat.node)
         if session is None:
-            return self._unheard_left_s(seat, now, votes=votes)
+            return self._unheard_left_s(seat, now, fenced=fenced)
         if session.hello.incarnation != seat.incarnation:
             return 0
         if session.link is not None:
@@ -221,25 +251,45 @@ class Preparation:
             return 0
         if not session.silent and self._is_broken():
             return 0
-        soon = votes or session.replaceable
+        soon = fenced or session.replaceable
         return self._stops_after_s(soon=soon) - (now - session.heard_ns) / _NS
 
-    def _unheard_left_s(self, seat: p.Seat, now: int, *, votes: bool) -> float:
+    def _unheard_left_s(self, seat: p.Seat, now: int, *, fenced: bool) -> float:
         """For how long ranks may still live where this leader has never heard of the agent.
 
         It may have followed the leader before until this one has begun, as in a hand-over, or have
         counted on members that missed that leader, so that all of its lease may be left.
         """
         since_s = (now - self.began_ns) / _NS
-        if votes and seat.node == self._lost:
-            # After silence, members that have lost it have waited for that.
-            return LEADER_STOPS_S - since_s if self._reset else 0
-        soon = votes or self._config.durable
+        alone = not fenced and self._has_stopped_alone
+        if seat.node == self._lost and (self._elected or alone):
+            return self._stops_s - since_s
+        # With a store, who has not come here may follow the leader before, which goes on.
+        soon = fenced or (self._config.store and self._record.ledger.replaceable and alone)
         return self._stops_after_s(soon=soon) - since_s
+
+    @property
+    def _has_stopped_alone(self) -> bool:
+        """With a store: whether the leader before stops its ranks, see `Leader._may_be_replaced`.
+
+        Or has: it has said so, its launcher has ended, or so many members are here that it has half
+        at most.
+        """
+        if not self._lost or self._stops_s <= 0:
+            return True
+        tables = (self._record.ledger.table, self._record.perhaps_started)
+        return all(map(self._is_half_here, filter(None, tables)))
+
+    def _is_half_here(self, table: tuple[p.Seat, ...]) -> bool:
+        if len(table) == 1:
+            return self._record.ledger.replaceable
+        here = sum(1 for seat in table if self._sessions.is_here(seat))
+        return 2 * here >= len(table)
 
     def _stops_after_s(self, *, soon: bool) -> float:
         """From the last word of an agent until its ranks are gone."""
-        more_s = STOPPED_AFTER_S if soon else self._config.away_timeout_s + FENCE_MARGIN_S
+        stops_s = self._config.away_timeout_s + AWAY_MARGIN_S
+        more_s = self._lasts.stopped_s if soon else stops_s
         return self._config.lease_s + more_s
 
     def _is_broken(self) -> bool:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.core import election
 from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core import messages as m
+from undaunted.coordinator.core import register
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection
 
     from undaunted.coordinator.core.policy import JobPolicy
 
@@ -24,19 +24,21 @@ class Record:
         ledger: the newest; every change of it has a later version.
         epoch: of the leader.
         inherited: the ledger is of a job that had begun before.
-        doubtful: seats that the leader before has prepared, and perhaps started.
+        perhaps_started: seats that the leader before has prepared, and perhaps started.
         started: version of the ledger whose table was started.
         replaceable: the job can go on without one of the nodes of the round; it may become true.
+        config: version of the first ledger of this epoch with its committees.
+        grown: version in which a leader that kept the ledger alone has made a committee. A launcher
+            that is started again on its node must not lead by a file that knows of none.
     """
 
     def __init__(self, config: c.LeaderConfig, ledger: p.Ledger, epoch: int) -> None:
         self._config = config
         self._version = 0  # of the newest ledger that was replaced by an adopted one
-        self._elects = False  # members of the adopted ledger have yet to elect this leader
         self.epoch = epoch
         self.started = 0
         self.replaceable = False
-        self._unconfirmed: set[election.Voter] = set()  # may not know that the round began
+        self.config = self.grown = 0
         self.ledger = p.NO_LEDGER
         self.adopt(ledger)
 
@@ -46,92 +48,90 @@ class Record:
         return self.ledger.epoch == self.epoch
 
     def adopt(self, ledger: p.Ledger) -> None:
-        """Go on from what ``ledger`` says; it stays as it is until members agree."""
-        known, ledger = self.ledger, p.settled_by(ledger, self.ledger)
+        """Go on from what ``ledger`` says; it stays as it is until its committee agrees."""
+        known = self.ledger
         self.inherited = ledger.run_id != "" and ledger.round >= 0
-        self.doubtful = ledger.pending if ledger.pending_round > ledger.round else ()
+        self.perhaps_started = ledger.pending if ledger.pending_round > ledger.round else ()
         if known.pending_round > max(ledger.round, ledger.pending_round):
-            self.doubtful += known.pending
+            self.perhaps_started += known.pending
+            fenced = known.pending_fenced and (not ledger.pending or ledger.pending_fenced)
             number, seats = known.pending_round, known.pending
-            ledger = msgspec.structs.replace(ledger, pending_round=number, pending=seats)
+            ledger = msgspec.structs.replace(
+                ledger, pending_round=number, pending=seats, pending_fenced=fenced
+            )
         about = {"run_id": self._config.run_id, "attempt": self._config.attempt}
         self.ledger = msgspec.structs.replace(ledger, **about)
-        self._version = max(self._version, known.version)
-        self._unconfirmed = {election.voter(seat) for seat in ledger.table}
-        self._elects = election.votes_count(ledger)
-        self.agree({})
+        self._version, self.grown = max(self._version, known.version), 0
+        self.agree(())
 
     def take_epoch(self, epoch: int) -> None:
         """Lead with a later epoch; the ledger stays of the earlier one until members agree."""
         self.epoch = epoch
-        self.agree({})
+        self.agree(())
 
-    def agree(self, following: Mapping[election.Voter, p.Ledger]) -> bool:
-        """Make the ledger one of the leader's epoch, if enough members follow; return whether.
+    def agree(self, following: Collection[register.Voter]) -> bool:
+        """Write the ledger in the leader's epoch, if its committee grants that; return whether.
 
-        They take no orders of an earlier epoch any more, and none of them has come with a newer
-        round. Before that, another leader may have begun one that is not heard of here: a ledger of
-        this epoch would pass for newer.
+        Its members take no orders of an earlier epoch any more, and none of them has come with a
+        later ledger. Before that, another leader may have begun a round that is not heard of here:
+        a ledger of this epoch would pass for newer.
 
         Args:
-            following: who follows under the leader's epoch, each with the ledger it has come with.
+            following: who follows under the leader's epoch.
         """
-        enough = election.may_lead if self._elects else election.may_start
-        if self.agreed or not enough(following, self.ledger):
+        if self.agreed or self.lacking(following):
             return False
-        self._elects = False
+        self.config = max(self._version, self.ledger.version) + 1
         self.ledger = msgspec.structs.replace(
-            self.ledger,
-            epoch=self.epoch,
-            version=max(self._version, self.ledger.version) + 1,
-            leader=self._config.node,
+            self.ledger, epoch=self.epoch, version=self.config, leader=self._config.node
         )
         return True
 
+    # --- the committee --------------------------------------------------------------------------
+
+    def holds(self, taken: dict[register.Voter, int], version: int = 0) -> bool:
+        """Whether the register holds a version, 0 = its committee; see `register.Writer`."""
+        return register.Writer(self.ledger, self.config, taken).holds(version)
+
+    def settle(self, taken: dict[register.Voter, int]) -> bool:
+        """Leave the committee before, once the present one has taken its place; return whether."""
+        if not self.ledger.before or not self.holds(taken):
+            return False
+        self._note(before=())
+        self.config = self.ledger.version
+        return True
+
+    def replace(self, committee: tuple[register.Member, ...]) -> bool:
+        """Have others keep the ledger from its next version on, if they may; return whether."""
+        known = self.ledger
+        if committee == known.committee or known.before or not self.agreed:
+            return False
+        # Nobody else can lead a job that has not begun, so no committee of before has to agree.
+        before = known.committee if known.round >= 0 else ()
+        self._note(committee=committee, before=before)
+        self.config = self.ledger.version
+        if known.round >= 0 and not known.committee:
+            self.grown = self.config
+        return True
+
+    def lacking(self, present: Collection[register.Voter]) -> tuple[register.Member, ...]:
+        """The committee of which these are no majority, () = none is needed."""
+        return register.lacking(present, self.ledger) if self.ledger.round >= 0 else ()
+
+    # --- rounds ---------------------------------------------------------------------------------
+
     def prepare(self, number: int, seats: tuple[p.Seat, ...]) -> None:
         """Note the table of round ``number`` before anybody is asked to confirm it."""
-        self._note(pending_round=number, pending=seats)
+        fenced = bool(self.ledger.committee)
+        self._note(pending_round=number, pending=seats, pending_fenced=fenced)
 
     def start(self, *, replaceable: bool) -> None:
         """Note that the table which was prepared is started."""
         self.replaceable, known = replaceable, self.ledger
-        self.doubtful, self.started = (), known.version
-        casting_vote = self._config.node if self._config.takeover else ""
-        self.ledger = p.started(known, known.version + 1, casting_vote)
-        self._unconfirmed = {election.voter(seat) for seat in self.ledger.table}
-
-    def confirmed(self, who: election.Voter, number: int) -> bool:
-        """Note that ``who`` knows of the start of round ``number``; return whether all members do.
-
-        From then on nobody can be elected by the table before.
-        """
-        if not self.ledger.before or number < self.ledger.round:
-            return False
-        self._unconfirmed.discard(who)
-        if self._unconfirmed:
-            return False
-        self._settle()
-        return True
-
-    def settled_by(self, other: p.Ledger) -> bool:
-        """Note that all members know of the start, if ``other`` says so; return whether it does.
-
-        That stays true, whoever has found it out, and under whatever leader.
-        """
-        if p.settled_by(self.ledger, other) is self.ledger:
-            return False
-        self._settle()
-        return True
-
-    def _settle(self) -> None:
-        self.ledger = p.settled(self.ledger)
-        if self.ledger.pending_round <= self.ledger.round:  # else this version is being confirmed
-            self._note()
-
-    @property
-    def settled(self) -> int:
-        """The round, if every member knows that it was started; otherwise -1."""
-        return -1 if self.ledger.before else self.ledger.round
+        self.perhaps_started, self.started = (), known.version
+        self.ledger = p.started(known, known.version + 1, replaceable=replaceable)
+        if known.before:
+            self.config = self.ledger.version
 
     def stop(self, policy: JobPolicy) -> None:
         """Note that the round is told to stop: once, so that all nodes hear of the same ledger."""
@@ -142,18 +142,7 @@ class Record:
 
     def catch_up(self, policy: JobPolicy) -> list[c.Command]:
         """Write down what the policy has changed by itself."""
-        ledger = self.ledger
-        reached, stalled = policy.tracker.known
-        changed = {
-            "restarts_used": policy.restarts_used,
-            "excluded": dict(policy.roster.excluded),
-            "reached": reached,
-            "stalled": stalled,
-            "history": policy.history,
-            "failure": policy.failure,
-            "slow": policy.slow_before,
-            "turned": policy.turned,
-        }
+        ledger, changed = self.ledger, msgspec.structs.asdict(policy.memory)
         if all(getattr(ledger, name) == now for name, now in changed.items()):
             return []
         self._note(**changed)
@@ -176,7 +165,6 @@ class Record:
                 change = p.Started(
                     version=known.version,
                     prepared=self.started,
-                    casting_vote=known.casting_vote,
                     replaceable=self.replaceable,
                 )
             case m.Stop():

@@ -10,16 +10,17 @@ import msgspec
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core import messages as m
+from undaunted.coordinator.core import register
+from undaunted.coordinator.core.durations import REDIAL_LONGEST_S
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from undaunted.coordinator.core import election
     from undaunted.coordinator.core.record import Record
 
 _NS = 1_000_000_000
-# Followers that have lost a leader which stood still are back so long after it has gone on.
-AFTER_PAUSE_S = 1.0
+# Followers that have lost a leader which stood still try again so soon after it has gone on.
+AFTER_PAUSE_S = REDIAL_LONGEST_S
 
 
 @dataclass(slots=True)
@@ -30,6 +31,9 @@ class Session:
         hello: what it said of itself, last.
         link: the connection to it; None = lost.
         heard_ns: when it said something, last.
+        counts_ns: when it said what it counts on this leader for, as far as that is known.
+        renewals: when each renewal was sent, by its clock, and heard, of which it has not said that
+            it was answered.
         epoch: under which it follows; 0 = it has not said so.
         draining: it came back with ranks of another round, which must stop first.
         orders: to it since it was connected or since the last table, to be sent again.
@@ -39,12 +43,15 @@ class Session:
         acknowledged: version of the ledger that it knows.
         silent: it was lost without a word, so that its ranks may go on for a while.
         replaceable: it knows that its ranks have to stop when its lease is over.
+        leaves: it has been told to stop, and goes soon.
         master: address and port it has reserved for the round.
     """
 
     hello: p.Hello
     link: int | None
     heard_ns: int
+    counts_ns: int = 0
+    renewals: list[tuple[int, int]] = field(default_factory=list)
     epoch: int = 0
     draining: bool = False
     orders: list[p.PrepareOrder | p.Order] = field(default_factory=list)
@@ -54,7 +61,22 @@ class Session:
     acknowledged: int = 0
     silent: bool = False
     replaceable: bool = False
+    leaves: bool = False
     master: tuple[str, int] = ("", 0)
+
+    def __post_init__(self) -> None:
+        """Its lease begins with what it has introduced itself with."""
+        self.counts_ns = self.heard_ns
+
+    def renewed(self, renew: p.Renew, now: int) -> None:
+        """Take in a renewal, or which one was answered: its lease begins with that one."""
+        if not renew.answered:
+            self.counts_ns = now  # an older build does not say
+            return
+        if renew.sent:
+            self.renewals.append((renew.sent, now))
+        while self.renewals and self.renewals[0][0] <= renew.answered:
+            self.counts_ns = self.renewals.pop(0)[1]
 
     @property
     def node(self) -> str:
@@ -62,7 +84,7 @@ class Session:
         return self.hello.node
 
     @property
-    def voter(self) -> election.Voter:
+    def voter(self) -> register.Voter:
         """Its name and incarnation, as voters have them."""
         return (self.hello.node, self.hello.incarnation)
 
@@ -88,7 +110,6 @@ class Session:
             acknowledged=self.reported,
             sent=sent,
             replaceable=record.replaceable,
-            settled=record.settled,
         )
         return self.send(beat)
 
@@ -124,7 +145,7 @@ class Sessions:
         by_link: those that are connected.
     """
 
-    voters: dict[election.Voter, None] = field(default_factory=dict)
+    voters: dict[register.Voter, None] = field(default_factory=dict)
     by_node: dict[str, Session] = field(default_factory=dict)
     by_link: dict[int, Session] = field(default_factory=dict)
     _swept_ns: int | None = None  # when `silent` ran last; it is due every third of a lease
@@ -137,6 +158,11 @@ class Sessions:
     def connected(self) -> list[Session]:
         """Those that are, now: a list that does not change."""
         return list(self.by_link.values())
+
+    def taken(self, ledger: p.Ledger) -> dict[register.Voter, int]:
+        """Which version of the ledger each has taken that keeps it, and is connected."""
+        here = [who for who in register.members(ledger) if who in self.voters]
+        return {who: self.by_node[who[0]].acknowledged for who in here}
 
     def send(self, message: p.Message, but: Collection[str] = ()) -> list[c.Command]:
         """Send a message to all that are connected, ``but`` to these nodes."""
@@ -157,6 +183,7 @@ class Sessions:
             del self.by_link[session.link]
             commands = [c.Close(session.link)]
         session.link, session.silent = link, False
+        session.renewals.clear()
         self.by_link[link] = session
         self.voters[session.voter] = None
         return commands
@@ -180,7 +207,18 @@ class Sessions:
         self._swept_ns, since_ns = now, now - round(lease_s * _NS)
         if self._late_sweep_ns is not None and self._late_sweep_ns > since_ns:
             return []
-        return [each for each in self.by_link.values() if each.heard_ns <= since_ns]
+        return [each for each in self.by_link.values() if each.counts_ns <= since_ns]
+
+    def counting(self, lease_s: float, now: int) -> set[register.Voter]:
+        """Those that count on this leader now, as far as it knows."""
+        since_ns = now - round(lease_s * _NS)
+        return {each.voter for each in self.by_link.values() if each.counts_ns > since_ns}
+
+    def look_again_s(self, lease_s: float, now: int) -> float:
+        """When to look for silence again: as soon as a lease is over, as that node stops then."""
+        since_ns = min((each.counts_ns for each in self.by_link.values()), default=now)
+        left_s = lease_s - (now - since_ns) / _NS
+        return min(max(left_s, lease_s / 30), lease_s / 3)
 
     def stood_still(self, lease_s: float, now: int) -> bool:
         """Whether this process has until a moment ago: followers that it misses may have missed it.
@@ -199,8 +237,8 @@ class Sessions:
     def _is_late(self, lease_s: float, now: int) -> bool:
         return self._swept_ns is not None and 3 * (now - self._swept_ns) > 2 * lease_s * _NS
 
-    def is_here(self, seat: p.Seat) -> bool:
-        """Whether the very agent of a table is connected."""
+    def is_here(self, seat: register.Seated) -> bool:
+        """Whether the very agent of a table, or of a committee, is connected."""
         session = self.by_node.get(seat.node)
         if session is None or session.link is None:
             return False

@@ -1,33 +1,41 @@
-"""What a campaign asks of etcd, by gRPC; each question has a deadline.
+"""The register of a job in etcd, by gRPC; each question has a deadline.
 
-aetcd brings etcd's messages and stubs. The connection is made here, since that package's own client
-has neither TLS nor more than one member of a cluster.
+`messages` has etcd's messages; this is the connection: TLS, passwords, and several members of a
+cluster.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import math
+import os
 import secrets
+import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from undaunted.base.timers import lease_clock_ns
-from undaunted.coordinator.etcd import campaign
+from undaunted.coordinator.etcd import messages
 from undaunted.coordinator.protocol import Ledger
+from undaunted.coordinator.service.register import Leads, RegisterError, Won
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from undaunted.coordinator.etcd.store import Access, Store
 
+_T = TypeVar("_T")
 # A connection on which nothing comes back is noticed after 10 s and 5 s; etcd does not allow less
-# than 5 s between two questions whether the other side lives.
+# than 5 s between two questions whether the other side lives. Newer builds of gRPC look at
+# ping_timeout_ms, and ask seldom where nothing else is sent unless max_pings_without_data is 0.
 _OPTIONS = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1_000),
@@ -35,14 +43,23 @@ _OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
 )
+# A read that takes longer is asked of the next member.
+_LOOK_S = 1.0
+# etcd takes less than 2 s for its members to agree who leads them; a lease counts anew then.
+_SHORTEST_HOLD_S = 2
+# So much of a lease of the followers: etcd has noticed that a leader is silent before they have.
+_HOLD = 0.6
+_LONGEST_REASON = 200
+# What gRPC's own lines would say, it says in the error.
+_VERBOSITY = "GRPC_VERBOSITY"
+# The token is too old: etcd forgets it, or who may do what has changed.
+_OLD_TOKEN = ("invalid auth token", "revision of auth store is old")
+_NO_AUTHENTICATION = "authentication is not enabled"
+_NO_TLS_HERE = ("Socket closed", "Connection reset", "SETTINGS frame", "HTTP/2")
 
 
-class EtcdError(Exception):
-    """etcd did not do what it was asked for; ``final``: trying again will not help."""
-
-    def __init__(self, reason: str, *, final: bool = False) -> None:
-        super().__init__(reason)
-        self.final = final
+class EtcdError(RegisterError):
+    """etcd did not do what it was asked for."""
 
 
 class _Leader(msgspec.Struct, frozen=True):
@@ -57,102 +74,112 @@ class Client:
 
     Args:
         store: the cluster and the prefix of all keys.
-        access: how to get in.
+        access: how to get in; files are read anew for each connection.
         run_id: the job.
-        lease_s: of a leader, whole seconds; also what a question may take, times a third.
+        lease_s: of followers; a question may take a third of it.
+        address, incarnation: of this launcher; others see them where it leads. Launchers begin with
+            different members of the cluster.
+        grpc: stands where that package does; None = that package.
 
     Raises:
-        EtcdError: aetcd is not installed, or a file cannot be read.
+        EtcdError: grpcio is not installed, or a file cannot be read.
     """
 
-    def __init__(self, store: Store, access: Access, run_id: str, lease_s: int) -> None:
-        try:
-            from aetcd import rpc
-        except ImportError as error:
-            raise EtcdError(
-                f"--coordinator-store needs aetcd ({error}): pip install 'undaunted[etcd]'",
-                final=True,
-            ) from None
-        self._rpc = rpc
+    def __init__(
+        self,
+        store: Store,
+        access: Access,
+        run_id: str,
+        lease_s: float,
+        address: str,
+        incarnation: str,
+        grpc: Any = None,
+    ) -> None:
+        self._grpc = grpc or _import_grpc()
         self._access = access
-        self._endpoints = list(store.endpoints)
+        self._address, self._incarnation = address, incarnation
+        self.hold_s = max(_SHORTEST_HOLD_S, math.ceil(_HOLD * lease_s))
+        self._holds = 0  # the lease to which `held` is bound
+        first = zlib.crc32(incarnation.encode()) % len(store.endpoints)
+        self._endpoints = [*store.endpoints[first:], *store.endpoints[:first]]
         self._leader_key = store.leader_key(run_id)
+        self._held_key = store.held_key(run_id)
         self._ledger_key = store.ledger_key(run_id)
-        self._lease_s = lease_s
         self._limit_s = lease_s / 3
-        self._credentials = _credentials(access)
         self._channel: Any = None
         self._retiring: set[asyncio.Task[None]] = set()
         self._closed = False
         self._token = ""
+        self._worked = False  # etcd has answered a question
+        self._credentials()  # what is missing is said at once
 
-    # --- what a campaign asks -------------------------------------------------------------------
+    # --- the operations (see `Register`) --------------------------------------------------------
 
-    async def leader(self) -> campaign.Seen:
-        """Read the leader's key."""
-        found = await self._ask("KV", "Range", self._rpc.RangeRequest(key=self._leader_key))
-        leader = _leadership(found.kvs[0]) if found.kvs else None
-        return campaign.Seen(leader, found.header.revision)
-
-    async def changes(self, revision: int) -> AsyncIterator[campaign.Seen]:
-        """Watch the leader's key from a revision on, until the connection breaks."""
-        rpc = self._rpc
-        create = rpc.WatchCreateRequest(key=self._leader_key, start_revision=revision)
-        async with self._talk("Watch", "Watch", must_lead=True) as call:
-            await call.write(rpc.WatchRequest(create_request=create))
-            while (answer := await call.read()) and not answer.canceled:
-                for event in answer.events:
-                    gone = event.type == rpc.Event.DELETE
-                    leader = None if gone else _leadership(event.kv)
-                    yield campaign.Seen(leader, event.kv.mod_revision)
+    async def watch(self) -> AsyncIterator[Leads]:
+        """Say who leads: now, and whenever that changes."""
+        seen = await self._look()
+        yield seen
+        request = messages.watch(self._held_key, self._leader_key, seen.as_of + 1)
+        async with self._talk(messages.WATCH, "Watch", must_lead=True) as call:
+            await call.write(request)
+            while answer := await call.read():
+                change = _read(messages.change, answer)
+                if change.ended:
+                    break
+                for key, found in change.keys:
+                    if key == self._held_key:
+                        seen = dataclasses.replace(seen, held=found is not None)
+                    elif key == self._leader_key:
+                        seen = _leads(found, held=seen.held, revision=change.revision)
+                if change.keys:
+                    seen = dataclasses.replace(seen, as_of=change.revision)
+                    yield seen
         raise EtcdError(self._problem("the watch has ended"))
 
-    async def claim(self, address: str, incarnation: str) -> campaign.Won | campaign.NotWon:
-        """Make the leader's key, bound to a new lease, if there is none."""
-        rpc, asked_ns = self._rpc, lease_clock_ns()
-        lease = secrets.randbits(62) + 1
-        await self._ask("Lease", "LeaseGrant", rpc.LeaseGrantRequest(TTL=self._lease_s, ID=lease))
-        value = msgspec.json.encode(_Leader(address, incarnation))
-        put = rpc.PutRequest(key=self._leader_key, value=value, lease=lease)
-        request = rpc.TxnRequest(
-            compare=[self._leader_is(0)],
-            success=[self._op(put=put), self._op(get=self._ledger_key)],
-            failure=[self._op(get=self._leader_key)],
+    async def claim(self, after: int) -> Won | Leads:
+        """Replace the leader's key if it is of that epoch; its revision is the next one."""
+        lease, held = await self._lease()
+        leader = _Leader(self._address, self._incarnation)
+        done = await self._transact(
+            [
+                messages.put(self._leader_key, msgspec.json.encode(leader)),
+                held,
+                messages.get(self._ledger_key),
+            ],
+            [messages.get(self._leader_key), messages.get(self._held_key)],
+            epoch=after,
         )
-        done = await self._ask("KV", "Txn", request)
-        kvs = done.responses[-1].response_range.kvs
         if done.succeeded:
-            ledger = _ledger(kvs[0].value) if kvs else None
-            return campaign.Won(lease, done.header.revision, asked_ns, ledger)
-        await self.release(lease)
-        return campaign.NotWon(_leadership(kvs[0]) if kvs else None)
+            self._holds = lease
+            ledger = done.found[0]
+            return Won(done.revision, None if ledger is None else _ledger(ledger.value))
+        await self._revoke(lease)
+        now, is_held = done.found
+        return _leads(now, held=is_held is not None, revision=done.revision)
 
-    async def renew(self, lease: int) -> campaign.Renewed | campaign.LeaseGone:
-        """Renew a lease."""
-        asked_ns = lease_clock_ns()
-        async with self._talk("Lease", "LeaseKeepAlive", limit_s=self._limit_s) as call:
-            await call.write(self._rpc.LeaseKeepAliveRequest(ID=lease))
-            answer = await call.read()
-        if not answer:
-            raise EtcdError(self._problem("no answer"))
-        return campaign.Renewed(lease, asked_ns) if answer.TTL > 0 else campaign.LeaseGone(lease)
+    async def write(self, epoch: int, ledger: Ledger) -> bool:
+        """Write the ledger if the leader's key is of this epoch."""
+        put = messages.put(self._ledger_key, msgspec.json.encode(ledger))
+        return (await self._transact([put], epoch=epoch)).succeeded
 
-    async def write(self, ledger: Ledger, revision: int) -> campaign.Written | campaign.NotWritten:
-        """Write the ledger if the leader's key is of ``revision``."""
-        value = msgspec.json.encode(ledger)
-        put = self._rpc.PutRequest(key=self._ledger_key, value=value)
-        done = await self._while_leading(revision, self._op(put=put))
-        return campaign.Written(ledger.version) if done else campaign.NotWritten()
+    async def hold(self, epoch: int) -> bool:
+        """Renew the lease, or make another one if it was over."""
+        if await self._renew(self._holds):
+            return True
+        lease, held = await self._lease()
+        if (await self._transact([held], epoch=epoch)).succeeded:
+            self._holds = lease
+            return True
+        await self._revoke(lease)
+        return False
 
-    async def erase(self, revision: int) -> None:
-        """Delete the ledger if the leader's key is of ``revision``."""
-        delete = self._rpc.DeleteRangeRequest(key=self._ledger_key)
-        await self._while_leading(revision, self._rpc.RequestOp(request_delete_range=delete))
-
-    async def release(self, lease: int) -> None:
-        """Give a lease back: keys that are bound to it are deleted. None of that is certain."""
-        with contextlib.suppress(EtcdError):
-            await self._ask("Lease", "LeaseRevoke", self._rpc.LeaseRevokeRequest(ID=lease))
+    async def release(self, epoch: int, *, erase: bool = False) -> None:
+        """Delete the keys if the leader's is of this epoch, and give the lease back."""
+        keys = [self._leader_key, self._held_key, *([self._ledger_key] if erase else [])]
+        lease, self._holds = self._holds, 0
+        await self._transact([messages.delete(key) for key in keys], epoch=epoch)
+        if lease:
+            await self._revoke(lease)
 
     async def close(self) -> None:
         """Close the connection; questions that wait for an answer are cancelled."""
@@ -165,57 +192,94 @@ class Client:
 
     # --- requests -------------------------------------------------------------------------------
 
-    def _op(self, *, put: Any = None, get: bytes = b"") -> Any:
-        if put is not None:
-            return self._rpc.RequestOp(request_put=put)
-        return self._rpc.RequestOp(request_range=self._rpc.RangeRequest(key=get))
+    async def _transact(
+        self,
+        success: list[bytes],
+        failure: list[bytes] | None = None,
+        *,
+        epoch: int | None = None,
+        limit_s: float | None = None,
+    ) -> messages.Done:
+        """Do it at once; with an ``epoch``: if the leader's key is of that one."""
+        unchanged = [] if epoch is None else [(self._leader_key, epoch)]
+        request = messages.transaction(success, failure or [], unchanged)
+        return _read(messages.done, await self._ask(messages.KV, "Txn", request, limit_s))
 
-    def _leader_is(self, revision: int) -> Any:
-        """Compare: the leader's key was made at ``revision``; 0 = there is none."""
-        compare = self._rpc.Compare
-        return compare(
-            key=self._leader_key,
-            target=compare.CREATE,
-            result=compare.EQUAL,
-            create_revision=revision,
-        )
+    async def _look(self) -> Leads:
+        gets = [messages.get(self._leader_key), messages.get(self._held_key)]
+        done = await self._transact(gets, limit_s=min(_LOOK_S, self._limit_s))
+        leader, held = done.found
+        return _leads(leader, held=held is not None, revision=done.revision)
 
-    async def _while_leading(self, revision: int, operation: Any) -> bool:
-        request = self._rpc.TxnRequest(compare=[self._leader_is(revision)], success=[operation])
-        return bool((await self._ask("KV", "Txn", request)).succeeded)
+    async def _lease(self) -> tuple[int, bytes]:
+        """Make a lease; return it, and the request that binds `held` to it."""
+        lease = secrets.randbits(62) + 1
+        await self._ask(messages.LEASE, "LeaseGrant", messages.grant(lease, self.hold_s))
+        return lease, messages.put(self._held_key, self._incarnation.encode(), lease)
+
+    async def _renew(self, lease: int) -> bool:
+        """Renew a lease; return whether etcd knows it still."""
+        async with self._talk(messages.LEASE, "LeaseKeepAlive", limit_s=self._limit_s) as call:
+            await call.write(messages.of_lease(lease))
+            answer = await call.read()
+        if not answer:
+            raise EtcdError(self._problem("no answer"))
+        return bool(_read(messages.seconds_left, answer))
+
+    async def _revoke(self, lease: int) -> None:
+        """Give a lease back: keys that are bound to it are deleted. None of that is certain."""
+        with contextlib.suppress(EtcdError):
+            await self._ask(messages.LEASE, "LeaseRevoke", messages.of_lease(lease))
 
     # --- the connection -------------------------------------------------------------------------
 
-    async def _ask(self, service: str, method: str, request: Any) -> Any:
-        """One question, one answer."""
-        with self._translated():
-            metadata = await self._metadata()
-            call = getattr(self._stub(service), method)
-            return await call(request, timeout=self._limit_s, metadata=metadata)
+    async def _ask(
+        self, service: str, method: str, request: bytes, limit_s: float | None = None
+    ) -> bytes:
+        """One question, one answer; once more where the token was too old."""
+        again = bool(self._access.user)
+        while True:
+            try:
+                return await self._ask_once(service, method, request, limit_s or self._limit_s)
+            except _OldTokenError as error:
+                if not again:
+                    raise EtcdError(str(error)) from None
+                again = False
+
+    async def _ask_once(self, service: str, method: str, request: bytes, limit_s: float) -> bytes:
+        with self._translated() as sent:
+            metadata = sent[:] = await self._metadata()
+            call = self._open().unary_unary(messages.method(service, method))
+            answer: bytes = await call(request, timeout=limit_s, metadata=metadata)
+            self._worked = True
+            return answer
 
     @contextlib.asynccontextmanager
     async def _talk(
         self, service: str, method: str, *, limit_s: float | None = None, must_lead: bool = False
     ) -> AsyncIterator[Any]:
         """Questions and answers; `must_lead`: not with a member that is cut off from the others."""
-        with self._translated():
-            metadata = await self._metadata()
+        with self._translated() as sent:
+            metadata = sent[:] = await self._metadata()
             if must_lead:
-                metadata = (*metadata, ("hasleader", "true"))
-            call = getattr(self._stub(service), method)(timeout=limit_s, metadata=metadata)
+                metadata = [*metadata, ("hasleader", "true")]
+            call = self._open().stream_stream(messages.method(service, method))(
+                timeout=limit_s, metadata=metadata
+            )
             try:
                 yield call
             finally:
                 call.cancel()
 
     @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
-        """Raise EtcdError for what gRPC raises."""
+    def _translated(self) -> Iterator[list[tuple[str, str]]]:
+        """Raise EtcdError for what gRPC raises; the metadata go into what is yielded."""
         channel = self._open()
+        sent: list[tuple[str, str]] = []
         try:
-            yield
-        except self._rpc.AioRpcError as error:
-            raise self._failed(error, channel) from None
+            yield sent
+        except self._grpc.aio.AioRpcError as error:
+            raise self._failed(error, channel, dict(sent).get("token", "")) from None
         except asyncio.InvalidStateError:
             raise EtcdError(self._problem("the connection has ended")) from None
         except asyncio.CancelledError:
@@ -223,44 +287,77 @@ class Client:
                 raise
             raise EtcdError(self._problem("another member is asked")) from None
 
-    def _stub(self, service: str) -> Any:
-        return getattr(self._rpc, f"{service}Stub")(self._open())
-
     def _open(self) -> Any:
         if self._channel is None:
-            target = self._endpoints[0]
-            if self._credentials is None:
-                self._channel = self._rpc.insecure_channel(target, options=_OPTIONS)
-            else:
-                self._channel = self._rpc.secure_channel(
-                    target, self._credentials, options=_OPTIONS
-                )
+            target, credentials = self._endpoints[0], self._credentials()
+            with _silent():
+                if credentials is None:
+                    self._channel = self._grpc.aio.insecure_channel(target, options=_OPTIONS)
+                else:
+                    self._channel = self._grpc.aio.secure_channel(
+                        target, credentials, options=_OPTIONS
+                    )
         return self._channel
 
-    async def _metadata(self) -> tuple[tuple[str, str], ...]:
+    def _credentials(self) -> Any:
+        """Read the certificates as they are now: they are renewed while jobs run."""
+        access = self._access
+        if not access.ca:
+            return None
+        try:
+            ca, cert, key = (
+                Path(each).read_bytes() if each else None
+                for each in (access.ca, access.cert, access.key)
+            )
+        except OSError as error:
+            raise EtcdError(f"{error.filename}: {error.strerror}", final=True) from None
+        return self._grpc.ssl_channel_credentials(ca, key, cert)
+
+    async def _metadata(self) -> list[tuple[str, str]]:
         access = self._access
         if access.user and not self._token:
-            request = self._rpc.AuthenticateRequest(name=access.user, password=access.password)
-            answer = await self._stub("Auth").Authenticate(request, timeout=self._limit_s)
-            self._token = answer.token
-        return (("token", self._token),) if self._token else ()
+            request = messages.authenticate(access.user, access.password)
+            call = self._open().unary_unary(messages.method(messages.AUTH, "Authenticate"))
+            try:
+                answer = await call(request, timeout=self._limit_s)
+            except self._grpc.aio.AioRpcError as error:
+                if self._worked and _NO_AUTHENTICATION in (error.details() or ""):
+                    return []  # it was switched off
+                raise
+            self._token = _read(messages.token, answer)
+        return [("token", self._token)] if self._token else []
 
-    def _failed(self, error: Any, channel: Any) -> EtcdError:
+    def _failed(self, error: Any, channel: Any, token: str) -> EtcdError:
         """Say what is wrong; the next question goes to the next member of the cluster."""
-        codes, code = self._rpc.StatusCode, error.code()
+        codes, code, details = self._grpc.StatusCode, error.code(), error.details() or ""
         late = code == codes.DEADLINE_EXCEEDED
-        reason = "no answer in time" if late else _short(error.details() or code.name)
+        reason = "no answer in time" if late else self._reason(details or code.name, code)
         problem = self._problem(reason)
-        expired = code == codes.UNAUTHENTICATED and bool(self._token)  # tokens last five minutes
-        self._token = ""
         if (late or code == codes.UNAVAILABLE) and channel is self._channel:
             self._ask_the_next()
-        wrong = {codes.PERMISSION_DENIED, codes.UNAUTHENTICATED, codes.INVALID_ARGUMENT}
-        return EtcdError(problem, final=code in wrong and not expired)
+        old = code == codes.UNAUTHENTICATED or any(each in details for each in _OLD_TOKEN)
+        if token and old:
+            self._token = "" if self._token == token else self._token
+            return _OldTokenError(problem)
+        wrong = code in {codes.PERMISSION_DENIED, codes.UNAUTHENTICATED, codes.INVALID_ARGUMENT}
+        return EtcdError(problem, final=wrong or _NO_AUTHENTICATION in details)
+
+    def _reason(self, details: str, code: Any) -> str:
+        """What gRPC has to say, and what it means for people."""
+        reason = _short(details)
+        if code != self._grpc.StatusCode.UNAVAILABLE or "refused" in details:
+            return reason
+        if not self._access.ca and any(each in details for each in _NO_TLS_HERE):
+            return f"no etcd answers there, or one that wants TLS (ETCDCTL_CACERT): {reason}"
+        if self._access.ca and not any(each in details for each in ("timed out", "lookup")):
+            return (
+                f"no TLS connection: {reason}; ETCDCTL_CACERT must hold the authority of etcd's "
+                "certificate, and ETCDCTL_CERT and ETCDCTL_KEY a certificate that etcd accepts"
+            )
+        return reason
 
     def _ask_the_next(self) -> None:
-        if len(self._endpoints) == 1:
-            return  # the channel connects again by itself
+        """With one member: a new connection, which reads the certificates anew."""
         self._endpoints.append(self._endpoints.pop(0))
         channel, self._channel = self._channel, None
         task = asyncio.get_running_loop().create_task(channel.close(self._limit_s))
@@ -271,27 +368,50 @@ class Client:
         return f"etcd at {self._endpoints[0]}: {reason}"
 
 
-def _credentials(access: Access) -> Any:
-    if not access.ca:
-        return None
-    from grpc import ssl_channel_credentials
+class _OldTokenError(EtcdError):
+    """etcd does not know the token any more: sign in again."""
 
+
+def _import_grpc() -> Any:
     try:
-        ca, cert, key = (
-            Path(each).read_bytes() if each else None
-            for each in (access.ca, access.cert, access.key)
-        )
-    except OSError as error:
-        raise EtcdError(f"{error.filename}: {error.strerror}", final=True) from None
-    return ssl_channel_credentials(ca, key, cert)
+        with _silent():
+            import grpc.aio
+    except ImportError as error:
+        raise EtcdError(
+            f"--coordinator-store needs grpcio ({error}): pip install 'undaunted[etcd]'",
+            final=True,
+        ) from None
+    return grpc
 
 
-def _leadership(kv: Any) -> campaign.Leadership:
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Keep gRPC from writing to standard error by itself; ranks do not inherit that."""
+    known = os.environ.get(_VERBOSITY)
+    os.environ[_VERBOSITY] = known or "NONE"
     try:
-        leader = msgspec.json.decode(kv.value, type=_Leader)
+        yield
+    finally:
+        if known is None:
+            del os.environ[_VERBOSITY]
+
+
+def _read(reader: Callable[[bytes], _T], data: bytes) -> _T:
+    try:
+        return reader(data)
+    except ValueError as error:
+        raise EtcdError(f"etcd's answer cannot be read: {error}") from None
+
+
+def _leads(found: messages.KeyValue | None, *, held: bool, revision: int) -> Leads:
+    if found is None:
+        return Leads(revision)
+    try:
+        leader = msgspec.json.decode(found.value, type=_Leader)
     except msgspec.MsgspecError as error:
-        raise EtcdError(f"{kv.key.decode()} in etcd is not ours ({error})", final=True) from None
-    return campaign.Leadership(leader.address, leader.incarnation, kv.lease, kv.create_revision)
+        name = found.key.decode(errors="replace")
+        raise EtcdError(f"{name} in etcd is not ours ({error})", final=True) from None
+    return Leads(revision, found.revision, leader.address, leader.incarnation, held)
 
 
 def _ledger(value: bytes) -> Ledger:
@@ -305,4 +425,4 @@ def _short(text: str) -> str:
     """The last part of what gRPC has to say."""
     for before in ("; last error: ", "Failed to connect to remote host: ", "etcdserver: "):
         text = text.rpartition(before)[2]
-    return text[:200]
+    return text[:_LONGEST_REASON]

@@ -45,8 +45,12 @@ class Store:
     prefix: str = DEFAULT_PREFIX
 
     def leader_key(self, run_id: str) -> bytes:
-        """Key that exists while a launcher leads; bound to its lease."""
+        """Key of who leads, until it gives that up or another one claims it."""
         return f"/{self.prefix}/{run_id}/leader".encode()
+
+    def held_key(self, run_id: str) -> bytes:
+        """Key that exists while etcd hears of the leader: bound to a lease; just before that."""
+        return f"/{self.prefix}/{run_id}/held".encode()
 
     def ledger_key(self, run_id: str) -> bytes:
         """Key of what must survive a leader."""

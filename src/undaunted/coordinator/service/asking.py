@@ -9,21 +9,23 @@ from typing import TYPE_CHECKING, Any
 from undaunted.base.deadline import wait_for
 from undaunted.base.text import format_duration
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.core import election
-from undaunted.coordinator.service import ledger_file
-from undaunted.coordinator.wire.client import connect
+from undaunted.coordinator.core import register
+from undaunted.coordinator.core.durations import ANSWER_S
 from undaunted.coordinator.wire.connection import WireError
 
 if TYPE_CHECKING:
-    import ssl
+    from collections.abc import Mapping
 
+    from undaunted.coordinator.service.ledger_file import LedgerFile
     from undaunted.coordinator.wire.connection import Connection
-    from undaunted.coordinator.wire.handshake import Terms
+    from undaunted.coordinator.wire.network import Network
 
-# Members ask each other again every second.
-ANSWER_S = 1.0
 # Members of a job that has ended, which `left_behind` asks at the same time.
 _AT_ONCE = 64
+
+
+class UnansweredError(WireError):
+    """A question was sent, and no answer has come: it may have been read."""
 
 
 class _Answer:
@@ -43,16 +45,14 @@ class _Answer:
 
     def closed(self, connection: Connection, reason: str) -> None:
         if not self.answer.done():
-            self.answer.set_exception(WireError(f"{connection.peer}: {reason}"))
+            self.answer.set_exception(UnansweredError(f"{connection.peer}: {reason}"))
             self.answer.exception()  # has been seen, should nobody wait any more
 
 
-async def ask(
-    address: str, question: p.Message, terms: Terms, tls: ssl.SSLContext | None
-) -> p.Message | None:
+async def ask(address: str, question: p.Message, network: Network) -> p.Message | None:
     """Return the answer of whoever listens at ``address``; None = there is none within a second."""
     try:
-        return await answer_of(address, question, terms, tls, timeout_s=ANSWER_S)
+        return await answer_of(address, question, network, timeout_s=ANSWER_S)
     except WireError:
         return None
 
@@ -60,10 +60,10 @@ async def ask(
 async def answer_of(
     address: str,
     question: p.Message,
-    terms: Terms,
-    tls: ssl.SSLContext | None,
+    network: Network,
     *,
     timeout_s: float,
+    reach_s: float | None = None,
     longest: int = p.MAX_MESSAGE_BYTES,
 ) -> p.Message:
     """Return the answer of whoever listens at ``address``.
@@ -71,34 +71,33 @@ async def answer_of(
     Args:
         address: see `connect`.
         question: what is said there.
-        terms: see `connect`.
-        tls: see `connect`.
+        network: over which.
         timeout_s: longest duration until there is a connection, and then until the answer is there.
+        reach_s: the first of these, None = as long as the other.
         longest: how many bytes the answer may have.
 
     Raises:
-        WireError: there is none; says why.
+        WireError: there is no connection; says why.
+        UnansweredError: there is no answer.
     """
     waiting = _Answer(question)
-    connection = await connect(
-        address, waiting, terms, tls=tls, longest=longest, timeout_s=timeout_s
+    connection = await network.connect(
+        address,
+        waiting,
+        longest=longest,
+        timeout_s=timeout_s if reach_s is None else reach_s,
     )
     try:
         return await wait_for(waiting.answer, timeout_s)
     except TimeoutError:
         late = f"{address}: no answer within {format_duration(timeout_s)}"
-        raise WireError(late, number=errno.ETIMEDOUT) from None
+        raise UnansweredError(late, number=errno.ETIMEDOUT) from None
     finally:
         connection.close("no answer in time")
 
 
 async def left_behind(
-    directory: str,
-    endpoint: str,
-    run_id: str,
-    terms: Terms,
-    tls: ssl.SSLContext | None,
-    attempt: int = 0,
+    file: LedgerFile, run_id: str, network: Network, attempt: int = 0
 ) -> p.Ledger:
     """Return the ledger that an earlier coordinator of this job has left, if any member lives.
 
@@ -108,10 +107,10 @@ async def left_behind(
     Raises:
         ValueError: the file is no ledger.
     """
-    known = await asyncio.to_thread(ledger_file.read, directory, endpoint)
+    known = await asyncio.to_thread(file.read)
     if known is None or known.run_id != run_id:
         return p.NO_LEDGER
-    goes_on = known.attempt >= attempt and await living(known, terms, tls)
+    goes_on = known.attempt >= attempt and await living(known, network)
     return known if goes_on else anew(known)
 
 
@@ -120,21 +119,37 @@ def anew(known: p.Ledger) -> p.Ledger:
     return p.Ledger(run_id="", epoch=known.epoch)
 
 
-async def living(
-    known: p.Ledger, terms: Terms, tls: ssl.SSLContext | None
-) -> dict[election.Voter, p.MissAnswer]:
-    """Ask the members of a ledger's table; return the answers of those that live."""
+async def living(known: p.Ledger, network: Network) -> dict[register.Voter, p.MissAnswer]:
+    """Ask the members of a ledger's table and committee; return the answers of those that live."""
     question = p.Miss(node="", incarnation="", epoch=known.epoch)
     slots = asyncio.Semaphore(_AT_ONCE)
 
-    async def answer_of_member(seat: p.Seat) -> p.Message | None:
+    async def answer_of_member(address: str) -> p.Message | None:
         async with slots:
-            return await ask(seat.address, question, terms, tls)
+            return await ask(address, question, network)
 
-    seats = [seat for seat in known.table if seat.address]
-    answers = await asyncio.gather(*map(answer_of_member, seats))
+    listening = {register.voter(seat): seat.address for seat in known.table if seat.address}
+    listening |= {who: each.address for who, each in register.members(known).items()}
+    answers = await asyncio.gather(*map(answer_of_member, listening.values()))
     return {
-        election.voter(seat): answer
-        for seat, answer in zip(seats, answers, strict=True)
-        if isinstance(answer, p.MissAnswer) and answer.incarnation == seat.incarnation
+        who: answer
+        for who, answer in zip(listening, answers, strict=True)
+        if isinstance(answer, p.MissAnswer) and answer.incarnation == who[1]
     }
+
+
+def goes_on(known: p.Ledger, answers: Mapping[register.Voter, p.MissAnswer]) -> bool:
+    """Whether the members that have answered go on with the job: they are enough, or have a leader.
+
+    Without a committee one of them is enough.
+    """
+    followed = any(not answer.lost for answer in answers.values())
+    return followed or (bool(answers) and register.is_kept_by(answers, known))
+
+
+def led_by_others(known: p.Ledger, node: str) -> bool:
+    """Whether members of a ledger, if any lives, have a leader or will find one without ``node``.
+
+    They have a committee, or the lead was handed over to one of them.
+    """
+    return p.has_committee(known) or known.leader not in ("", node)

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from undaunted.base.recent import Recent
-from undaunted.base.timers import Timers, lease_clock_ns
+from undaunted.base.timers import Timers
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import follower_messages as f
+from undaunted.coordinator.core.durations import DIAL_S
 from undaunted.coordinator.core.follower import FollowerState
 from undaunted.coordinator.service.asking import ask
 from undaunted.coordinator.service.option_differences import Differences
-from undaunted.coordinator.wire.client import connect
 from undaunted.coordinator.wire.connection import WireError
 
 if TYPE_CHECKING:
-    import ssl
-
     from undaunted.coordinator.core import messages as m
     from undaunted.coordinator.core.follower import Follower
     from undaunted.coordinator.wire.connection import Connection
-    from undaunted.coordinator.wire.handshake import Terms
-
-DIAL_S = 3.0
+    from undaunted.coordinator.wire.network import Network
 
 
 class Node(Protocol):
@@ -45,6 +42,12 @@ class Node(Protocol):
 
     def stand_down(self) -> None:
         """Serve it no more, if this node does."""
+
+    def missed(self, missed: f.Missed) -> None:
+        """The leader cannot be reached, where a store decides who leads."""
+
+    def found(self) -> None:
+        """A leader is followed, where a store decides who leads."""
 
     def leave(self, reason: str) -> None:
         """The launcher was told to stop; nothing runs here any more."""
@@ -89,7 +92,7 @@ class Following:
 
     Args:
         follower: the state machine; nobody else feeds it.
-        terms, tls: for connections.
+        network: for connections.
         node: whom it works for.
         beside: is told what the leader says aside.
     """
@@ -97,14 +100,13 @@ class Following:
     def __init__(
         self,
         follower: Follower,
-        terms: Terms,
-        tls: ssl.SSLContext | None,
+        network: Network,
         node: Node,
         beside: BesideFollower,
     ) -> None:
         self.follower = follower
         self.recent = Recent({"config": follower.config})
-        self._terms, self._tls = terms, tls
+        self._network = network
         self._node = node
         self._differences = Differences(follower.config.settings)
         self._beside = beside
@@ -116,6 +118,11 @@ class Following:
         self._questions: dict[int, Connection] = {}
         self._numbers = itertools.count(1)
         self._over = False
+
+    @property
+    def lease_left_s(self) -> float | None:
+        """How long the lease lasts that the leader has given; see `Follower.lease_left_s`."""
+        return self.follower.lease_left_s(self._network.now_ns())
 
     def begin(self) -> None:
         """Look for a leader."""
@@ -129,9 +136,9 @@ class Following:
         """Acknowledge a table; see `Node.prepare`."""
         self._feed(known)
 
-    def leader_at(self, address: str, reason: str) -> None:
+    def leader_at(self, address: str, reason: str, epoch: int = 0) -> None:
         """Whoever decides about it says who leads; "" = nobody, for a reason if it is known."""
-        self._feed(f.LeaderAt(address, reason))
+        self._feed(f.LeaderAt(address, reason, epoch))
 
     def asked(self, connection: Connection, question: p.Miss | p.Claim) -> None:
         """Answer another member."""
@@ -181,7 +188,7 @@ class Following:
     def _feed(self, event: f.Event) -> None:
         if self._over and not isinstance(event, f.Asked):
             return  # others may ask as long as a leader stays here
-        now = lease_clock_ns()
+        now = self._network.now_ns()
         commands = self.follower.handle(event, now)
         self.recent.note(now, event, commands)
         for command in commands:
@@ -229,6 +236,10 @@ class Following:
                 node.lead(command)
             case f.StandDown():
                 node.stand_down()
+            case f.Missed():
+                node.missed(command)
+            case f.Found():
+                node.found()
             case f.Leave(reason=reason):
                 node.leave(reason)
             case f.GiveUp(reason=reason, lost=lost):
@@ -249,17 +260,14 @@ class Following:
     async def _dial(self, command: f.Dial) -> None:
         try:
             uplink = _Uplink(self, command.link)
-            await connect(
-                command.address,
-                uplink,
-                self._terms,
-                tls=self._tls,
-                longest=p.MAX_LINK_BYTES,
-                timeout_s=DIAL_S,
+            await self._network.connect(
+                command.address, uplink, longest=p.MAX_LINK_BYTES, timeout_s=DIAL_S
             )
         except WireError as error:
-            self._feed(f.Closed(command.link, str(error), refused=error.refused))
+            ended = error.number == errno.ECONNREFUSED
+            closed = f.Closed(command.link, str(error), refused=error.refused, ended=ended)
+            self._feed(closed)
 
     async def _ask(self, command: f.Ask) -> None:
-        answer = await ask(command.address, command.message, self._terms, self._tls)
+        answer = await ask(command.address, command.message, self._network)
         self._feed(f.Answered(command.node, answer))

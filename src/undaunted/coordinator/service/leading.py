@@ -3,39 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from undaunted.base.recent import Recent
-from undaunted.base.text import format_duration
-from undaunted.base.timers import Timers, lease_clock_ns
+from undaunted.base.timers import Timers
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core.formation import name_some
 from undaunted.coordinator.core.leader import LeaderState
 from undaunted.coordinator.service.asking import answer_of, ask
 from undaunted.coordinator.service.option_differences import Differences
-from undaunted.coordinator.service.questions import FirstMessages, Questions
 from undaunted.coordinator.wire.connection import WireError
-from undaunted.coordinator.wire.server import Server
 
 if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from undaunted.coordinator.core.leader import Leader
-    from undaunted.coordinator.service.following import Following
     from undaunted.coordinator.wire.connection import Connection
-    from undaunted.coordinator.wire.handshake import Terms
+    from undaunted.coordinator.wire.network import Network
 
 
 # A node needs 5 s for its answer, at most.
 PASS_ON_S = 10.0
 # The same for an order: the leader itself needs 5 s where the node does not answer.
 ORDER_S = 7.0
-_NOT_LEADING = "this node does not lead the job"
 
 
 class BesideLeader(Protocol):
@@ -67,8 +62,9 @@ class Leading:
 
     Args:
         leader: the state machine; nobody else feeds it.
-        terms, tls: for questions to members that are not connected.
-        keep: writes a ledger down; must not block.
+        network: for questions to members that are not connected.
+        keep: writes a ledger down; must not block. What it is given besides is called, in any
+            thread, with the version that is written, unless `persisted` is.
         done: called once, with the address of the leader's successor or "".
         watch: called when the ledger has changed, and must not block; None = nobody looks.
         say: shows a line; None = nobody reads it.
@@ -79,10 +75,9 @@ class Leading:
     def __init__(
         self,
         leader: Leader,
-        terms: Terms,
-        tls: ssl.SSLContext | None,
+        network: Network,
         *,
-        keep: Callable[[p.Ledger], None],
+        keep: Callable[[p.Ledger, Callable[[int], None]], None],
         done: Callable[[str], None],
         watch: Callable[[Leader], None] | None = None,
         say: Callable[[str], None] | None = None,
@@ -90,7 +85,7 @@ class Leading:
     ) -> None:
         self.leader = leader
         self.recent = Recent(leader.made)
-        self._terms, self._tls = terms, tls
+        self._network = network
         self._keep, self._done = keep, done
         self._watch, self._watched = watch, leader.ledger
         self._say = say
@@ -103,6 +98,7 @@ class Leading:
         self._timers = Timers()
         self._questions: set[asyncio.Task[None]] = set()
         self._over = False
+        self._loop = asyncio.get_running_loop()
 
     @property
     def is_needed(self) -> bool:
@@ -135,6 +131,10 @@ class Leading:
                 self._say(line)
         self._feed(c.Received(link, message))
 
+    def knows(self, connection: Connection) -> bool:
+        """Whether somebody has introduced himself over a connection."""
+        return connection in self._links
+
     def closed(self, connection: Connection, reason: str) -> None:
         """A connection has ended."""
         link = self._links.pop(connection, None)
@@ -146,6 +146,15 @@ class Leading:
     def persisted(self, version: int) -> None:
         """A ledger that was to be kept has been written down, where that matters."""
         self._feed(c.Persisted(version))
+
+    def _written(self, version: int) -> None:
+        """As `persisted`, in any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self.persisted, version)
+
+    def holds(self, *, held: bool) -> None:
+        """Others can see in the store that this leader is there, or not any more."""
+        self._feed(c.Holds(held))
 
     def deposed(self, reason: str) -> None:
         """Somebody else may lead from now on; followers are told."""
@@ -177,8 +186,7 @@ class Leading:
             answer = await answer_of(
                 addresses[node],
                 msgspec.structs.replace(question, by=by),
-                self._terms,
-                self._tls,
+                self._network,
                 timeout_s=within_s or PASS_ON_S,
                 longest=p.MAX_ANSWER_BYTES,
             )
@@ -206,7 +214,7 @@ class Leading:
     def _feed(self, event: c.Event) -> None:
         if self._over:
             return
-        now = lease_clock_ns()
+        now = self._network.now_ns()
         commands = self.leader.handle(event, now)
         self.recent.note(now, event, commands)
         for command in commands:
@@ -232,7 +240,7 @@ class Leading:
                 self._questions.add(question)
                 question.add_done_callback(self._questions.discard)
             case c.Persist(ledger=ledger):
-                self._keep(ledger)
+                self._keep(ledger, self._written)
             case c.SetTimer(name=name, round=number, delay_s=delay_s):
                 self._timers.set(name, delay_s, partial(self._feed, c.TimerFired(name, number)))
             case c.Done(successor=successor):
@@ -241,100 +249,5 @@ class Leading:
                 self._done(successor)
 
     async def _ask(self, command: c.Ask) -> None:
-        answer: Any = await ask(command.address, command.message, self._terms, self._tls)
+        answer: Any = await ask(command.address, command.message, self._network)
         self._feed(c.Answered(command.node, answer))
-
-
-def job_server(
-    listener: Listener,
-    terms: Terms,
-    tls: ssl.SSLContext | None,
-    *,
-    port: int,
-    nodes: int,
-    say: Callable[[str], None],
-) -> Server:
-    """Make the server at which the nodes of a job, ``nodes`` at most, meet; it is not started."""
-    host = "" if terms.token else "127.0.0.1"
-    server = Server(f"{host}:{port}", listener, terms, tls=tls, say=say)
-    server.nodes = nodes
-    server.longest = p.MAX_LINK_BYTES
-    return server
-
-
-class Listener:
-    """Handler of the connections to a node: its followers, where it leads, members and people.
-
-    Attributes:
-        leading: the leader that is served here, None = none.
-        following: of this node; None = this is no node, but a coordinator alone.
-        questions: of people; None = nobody answers them.
-    """
-
-    def __init__(self) -> None:
-        self._first = FirstMessages()
-        self.leading: Leading | None = None
-        self.following: Following | None = None
-        self.questions: Questions | None = None
-
-    def let_ask(self, node: str, answer: Callable[[bytes, str], Awaitable[bytes]]) -> None:
-        """Have people's questions to this node, or to the leader while it is here, answered."""
-        self.questions = Questions(answer, node, self._pass_on)
-
-    def opened(self, connection: Connection) -> None:
-        """Wait for the first message."""
-        self._first.expect(connection)
-
-    def received(self, connection: Connection, message: Any) -> None:
-        """Pass a message on: what members ask to the follower, most others to the leader."""
-        if isinstance(message, p.Hello | p.Miss | p.Claim | p.Question):
-            self._first.remove(connection)  # anything else comes after one of these
-        if isinstance(message, p.Miss | p.Claim):
-            self._asked(connection, message)
-        elif isinstance(message, p.Question) and self.questions and self._answers(message.node):
-            self.questions.received(connection, message)
-        elif self.leading is not None and not isinstance(message, p.Question):
-            self.leading.received(connection, message)
-        else:
-            refused = p.Refused(reason=_NOT_LEADING, leader=self._leader())
-            connection.send(self._referral() if isinstance(message, p.Question) else refused)
-            connection.close(_NOT_LEADING)
-
-    def closed(self, connection: Connection, reason: str) -> None:
-        """Tell the leader."""
-        self._first.remove(connection)
-        if self.questions is not None:
-            self.questions.closed(connection, reason)
-        if self.leading is not None:
-            self.leading.closed(connection, reason)
-
-    def _answers(self, node: str) -> bool:
-        """Whether questions to a node are answered, or passed on, here; see `protocol.Question`."""
-        here = self.following is not None and node == self.following.follower.config.node
-        return here or self.leading is not None
-
-    async def _pass_on(self, question: p.Question, by: str) -> p.Answer | p.Refused:
-        if self.leading is None:
-            return self._referral()
-        return await self.leading.pass_on(question, by)
-
-    def _asked(self, connection: Connection, question: p.Miss | p.Claim) -> None:
-        if self.following is not None:
-            self.following.asked(connection, question)
-        else:
-            connection.close("there is nobody to ask here")
-
-    def _referral(self) -> p.Refused:
-        """Tell a person who is to be asked, and whether there is hope."""
-        follower = None if self.following is None else self.following.follower
-        left_s = None if follower is None else follower.lease_left_s(lease_clock_ns())
-        if follower is None or left_s is None:
-            return p.Refused(reason=f"{_NOT_LEADING}, and does not know who does")
-        node, name = follower.config.node, follower.knows.ledger.leader
-        leader = f"node {name}" if name else "the coordinator"
-        who = f"--node {node} asks this node for itself; the job is led by {leader}"
-        heard = f"last heard of {format_duration(follower.lease_s - left_s)} ago"
-        return p.Refused(reason=f"{who}, {heard}", leader=follower.leader)
-
-    def _leader(self) -> str:
-        return "" if self.following is None else self.following.follower.leader

@@ -6,14 +6,23 @@ import contextlib
 import os
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from undaunted.base.ids import file_name
 from undaunted.coordinator.protocol import Ledger
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _MOST_BYTES = 4 * 1024 * 1024
 _LAST_WRITE_S = 2.0
+
+
+def _unheard(version: int) -> None:
+    """Nobody wants to know."""
+    del version
 
 
 class LedgerFile:
@@ -22,25 +31,31 @@ class LedgerFile:
     Args:
         directory: of the run; the file in it is replaced atomically, mode 0600.
         endpoint: where the job meets, "" = nowhere in particular; see `name`.
+        say: shows a line when the disk fails; called in the thread.
     """
 
-    def __init__(self, directory: str, endpoint: str) -> None:
+    def __init__(self, directory: str, endpoint: str, say: Callable[[str], None]) -> None:
+        self._directory, self._endpoint = directory, endpoint
         self._path = Path(directory, name(endpoint))
         self._changed = threading.Condition()
-        self._next: Ledger | None = None
+        self._next: tuple[Ledger, Callable[[int], object]] | None = None
         self._closing = False
-        self._problem = ""
+        self._say, self._problem = say, ""
         self._thread: threading.Thread | None = None
 
-    @property
-    def problem(self) -> str:
-        """Why it could not be written the last time, "" = it could."""
-        return self._problem
+    def read(self) -> Ledger | None:
+        """See `read`."""
+        return read(self._directory, self._endpoint)
 
-    def keep(self, ledger: Ledger) -> None:
-        """Have it written soon; returns at once."""
+    def keep(self, ledger: Ledger, written: Callable[[int], object] = _unheard) -> None:
+        """Have it written soon; returns at once.
+
+        Args:
+            ledger: the newest.
+            written: called in the thread with its version, once it is, or cannot be.
+        """
         with self._changed:
-            self._next = ledger
+            self._next = ledger, written
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
                 self._thread.start()
@@ -64,14 +79,25 @@ class LedgerFile:
             with self._changed:
                 while self._next is None and not self._closing:
                     self._changed.wait()
-                ledger, self._next = self._next, None
-            if ledger is None:
+                following, self._next = self._next, None
+            if following is None:
                 return
+            ledger, written = following
             try:
                 self._write(ledger)
                 self._problem = ""
             except OSError as error:
-                self._problem = error.strerror or str(error)
+                self._note(error.strerror or str(error))
+            written(ledger.version)
+
+    def _note(self, problem: str) -> None:
+        """Say why it cannot be written, once."""
+        known, self._problem = self._problem, problem
+        if problem != known:
+            self._say(
+                f"the state of the job cannot be written to {self._path}: {problem}; as long as "
+                "this launcher lives, that changes nothing"
+            )
 
     def _write(self, ledger: Ledger) -> None:
         temporary = self._path.with_name(f".{self._path.name}-{os.getpid()}")

@@ -160,9 +160,15 @@ def _is_misfit(error: OSError) -> bool:
 async def _first_that_answers(
     addresses: list[SocketAddress], deadline: float
 ) -> tuple[socket.socket, SocketAddress]:
-    """Connect to the first address that can be; each gets a fair share of the time."""
+    """Connect to the first address that can be; each gets a fair share of the time.
+
+    Raises:
+        ConnectionRefusedError: nobody listens at any of them.
+        OSError: why one of them cannot be reached.
+    """
     loop = asyncio.get_running_loop()
-    problem: Exception = OSError("no address")
+    refused: OSError | None = None
+    problem: OSError | None = None
     for index, address in enumerate(addresses):
         share_s = (deadline - loop.time()) / (len(addresses) - index)
         sock = socket.socket(address.family, socket.SOCK_STREAM)
@@ -174,11 +180,13 @@ async def _first_that_answers(
             # Where nobody listens, a socket may be connected with itself by chance.
             if sock.getsockname() != sock.getpeername():
                 return sock, address
-            problem = ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+            refused = ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+        except ConnectionRefusedError as error:
+            refused = error
         except OSError as error:
             problem = error
         except BaseException:
             sock.close()
             raise
         sock.close()
-    raise problem
+    raise problem or refused or OSError("no address")

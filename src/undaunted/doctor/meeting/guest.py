@@ -92,7 +92,7 @@ async def _connected(endpoint: str, inbox: _Inbox, terms: Terms, deadline: float
             if error.refused or loop.time() + pause_s >= deadline:
                 raise
         # Not all at the same moment.
-        await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311
+        await asyncio.sleep(pause_s * random.Random().uniform(0.5, 1.0))  # noqa: S311
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 

@@ -21,7 +21,6 @@ import msgspec
 from undaunted import __version__
 from undaunted.base import process
 from undaunted.base.recent import Recent
-from undaunted.base.signals import PROGRAMS_SIGNALS, SAME_S, SPREAD_S
 from undaunted.base.timers import Timers
 from undaunted.checkpointing.keeping.shelf import Shelf
 from undaunted.coordinator.core import messages as job
@@ -37,7 +36,9 @@ from undaunted.fault_tolerance.agent.last_copies import write_last_copies
 from undaunted.fault_tolerance.agent.liveness import Liveness
 from undaunted.fault_tolerance.agent.node_health import NodeHealth
 from undaunted.fault_tolerance.agent.orders import find_orders
-from undaunted.fault_tolerance.agent.processes import Tree, Worker, Workers, leftovers_line
+from undaunted.fault_tolerance.agent.outside import Outside
+from undaunted.fault_tolerance.agent.parts import CLOSE_S, Held, Part, Parts
+from undaunted.fault_tolerance.agent.processes import Tree, Worker, Workers
 from undaunted.fault_tolerance.agent.progress import ProgressFile, ProgressNotes
 from undaunted.fault_tolerance.agent.ranks import Ranks
 from undaunted.fault_tolerance.agent.round import Round, RoundFactory
@@ -51,27 +52,26 @@ from undaunted.fault_tolerance.output.destinations import in_words
 from undaunted.fault_tolerance.output.job_logs import JobLogs
 from undaunted.fault_tolerance.output.lines import TEXT
 from undaunted.fault_tolerance.output.messages import Messages, append_to
+from undaunted.fault_tolerance.pulse import BEAT_S
 from undaunted.fault_tolerance.run_config import SCRIPT_MAY_BE_LOST
 from undaunted.fault_tolerance.simulated_faults import injected
 from undaunted.journal.writer import JournalWriter
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Iterator
 
-    from undaunted.fault_tolerance.agent.attribution import Attribution
     from undaunted.fault_tolerance.agent.begun import Begun
-    from undaunted.fault_tolerance.agent.metrics import Metrics
     from undaunted.fault_tolerance.run_config import RunConfig, Script
 
 _CLOSE_JOURNAL_S = 2.0
+_CLOSE_ORDERS_S = 120.0  # a leader waits for others, as long as some of their leases
+_LAST_STEPS_S = 300.0  # of rounds that are over: their output is copied, to a disk that may be slow
 # For processes that a killed one left behind in the last moment; longer only for the unkillable.
 _LAST_SWEEP_S = 2.0
 # Once the ranks have ended only helpers of ours are left, and what was named. On a busy machine one
 # of low priority takes seconds to end: nobody waits for that, as it has got SIGKILL.
 _OURS_END_S = 0.5
-# How long a signal to all processes of a job takes from one of them to another. Less than `SAME_S`.
-_EVERYWHERE_S = 0.5
 # A rank that ends so soon after a signal of the program's has saved, perhaps, and others still do.
 _SAVES_FOR_S = 600.0
 
@@ -108,11 +108,8 @@ class Agent:
         self._journal = JournalWriter(path, node=config.node, version=__version__, say=say)
         self._scribe = Scribe(config, self._journal, self._messages)
         # --- what is made once, and serves every round ---
-        self._area = begun.area
-        self._pipes = begun.pipes
-        self._signals = begun.signals
-        self._spawner = begun.spawner
-        self._environment = begun.environment
+        self._begun = begun
+        self._area, self._spawner, self._pulse = begun.area, begun.spawner, begun.pulse
         self._spawner.report_to(self._scribe.workers_start_fresh, self._scribe.template_ready, say)
         self._outside = Outside(
             front,
@@ -157,6 +154,7 @@ class Agent:
         )
         self._imports = ImportLearner(
             config,
+            begun.environment,
             self._area,
             self._ranks.recordings,
             self._workers,
@@ -165,9 +163,6 @@ class Agent:
         )
         self._progress = ProgressNotes(self._area, self._scribe)
         self._progress_file = ProgressFile(config.ft.checkpoint_iteration_file or "", config.cwd)
-        self._metrics = self._make_metrics(begun.metrics)
-        self._liveness = Liveness(config.liveness_port, say)
-        self._attribution = self._make_attribution()
         # --- what is going on ---
         self._node = m.Node(int(config.ft.rank_termination_signal), self._clearing.longest_s)
         self._recent = Recent(
@@ -190,21 +185,58 @@ class Agent:
         self._restart_decided = False
         self._programs_signal_s = -math.inf  # when ranks got one last
         self._abandoned = False  # the front is gone
+        self._cut_short = False  # the agent ends while ranks run
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._parts = Parts(self._list(), _failed_to_close)
 
-    def _make_metrics(self, listener: socket.socket | None) -> Metrics | None:
-        if self._config.metrics is None:
-            return None
-        from undaunted.fault_tolerance.agent.metrics import Metrics
+    def _list(self) -> Iterator[Part]:
+        """All that is opened, in this order, and closed, the last one first."""
+        config, begun, ranks = self._config, self._begun, self._ranks
+        yield Held(self._messages.close)
+        yield Held(partial(self._journal.close, _CLOSE_JOURNAL_S))
+        grace_s = config.log_server.grace_s if config.log_server is not None else 0.0
+        yield Held(
+            self._logs.close,
+            self._logs.begin,
+            servers_now=self._logs.processes,
+            close_s=2 * grace_s + CLOSE_S,
+        )
+        yield Held(self._messages.close_log)
+        for resource in (begun.signals, begun.pipes, begun.area):
+            yield Held(resource.close)
+        yield Liveness(config.liveness_port, self._say)
+        if config.metrics is not None:  # what nobody asks for is not even imported
+            from undaunted.fault_tolerance.agent.metrics import Metrics
 
-        return Metrics(self._config, listener, self._area, self._journal, self._say, self._orders)
+            yield Metrics(config, begun.metrics, begun.area, self._journal, self._say, self._orders)
+        if config.attribution_service:
+            from undaunted.fault_tolerance.agent.attribution import Attribution
 
-    def _make_attribution(self) -> Attribution | None:
-        if not self._config.attribution_service:
-            return None
-        from undaunted.fault_tolerance.agent.attribution import Attribution
-
-        return Attribution(self._config, self._orders, self._journal, self._say)
+            yield Attribution(config, self._orders, self._journal, self._say)
+        yield Held(self._shelf.close, self._shelf.open)
+        yield Held(self._rounds.close)
+        # A console that nobody reads takes seconds, in which no process shall live on.
+        yield Held(self._last_steps.wait, close_s=_LAST_STEPS_S)
+        yield Held(self._end_all)
+        yield Held(self._spawner.close, pids=self._spawner.pids)
+        yield Held(self._orders.close, close_s=_CLOSE_ORDERS_S)
+        yield Held(self._health.close, pids=self._health.pids)
+        yield Held(self._throttling.close, pids=self._throttling.pids)
+        yield Held(self._clearing.close, pids=self._clearing.pids)
+        yield Held(self._control.close)
+        yield Held(self._tasks.cancel)
+        yield Held(self._helpers.close, pids=self._helpers.pids)
+        yield Held(self._timers.cancel)
+        yield Held(self._beat)  # the last one
+        yield Held(self._progress.close)
+        yield Held(ranks.watch.close, ranks.watch.open)
+        yield Held(ranks.close, ranks.listen)
+        yield Held(ranks.recordings.close)
+        yield self._imports
+        yield self._step_times
+        yield self._inprocess
+        yield self._outside
+        yield Held(self._cut)
 
     # --- life -----------------------------------------------------------------------------------
 
@@ -213,18 +245,11 @@ class Agent:
         loop = asyncio.get_running_loop()
         end_on_failed_callbacks(loop, self._failed)
         loop.add_signal_handler(signal.SIGCHLD, self._workers.reap)
-        self._outside.open()
-        self._shelf.open()
-        self._ranks.watch.open()
-        self._ranks.listen()
-        self._logs.begin()
-        if self._metrics is not None:
-            self._metrics.open()
-        await self._liveness.open()
+        await self._parts.open()
         self._scribe.job_started()
         self._tasks.start(self._progress_file.begin())
         self._tasks.start(self._join())
-        self._tasks.start(self._control.open())
+        self._tasks.start(self._control.serve())
         code = await self._ended
         if code == job.Outcome.FAILED.exit_code and self._scribe.root_cause is not None:
             await asyncio.to_thread(serve_error_file, self._scribe.root_cause)
@@ -244,52 +269,28 @@ class Agent:
 
     async def close(self) -> None:
         """Release everything; what is left of the tree is killed."""
-        cut_short = self._round is not None and self._node.state is not m.State.IDLE
-        if cut_short:
+        await self._parts.close()
+
+    def _cut(self) -> None:
+        """Close the round that is on, if there is one."""
+        self._cut_short = self._round is not None and self._node.state is not m.State.IDLE
+        if self._cut_short:
             self._close_round()
-        self._outside.close()
-        self._inprocess.close()
-        self._step_times.close()
-        self._imports.close()
-        self._ranks.recordings.close()
-        self._ranks.close()
-        self._ranks.watch.close()
-        self._progress.close()
-        self._timers.cancel()
-        self._helpers.close()
-        await self._tasks.cancel()
-        await self._control.close()
-        self._clearing.close()
-        self._throttling.close()
-        self._health.close()
-        await self._orders.close()
-        await self._spawner.close()
-        process.end_descendants(_LAST_SWEEP_S if cut_short else _OURS_END_S, self._servers())
-        if cut_short:  # what its ranks did last
+
+    def _end_all(self) -> None:
+        """Kill what is left below this process; note what ranks that are cut short did last."""
+        limit_s = _LAST_SWEEP_S if self._cut_short else _OURS_END_S
+        process.end_descendants(limit_s, self._parts.servers())
+        if self._cut_short:
             self._ranks.watch.read_events()
             self._progress.end()
-        # After that: a console that nobody reads takes seconds, in which nobody shall live on.
-        await self._last_steps.wait()
-        if self._attribution is not None:
-            await self._attribution.close()
-        self._rounds.close()
-        self._shelf.close()
-        if self._metrics is not None:
-            await self._metrics.close()
-        await self._liveness.close()
-        self._area.close()
-        self._pipes.close()
-        self._signals.close()
-        self._messages.close_log()
-        await self._logs.close()
-        self._journal.close(_CLOSE_JOURNAL_S)
-        self._messages.close()
 
     async def _join(self) -> None:
         """Take part in the job, if this node is healthy. The template imports meanwhile."""
         if problem := self._injected(0) or await self._health.examine():
             self._unhealthy(problem)
         else:
+            self._beat()
             await self._orders.join()
 
     # --- events and commands --------------------------------------------------------------------
@@ -413,6 +414,12 @@ class Agent:
             case m.ReportStopped():
                 self._round_stopped(command)
 
+    def _beat(self) -> None:
+        """Let the front see that this process does not stand still, while ranks may run."""
+        if self._pulse is not None:
+            self._pulse.beat(0.0 if self._ended.done() else self._orders.ranks_outlive_s)
+            self._timers.set("beat", BEAT_S, self._beat)
+
     def _end(self, end: job.End) -> None:
         self._scribe.job_ended(end)
         script = self._config.script
@@ -427,19 +434,18 @@ class Agent:
 
     def _begin_round(self, start: job.Start) -> None:
         self._timers.cancel()
+        self._beat()
         script = self._config.script
         if script is not None and script.node not in self._orders.members:
             self._keep_output(script, start)
         try:
             self._round = self._rounds.begin(
-                start, self._inprocess.open(), self._ranks.recordings.open()
+                start, self._inprocess.listen(), self._ranks.recordings.open()
             )
         except OSError as error:
             self._cannot_begin(start, error)
             return
-        self._inprocess.begin_round(self._round)
-        if self._metrics is not None:
-            self._metrics.begin_round(self._round)
+        self._parts.round_begins(self._round)
         self._workers.begin_round()
         self._scribe.round_started(self._round)
         self._ranks.begin_round(self._round)
@@ -470,8 +476,6 @@ class Agent:
         current = self._this_round()
         for problem in await asyncio.to_thread(current.follow_output):
             self._say(problem)
-        if self._attribution is not None:
-            self._attribution.round_began(current.number)
         try:
             spawned = await self._spawner.spawn(current.specs)
         except OSError as error:
@@ -480,9 +484,7 @@ class Agent:
         self._workers.adopt(spawned.pids)
         self._scribe.workers_spawned(spawned)
         self._progress.begin()
-        self._step_times.begin(current)
-        if spawned.mode == "warm":
-            self._imports.begin(current, self._environment)
+        self._parts.ranks_run(current, spawned)
         self._health.begin_watch(current.number, self._unhealthy)
         self._post(m.WorkersSpawned())
 
@@ -566,9 +568,7 @@ class Agent:
 
     def _kept_processes(self) -> set[int]:
         """Processes that belong to no round."""
-        own = self._spawner.pids() | self._clearing.pids() | self._health.pids()
-        own |= self._helpers.pids()
-        return own | self._throttling.pids() | {pid for pid, _ in self._servers()}
+        return self._parts.processes()
 
     def _spare_helpers(self, left: tuple[int, ...]) -> None:
         if ranks := self._workers.ranks:  # else it is unknown which processes are ranks
@@ -582,11 +582,6 @@ class Agent:
             return tuple(worker.local_rank for worker in ranks), m.SAVE_S
         found = with_helpers(worker.pid for worker in ranks)
         return tuple(worker.local_rank for worker in ranks if worker.pid in found), m.RAISE_S
-
-    def _servers(self) -> set[tuple[int, int]]:
-        """Processes that end after all ranks: pid and start time."""
-        own = set() if self._attribution is None else self._attribution.processes()
-        return own | self._logs.processes()
 
     async def _clear(self, number: int) -> None:
         problem = await self._clearing.clear(number, self._workers.pids)
@@ -604,11 +599,11 @@ class Agent:
         self._clearing.close()
         self._ranks.watch.read_pages()
         self._ranks.watch.end()
+        if not report.all_ok:
+            self._keep_kernel_log()
         self._close_round()
         seen = self._progress.end()
         self._scribe.round_stopped(unkillable)
-        if self._config.ft.check_remaining_processes:
-            self._last_steps.start(self._name_leftovers(self._node.round))
         if problem := report.problem or self._injected(self._node.round + 1):
             self._unhealthy(problem)
         all_ok = report.all_ok and not self._stopping.early
@@ -617,6 +612,13 @@ class Agent:
         left = self._ranks.left()
         stopped = job.NodeStopped(*about, iterations=seen, misuse=misuse, left=left)
         self._tasks.start(self._report_stopped(stopped))
+
+    def _keep_kernel_log(self) -> None:
+        """Keep what the kernel has said in a round that failed."""
+        current = self._this_round()
+        ended = (each for each in self._workers.all if not each.signalled_by_us)
+        if records := current.kernel_log.read(killed=any((each.code or 0) < 0 for each in ended)):
+            self._scribe.kernel_logged(current.number, records, current.kernel_log_path)
 
     async def _report_stopped(self, stopped: job.NodeStopped) -> None:
         iterations = await self._progress_file.reached(stopped.iterations)
@@ -631,8 +633,7 @@ class Agent:
     def _close_round(self) -> None:
         current = self._this_round()
         current.close()
-        self._step_times.close()
-        self._inprocess.close()
+        self._parts.round_ends()
         self._ranks.end_round()
         self._last_steps.start(self._finish_output(current))
 
@@ -640,13 +641,7 @@ class Agent:
         """Have the last output of a round that is closed copied."""
         for problem in await asyncio.to_thread(current.finish_output):
             self._say(problem)
-        if self._attribution is not None:
-            self._attribution.round_over(current.number)
-
-    async def _name_leftovers(self, number: int) -> None:
-        """Name processes that went on outside of the agent's tree."""
-        if line := await asyncio.to_thread(leftovers_line, self._config.run_dir, number):
-            self._say(line)
+        self._parts.round_over(current.number)
 
     def _this_round(self) -> Round:
         assert self._round is not None, "the policy starts a round before anything refers to it"
@@ -698,119 +693,12 @@ class Agent:
     def _failed(self, error: BaseException) -> None:
         """A bug of ours must end the job with its traceback, not leave it waiting."""
         if self._ended.done():
-            context = {"message": "while the agent ends", "exception": error}
-            asyncio.get_running_loop().default_exception_handler(context)
+            _failed_to_close(error)
         else:
             self._ended.set_exception(error)
 
 
-class Outside:
-    """Listens to the front's socket and to signals.
-
-    Args:
-        front: the socket; whoever made it closes it.
-        signals: signals that mean to stop.
-        stop: called with such a signal, and whether it has come before.
-        kill: called when the user insists: a second Ctrl-C.
-        programs: called with a signal that is the program's, and whether it came to all processes.
-        ends: called with a signal that ends the front.
-        front_gone: called when nobody is left to return an exit code to.
-    """
-
-    def __init__(
-        self,
-        front: socket.socket,
-        signals: Sequence[int],
-        *,
-        stop: Callable[[int, bool], None],
-        kill: Callable[[], None],
-        programs: Callable[[int, bool], None],
-        ends: Callable[[int], None],
-        front_gone: Callable[[], None],
-    ) -> None:
-        self._front = front
-        self._signals = signals
-        self._on_stop = stop
-        self._on_kill = kill
-        self._on_programs = programs
-        self._on_end = ends
-        self._on_front_gone = front_gone
-        self._interrupts = 0
-        self._seen: set[int] = set()
-        self._own_at: dict[int, float] = {}  # when they came to this process
-        self._fronts_at: dict[int, float] = {}  # when they came to the front
-        self._timers = Timers()
-
-    def open(self) -> None:
-        """Begin to listen."""
-        loop = asyncio.get_running_loop()
-        for number in {*self._signals, *PROGRAMS_SIGNALS}:
-            loop.add_signal_handler(number, self._own_signal, number)
-        self._front.setblocking(False)
-        loop.add_reader(self._front.fileno(), self._front_says)
-
-    def goes_on_s(self, number: int) -> float:
-        """For how long other processes may get this signal, too; 0 = it has not just come."""
-        moments = [each[number] for each in (self._own_at, self._fronts_at) if number in each]
-        if not moments:
-            return 0.0
-        span_s = SPREAD_S if len(moments) > 1 else _EVERYWHERE_S
-        return max(0.0, min(moments) + span_s - time.monotonic())
-
-    def close(self) -> None:
-        """Listen to the front no more; a signal still does not end this process."""
-        self._timers.cancel()
-        asyncio.get_running_loop().remove_reader(self._front.fileno())
-
-    def _front_says(self) -> None:
-        try:
-            said = self._front.recv(64)
-        except BlockingIOError:
-            return
-        except OSError:
-            said = b""
-        if not said:
-            self.close()  # at its end the socket is readable for ever
-            self._on_front_gone()
-            return
-        for number in said:
-            self._fronts_at[number] = time.monotonic()
-            if number in self._signals:
-                self._fronts_stop(number)
-            elif number in PROGRAMS_SIGNALS:
-                # Who signals all processes of a job has not come to this one yet, perhaps.
-                here = _just_now(self._own_at, number)
-                self._programs_signal_in(0.0 if here else _EVERYWHERE_S, number)
-            else:
-                self._on_end(number)
-
-    def _fronts_stop(self, number: int) -> None:
-        self._interrupts += number == signal.SIGINT
-        if self._interrupts > 1 and number == signal.SIGINT:
-            self._on_kill()
-        elif not _just_now(self._own_at, number, SPREAD_S):
-            self._stop(number)
-
-    def _programs_signal_in(self, delay_s: float, number: int) -> None:
-        self._timers.set(f"{number}", delay_s, partial(self._fronts_programs, number))
-
-    def _fronts_programs(self, number: int) -> None:
-        self._on_programs(number, _just_now(self._own_at, number))
-
-    def _own_signal(self, number: int) -> None:
-        """Take a signal that came to this process, as if it had come to the front, but once."""
-        same = _just_now(self._own_at, number) or _just_now(self._fronts_at, number, SPREAD_S)
-        self._own_at[number] = time.monotonic()
-        if number in self._signals and not same:
-            self._stop(number)
-        elif self._timers.left_s(f"{number}") is not None:
-            self._programs_signal_in(0.0, number)
-
-    def _stop(self, number: int) -> None:
-        again = number in self._seen
-        self._seen.add(number)
-        self._on_stop(number, again)
-
-
-def _just_now(moments: Mapping[int, float], number: int, within_s: float = SAME_S) -> bool:
-    return number in moments and time.monotonic() - moments[number] < within_s
+def _failed_to_close(error: BaseException) -> None:
+    """Show a bug of ours where nothing is left to be ended."""
+    context = {"message": "while the agent ends", "exception": error}
+    asyncio.get_running_loop().default_exception_handler(context)

@@ -22,6 +22,7 @@ from urllib.parse import urlencode
 from undaunted.base.text import one_line
 from undaunted.coordinator.core import messages as job
 from undaunted.coordinator.wire.credentials import TokenError, find_token
+from undaunted.fault_tolerance.agent.parts import Part
 from undaunted.fault_tolerance.output.destinations import round_log_path
 from undaunted.journal.events import AttributionResult
 
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
 
     from undaunted.fault_tolerance.agent.orders import Orders
     from undaunted.fault_tolerance.agent.own_service import OwnService
+    from undaunted.fault_tolerance.agent.round import Round
     from undaunted.fault_tolerance.run_config import RunConfig
+    from undaunted.fault_tolerance.worker.spawner import Spawned
     from undaunted.journal.writer import JournalWriter
 
 OWN = "localhost"  # instead of a URL: a service that this launcher starts
@@ -42,7 +45,7 @@ _ASK_S = 60.0  # an analysis takes its time
 _LONGEST_TEXT = 1000  # characters of a result that are shown
 
 
-class Attribution:
+class Attribution(Part):
     """Asks the service of a run about each round.
 
     Args:
@@ -66,30 +69,38 @@ class Attribution:
         self._round = -1
         self._advice = ""  # to stop, and why
         self._own: OwnService | None = None
-        if config.attribution_service == OWN:
+        self._client: AttributionClient | None = None
+
+    def open(self) -> None:
+        """Begin to ask; a service of this launcher's own is started."""
+        if self._config.attribution_service == OWN:
             from undaunted.fault_tolerance.agent.own_service import OwnService
 
-            self._own = OwnService(config, say)
+            self._own = OwnService(self._config, self._say)
         self._client = self._connect()
 
-    def processes(self) -> set[tuple[int, int]]:
+    def servers(self) -> set[tuple[int, int]]:
         """Pid and start time of a service that is this launcher's own, if it runs."""
         return set() if self._own is None else self._own.processes()
 
-    def round_began(self, number: int) -> None:
+    def ranks_run(self, current: Round, spawned: Spawned) -> None:
         """The log of this round is being written."""
-        self._round = number
-        self._client.round_began(number, self._log(number))
+        del spawned
+        self._round = current.number
+        if self._client is not None:
+            self._client.round_began(self._round, self._log(self._round))
         if self._advice:
             self._ask_to_stop()
 
     def round_over(self, number: int) -> None:
         """The log of this round is complete."""
-        self._client.round_over(number, self._log(number))
+        if self._client is not None:
+            self._client.round_over(number, self._log(number))
 
     async def close(self) -> None:
         """Wait a little for the last result. Before the journal is closed."""
-        if not await asyncio.to_thread(self._client.close, _LAST_RESULT_S):
+        client = self._client
+        if client is not None and not await asyncio.to_thread(client.close, _LAST_RESULT_S):
             self._say(
                 f"the attribution service has no result of round {self._round} yet; "
                 f"its log is {self._log(self._round)}"

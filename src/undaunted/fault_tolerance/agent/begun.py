@@ -13,7 +13,7 @@ from undaunted.base.descriptors import identity, move_high
 if TYPE_CHECKING:
     import socket
 
-    from undaunted.fault_tolerance.output.logs_specs import LogsSpecsPlugIn
+    from undaunted.fault_tolerance.pulse import Pulse
     from undaunted.fault_tolerance.worker.spawner import Spawner
     from undaunted.progress.area import PageArea
 
@@ -30,8 +30,8 @@ class Begun:
     signals: StackPipes  # that ranks have got
     spawner: Spawner
     environment: dict[str, str]  # what the environments of all ranks have in common
-    plug_in: LogsSpecsPlugIn | None = None  # chooses the files of the ranks
     metrics: socket.socket | None = None  # where they are served
+    pulse: Pulse | None = None  # for the front, where other nodes may go on without this one
 
 
 class StackPipes:

@@ -16,15 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from undaunted.base import process
+from undaunted.base.child import Helper
 from undaunted.base.deadline import wait_for
 from undaunted.base.text import format_duration
-from undaunted.fault_tolerance.agent.child_program import ChildProgram
 from undaunted.health import device_memory
 from undaunted.health.device_memory import MIB, DeviceUse, Held
 from undaunted.journal import events as e
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Mapping
     from collections.abc import Set as AbstractSet
 
@@ -40,7 +39,6 @@ _NVML = Path(device_memory.__file__).with_name("nvml.py")
 # The driver does not announce that it has freed memory, so it is asked: after this, then after
 # twice as long each time, up to the interval of the settings.
 _FIRST_LOOK_AGAIN_S = 0.02
-_LONGEST_LINE = 1 << 20
 
 
 def find_provider(environ: Mapping[str, str]) -> str:
@@ -260,12 +258,11 @@ class Reclaim:
         return device_memory.describe(held, _name_of)
 
 
-class DeviceProvider(ChildProgram):
+class DeviceProvider(Helper):
     """A provider program that runs. Its first question is sent at once."""
 
     def __init__(self, path: str, environ: Mapping[str, str]) -> None:
-        super().__init__(path, environ)
-        self._buffer = bytearray()
+        super().__init__(process.script_command(path), environ, "the device provider")
         self._unanswered = 0
         self._send()
 
@@ -278,7 +275,7 @@ class DeviceProvider(ChildProgram):
         """
         self._send()
         while True:
-            line = await self._line()
+            line = await self.line()
             self._unanswered -= 1
             if self._unanswered == 0:  # what it said to earlier questions is old
                 return device_memory.decode(line)
@@ -286,25 +283,7 @@ class DeviceProvider(ChildProgram):
     def _send(self) -> None:
         self._unanswered += 1
         with contextlib.suppress(OSError):  # it is gone: the answer says so
-            self.sock.send(b"\n")
-
-    async def _line(self) -> bytes:
-        loop = asyncio.get_running_loop()
-        while b"\n" not in self._buffer:
-            data = b"" if len(self._buffer) > _LONGEST_LINE else await _receive(loop, self.sock)
-            if not data:
-                raise OSError("the device provider ended without an answer")
-            self._buffer += data
-        line, _, rest = bytes(self._buffer).partition(b"\n")
-        self._buffer[:] = rest
-        return line
-
-
-async def _receive(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> bytes:
-    try:
-        return await loop.sock_recv(sock, 65536)
-    except ConnectionError:
-        return b""
+            self.send(b"\n")
 
 
 def _is_alive(pid: int) -> bool:

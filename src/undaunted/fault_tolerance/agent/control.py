@@ -82,7 +82,7 @@ class Control:
 
     # --- life -----------------------------------------------------------------------------------
 
-    async def open(self) -> None:
+    async def serve(self) -> None:
         """Begin to answer."""
         self._orders.let_ask(self.answer)
         await self._server.open()

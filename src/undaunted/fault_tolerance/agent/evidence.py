@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.attribution.evidence import STOPPED, RankEvidence, waits_for_loader
 from undaunted.base import process
-from undaunted.base.deadline import wait_for
+from undaunted.base.deadline import readable
 from undaunted.fault_tolerance.worker import witness
 
 if TYPE_CHECKING:
@@ -145,20 +145,12 @@ async def _answers(
 
 
 async def _answer(local_rank: int, pipes: StackPipes, deadline: float) -> str:
-    loop = asyncio.get_running_loop()
-    readable = asyncio.Event()
     fd = pipes.read_fd(local_rank)
-    loop.add_reader(fd, readable.set)
     text = b""
-    try:
-        while (left := deadline - time.monotonic()) > 0:
-            await wait_for(readable.wait(), min(left, QUIET_S) if text else left)
-            text += pipes.drain(local_rank)
-            readable.clear()
-    except TimeoutError:
-        pass
-    finally:
-        loop.remove_reader(fd)
+    while (left := deadline - time.monotonic()) > 0:
+        if not await readable(fd, min(left, QUIET_S) if text else left):
+            break
+        text += pipes.drain(local_rank)
     return text.decode(errors="replace")
 
 

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from undaunted import __version__
 from undaunted.base.cgroups import cpu_use
 from undaunted.base.deadline import within
+from undaunted.fault_tolerance.agent.parts import Part
 from undaunted.fault_tolerance.worker import import_notes
 from undaunted.fault_tolerance.worker.messages import Learned, RankValue, Ready
 from undaunted.fault_tolerance.worker.numerics import TEMPLATE_ENVIRONMENT
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.agent.round import Round
     from undaunted.fault_tolerance.run_config import RunConfig
     from undaunted.fault_tolerance.worker.import_notes import RankImports
-    from undaunted.fault_tolerance.worker.spawner import Spawner
+    from undaunted.fault_tolerance.worker.spawner import Spawned, Spawner
     from undaunted.journal.writer import JournalWriter
     from undaunted.progress.area import PageArea
 
@@ -58,18 +59,30 @@ class _File(msgspec.Struct, frozen=True):
     rank_values: list[RankValue] = []
 
 
-class ImportLearner:
-    """Learns until it has come to something or to nothing. Owns its task, not the template."""
+class ImportLearner(Part):
+    """Learns until it has come to something or to nothing. Owns its task, not the template.
+
+    Args:
+        config: the run.
+        environment: what the environments of all ranks have in common.
+        area: the pages.
+        recordings: asks the ranks.
+        workers: their processes.
+        spawner: has the templates.
+        journal: gets what was learned.
+    """
 
     def __init__(
         self,
         config: RunConfig,
+        environment: Mapping[str, str],
         area: PageArea,
         recordings: Recordings,
         workers: Workers,
         spawner: Spawner,
         journal: JournalWriter,
     ) -> None:
+        self._environment = environment
         self._area = area
         self._recordings = recordings
         self._workers = workers
@@ -80,16 +93,11 @@ class ImportLearner:
         self._wanted = config.learn_imports == "on"
         self._task: asyncio.Task[None] | None = None
 
-    def begin(self, current: Round, environment: Mapping[str, str]) -> None:
-        """The ranks of this round run.
-
-        Args:
-            current: the round.
-            environment: what those of all ranks have in common.
-        """
-        if self._wanted and not self._spawner.has_learned:
+    def ranks_run(self, current: Round, spawned: Spawned) -> None:
+        """Ask them soon what they have imported, if they come from a template."""
+        if spawned.mode == "warm" and self._wanted and not self._spawner.has_learned:
             self.close()  # those of a round that was too short to ask
-            self._task = asyncio.get_running_loop().create_task(self._learn(current, environment))
+            self._task = asyncio.get_running_loop().create_task(self._learn(current))
 
     def close(self) -> None:
         """End it."""
@@ -97,13 +105,13 @@ class ImportLearner:
             self._task.cancel()
         self._task = None
 
-    async def _learn(self, current: Round, environment: Mapping[str, str]) -> None:
+    async def _learn(self, current: Round) -> None:
         told = await self._ask(current)
         if told is None:
             return  # those of the next round may
         self._wanted = False
         imports, left = told
-        environments = rank_variables(environment, current.specs[-1].env)
+        environments = rank_variables(self._environment, current.specs[-1].env)
         learned = Learned(
             groups=imports.groups,
             packages=imports.packages,

@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING
 
 from undaunted.base.text import count, format_duration, one_line
+from undaunted.fault_tolerance.agent.parts import Part
 from undaunted.journal.events import InProcessCall, InProcessPhase, RankLost
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ _REASONS = 8  # that are journaled
 _LONGEST_REASON = 600  # characters
 
 
-class InProcess:
+class InProcess(Part):
     """Serves the ranks of one round after the other. See also `BesideFollower`."""
 
     def __init__(
@@ -53,7 +54,7 @@ class InProcess:
         self._stopping = False
         self._replaced: dict[int, list[ServedRank]] = {}  # by other processes
 
-    def open(self) -> str:
+    def listen(self) -> str:
         """Listen for ranks of a round that is about to begin; return the socket's name.
 
         It is abstract, so that nothing is left of it. Ranks of other rounds do not know it.
@@ -69,7 +70,7 @@ class InProcess:
         listener.listen(_BACKLOG)
         return name
 
-    def begin_round(self, current: Round) -> None:
+    def round_begins(self, current: Round) -> None:
         """Serve whoever connects from now on."""
         assert self._listener is not None
         self._round, self._stopping = current, False
@@ -127,6 +128,10 @@ class InProcess:
             f"without it: the job is smaller than its {count(self._round.start.world_size, 'rank')}"
         )
 
+    def round_ends(self) -> None:
+        """See `close`."""
+        self.close()
+
     def close(self) -> None:
         """End the round: ranks that are still connected lose their guard."""
         if self._listener is not None:
@@ -177,23 +182,22 @@ class InProcess:
         assert listener is not None
         assert self._round is not None
         asyncio.get_running_loop().remove_reader(listener)
+        self._service = GuardService(self._say, self._round.number)
         if self._config.nodes is not None:
-            self._service = GuardService(self._say, self._round.number)
             self._link(self._service)
         else:
-            self._service = GuardService(self._say)
-            self._control(self._service, self._round.number)
+            self._control(self._service)
         self._service.listen(listener)
 
     def _link(self, service: GuardService) -> None:
         service.linked(None if self._connection is None else self._connection.send)
 
-    def _control(self, service: GuardService, number: int) -> None:
+    def _control(self, service: GuardService) -> None:
         """Make the controller of a job of one node."""
-        from undaunted.inprocess.guard.host import ControllerHost, LocalLink
+        from undaunted.inprocess.guard.host import ControllerHost, LocalConnection
 
         self._host = ControllerHost(self._notes, self._say)
-        LocalLink(self._host, service, number)
+        LocalConnection(self._host, service)
 
     def _notes(self, number: int, world_size: int) -> Callable[[Note], None]:
         notes = Notes(self._journal, self._say, number, world_size)

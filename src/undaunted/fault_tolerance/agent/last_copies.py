@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import time
 from typing import TYPE_CHECKING
 
@@ -12,9 +11,10 @@ import msgspec
 
 from undaunted.attribution.exits import death_in_words, exit_in_words
 from undaunted.base import process
+from undaunted.base.child import Companion
 from undaunted.base.deadline import wait_for
 from undaunted.base.text import format_duration, one_line
-from undaunted.checkpointing.keeping.messages import LastBegun, LastEnded
+from undaunted.checkpointing.keeping.client import LastBegun, LastEnded
 from undaunted.journal.events import LastCopy
 
 if TYPE_CHECKING:
@@ -125,13 +125,11 @@ class _Program:
             words = (f"{name}:{fd}" for name, fd in self._arenas)
             argv = process.module_command(PROGRAM, self._place, str(writer), *words)
             try:
-                self._pid = process.spawn(
-                    argv, self._env, [writer, *(fd for _, fd in self._arenas)]
-                )
+                fds = [writer, *(fd for _, fd in self._arenas)]
+                self._program = Companion(argv, self._env, fds)
             except OSError:
                 os.close(reader)
                 raise
-        self._pidfd = process.open_pidfd(self._pid)
         self._said = asyncio.StreamReader()
         self._transport, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(self._said), os.fdopen(reader, "rb", buffering=0)
@@ -140,9 +138,8 @@ class _Program:
 
     async def __aexit__(self, *_: object) -> None:
         self._transport.close()
-        if self._pidfd is not None:
-            process.signal_pidfd(self._pidfd, signal.SIGKILL)
-            os.close(self._pidfd)
+        self._program.kill()
+        self._program.release()
 
     async def says(self) -> LastBegun | LastEnded | None:
         """Return what it says next; None = it says nothing more."""
@@ -151,14 +148,11 @@ class _Program:
 
     async def death(self, code_of: Callable[[int], int | None]) -> str:
         """Say how it ended without a last word, whoever has reaped it."""
-        if self._pidfd is not None:
-            loop, over = asyncio.get_running_loop(), asyncio.Event()
-            loop.add_reader(self._pidfd, over.set)
-            try:
-                await wait_for(over.wait(), _ENDING_S)
-            finally:
-                loop.remove_reader(self._pidfd)
-        code = code_of(self._pid)
+        if not await self._program.ended(_ENDING_S):
+            raise TimeoutError
+        code = self._program.code
+        if code is None:
+            code = code_of(self._program.pid)
         if code is None:
             return "the program that writes it has ended"
         how = death_in_words(-code) if code < 0 else exit_in_words(code)

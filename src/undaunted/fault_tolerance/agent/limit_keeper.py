@@ -34,13 +34,12 @@ if TYPE_CHECKING:
 # Pages add up by themselves: how often they are looked at decides only how soon a limit changes,
 # and how much is lost when the launcher is killed.
 LOOK_EVERY_S = 30.0
-VERSION = 2
+VERSION = 3
 _READ_DEADLINE_S = 1.0
 _MOST_BYTES = 1 << 20
 _MOST_ENTRIES = 16
 # A limit that moved by less than this part is not worth a line in the journal.
 _WORTH_RECORDING = 0.1
-_NS = 1_000_000_000
 
 
 class _File(msgspec.Struct, frozen=True):
@@ -85,8 +84,7 @@ class LimitKeeper:
     def begin_round(self, number: int, world_size: int) -> None:
         """New processes begin; what is known of as many ranks holds for them."""
         self._round, self._world_size = number, world_size
-        known_well = self._knowledge().observed_ns >= learning.OBSERVED_S * _NS
-        self._observer = Observer(world_size, time.monotonic_ns(), counts_start=known_well)
+        self._observer = Observer(world_size)
         self._apply()
         self._schedule()
 

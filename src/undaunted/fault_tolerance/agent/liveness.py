@@ -9,6 +9,8 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING
 
+from undaunted.fault_tolerance.agent.parts import Part
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -18,7 +20,7 @@ VARIABLE = "TORCHELASTIC_HEALTH_CHECK_PORT"
 _DEADLINE_S = 5.0
 
 
-class Liveness:
+class Liveness(Part):
     """One port.
 
     Args:

@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from undaunted import __version__
+from undaunted.fault_tolerance.agent.parts import Part
 from undaunted.fault_tolerance.metrics_config import secrets
 from undaunted.journal.events import JournalOpened
 from undaunted.journal.launch import MOST_KEPT, LaunchState
@@ -37,7 +38,7 @@ _LAST_PUSH_S = 4.0  # more than one try, at a collector that is not there
 _NS = 1_000_000_000
 
 
-class Metrics:
+class Metrics(Part):
     """Serves and sends metrics of a run whose settings ask for that.
 
     Args:
@@ -86,7 +87,7 @@ class Metrics:
             }
             self._push = Push(endpoint, self._read, about=about, say=self._say)
 
-    def begin_round(self, current: Round) -> None:
+    def round_begins(self, current: Round) -> None:
         """The pages are of these ranks from now on."""
         self._ranks = tuple(current.rank(index) for index in range(current.start.slots))
 

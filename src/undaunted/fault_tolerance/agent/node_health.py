@@ -7,7 +7,6 @@ as each check may take, and ends it. Where there is nothing to check, there is n
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import sys
 import time
@@ -15,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from undaunted.base.child import Helper
 from undaunted.base.deadline import in_time
+from undaunted.base.process import script_command
 from undaunted.base.text import count, one_line
-from undaunted.fault_tolerance.agent.child_program import ChildProgram
 from undaunted.health import strikes
 from undaunted.health.answers import (
     PROGRAM,
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 _SLICE_S = 1.0
 _STRIKES_S = 1.0  # for the file of strikes
 _LATE_S = 5.0  # after which it is said what is waited for
-_CHUNK = 1 << 16
-_LONGEST = 1 << 20  # what is not taken yet
 _NS = 1_000_000_000
 
 
@@ -286,67 +284,14 @@ async def _collect(
             late(examination)
 
 
-class _Program(ChildProgram):
+class _Program(Helper):
     """The program, running; the line ``first`` is sent before any other."""
 
     def __init__(self, environ: Mapping[str, str], first: bytes) -> None:
-        super().__init__(PROGRAM, environ)
-        self._buffer = bytearray()
+        super().__init__(script_command(PROGRAM), environ, "the program that makes them")
         self._unsent = first
-        self._gone = ""
-        self._news = asyncio.Event()
-        asyncio.get_running_loop().add_reader(self.sock.fileno(), self._read)
 
-    def send(self, line: bytes) -> None:
-        """Say something; the first time, what is to be said first.
-
-        Raises:
-            OSError: the program is gone, or has not read for long.
-        """
-        data, self._unsent = self._unsent + line, b""
-        with contextlib.suppress(BlockingIOError):
-            if self.sock.send(data) == len(data):  # a socket's buffer holds all of it
-                return
-        raise OSError("the program that makes them does not read")
-
-    def lines(self) -> list[bytes]:
-        """Return the lines that have come.
-
-        Raises:
-            OSError: there are none, and there will be none.
-        """
-        *lines, rest = bytes(self._buffer).split(b"\n")
-        if self._gone and not lines:
-            raise OSError(self._gone)
-        self._buffer[:] = rest
-        return lines
-
-    async def news(self, seconds: float) -> None:
-        """Wait until something has come, or for so long."""
-        timer = asyncio.get_running_loop().call_later(seconds, self._news.set)
-        try:
-            await self._news.wait()
-        finally:
-            timer.cancel()
-            self._news.clear()
-
-    def _read(self) -> None:
-        try:
-            data = self.sock.recv(_CHUNK)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        self._buffer += data
-        if not data:
-            self._gone = "the program that makes them ended"
-        elif len(self._buffer) > _LONGEST:
-            self._gone = "the program that makes them says too much"
-        if self._gone:
-            asyncio.get_running_loop().remove_reader(self.sock.fileno())
-        self._news.set()
-
-    def kill(self) -> None:
-        """End it, and read nothing more."""
-        asyncio.get_running_loop().remove_reader(self.sock.fileno())
-        super().kill()
+    def send(self, data: bytes) -> None:
+        """See `Helper`; the first time, what is to be said first is sent as well."""
+        data, self._unsent = self._unsent + data, b""
+        super().send(data)

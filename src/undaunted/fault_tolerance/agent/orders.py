@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from undaunted import __version__
+from undaunted.attribution.straggler.pace import Pace
 from undaunted.base.recent import Recent
 from undaunted.base.timers import Timers
 from undaunted.coordinator.core import messages as job
@@ -18,7 +19,6 @@ from undaunted.coordinator.core.intensity import FORGET
 from undaunted.coordinator.core.policy import JobPolicy
 from undaunted.fault_tolerance.advice import advise
 from undaunted.fault_tolerance.agent.status import of_policy
-from undaunted.fault_tolerance.pace import Pace
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -47,6 +47,10 @@ class Orders(Protocol):
     @property
     def members(self) -> frozenset[str]:
         """Nodes of the last round that was started."""
+
+    @property
+    def ranks_outlive_s(self) -> float:
+        """For how long ranks here may live if this process stands still, 0 = there is no limit."""
 
     def status(self) -> JobStatus:
         """What is known of the job here."""
@@ -96,8 +100,10 @@ def find_orders(
     if config.nodes is None:
         return OwnOrders(config, turns, obey, say, failure)
     from undaunted.fault_tolerance.agent.shared_orders import SharedOrders
+    from undaunted.fault_tolerance.agent.surroundings import Surroundings
 
-    return SharedOrders(config, __version__, turns, obey, reserve, say, inprocess, failure)
+    surroundings = Surroundings(config, __version__, failure)
+    return SharedOrders(config, surroundings, turns, obey, reserve, say, inprocess)
 
 
 class OwnOrders:
@@ -148,6 +154,11 @@ class OwnOrders:
     def leads(self) -> bool:
         """There is nobody to lead."""
         return False
+
+    @property
+    def ranks_outlive_s(self) -> float:
+        """Nobody goes on without this node."""
+        return 0.0
 
     @property
     def members(self) -> frozenset[str]:

@@ -6,16 +6,14 @@ requests wait while it starts. A token in the run directory keeps others of this
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
-import signal
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from undaunted.base import process
-from undaunted.base.deadline import in_time, wait_for
+from undaunted.base.child import Companion
+from undaunted.base.deadline import in_time
 from undaunted.base.directories import make_private
 from undaunted.base.ids import file_name
 from undaunted.coordinator.wire.credentials import TokenError, find_token
@@ -45,9 +43,7 @@ class OwnService:
         self.url = "http://127.0.0.1:1"
         self.token = b""
         self._say = say
-        self._pid = -1
-        self._pidfd = -1
-        self._ended = asyncio.Event()
+        self._program: Companion | None = None
         self._closing = False
         try:
             self._begin(config)
@@ -57,19 +53,15 @@ class OwnService:
 
     def processes(self) -> set[tuple[int, int]]:
         """Pid and start time, if it runs."""
-        start = process.start_time(self._pid) if self._pidfd >= 0 else None
-        return set() if start is None else {(self._pid, start)}
+        return set() if self._program is None else self._program.processes()
 
     async def close(self) -> None:
         """End it; what it has found is in its ledger."""
         self._closing = True
-        if self._pidfd < 0:
-            return
-        process.signal_pidfd(self._pidfd, signal.SIGKILL)  # its programs die with it
-        with contextlib.suppress(TimeoutError):
-            await wait_for(self._ended.wait(), _KILL_S)
-        if self._pidfd >= 0:
-            self._forget()
+        if self._program is not None:
+            self._program.kill()  # its programs die with it
+            await self._program.ended(_KILL_S)
+            self._program.release()
 
     def _begin(self, config: RunConfig) -> None:
         directory = Path(config.run_dir, f"attribution-{file_name(config.node)}")
@@ -93,24 +85,11 @@ class OwnService:
                 f"--state-dir={directory}",
                 *([f"--export-url={export_url}"] if export_url else []),
             )
-            self._pid = process.spawn(argv, os.environ, [fd])
-        pidfd = process.open_pidfd(self._pid)
-        assert pidfd is not None, "an own child exists until it has been waited for"
-        self._pidfd = pidfd
-        asyncio.get_running_loop().add_reader(pidfd, self._over)
+            self._program = Companion(argv, os.environ, [fd], self._over)
 
     def _over(self) -> None:
-        with contextlib.suppress(ChildProcessError):  # somebody else has waited for all children
-            os.waitpid(self._pid, 0)
-        self._forget()
-        self._ended.set()
-        if not self._closing:
+        if not self._closing and self._program is not None:
             self._say(
-                f"the attribution service of this launcher (pid {self._pid}) has ended; the job "
-                "goes on without"
+                f"the attribution service of this launcher (pid {self._program.pid}) has ended; "
+                "the job goes on without"
             )
-
-    def _forget(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._pidfd)
-        os.close(self._pidfd)
-        self._pidfd = -1

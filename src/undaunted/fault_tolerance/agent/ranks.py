@@ -11,19 +11,20 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec.structs import replace
 
 from undaunted.attribution.communication import COMPILING
 from undaunted.attribution.findings import UNEQUAL
 from undaunted.attribution.hang import judge, look, with_recording
 from undaunted.attribution.peer_lost import is_peer_lost, names_lost_peer
+from undaunted.attribution.ruling import encode
 from undaunted.base import process
 from undaunted.base.signals import SPREAD_S
 from undaunted.base.text import one_line
 from undaunted.base.timers import Timers
 from undaunted.coordinator.core import messages as job
 from undaunted.fault_tolerance import advice
-from undaunted.fault_tolerance.agent import evidence
+from undaunted.fault_tolerance.agent import evidence, ras
 from undaunted.fault_tolerance.agent import node as m
 from undaunted.fault_tolerance.agent.judge import (
     could_not_write,
@@ -37,7 +38,6 @@ from undaunted.fault_tolerance.agent.recordings import Recordings
 from undaunted.fault_tolerance.agent.status import RankNow
 from undaunted.fault_tolerance.agent.watch import Callbacks, PageWatch
 from undaunted.fault_tolerance.data import WorkloadAction, decode_request
-from undaunted.fault_tolerance.ruling import encode
 from undaunted.progress.snapshot import ErrorRecord, PageSnapshot, Phase
 
 if TYPE_CHECKING:
@@ -237,12 +237,16 @@ class Ranks:
         ranks = [current.rank(worker.local_rank) for worker in workers]
         expired = self.watch.expired_now([worker.spawned_ns for worker in workers])
         living = [worker.pid for worker in workers if worker.code is None]
-        seen, recorded = await asyncio.gather(
+        asks_nccl = how.recordings and not how.by_hand
+        seen, recorded, said = await asyncio.gather(
             evidence.gather(workers, ranks, self._pages(), expired, self._pipes),
             self.recordings.ask(living if how.recordings else ()),
+            ras.ask(current.specs[0].env, {each.pid for each in workers if asks_nccl}),
         )
         plain = (look(each, node=self._config.node, now_ns=began_ns) for each in seen)
-        looked = [with_recording(each, recorded) for each in plain]
+        looked = [
+            replace(with_recording(each, recorded), nccl=said.get(each.pid, "")) for each in plain
+        ]
         compilers = set() if how.by_hand else await _compilers_at_work(looked)
         if current is self._round:
             self._compilers = compilers
@@ -339,7 +343,7 @@ class Ranks:
     async def start_again(self, current: Round, local_rank: int) -> None:
         """Start a process in the place of a lost rank of this round; it joins the others again."""
         spec, rank = current.specs[local_rank], current.rank(local_rank)
-        spec = msgspec.structs.replace(spec, env={**spec.env, "UNDAUNTED_INPROCESS_REJOIN": "1"})
+        spec = replace(spec, env={**spec.env, "UNDAUNTED_INPROCESS_REJOIN": "1"})
         self._area.reset(local_rank)
         began_ns = time.monotonic_ns()
         try:

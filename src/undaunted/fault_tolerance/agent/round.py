@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from undaunted.attribution import oom
-from undaunted.checkpointing.keeping import messages as keeping
+from undaunted.checkpointing.keeping import client as keeping
 from undaunted.fault_tolerance.agent import error_files
 from undaunted.fault_tolerance.agent.environment import (
     NOT_BOUND,
@@ -19,9 +19,9 @@ from undaunted.fault_tolerance.agent.environment import (
     numactl,
     worker_environment,
 )
+from undaunted.fault_tolerance.agent.kernel_log import KernelLog
 from undaunted.fault_tolerance.output import destinations
 from undaunted.fault_tolerance.output.job_logs import open_here
-from undaunted.fault_tolerance.output.logs_specs import Chosen
 from undaunted.fault_tolerance.output.round_output import RoundOutput
 from undaunted.fault_tolerance.run_config import TO_BOTH
 from undaunted.fault_tolerance.worker.messages import WorkerSpec
@@ -54,6 +54,9 @@ class Round:
         self.specs = specs
         self.stacks_path = stacks_path
         self.early_stacks_path = stacks_path.removesuffix(".txt") + "-early.txt"
+        folder, _, name = stacks_path.removesuffix(".txt").rpartition("/")
+        self.kernel_log_path = f"{folder}/kernel{name.removeprefix('stacks')}.log"
+        self.kernel_log = KernelLog()
         self.oom_kills_before = oom.read()
         self.faults: dict[int, str] = {}  # injected faults that happened, the last by local rank
         self.killed: dict[int, str] = {}  # why guards have ended ranks, by local rank
@@ -86,6 +89,7 @@ class Round:
 
     def close(self) -> None:
         """Free the port, have the rest of the output copied; may be called twice. No wait."""
+        self.kernel_log.close()
         if self.port is not None:
             self.port.close()
         self._output.request_close()
@@ -108,7 +112,6 @@ class RoundFactory:
         self._pipes = begun.pipes
         self._signals = begun.signals
         self._shared = {**begun.environment, keeping.VARIABLE: arenas}
-        self._plug_in = begun.plug_in
         self._faults = FaultPlan.parse(config.faults)
         self._port: ReservedPort | None = None  # for the next round
         self._last: Round | None = None
@@ -144,11 +147,10 @@ class RoundFactory:
         port, self._port = self._port, None
         if self._last is not None:
             self._faults = self._faults.without(self._last.faults_happened)
-        envs = [self._env(start, rank, guard, recordings) for rank in range(start.slots)]
-        chosen = self._choose_output(start, envs)
+        outputs = [self._output(start, rank) for rank in range(start.slots)]
         specs = [
-            self._spec(rank, *place)
-            for rank, place in enumerate(zip(chosen.envs, chosen.outputs, strict=True))
+            self._spec(rank, self._env(start, rank, guard, recordings), output)
+            for rank, output in enumerate(outputs)
         ]
         for rank in range(start.slots):
             self._area.reset(rank)
@@ -157,13 +159,13 @@ class RoundFactory:
             start.round,
             [start.rank(local_rank) for local_rank in range(start.slots)],
             start.world_size,
-            chosen.outputs,
-            chosen.problem,
+            outputs,
             self._open_log,
         )
         node = f"-{self._config.node}" if self._config.nodes is not None else ""
         stacks = f"{self._config.run_dir}/stacks-round{start.round}{node}.txt"
         self._last = Round(start, port, specs, output, stacks)
+        self._last.kernel_log.begin()
         return self._last
 
     def leave_unread(self, local_rank: int) -> list[destinations.Stream]:
@@ -199,20 +201,9 @@ class RoundFactory:
             self._port.close()
         self._port = None
 
-    def _choose_output(self, start: Start, envs: list[dict[str, str]]) -> Chosen:
-        config = self._config
-        own = [
-            destinations.own_layout(config, start.round, rank, self._unread)
-            for rank in range(start.slots)
-        ]
-        chosen = Chosen(own, envs)
-        if self._plug_in is not None:
-            chosen = self._plug_in.choose(own, envs)
-        outputs = [
-            destinations.for_round_log(config, start.round, local_rank, output)
-            for local_rank, output in enumerate(chosen.outputs)
-        ]
-        return chosen._replace(outputs=outputs)
+    def _output(self, start: Start, local_rank: int) -> RankOutput:
+        own = destinations.own_layout(self._config, start.round, local_rank, self._unread)
+        return destinations.for_round_log(self._config, start.round, local_rank, own)
 
     def _env(self, start: Start, local_rank: int, *sockets: str) -> dict[str, str]:
         name = f"round{start.round}-rank{start.rank(local_rank)}.json"

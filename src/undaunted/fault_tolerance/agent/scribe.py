@@ -16,7 +16,7 @@ from undaunted.attribution.exits import signal_name
 from undaunted.base.text import count, format_duration, format_ranks, name_ranks, one_line
 from undaunted.fault_tolerance.advice import remembered
 from undaunted.fault_tolerance.function_call import shown
-from undaunted.fault_tolerance.output.lines import ERROR, INFO
+from undaunted.fault_tolerance.output.lines import DONE, ERROR, INFO, PROGRESS
 from undaunted.journal import events as e
 from undaunted.progress.layout import EVALUATION
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from undaunted.coordinator.core import messages as job
     from undaunted.coordinator.core.progress import Iterations
     from undaunted.fault_tolerance.agent.judge import Judgement
+    from undaunted.fault_tolerance.agent.kernel_log import Record
     from undaunted.fault_tolerance.agent.processes import Worker
     from undaunted.fault_tolerance.agent.round import Round
     from undaunted.fault_tolerance.data import WorkloadControlRequest
@@ -43,8 +44,17 @@ if TYPE_CHECKING:
 _NS = 1_000_000_000
 UNREAD = "nobody reads"  # part of who wants a restart, where ranks could not print
 _CLOSE_S = 2.0
+_SHOWN_NS = 50 * _NS  # of progress, at least that apart: about once a minute
+_KERNEL_LINES = 8  # in the journal
 # As `checkpointing.announce` puts it into the page of rank 0.
 _DOUBTED = re.compile(r"doubted step=([0-9]+) taken=([0-9]+) (.*)", re.DOTALL)
+
+
+def _in_log(record: Record) -> str:
+    """A line as rules of logs read it."""
+    seconds, micros = divmod(round(record.t * 1e6), 1_000_000)
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds))
+    return f"{when}.{micros:06d}Z kernel: {record.text}"
 
 
 class Scribe:
@@ -54,6 +64,8 @@ class Scribe:
         self._config = config
         self.journal = journal
         self.say = messages.say
+        self._shows_progress = messages.at_terminal
+        self._shown: tuple[int, int, int] | None = None  # round, iteration, when: in the last line
         self._round = -1
         self._milestones: set[tuple[int, str]] = set()
         self._detected_ns: int | None = None
@@ -143,7 +155,7 @@ class Scribe:
         if self._stopped_by == "SIGINT" and label == "preempted":  # a person has pressed Ctrl-C
             label = "interrupted"
         text = f"{label}{again}: {self._without_said(end.reason)}"
-        self.say(text, level=ERROR if outcome.exit_code else INFO)
+        self.say(text, level=ERROR if outcome.exit_code else DONE)
 
     def _restarts_ordered(self) -> list[str]:
         """Why rounds that others have followed were stopped, where somebody wanted it."""
@@ -197,7 +209,7 @@ class Scribe:
                 report = ErrorReport(blamed.line, "", int(time.time()))
                 self.root_cause = replace(self.root_cause, report=report)
         names = ", ".join(victims)
-        others = f"; it took {names} along" if victims else ""
+        others = f"; {names} stopped because of it" if victims else ""
         if blamed.ranks and victims:
             others = f"; the ranks of {names} are victims"
         self.say(
@@ -253,6 +265,18 @@ class Scribe:
         )
         self.journal.record(event)
         self.say(line, level=ERROR)
+
+    def kernel_logged(self, number: int, records: Sequence[Record], path: str) -> None:
+        """The kernel has logged errors in a round that failed; they go to ``path``."""
+        self.journal.write_text(path, "".join(f"{_in_log(each)}\n" for each in records))
+        lines = [each.text for each in records[:_KERNEL_LINES]]
+        more = f" and {len(records) - 1} more" if len(records) > 1 else ""
+        line = f"the kernel of node {self._config.node} logged: {lines[0]}{more}; see {path}"
+        event = e.KernelLogged(
+            t=_now_ns(), round=number, lines=lines, count=len(records), file=path, line=line
+        )
+        self.journal.record(event)
+        self.say(line, level=INFO)
 
     # --- a round --------------------------------------------------------------------------------
 
@@ -378,6 +402,20 @@ class Scribe:
                 last_ns=last_ns,
             )
         )
+        if self._shows_progress:
+            self._show_progress(seen.last, last_ns)
+
+    def _show_progress(self, iteration: int, at_ns: int) -> None:
+        """Show people at a terminal how far the job is, now and then."""
+        since = self._shown
+        if since is None or since[0] != self._round:
+            self._shown = self._round, iteration, at_ns
+        elif at_ns - since[2] >= _SHOWN_NS and iteration > since[1]:
+            rate = (iteration - since[1]) * _NS / (at_ns - since[2])
+            pace = f"{rate:.3g} per second" if rate >= 1 else f"{format_duration(1 / rate)} each"
+            restarts = count(self._restarts, "restart")
+            self.say(f"iteration {iteration}, {pace}, {restarts}", level=PROGRESS)
+            self._shown = self._round, iteration, at_ns
 
     def stop_requested(self, stop: job.Stop) -> None:
         """The round is to be stopped."""

@@ -2,7 +2,7 @@
 
 Everything about connections, leases and elections is in `undaunted.coordinator`; here an agent's
 reports become messages and messages become orders. Where the nodes have a store, etcd says which
-launcher leads (`Candidacy`).
+launcher leads (`coordinator.etcd.candidacy`).
 """
 
 from __future__ import annotations
@@ -12,37 +12,29 @@ import contextlib
 import errno
 import os
 from collections import deque
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from undaunted.base.deadline import wait_for, within
+from undaunted.base.deadline import wait_for
 from undaunted.base.timers import Timers
-from undaunted.base.timers import lease_clock_ns as clock_ns
-from undaunted.coordinator.core import election
 from undaunted.coordinator.core import follower_messages as f
 from undaunted.coordinator.core import messages as job
-from undaunted.coordinator.core.follower import (
-    REDIAL_FIRST_S,
-    REDIAL_LONGEST_S,
-    SEEK_QUIETLY_S,
-    Follower,
-    FollowerState,
-)
+from undaunted.coordinator.core import register
+from undaunted.coordinator.core.durations import REDIAL_FIRST_S, REDIAL_LONGEST_S, Durations
+from undaunted.coordinator.core.follower import SEEK_QUIETLY_S, Follower, FollowerState
 from undaunted.coordinator.core.formation import name_some
-from undaunted.coordinator.core.leader import ELECTED_S, Leader, LeaderState
-from undaunted.coordinator.core.leader_messages import LeaderConfig
-from undaunted.coordinator.etcd.campaigning import Campaigning
-from undaunted.coordinator.etcd.client import EtcdError
-from undaunted.coordinator.etcd.store import access, parse_store
+from undaunted.coordinator.core.leader import LeaderState
+from undaunted.coordinator.etcd.candidacy import Candidacy, Launcher
+from undaunted.coordinator.etcd.store import parse_store
 from undaunted.coordinator.protocol import Answer
-from undaunted.coordinator.service import ledger_file
-from undaunted.coordinator.service.asking import anew, left_behind, living
+from undaunted.coordinator.service.asking import anew, goes_on, led_by_others, left_behind, living
 from undaunted.coordinator.service.following import Following
-from undaunted.coordinator.service.leading import Leading, Listener, job_server
+from undaunted.coordinator.service.leading import Leading
+from undaunted.coordinator.service.member import Member
+from undaunted.coordinator.service.register import RegisterError
 from undaunted.coordinator.wire.address import (
     LOOK_UP_S,
     Address,
@@ -53,22 +45,19 @@ from undaunted.coordinator.wire.address import (
 )
 from undaunted.coordinator.wire.connection import WireError
 from undaunted.coordinator.wire.credentials import TlsError, TokenError
-from undaunted.coordinator.wire.handshake import Terms
 from undaunted.coordinator.wire.sockets import resolve
 from undaunted.fault_tolerance import cycle_info, job_access
 from undaunted.fault_tolerance.agent.status import of_follower, of_leader
 from undaunted.fault_tolerance.control_socket import JobStatus
-from undaunted.journal.launch import LaunchState
-from undaunted.journal.reader import find_journals, read_journal
-from undaunted.journal.summary import JobOutcome, job_outcome, summarize
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from undaunted.base.recent import Recent
     from undaunted.coordinator.protocol import Ledger
-    from undaunted.coordinator.wire.server import Server
+    from undaunted.coordinator.wire.network import Network
     from undaunted.fault_tolerance.agent.inprocess import InProcess
+    from undaunted.fault_tolerance.agent.surroundings import Surroundings
     from undaunted.fault_tolerance.agent.tasks import Turns
     from undaunted.fault_tolerance.nodes_config import Nodes
     from undaunted.fault_tolerance.run_config import RunConfig
@@ -76,7 +65,6 @@ if TYPE_CHECKING:
 _NS = 1_000_000_000
 _HOST_AGAIN_S = 1.0
 _PAST_S = 5.0  # launchers of a job do not start at the same moment
-_LAST_END_S = 2.0
 _MOST_EARLY = 64
 
 
@@ -85,7 +73,7 @@ class SharedOrders:
 
     Args:
         config: the run; ``config.nodes`` is not None.
-        build: version of undaunted.
+        surroundings: network, disk and chance.
         turns: of the agent.
         obey: carries out an order.
         reserve: reserves a port for the store of rank 0, returns its number; raises OSError.
@@ -96,31 +84,27 @@ class SharedOrders:
     def __init__(
         self,
         config: RunConfig,
-        build: str,
+        surroundings: Surroundings,
         turns: Turns,
         obey: Callable[[job.Command], None],
         reserve: Callable[[], int],
         say: Callable[[str], None],
         inprocess: InProcess,
-        failure: str = "",
     ) -> None:
         assert config.nodes is not None
-        self._failure = failure
+        self._surroundings = surroundings
         self._config, self._nodes = config, config.nodes
         self._turns, self._obey, self._reserve, self._say = turns, obey, reserve, say
         self._inprocess = inprocess
         self._cycle_info = cycle_info.of(config.cycle_info, say)
-        self._incarnation = os.urandom(8).hex()
+        self._incarnation = self._surroundings.incarnation
         self._settings = job_access.settings(config, config.nodes)
-        self._terms = Terms(config.run_id, build, node=config.node)
-        self._tls = job_access.Contexts()
-        self._listener = Listener()
-        self._servers: list[Server] = []
+        self._network: Network | None = None  # before it is known how others reach this machine
+        self._member = Member()
         self._timers = Timers()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._closing: set[asyncio.Task[None]] = set()  # leaders of before
         self._endpoint = next(iter(self._nodes.endpoints), "")
-        self._ledger = ledger_file.LedgerFile(config.run_dir, self._endpoint)
+        self._ledger = self._surroundings.ledger(self._endpoint, say)
         self._wanted_port = int(self._endpoint.rpartition(":")[2] or 0)
         self._address = ""  # where the others reach this launcher
         self._not_listening = ""  # why this host does not serve, and nobody else does
@@ -136,27 +120,37 @@ class SharedOrders:
     @property
     def leads(self) -> bool:
         """Whether this node leads the job now."""
-        return self._listener.leading is not None
+        return self._member.leading is not None
+
+    @property
+    def follower(self) -> Follower | None:
+        """The follower of this node, None = it does not look for a leader yet."""
+        following = self._member.following
+        return None if following is None else following.follower
 
     @property
     def members(self) -> frozenset[str]:
         """Nodes of the last round, as the follower here knows it."""
-        following = self._listener.following
-        table = () if following is None else following.follower.knows.ledger.table
+        table = () if self.follower is None else self.follower.knows.ledger.table
         return frozenset(seat.node for seat in table)
+
+    @property
+    def ranks_outlive_s(self) -> float:
+        """For how long ranks here may live if this process stands still, 0 = there is no limit."""
+        return 0.0 if self.follower is None else self.follower.ranks_outlive_s
 
     def status(self) -> JobStatus:
         """What the leader knows, if it is here; else what this node has heard."""
-        leading, following, now_ns = self._listener.leading, self._listener.following, clock_ns()
+        leading, following = self._member.leading, self._member.following
         if leading is not None:
-            return of_leader(leading.leader, now_ns, leading.pause_left_s)
+            return of_leader(leading.leader, self._reach.now_ns(), leading.pause_left_s)
         if following is not None:
-            return of_follower(following.follower, now_ns)
+            return of_follower(following.follower, self._reach.now_ns())
         return JobStatus(role="follower", state="starting")
 
     def recent(self) -> dict[str, Recent]:
         """What follower, leader and policy have done, as far as they are here."""
-        leading, following = self._listener.leading, self._listener.following
+        leading, following = self._member.leading, self._member.following
         found = {} if following is None else {"follower": following.recent}
         if leading is not None:
             found |= {"leader": leading.recent, "policy": leading.leader.recent}
@@ -164,40 +158,32 @@ class SharedOrders:
 
     def let_ask(self, answer: Callable[[bytes, str], Awaitable[bytes]]) -> None:
         """Have what is asked over the port answered."""
-        self._listener.let_ask(self._config.node, answer)
+        self._member.let_ask(self._config.node, answer)
 
     async def pass_on(self, order: bytes, by: str) -> bool:
         """Have another node report it, where this one leads."""
-        leading = self._listener.leading
+        leading = self._member.leading
         return leading is not None and isinstance(await leading.pass_on_order(order, by), Answer)
 
     async def join(self) -> None:
         """Listen, lead if this is the host, and look for the leader."""
         try:
             await self._begin()
-        except (WireError, TokenError, TlsError, EtcdError, ValueError) as error:
+        except (WireError, TokenError, TlsError, RegisterError, ValueError) as error:
             self._leave(job.Outcome.FAILED, str(error))
 
     async def _begin(self) -> None:
         await self._find_own_place()
-        token = await asyncio.to_thread(job_access.token, self._nodes)
-        self._terms = replace(self._terms, token=token)
-        self._tls = job_access.contexts(self._nodes)
+        network = self._network = await self._surroundings.network(self._nodes)
         port = await self._listen()
         address = self._address = str(Address(self._nodes.address, port))
         if self._nodes.store:
             self._let_etcd_decide(address)
             return
-        known = await left_behind(
-            self._config.run_dir,
-            self._endpoint,
-            self._config.run_id,
-            self._terms,
-            self._tls.client,
-            job_access.attempt(os.environ),
-        )
+        attempt = job_access.attempt(os.environ)
+        known = await left_behind(self._ledger, self._config.run_id, network, attempt)
         members = [seat.address for seat in known.table if seat.address]
-        led = election.led_by_others(known, self._config.node)
+        led = led_by_others(known, self._config.node)
         may_lead = self._nodes.is_host and not led
         if may_lead and port == self._wanted_port:
             self._lead_as_host(known)
@@ -239,8 +225,8 @@ class SharedOrders:
 
     def post(self, event: job.NodeEvent) -> None:
         """Report something to the leader."""
-        if self._listener.following is not None:
-            self._listener.following.tell(event)
+        if self._member.following is not None:
+            self._member.following.tell(event)
         elif isinstance(event, job.NodeUnhealthy):
             self._leave(job.Outcome.EXCLUDED, f"this node is unhealthy: {event.reason}")
         elif isinstance(event, job.Preempted):
@@ -254,17 +240,13 @@ class SharedOrders:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._listener.following is not None:
-            await self._listener.following.close()
-        leading = self._listener.leading
+        if self._member.following is not None:
+            await self._member.following.close()
+        leading = self._member.leading
         if leading is not None and leading.is_needed:
             with contextlib.suppress(TimeoutError):
                 await wait_for(self._led.wait(), leading.leader.linger_s + 1)
-        if self._listener.leading is not None:
-            await self._listener.leading.close()
-        await asyncio.gather(*self._closing, return_exceptions=True)
-        for server in self._servers:
-            await server.close("the launcher ends")
+        await self._member.close("the launcher ends")
         self._ledger.close(remove=self._over and not self._goes_on)
         if self._candidacy is not None:
             await self._candidacy.close()
@@ -284,12 +266,14 @@ class SharedOrders:
                 raise
         return await self._listen_on(0)
 
+    @property
+    def _reach(self) -> Network:
+        assert self._network is not None
+        return self._network
+
     async def _listen_on(self, port: int) -> int:
-        nodes, tls = self._nodes.max_nodes, self._tls.server
-        server = job_server(self._listener, self._terms, tls, port=port, nodes=nodes, say=self._say)
-        await server.start()
-        self._servers.append(server)
-        return server.port
+        nodes = self._nodes.max_nodes
+        return await self._member.listen(self._reach, port, nodes=nodes, say=self._say)
 
     def _try_again_to_host(self, known: Ledger) -> None:
         """Somebody has the port: a launcher or coordinator of this job, or what ends in a moment.
@@ -308,25 +292,27 @@ class SharedOrders:
 
     async def _begin_anew_if_too_few(self, known: Ledger, since_ns: int) -> None:
         """Lead the job from its beginning, once they were too few for a while."""
-        answers = await living(known, self._terms, self._tls.client)
+        answers = await living(known, self._reach)
         if not self._seeks:
             return
-        now = clock_ns()
-        since_ns = 0 if election.goes_on(known, answers) else since_ns or now
-        if not since_ns or now - since_ns < round((self._nodes.lease_s + ELECTED_S) * _NS):
+        now = self._reach.now_ns()
+        since_ns = 0 if goes_on(known, answers) else since_ns or now
+        lease_s = self._nodes.lease_s
+        if not since_ns or now - since_ns < round((lease_s + Durations(lease_s).elected_s) * _NS):
             self._look_at_members_again(known, since_ns)
             return
         left = name_some(node for node, _ in answers) or "none"
-        of = f"{len(answers)} of {len(known.table)} launchers of round {known.round}"
+        all_of = {*map(register.voter, known.table), *register.members(known)}
+        of = f"{len(answers)} of {len(all_of)} launchers of round {known.round}"
         self._say(f"the job begins anew: {of} are left ({left}), too few to go on")
-        if self._servers[0].port == self._wanted_port:
+        if self._member.port == self._wanted_port:
             self._lead_as_host(anew(known))
         else:
             await self._host_again(anew(known))
 
     @property
     def _seeks(self) -> bool:
-        following = self._listener.following
+        following = self._member.following
         return following is not None and following.follower.state is FollowerState.SEEKING
 
     async def _host_again(self, known: Ledger) -> None:
@@ -356,12 +342,20 @@ class SharedOrders:
         task.add_done_callback(self._tasks.discard)
 
     def _let_etcd_decide(self, address: str) -> None:
-        self._candidacy = Candidacy(
-            self._config,
-            address,
+        launcher = Launcher(
+            self._config.node,
             self._incarnation,
-            self._listener,
-            lambda epoch, ledger: self._lead(epoch, ledger, ""),
+            address,
+            self._config.run_id,
+            job_access.attempt(os.environ),
+            self._nodes.lease_s,
+        )
+        self._candidacy = Candidacy(
+            launcher,
+            self._surroundings.register(self._nodes, address),
+            self._member,
+            self._reach,
+            self._lead,
             self.give_up,
             self._say,
         )
@@ -370,13 +364,13 @@ class SharedOrders:
 
     def _lead_as_host(self, known: Ledger) -> None:
         nodes = self._nodes
-        train = nodes.max_nodes if nodes.elastic else nodes.min_nodes
-        if nodes.max_nodes > nodes.min_nodes and train < election.FEWEST_VOTERS:
+        if nodes.min_nodes < nodes.max_nodes < register.FEWEST:
             self._say(
-                f"if node {self._config.node} is lost, no spare takes over: use "
-                "--coordinator-store, or undaunted coordinator on another host"
+                f"if node {self._config.node} is lost, no other one takes over: it takes "
+                f"{register.FEWEST} launchers, --coordinator-store, or undaunted coordinator on "
+                "another host"
             )
-        self._lead(election.next_epoch(known.epoch, self._incarnation), known, "")
+        self._lead(register.next_epoch(known.epoch, self._incarnation), known, "")
 
     def _lead(
         self,
@@ -384,44 +378,33 @@ class SharedOrders:
         ledger: Ledger,
         lost: str,
         silent: tuple[str, ...] = (),
-        *,
-        reset: bool = False,
+        stops_s: float = 0.0,
     ) -> None:
-        config, nodes = self._config, self._nodes
+        nodes = self._nodes
         self._led.clear()
-        self.stand_down()
-        leader = Leader(
-            LeaderConfig(
-                run_id=config.run_id,
-                policy=replace(job_access.policy_config(config, nodes), failure=self._failure),
-                node=config.node,
-                incarnation=self._incarnation,
-                takeover=nodes.takeover and not nodes.store,
-                address=self._address,
-                endpoints=self._elsewhere(),
-                durable=bool(nodes.store),
-                lease_s=nodes.lease_s,
-                away_timeout_s=nodes.away_timeout_s,
-                settings=self._settings,
-                attempt=job_access.attempt(os.environ),
-            ),
-            ledger,
-            epoch,
-            lost,
-            silent,
-            reset=reset,
+        config = job_access.leader_config(
+            self._config,
+            nodes,
+            self._surroundings.policy(nodes),
+            self._incarnation,
+            node=self._config.node,
+            takeover=nodes.takeover and not nodes.store,
+            address=self._address,
+            endpoints=self._elsewhere(),
+            store=bool(nodes.store),
+            program=Path(self._config.target).name,
         )
-        leading = self._listener.leading = Leading(
+        leader = self._surroundings.leader(config, ledger, epoch, lost, silent, stops_s)
+        leading = Leading(
             leader,
-            self._terms,
-            self._tls.client,
+            self._reach,
             keep=self._keep,
             done=lambda _: self._leading_done(leading),  # the follower finds its successor
             watch=None if self._cycle_info is None else self._cycle_info.follow(leader),
             say=self._say,
             beside=self._inprocess.beside_leader,
         )
-        leading.begin()
+        self._member.lead(leading)
 
     def _elsewhere(self) -> tuple[str, ...]:
         """Endpoints at which another launcher may lead the same job."""
@@ -449,21 +432,20 @@ class SharedOrders:
                 first_give_up_s=nodes.first_round_timeout_s,
                 store=nodes.store,
                 settings=self._settings,
+                program=Path(config.target).name,
             )
         )
-        self._listener.following = Following(
-            follower, self._terms, self._tls.client, self, self._inprocess
-        )
-        self._listener.following.begin()
+        self._member.following = Following(follower, self._reach, self, self._inprocess)
+        self._member.following.begin()
         while self._early:
-            self._listener.following.tell(self._early.popleft())
+            self._member.following.tell(self._early.popleft())
         self._timers.set("past", _PAST_S, lambda: self._start(self._look_at_past()))
 
     async def _look_at_past(self) -> None:
         """Nobody answers: perhaps the job is over."""
         if not self._seeks:
             return
-        if ended := await asyncio.to_thread(last_end, self._config.run_dir):
+        if ended := await asyncio.to_thread(self._surroundings.last_end):
             self._say(ended)
 
     # --- what the follower wants (see `following.Node`) -----------------------------------------
@@ -486,15 +468,21 @@ class SharedOrders:
         """Take over."""
         lost = command.lost
         self._say(f"this node takes over the coordination of the job from node {lost}")
-        self._lead(command.epoch, command.ledger, lost, command.silent, reset=command.reset)
+        self._lead(command.epoch, command.ledger, lost, command.silent, command.stops_s)
 
     def stand_down(self) -> None:
         """Somebody else leads."""
-        leading, self._listener.leading = self._listener.leading, None
-        if leading is not None:
-            closing = asyncio.get_running_loop().create_task(leading.close())
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
+        self._member.stand_down()
+
+    def missed(self, missed: f.Missed) -> None:
+        """The leader cannot be reached: this node may be the next one."""
+        if self._candidacy is not None:
+            self._candidacy.missed(missed)
+
+    def found(self) -> None:
+        """There is a leader."""
+        if self._candidacy is not None:
+            self._candidacy.found()
 
     def leave(self, reason: str) -> None:
         """End, since the launcher got a signal to stop."""
@@ -512,8 +500,11 @@ class SharedOrders:
 
     # --- leaves ---------------------------------------------------------------------------------
 
-    def _keep(self, ledger: Ledger) -> None:
-        (self._ledger if self._candidacy is None else self._candidacy).keep(ledger)
+    def _keep(self, ledger: Ledger, written: Callable[[int], None]) -> None:
+        if self._candidacy is not None:
+            self._candidacy.keep(ledger)
+        else:
+            self._ledger.keep(ledger, written)
 
     def _take(self, command: job.NodeCommand) -> None:
         if isinstance(command, job.End):
@@ -534,9 +525,9 @@ class SharedOrders:
                 self.post(job.NodeUnhealthy(self._config.node, self._last_round(), problem))
                 return
             address = self._nodes.address
-        assert self._listener.following is not None
+        assert self._member.following is not None
         known = f.TableKnown(table.round, table.version, address, port)
-        self._listener.following.table_known(known)
+        self._member.following.table_known(known)
 
     def _leave(self, outcome: job.Outcome, reason: str) -> None:
         """End without an order."""
@@ -544,124 +535,17 @@ class SharedOrders:
         self._turns.take(partial(self._obey, end))
 
     def _last_round(self) -> int:
-        following = self._listener.following
+        following = self._member.following
         return -1 if following is None else following.follower.knows.ledger.round
 
     def _leading_done(self, leading: Leading) -> None:
-        if self._listener.leading is not leading:
+        if self._member.leading is not leading:
             return
-        self._listener.leading = None
+        self._member.leading = None
         self._goes_on = leading.leader.state is LeaderState.DEPOSED
         if self._candidacy is not None:
             self._candidacy.leading_is_over()
         self._led.set()
-
-
-class Candidacy:
-    """Leads the job while this launcher holds the lease in etcd; the follower learns who does.
-
-    Args:
-        config: the run; its nodes have a store.
-        address: of this launcher.
-        incarnation: of this launcher.
-        listener: of this node; its leader and its follower learn who leads.
-        lead: begins to lead, with an epoch and the ledger of the leader before.
-        give_up: ends this launcher.
-        say: shows a line.
-
-    Raises:
-        ValueError: etcd cannot be used as it is set up.
-    """
-
-    def __init__(
-        self,
-        config: RunConfig,
-        address: str,
-        incarnation: str,
-        listener: Listener,
-        lead: Callable[[int, Ledger], None],
-        give_up: Callable[[str], None],
-        say: Callable[[str], None],
-    ) -> None:
-        nodes = config.nodes
-        assert nodes is not None
-        self._node, self._incarnation = config.node, incarnation
-        self._listener = listener
-        self._begin_to_lead, self._give_up, self._say = lead, give_up, say
-        self._leader: Leader | None = None
-        self._campaigning = Campaigning(
-            parse_store(nodes.store),
-            access(os.environ),
-            config.run_id,
-            nodes.lease_s,
-            address,
-            incarnation,
-            self,
-        )
-
-    # --- what the launcher wants ----------------------------------------------------------------
-
-    def begin(self) -> None:
-        """Find out who leads, or lead."""
-        self._campaigning.begin()
-
-    def keep(self, ledger: Ledger) -> None:
-        """Have the ledger written to etcd."""
-        self._campaigning.keep(ledger)
-
-    def node_is_done(self) -> None:
-        """This node does not take part any more; it goes on leading if others need that."""
-        if self._listener.leading is None:
-            self._campaigning.withdraw()
-
-    def leading_is_over(self) -> None:
-        """The leader here has nothing more to do; unless the job has ended, there must be one."""
-        if self._leader is not None and self._leader.state is LeaderState.DEPOSED:
-            self._campaigning.step_down()
-
-    async def close(self) -> None:
-        """Give the lead to others; leave nothing in etcd of a job that is over."""
-        over = self._leader is not None and self._leader.state is LeaderState.ENDED
-        await self._campaigning.close(erase=over)
-
-    # --- what the campaign says (see `campaigning.Launcher`) ------------------------------------
-
-    def lead(self, epoch: int, ledger: Ledger) -> None:
-        """Serve the job from now on."""
-        if ledger.leader not in {"", self._node}:
-            before = ledger.leader
-            self._say(f"this node takes over the coordination of the job from node {before}")
-        following = self._listener.following
-        promised = 0 if following is None else following.follower.knows.promised
-        if promised >= epoch:  # an etcd that has lost everything
-            epoch = election.next_epoch(promised, self._incarnation)
-        self._begin_to_lead(epoch, ledger)
-        leading = self._listener.leading
-        self._leader = None if leading is None else leading.leader
-
-    def depose(self, reason: str) -> None:
-        """Serve it no more."""
-        self._say(f"this node coordinates the job no more: {reason}")
-        if self._listener.leading is not None:
-            self._listener.leading.deposed(reason)
-
-    def persisted(self, version: int) -> None:
-        """A ledger is in etcd."""
-        if self._listener.leading is not None:
-            self._listener.leading.persisted(version)
-
-    def leader_at(self, address: str, reason: str) -> None:
-        """Another one leads, or nobody."""
-        if self._listener.following is not None:
-            self._listener.following.leader_at(address, reason)
-
-    def give_up(self, reason: str) -> None:
-        """This launcher cannot take part."""
-        self._give_up(reason)
-
-    def say(self, text: str) -> None:
-        """Show a line."""
-        self._say(text)
 
 
 async def _unknown(endpoint: str, route: bool) -> str:
@@ -693,29 +577,3 @@ def _placed(nodes: Nodes, endpoints: Sequence[str]) -> Nodes:
         raise WireError(f"{', '.join(endpoints)}: {error.strerror or error}") from None
     beside_host = bool(here) and not is_host
     return msgspec.structs.replace(nodes, address=address, is_host=is_host, beside_host=beside_host)
-
-
-def last_end(run_dir: str) -> str:
-    """Return a line about the last end that is recorded there, "" = there is none. Reads files."""
-    nothing: JobOutcome | None = None
-    found = within(_LAST_END_S, lambda: _last_outcome(run_dir), nothing)
-    if found is None:
-        return ""
-    return (
-        f"the last job in {run_dir} has ended, {found.outcome} with exit code {found.exit_code}: "
-        f"{found.reason}. Launchers wait for a new one; end them if there is none"
-    )
-
-
-def _last_outcome(run_dir: str) -> JobOutcome | None:
-    journals = map(read_journal, find_journals(Path(run_dir)))
-    states = (LaunchState.of(events) for journal in journals for events in journal.launches())
-    return job_outcome(summarize(state) for state in states if _tells_of_job(state))
-
-
-def _tells_of_job(state: LaunchState) -> bool:
-    """Whether this launcher was in a round, or its job has ended before there was one.
-
-    Who is refused knows nothing of the job.
-    """
-    return bool(state.rounds) or (state.ended is not None and not state.ended.alone)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from undaunted.base import process
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Mapping
 
+    from undaunted.fault_tolerance.pulse import Pulse
     from undaunted.fault_tolerance.run_config import RunConfig
 
 _CANNOT_START = 2
@@ -33,7 +35,7 @@ _FDS_BESIDES = 50
 _LONGEST = 90  # of a reason in a line
 
 
-def run_agent(config: RunConfig, front: socket.socket) -> int:
+def run_agent(config: RunConfig, front: socket.socket, pulse: Pulse | None = None) -> int:
     """Run the job; return the launcher's exit code. Called in the forked agent process."""
     process.become_subreaper()
     if config.gpus_per_numa and (problem := numa_problem(config, os.environ)):
@@ -45,7 +47,7 @@ def run_agent(config: RunConfig, front: socket.socket) -> int:
         config.lines.show(error.strerror or str(error), level=ERROR)
         return _CANNOT_START
     try:
-        begun = _begin(config, metrics)
+        begun = replace(_begin(config, metrics), pulse=pulse)
     except OSError as error:
         config.lines.show(_cannot_start(config, error), level=ERROR)
         return _CANNOT_START
@@ -74,11 +76,6 @@ def _begin(config: RunConfig, metrics: socket.socket | None) -> Begun:
     needed = _FDS_BESIDES + _FDS_PER_RANK * config.nproc_per_node
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < needed:
         raise OSError(errno.EMFILE, f"that takes {needed} file descriptors")
-    plug_in = None
-    if config.logs_specs:
-        from undaunted.fault_tolerance.output.logs_specs import LogsSpecsPlugIn
-
-        plug_in = LogsSpecsPlugIn(config)
     area = PageArea.create(config.nproc_per_node)
     pipes = StackPipes(config.nproc_per_node)
     signals = StackPipes(config.nproc_per_node, resource.getpagesize())
@@ -93,7 +90,7 @@ def _begin(config: RunConfig, metrics: socket.socket | None) -> Begun:
         os.environ, config.nproc_per_node, flight_recorder=config.flight_recorder == "on"
     )
     _prepare(config, spawner, environment)
-    return Begun(area, pipes, signals, spawner, environment, plug_in, metrics)
+    return Begun(area, pipes, signals, spawner, environment, metrics)
 
 
 def _prepare(config: RunConfig, spawner: Spawner, environment: Mapping[str, str]) -> None:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from undaunted.attribution.evidence import place_of, state_in_words
 from undaunted.attribution.stacks import users_first
 from undaunted.base.text import format_duration
-from undaunted.coordinator.core import election
+from undaunted.coordinator.core import register
 from undaunted.coordinator.core.policy import PolicyState
+from undaunted.coordinator.protocol import has_committee
 from undaunted.fault_tolerance import control_socket as s
 from undaunted.fault_tolerance.agent.node import describe_exit
 
@@ -103,7 +104,7 @@ def of_follower(follower: Follower, now_ns: int) -> s.JobStatus:
 def _then(policy: JobPolicy) -> str:
     if policy.state is not PolicyState.STOPPING:
         return ""
-    end = policy.after
+    end = policy.last.closing.ending
     return "another round is to follow" if end is None else f"then the job ends: {end.reason}"
 
 
@@ -113,12 +114,12 @@ def _pause_left_s(policy: JobPolicy, timer_s: float | None) -> float | None:
 
 
 def _members(ledger: Ledger, left: Mapping[str, float]) -> list[s.MemberStatus]:
-    votes = election.votes_count(ledger)
+    voters = register.members(ledger) if has_committee(ledger) else {}
     return [
         s.MemberStatus(
             seat.node,
             list(range(seat.first_rank, seat.first_rank + seat.slots)),
-            votes,
+            register.voter(seat) in voters,
             left.get(seat.node),
         )
         for seat in sorted(ledger.table, key=lambda seat: seat.group_rank)

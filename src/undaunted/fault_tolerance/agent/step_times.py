@@ -1,6 +1,6 @@
 """Now and then, asks the ranks of this node how long they have worked by themselves.
 
-The answers go to the leader, who compares all ranks: `fault_tolerance.pace`.
+The answers go to the leader, who compares all ranks: `attribution.straggler.pace`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from undaunted.attribution.straggler.own_times import (
     thinned,
 )
 from undaunted.coordinator.core import messages as job
+from undaunted.fault_tolerance.agent.parts import Part
 from undaunted.fault_tolerance.worker.witness import TIMES
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.agent.processes import Worker, Workers
     from undaunted.fault_tolerance.agent.recordings import Recordings
     from undaunted.fault_tolerance.agent.round import Round
+    from undaunted.fault_tolerance.worker.spawner import Spawned
     from undaunted.progress.area import PageArea
     from undaunted.progress.snapshot import SectionSnapshot
 
@@ -46,7 +48,7 @@ _SECTIONS = 4  # of a rank, of which the leader is told
 _DECODER = msgspec.msgpack.Decoder(OwnTimes)
 
 
-class StepTimes:
+class StepTimes(Part):
     """Asks the ranks of one round after the other.
 
     Args:
@@ -70,11 +72,16 @@ class StepTimes:
         self._seen: dict[int, _Seen] = {}  # by pid
         self._task: asyncio.Task[None] | None = None
 
-    def begin(self, current: Round) -> None:
-        """The ranks of this round run."""
+    def ranks_run(self, current: Round, spawned: Spawned) -> None:
+        """Ask them from now on."""
+        del spawned
         self.close()
         self._asked, self._cost_s, self._seen = 0, 0.0, {}
         self._task = asyncio.get_running_loop().create_task(self._ask_again_and_again(current))
+
+    def round_ends(self) -> None:
+        """Ask no more."""
+        self.close()
 
     def close(self) -> None:
         """Ask no more."""
@@ -127,6 +134,8 @@ class StepTimes:
             cpu_us=(now.cpu_ns - before.cpu_ns) // 1000,
             queue_us=(now.queue_ns - before.queue_ns) // 1000,
             sections_us=now.sections_us_since(before),
+            looks=own.looks,
+            lines=own.lines,
         )
 
 
@@ -139,13 +148,19 @@ def _decoded(answer: bytes | None) -> OwnTimes | None:
 
 
 def _message(told: Sequence[RankTimes], most: int) -> bytes:
-    """Encode at most so many chunks of each rank, or as many as a message holds; b"" = none."""
+    """Encode at most so many chunks of each rank, or as many as a message holds; b"" = none.
+
+    Lines of the program are left out first.
+    """
     while most:
         fewer = [replace(each, chunks=thinned(each.chunks, most)) for each in told]
         data = msgspec.msgpack.encode([each for each in fewer if each.chunks])
         if len(data) <= job.MOST_TIMES:
             return data if any(each.chunks for each in fewer) else b""
-        most //= 2
+        if any(each.lines for each in told):
+            told = [replace(each, looks=0, lines={}) for each in told]
+        else:
+            most //= 2
     return b""
 
 

@@ -22,12 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from undaunted.base.text import one_line
-from undaunted.fault_tolerance.output.round_log import Source
-from undaunted.fault_tolerance.output.tee import TeeEntry
 from undaunted.fault_tolerance.run_config import TO_BOTH
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection
 
     from undaunted.fault_tolerance.run_config import RunConfig
 
@@ -39,7 +37,12 @@ _EXTENSION = ".log"
 
 def log_path(log_dir: str | Path, round_no: int, local_rank: int, stream: Stream) -> str:
     """Path of one stream of a rank in a round, laid out as torchrun does."""
-    return str(Path(log_dir, f"attempt_{round_no}", str(local_rank), f"{stream}.log"))
+    return str(Path(round_dir(log_dir, round_no), str(local_rank), f"{stream}.log"))
+
+
+def round_dir(log_dir: str | Path, round_no: int) -> str:
+    """Directory of the files of a round."""
+    return str(Path(log_dir, f"attempt_{round_no}"))
 
 
 def last_lines(path: str, count: int, cap_bytes: int = _TAIL_CAP_BYTES) -> list[str]:
@@ -146,10 +149,8 @@ def round_log_path(prefix: str, round_no: int) -> str:
     return f"{base}_cycle{round_no}{extension or _EXTENSION}"
 
 
-def tee_entries(
-    config: RunConfig, local_rank: int, rank: int, output: RankOutput
-) -> list[TeeEntry]:
-    """Files of a rank whose lines are copied to the console."""
+def line_prefix(config: RunConfig, local_rank: int, rank: int) -> bytes:
+    """Prefix of a rank's lines on the console."""
     prefix = config.log_line_prefix_template
     for name, value in (
         ("role_name", one_line(config.role)),
@@ -158,31 +159,4 @@ def tee_entries(
         ("hostname", socket.gethostname()),
     ):
         prefix = prefix.replace("${" + name + "}", value)
-    return [
-        TeeEntry(stream.path, prefix, fd)
-        for stream, fd in ((output.stdout, 1), (output.stderr, 2))
-        if stream.shown
-    ]
-
-
-def filtered_path(config: RunConfig, round_no: int, stream: Stream) -> str:
-    """Where lines that contain certain texts are copied to, as torchrun names it."""
-    return str(Path(config.log_dir, f"attempt_{round_no}", f"filtered_{stream}.log"))
-
-
-def filtered_sources(entries: Iterable[TeeEntry], stream_fd: int) -> list[Source]:
-    """Sources of a filtered copy: files that are shown on one stream of the console."""
-    return [
-        Source(entry.path, 0, temporary=False, prefix=entry.prefix)
-        for entry in entries
-        if entry.stream_fd == stream_fd
-    ]
-
-
-def log_sources(outputs: Sequence[tuple[int, RankOutput]]) -> list[Source]:
-    """The files of ranks (rank in the job, output), each once."""
-    streams: Iterable[tuple[int, Destination]] = (
-        (rank, stream) for rank, output in outputs for stream in output
-    )
-    by_path = {s.path: Source(s.path, rank, s.temporary) for rank, s in streams if s.path}
-    return list(by_path.values())
+    return prefix.encode(errors="surrogateescape")

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import textwrap
 import time
 from typing import NamedTuple
 
 import msgspec
 
 from undaunted.base.text import printable
-from undaunted.logs.stamps import stamp
+from undaunted.fault_tolerance.output.stamps import stamp
 
 # Levels as in `logging`, which the launcher does not import.
 INFO = 20
+PROGRESS = 21  # for people at a terminal only
+DONE = 25  # an end as it should be
 WARNING = 30
 ERROR = 40
-_NAMES = {INFO: "info", WARNING: "warning", ERROR: "error"}
+_NAMES = {INFO: "info", PROGRESS: "info", DONE: "info", WARNING: "warning", ERROR: "error"}
+_COLOURS = {PROGRESS: "2", DONE: "32", WARNING: "33", ERROR: "31"}  # dim, green, yellow, red
+_LONGEST = 120  # columns of a line on a terminal
+_INDENT = "    "
 
 
 class OwnLine(msgspec.Struct):
@@ -40,12 +47,27 @@ class LineFormat(NamedTuple):
     """How lines of one launcher look.
 
     Attributes:
-        name: ``text`` or ``json``.
+        name: ``text``, ``plain`` or ``json``.
         node: of this launcher.
+        columns: of the terminal where somebody reads them: no line is longer, details are
+            indented. 0 = it is none.
+        colour: there, the level can be seen.
     """
 
     name: str = "text"
     node: str = ""
+    columns: int = 0
+    colour: bool = False
+
+    def on(self, fd: int) -> LineFormat:
+        """Return the format for a file, which may be a terminal."""
+        if self.name != "text" or os.environ.get("TERM", "dumb") == "dumb" or not os.isatty(fd):
+            return self
+        try:
+            columns = min(os.get_terminal_size(fd).columns or _LONGEST, _LONGEST)
+        except OSError:
+            return self
+        return self._replace(columns=columns, colour=not os.environ.get("NO_COLOR"))
 
     def line(
         self, text: str, *, level: int = WARNING, rank: int | None = None, prefix: bool = True
@@ -62,12 +84,38 @@ class LineFormat(NamedTuple):
             known = text.encode(errors="replace").decode()  # a path may be no Unicode
             about = OwnLine(stamp(time.time()), _NAMES[level], self.node, rank, known)
             return msgspec.json.encode(about).decode() + "\n"
-        return ("[undaunted] " if prefix else "") + printable(text) + "\n"
+        shown = ("[undaunted] " if prefix else "") + printable(text)
+        if not self.columns or not prefix:
+            return shown + "\n"
+        folded = shown.split("\n") if "\n" in shown else _folded(shown, self.columns)
+        first, *details = folded
+        if self.colour and level in _COLOURS:
+            first = f"\x1b[{_COLOURS[level]}m{first}\x1b[0m"
+        return "\n".join([first, *details, ""])
 
     def show(self, text: str, *, level: int = WARNING) -> None:
         """Print a line where nothing else writes: before and after the agent."""
         sys.stderr.write(self.line(text, level=level))
         sys.stderr.flush()
+
+
+def _folded(text: str, columns: int) -> list[str]:
+    """Return a long line as several: who, what and where first, then each detail indented."""
+    if len(text) <= columns:
+        return [text]
+    parts = text.replace("; ", ";\n").split("\n")
+    lines: list[str] = []
+    for part in parts:
+        indent = _INDENT if lines else ""
+        lines += textwrap.wrap(
+            part,
+            max(columns, 2 * len(_INDENT)),
+            initial_indent=indent,
+            subsequent_indent=_INDENT,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return lines
 
 
 TEXT = LineFormat()

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 from undaunted.base.deadline import within
 from undaunted.fault_tolerance.output.console import Console
 from undaunted.fault_tolerance.output.job_logs import open_here
-from undaunted.fault_tolerance.output.lines import INFO, TEXT, WARNING, LineFormat
-from undaunted.logs.log_file import LogFile
-from undaunted.logs.stamps import stamp
+from undaunted.fault_tolerance.output.lines import INFO, PROGRESS, TEXT, WARNING, LineFormat
+from undaunted.fault_tolerance.output.log_file import LogFile
+from undaunted.fault_tolerance.output.stamps import stamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +40,7 @@ class Messages:
     Args:
         level: lines below it are left out.
         fd: where they go.
-        form: how they look there; the file has text.
+        form: how they look there, unless it is a terminal; the file has text.
     """
 
     def __init__(self, level: int = INFO, fd: int = 2, form: LineFormat = TEXT) -> None:
@@ -53,6 +53,11 @@ class Messages:
         self._thread.start()
         self._log: LauncherLog | None = None
 
+    @property
+    def at_terminal(self) -> bool:
+        """Whether a person reads the lines as they come."""
+        return bool(self._form.on(self._fd).columns)
+
     def write_to(self, path: str, node: str, open_log: OpenLog = open_here) -> None:
         """Append lines to a file as well from now on, see `LauncherLog`; its problems are shown."""
         self._log = LauncherLog(path, node, self._show_problem, open_log)
@@ -63,9 +68,10 @@ class Messages:
         """Write ``text`` soon, see `LineFormat.line`; never blocks."""
         if level < self._level:
             return
-        self._show(self._form.line(text, level=level, rank=rank, prefix=prefix))
+        form = self._form.on(self._fd)  # a window changes its size
+        self._show(form.line(text, level=level, rank=rank, prefix=prefix))
         log = self._log  # read once: another thread may be closing it
-        if log is not None:
+        if log is not None and level != PROGRESS:
             log.add(TEXT.line(text, prefix=prefix))
 
     def close_log(self, timeout_s: float = 1.0) -> None:
@@ -84,7 +90,7 @@ class Messages:
             self._lines.put_nowait(None)
         except queue.Full:
             return
-        if self._console.stalled_fd is None:
+        if not self._console.awaited:
             self._thread.join(timeout_s)
 
     def _show_problem(self, text: str) -> None:
@@ -96,7 +102,8 @@ class Messages:
 
     def _write(self) -> None:
         while (lines := self._lines.get()) is not None:
-            self._console.write(to_line_begin(self._fd) + lines)
+            begin = to_line_begin(self._fd) if self._form.name == "text" else b""
+            self._console.write([begin, lines])
 
 
 def to_line_begin(fd: int) -> bytes:
@@ -114,10 +121,11 @@ def to_line_begin(fd: int) -> bytes:
     return b" " * columns + b"\r\x1b[K" if columns else b""
 
 
-def _wait_until_writable(fd: int, seconds: float) -> None:
+def _wait_until_writable(fd: int, seconds: float) -> bool:
     poller = select.poll()
     poller.register(fd, select.POLLOUT)
     poller.poll(seconds * 1000)
+    return True
 
 
 class LauncherLog:

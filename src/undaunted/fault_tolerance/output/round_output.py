@@ -1,22 +1,26 @@
-"""What the launcher does with the output of one round: shows it, and keeps one log of it."""
+"""What the launcher does with the output of one round: shows it, keeps one log of it, bounds it."""
 
 from __future__ import annotations
 
-import time
+import os
 from functools import partial
 from typing import TYPE_CHECKING
 
 from undaunted.base.deadline import within
 from undaunted.fault_tolerance.output import destinations
-from undaunted.fault_tolerance.output.bounded_files import BoundedFiles
+from undaunted.fault_tolerance.output.console import Console
+from undaunted.fault_tolerance.output.filters import DeviceListFilter
+from undaunted.fault_tolerance.output.follower import Follower
 from undaunted.fault_tolerance.output.job_logs import open_here
-from undaunted.fault_tolerance.output.round_log import ContainsFilter, RoundLog
-from undaunted.fault_tolerance.output.tee import OutputTee
+from undaunted.fault_tolerance.output.line_copy import LineCopy
+from undaunted.fault_tolerance.output.rank_file import Bound, RankFile
+from undaunted.fault_tolerance.output.ranks import rank_prefix
+from undaunted.fault_tolerance.output.sink import Sink
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from undaunted.fault_tolerance.output.destinations import RankOutput, Stream
+    from undaunted.fault_tolerance.output.destinations import RankOutput
     from undaunted.fault_tolerance.output.job_logs import OpenLog
     from undaunted.fault_tolerance.run_config import RunConfig
 
@@ -26,6 +30,7 @@ _OPEN_S = 1.0
 # does not wait for it, only the end of the job does.
 _SHOW_S = 5.0
 _LOG_S = 120.0
+_BOUND_BATCH_S = 0.1
 
 
 class RoundOutput:
@@ -38,7 +43,6 @@ class RoundOutput:
         ranks: Sequence[int],
         world_size: int,
         outputs: Sequence[RankOutput],
-        problem: str = "",
         open_log: OpenLog = open_here,
     ) -> None:
         """Prepare.
@@ -49,69 +53,115 @@ class RoundOutput:
             ranks: in the job, of each local rank.
             world_size: number of ranks of the job.
             outputs: where the streams of each local rank go.
-            problem: what went wrong when that was decided, "" = nothing.
             open_log: opens the log of the round.
         """
-        entries = [
-            entry
-            for local_rank, (rank, output) in enumerate(zip(ranks, outputs, strict=True))
-            for entry in destinations.tee_entries(config, local_rank, rank, output)
-        ]
-        self._log_dir = config.log_dir
-        self._problems = [problem] if problem else []
-        self._tee = OutputTee(entries)
-        paths = (stream.path for output in outputs for stream in output if not stream.temporary)
-        self._bound = BoundedFiles(filter(None, paths), config.log_max_bytes)
-        self._logs: list[RoundLog] = []
+        self._config, self._open_log = config, open_log
+        self._outputs = list(zip(ranks, outputs, strict=True))
+        self._files = {
+            stream.path: RankFile(stream.path)
+            for output in outputs
+            for stream in output
+            if stream.path
+        }
+        self._where = destinations.round_dir(config.log_dir, round_no)
+        self._followers = list(self._consoles())
         if config.applog_prefix:
             path = destinations.round_log_path(config.applog_prefix, round_no)
-            sources = destinations.log_sources(list(zip(ranks, outputs, strict=True)))
-            self._logs.append(RoundLog(path, sources, world_size, open_log=open_log))
-        filters: tuple[tuple[int, Stream, Sequence[str]], ...] = (
-            (1, "stdout", config.stdout_filters),
-            (2, "stderr", config.stderr_filters),
-        )
-        for stream_fd, stream, texts in filters:
-            if texts:
-                path = destinations.filtered_path(config, round_no, stream)
-                sources = destinations.filtered_sources(entries, stream_fd)
-                keeps = partial(ContainsFilter, tuple(texts))
-                self._logs.append(RoundLog(path, sources, world_size, keeps))
+            self._followers.append(self._log(path, world_size))
+        if config.log_max_bytes:
+            self._followers.append(self._bounds(config.log_max_bytes))
 
     def start(self) -> list[str]:
         """Begin, within a second; return what cannot be done, as lines for the user.
 
         Before the ranks start.
         """
-        silent = [f"{self._log_dir} does not answer: output of the ranks may not be shown"]
+        log_dir = self._config.log_dir
+        silent = [f"{log_dir} does not answer: output of the ranks may not be shown"]
         return within(_OPEN_S, self._start, silent)
 
     def _start(self) -> list[str]:
-        self._tee.start()
-        self._bound.start()
-        for log in self._logs:
-            log.start()
+        for follower in self._followers:
+            follower.start()
         return self._news()
 
     def request_close(self) -> None:
         """The ranks have ended: copy the rest. Does not wait; may be called twice."""
-        self._tee.request_close(_SHOW_S)
-        for log in self._logs:
-            log.request_close()
+        for follower in self._followers:
+            follower.request_close()
 
     def close(self) -> list[str]:
         """Wait until everything is copied, bounded; return what went wrong since `start`."""
-        deadline = time.monotonic() + _LOG_S
-        self._tee.close(_SHOW_S)
-        for log in self._logs:
-            log.close(max(0.0, deadline - time.monotonic()))
-        self._bound.close(_SHOW_S)  # now that nobody reads them any more
+        for follower in self._followers:
+            follower.close()
         return self._news()
+
+    def _consoles(self) -> Iterator[Follower]:
+        """A follower for each stream of the launcher; one for both if they are the same file."""
+        copies: dict[object, tuple[int, list[LineCopy]]] = {}
+        for local_rank, (rank, output) in enumerate(self._outputs):
+            prefix = destinations.line_prefix(self._config, local_rank, rank)
+            for fd, stream in enumerate(output, 1):
+                if stream.shown:
+                    copy = LineCopy(self._files[stream.path], prefix)
+                    copies.setdefault(_identity(fd), (fd, []))[1].append(copy)
+        kept = f"they are in {self._where}"
+        for fd, parts in copies.values():
+            yield Follower(
+                "the console",
+                partial(_console, fd, kept),
+                parts,
+                where=self._where,
+                limit_s=_SHOW_S,
+            )
+
+    def _log(self, path: str, world_size: int) -> Follower:
+        copies = {
+            stream.path: LineCopy(
+                self._files[stream.path],
+                rank_prefix(rank, world_size).encode(),
+                DeviceListFilter(),
+                temporary=stream.temporary,
+            )
+            for rank, output in self._outputs
+            for stream in output
+            if stream.path
+        }
+        return Follower(
+            f"the log {path}",
+            lambda follower: self._open_log(path, follower.unread_bytes),
+            list(copies.values()),
+            where=self._where,
+            limit_s=_LOG_S,
+        )
+
+    def _bounds(self, most: int) -> Follower:
+        paths = {s.path for _, output in self._outputs for s in output if not s.temporary}
+        return Follower(
+            "the shortening of files",
+            lambda _: Sink(),
+            [Bound(self._files[path], most) for path in sorted(paths - {""})],
+            where=self._where,
+            limit_s=_SHOW_S,
+            batch_s=_BOUND_BATCH_S,
+        )
 
     def _news(self) -> list[str]:
         news: list[str] = []
-        of_logs = (log.problems for log in self._logs)
-        for problems in (self._problems, self._tee.problems, self._bound.problems, *of_logs):
-            news += problems
-            problems.clear()
+        for follower in self._followers:
+            news += follower.problems
+            follower.problems.clear()
         return news
+
+
+def _console(fd: int, kept: str, follower: Follower) -> Console:
+    return Console(fd, follower.wait_for_writer, kept=kept)
+
+
+def _identity(fd: int) -> object:
+    """What tells two descriptors of one file from two files."""
+    try:
+        status = os.fstat(fd)
+    except OSError:  # closed
+        return fd
+    return status.st_dev, status.st_ino

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import TYPE_CHECKING
 
-from undaunted.base.signals import NOT_FOR_OURS
+from undaunted.base.signals import NOT_FOR_OURS, handlers_off
 from undaunted.fault_tolerance.worker import leaving
 from undaunted.fault_tolerance.worker.bootstrap import may_be_told
 
@@ -64,13 +64,14 @@ def run(spec: WorkerSpec, page: Page, interpreter: Sequence[str]) -> None:
             sys.orig_argv[:] = [*interpreter, spec.target, *spec.args]
             _run_script(spec, page)
     except BaseException as error:
-        error.__traceback__ = _without_us(error.__traceback__)
-        failed = leaving.failed(error)
-        if failed and isinstance(error, SystemExit):
-            may_be_told(spec)
-        if failed and spec.exception_hook:
-            page.record_error(error)
-        _report_without_us()
+        with handlers_off():
+            error.__traceback__ = _without_us(error.__traceback__)
+            failed = leaving.failed(error)
+            if failed and isinstance(error, SystemExit):
+                may_be_told(spec)
+            if failed and spec.exception_hook:
+                page.record_error(error)
+            _report_without_us()
         raise
     finally:
         page.program_ended()

@@ -1,12 +1,13 @@
 """In a rank: tells the agent, when it asks, what the Flight Recorder of this process holds.
 
 That is a recording after a hang, or now and then, out of the times of its entries, how long the
-rank has worked by itself in its steps (`straggler.own_times`). Once, it tells what the program has
-imported (`import_notes`).
+rank has worked by itself in its steps (`straggler.own_times`), and at which lines of the program
+(`straggler.lines`). Once, it tells what the program has imported (`import_notes`).
 
-One thread, which sleeps in a read of a socket. Nothing in here raises, keeps the rank waiting, or
-needs an agent that answers. Imported before the user's program: at the time of a hang an import may
-wait for ever.
+One thread, which sleeps until it is asked; while it is asked for times, it looks at the stack of
+the main thread ten times a second. Nothing in here raises, keeps the rank waiting, or needs an
+agent that answers. Imported before the user's program: at the time of a hang an import may wait for
+ever.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import random
+import select
 import signal
 import socket
 import sys
@@ -24,9 +27,10 @@ from functools import partial
 
 import msgspec
 
-from undaunted.attribution.flight.recorder import calls_ns, record
+from undaunted.attribution.flight.recorder import calls, record
 from undaunted.attribution.flight.recording import encode
 from undaunted.attribution.straggler import own_times
+from undaunted.attribution.straggler.lines import Lines, stack_of
 from undaunted.attribution.straggler.own_times import OwnTimes, Step
 from undaunted.base import process
 from undaunted.base.descriptors import close_own, identity, is_still, move_high
@@ -44,6 +48,14 @@ MOST_BYTES = {RECORDING: 64 * 1024, TIMES: 64 * 1024, IMPORTS: 1024 * 1024}
 # Name of the thread, as other processes see it.
 THREAD = "ud-witness"
 _LOOKS = 5
+# How often the stack of the main thread is looked at while times are asked for. Never at even
+# intervals: a step may take as long as one.
+_LOOK_S = 0.1
+_LOOK_COST = 2000  # a look may take this part of the time
+_NO_LOOKS_AFTER_S = 240.0  # without a question for times: more than the longest time between two
+# How long a wait for a question may last. The program may put another file in the socket's place in
+# the moment between a look at the descriptor and the wait, which then is for that file.
+_WAIT_MS = 5000
 
 
 def begin(stacks: int = 0) -> None:
@@ -104,8 +116,14 @@ def _serve(sock: socket.socket, file: str) -> None:
     process.name_this_thread(THREAD)
     times = Times()
     gc.callbacks.append(times.collecting)
+    asked = select.poll()
+    asked.register(sock, select.POLLIN)
     try:
-        while len(question := _receive(sock, file)) == QUESTION_BYTES:
+        while True:
+            while _is_ours(sock, file) and not asked.poll(times.wait_ms()):
+                times.look()
+            if len(question := _receive(sock, file)) != QUESTION_BYTES:
+                break
             number, what = question[:1], question[1:]
             body = import_notes.answer() if what == IMPORTS else _recorded(times, what)
             body = body if len(body) <= MOST_BYTES.get(what, 0) else b""
@@ -146,6 +164,31 @@ class Times:
         self._told_ns = 0  # steps until then have been told
         self._gc_ns = 0
         self._collecting_since = 0
+        self._lines = Lines()
+        self._random = random.Random()  # noqa: S311 - not the program's, which must not notice
+        self._looks_until = 0.0  # time.monotonic; 0 = nobody has asked for times
+        self._look_s = 0.0  # how long the last one took
+
+    def wait_ms(self) -> int:
+        """Return how long to wait for a question before `look`."""
+        if not self._is_asked:
+            return _WAIT_MS
+        every_s = max(_LOOK_S, self._look_s * _LOOK_COST)
+        return max(1, round(1000 * every_s * self._random.uniform(0.5, 1.5)))
+
+    @property
+    def _is_asked(self) -> bool:
+        return time.monotonic() < self._looks_until
+
+    def look(self) -> None:
+        """Note at which line the main thread is, if somebody asks for times."""
+        if not self._is_asked:
+            return
+        began_ns = time.thread_time_ns()
+        with contextlib.suppress(Exception):
+            main = threading.main_thread().ident or 0
+            self._lines.note(stack_of(sys._current_frames().get(main)))  # noqa: SLF001
+        self._look_s = (time.thread_time_ns() - began_ns) / 1e9
 
     def collecting(self, phase: str, _: object) -> None:
         """Called by the garbage collector when it begins and when it ends."""
@@ -169,12 +212,15 @@ class Times:
         steps = [Step(at_ns, number - 1, cpu_ns) for at_ns, number, cpu_ns in stored]
         if len(steps) <= writer.CHUNK or steps[-1 - writer.CHUNK].begun_ns < self._told_ns:
             return b""  # no whole chunk: torch need not dump
+        self._looks_until = time.monotonic() + _NO_LOOKS_AFTER_S
         ahead_ns = _wall_ahead_ns()
-        calls = [at_ns - ahead_ns for at_ns in calls_ns()]
-        chunks, self._told_ns = own_times.chunks(steps, calls, self._told_ns)
+        at_ns, waited = calls()
+        called_ns = [each - ahead_ns for each in at_ns]
+        chunks, self._told_ns = own_times.chunks(steps, called_ns, self._told_ns, waited=waited)
         gc_us, self._gc_ns = self._gc_ns // 1000, 0
+        looks, lines = self._lines.looks, self._lines.told()
         cost_us = (time.thread_time_ns() - began_ns) // 1000
-        return msgspec.msgpack.encode(OwnTimes(chunks, gc_us, cost_us))
+        return msgspec.msgpack.encode(OwnTimes(chunks, gc_us, cost_us, looks, lines))
 
 
 def _wall_ahead_ns() -> int:

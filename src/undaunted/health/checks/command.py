@@ -7,26 +7,13 @@ could not tell. There is no shell.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
-import subprocess
-import threading
 from typing import Any
 
-from undaunted.health.check import (
-    DEADLINE_S,
-    Check,
-    Finding,
-    Settings,
-    close_quietly,
-    reason,
-    skipped,
-)
+from undaunted.base.child import Program, run
+from undaunted.health.check import DEADLINE_S, Check, Finding, Settings, reason, skipped
 
 _MOST = 64 * 1024  # bytes of what it prints
-_OUTPUT_S = 1.0  # after its end
 _SHOWN = 200
 
 
@@ -45,48 +32,12 @@ class CommandCheck(Check):
     def run(self, seen: dict[str, Any]) -> Finding | None:  # noqa: ARG002 - nothing to keep
         """See `Check`."""
         try:
-            process = subprocess.Popen(
-                self._words,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            end = run(Program(self._words, self._limit_s, merged=True, most=_MOST, tail=True))
         except OSError as error:
             return skipped(f"it cannot be started: {reason(error)}")
-        assert process.stdout is not None, "it is a pipe"
-        reader = _Tail(process.stdout.fileno())
-        with process:
-            try:
-                code = process.wait(self._limit_s)
-            except subprocess.TimeoutExpired:
-                with contextlib.suppress(OSError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-                return Finding(f"it did not end within {self._limit_s:g} s")
-            return judge(code, reader.output())
-
-
-class _Tail(threading.Thread):
-    """Keeps the end of what a program prints, however much that is."""
-
-    def __init__(self, fd: int) -> None:
-        super().__init__(name="undaunted-check-output", daemon=True)
-        self._fd = os.dup(fd)
-        self._kept = b""
-        self.start()
-
-    def run(self) -> None:
-        try:
-            while chunk := os.read(self._fd, _MOST):
-                self._kept = (self._kept + chunk)[-_MOST:]
-        finally:
-            close_quietly(self._fd)
-
-    def output(self) -> bytes:
-        """What came; a child of the program may hold its end open for ever."""
-        self.join(_OUTPUT_S)
-        return self._kept
+        if end.code is None:
+            return Finding(f"it did not end within {self._limit_s:g} s")
+        return judge(end.code, end.output)
 
 
 def judge(code: int, output: bytes) -> Finding | None:

@@ -82,20 +82,24 @@ def judge(answer: Answer) -> Finding | None:
         return Finding(f"{failed} of its checks failed: {said}")
     if not answer.success and (answer.exit_code or answer.error):
         return Finding(f"failed with exit code {answer.exit_code}: {said}")
-    return None if answer.success else skipped("its answer does not tell whether it succeeded")
+    if not answer.success:
+        return skipped("its answer does not tell whether it succeeded")
+    if failed is None and answer.output.strip():
+        return skipped(f"its answer tells no number of failed checks: {said}")
+    return None
 
 
-def _failures(output: str) -> tuple[int, str]:
-    """How many checks failed, and which, by the JSON that the service prints; 0 if unreadable."""
+def _failures(output: str) -> tuple[int | None, str]:
+    """How many checks failed, and which, by the JSON that the service prints; None if unclear."""
     try:
         report = json.loads(output)
     except (ValueError, RecursionError):
-        return 0, ""
+        return None, ""
     count = report.get("fail_count") if isinstance(report, dict) else None
-    if not isinstance(count, int):
-        return 0, ""
+    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+        return None, ""
     which = report.get("failed_checks")
-    return max(0, int(count)), json.dumps(which) if which else ""
+    return count, json.dumps(which) if which else ""
 
 
 def encode_arguments(arguments: tuple[str, ...]) -> bytes:

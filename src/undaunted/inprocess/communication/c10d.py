@@ -1,12 +1,9 @@
-"""Private parts of torch.distributed that are used here; no other module knows their names.
-
-Nothing here imports torch: where it was not imported there are no groups.
-"""
+"""Private parts of torch.distributed that are used here; no other module knows their names."""
 
 from __future__ import annotations
 
 import contextlib
-import sys
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from undaunted.inprocess import threads
@@ -19,22 +16,19 @@ _destroyed: list[Any] = []  # groups
 
 
 def module() -> Any:
-    """Return torch.distributed.distributed_c10d, or None where it was not imported."""
-    return sys.modules.get("torch.distributed.distributed_c10d")
+    """Return torch.distributed.distributed_c10d."""
+    return importlib.import_module("torch.distributed.distributed_c10d")
 
 
 def is_initialized() -> bool:
     """Return whether this process has a default group."""
-    c10d = module()
-    return c10d is not None and bool(c10d.is_initialized())
+    return bool(module().is_initialized())
 
 
 def backends() -> set[str]:
     """Return the names of the backends of all groups of this process, lower case."""
-    c10d = module()
-    if c10d is None:
-        return set()
-    return parse_backends(str(text) for text in list(c10d._world.pg_backend_config.values()))  # noqa: SLF001
+    configs = module()._world.pg_backend_config  # noqa: SLF001
+    return parse_backends(str(text) for text in list(configs.values()))
 
 
 def parse_backends(configs: Iterable[str]) -> set[str]:
@@ -45,10 +39,8 @@ def parse_backends(configs: Iterable[str]) -> set[str]:
 
 def groups() -> list[tuple[int, Any]]:
     """Return size and store of each group of this process."""
-    c10d = module()
-    if c10d is None:
-        return []
-    return [(group.size(), store) for group, (_, store) in list(c10d._world.pg_map.items())]  # noqa: SLF001
+    known = module()._world.pg_map  # noqa: SLF001
+    return [(group.size(), store) for group, (_, store) in list(known.items())]
 
 
 def abort_groups() -> None:
@@ -57,7 +49,7 @@ def abort_groups() -> None:
     If they were aborted one after another, they could wait for each other.
     """
     c10d = module()
-    if c10d is None or not c10d.is_initialized():
+    if not c10d.is_initialized():
         return
     grouped = getattr(c10d, "_abort_process_group", None)
     if grouped is not None:
@@ -74,8 +66,6 @@ def destroy_groups() -> None:
     The group objects are kept until `release`.
     """
     c10d = module()
-    if c10d is None:
-        return
     _destroyed.extend(c10d._world.pg_map)  # noqa: SLF001
     if c10d.is_initialized():
         with contextlib.suppress(AssertionError, ValueError):  # the function was quicker
@@ -106,7 +96,7 @@ def forget_unfinished() -> None:
     same number, or the ranks of the next groups do not find each other.
     """
     c10d = module()
-    if c10d is None or c10d.is_initialized():
+    if c10d.is_initialized():
         return
     world = c10d._world  # noqa: SLF001
     for name in (

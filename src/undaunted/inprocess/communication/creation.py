@@ -139,8 +139,7 @@ def abort() -> None:
 def watch(prefix: str = "", temporary: Collection[int] = ()) -> Iterator[None]:
     """Make it possible to abort groups while they are being made; for one run of the function.
 
-    One thread at a time may be inside, and only when all ranks have aborted the run before. Does
-    nothing where torch.distributed was not imported.
+    One thread at a time may be inside, and only when all ranks have aborted the run before.
 
     Args:
         prefix: of the keys by which the ranks of process groups find each other, "" = none. It is
@@ -149,9 +148,6 @@ def watch(prefix: str = "", temporary: Collection[int] = ()) -> Iterator[None]:
         temporary: ports of servers whose clients need no new connection after an abort.
     """
     global _active  # noqa: PLW0603
-    if c10d.module() is None:
-        yield
-        return
     gloo.release()
     c10d.release()
     c10d.forget_unfinished()  # all ranks number their groups from 0

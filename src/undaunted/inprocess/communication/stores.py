@@ -1,4 +1,4 @@
-"""Serving and using torch's TCPStore so that waits for it, and in it, can be interrupted.
+"""Using torch's TCPStore so that waits for it, and in it, can be interrupted.
 
 torch's constructor does not return for a signal. If there is no server, or the connection breaks
 while it waits for the server's answer, it tries again until its timeout is over: minutes. So
@@ -14,17 +14,15 @@ the one that was ended.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import logging
 import os
-import re
 import socket
 import threading
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from undaunted.base import name_server, open_sockets
+from undaunted.base import open_sockets, torch_store
 from undaunted.coordinator.wire.address import is_loopback
 from undaunted.inprocess import threads
 from undaunted.inprocess.exception import InternalError
@@ -39,8 +37,6 @@ _log = logging.getLogger("undaunted")
 # A server is slow to answer while it looks up names.
 _CONNECT_TIMEOUT = timedelta(seconds=10)
 _ACCEPT_TIMEOUT_S = 1.0
-_BACKLOG = 4096
-_FD = re.compile(r"SocketImpl\(fd=(\d+),")
 
 
 def tcp_client(store: Any) -> Any:
@@ -61,7 +57,7 @@ def interrupted(client: Any, temporary: Collection[int] = ()) -> Iterator[None]:
         client: the TCPStore.
         temporary: ports of servers whose clients need no new connection.
     """
-    broken = connection(client, open_sockets.all_sockets())
+    broken = torch_store.connection_of(client, torch_store.connections_to(client.port))
     if broken is None:
         _log.warning("The connection to the store at %s:%d is unknown", client.host, client.port)
         yield
@@ -87,25 +83,13 @@ def _renew(client: Any, broken: open_sockets.Descriptor) -> None:
     """Put a new connection in the place of one, if there is a server."""
     before = open_sockets.all_sockets()
     with contextlib.suppress(RuntimeError):  # there is no server
-        helper = type(client)(client.host, client.port, is_master=False, timeout=_CONNECT_TIMEOUT)
-        new = connection(helper, open_sockets.all_sockets() - before)
+        helper = torch_store.connect(client.host, client.port, _CONNECT_TIMEOUT)
+        among = torch_store.connections_to(client.port) - before
+        new = torch_store.connection_of(helper, among)
         if new is not None and open_sockets.describe(broken.fd) == broken:
             os.dup2(new.fd, broken.fd, inheritable=False)
 
 
-def connection(client: Any, among: set[open_sockets.Descriptor]) -> open_sockets.Descriptor | None:
-    """Return the connection of a client to its server, one of ``among``; None = not known."""
-    peers = {one: open_sockets.peer(one) for one in among}
-    found = [one for one, peer in peers.items() if peer is not None and peer[1] == client.port]
-    if len(found) == 1:
-        return found[0]
-    # The client's repr has its descriptor, but looks up names, which may take seconds.
-    match = _FD.search(repr(client))
-    return open_sockets.describe(int(match[1])) if match else None
-
-
-_LOOPBACK = "127.0.0.1"
-_ALL = ("::", "0.0.0.0")  # noqa: S104 - compared with
 # Longer from one attempt to the next: a server that many connect to at once may be slow.
 _FIRST_ATTEMPT_S = 2.0
 # For the thread to end after its last attempt.
@@ -146,9 +130,9 @@ class StoreClient:
         """Make `connect` raise, and end the connection of its attempt, so that its thread ends."""
         self._given_up = True
         self._done.set()
-        for one in open_sockets.all_sockets():
+        for one in torch_store.connections_to(self._server.port):
             peer = open_sockets.peer(one)
-            if peer is not None and peer[1] == self._server.port and self._may_be_at(peer[0]):
+            if peer is not None and self._may_be_at(peer[0]):
                 open_sockets.shut_down(one)
 
     def _may_be_at(self, number: str) -> bool:
@@ -169,34 +153,10 @@ class StoreClient:
         self._done.set()
 
     def _attempt(self, timeout_s: float) -> Any:
-        import torch.distributed as dist
-
-        with name_server.asked_again_soon():
-            store = dist.TCPStore(
-                self._server.host,
-                self._server.port,
-                is_master=False,
-                wait_for_workers=False,
-                timeout=timedelta(seconds=timeout_s),
-            )
+        host, port = self._server
+        store = torch_store.connect(host, port, timedelta(seconds=timeout_s))
         store.set_timeout(self._timeout)
         return store
-
-
-def serve_store(listening: socket.socket, timeout: timedelta) -> Any:
-    """Return a store that this process serves at a socket, which torch owns from now on."""
-    import torch.distributed as dist
-
-    host, port, *_ = listening.getsockname()
-    with name_server.asked_again_soon():
-        return dist.TCPStore(
-            _LOOPBACK if host in _ALL else host,
-            port,
-            is_master=True,
-            wait_for_workers=False,
-            timeout=timeout,
-            master_listen_fd=listening.detach(),
-        )
 
 
 def _is_numeric(host: str) -> bool:
@@ -225,7 +185,8 @@ class StoreConnection:
         """
         before = open_sockets.all_sockets()
         self.client = connect()
-        self._socket = connection(self.client, open_sockets.all_sockets() - before)
+        new = torch_store.connections_to(self.client.port) - before
+        self._socket = torch_store.connection_of(self.client, new)
 
     def is_whole(self) -> bool:
         """Return whether the connection is up, as far as is known here."""
@@ -270,35 +231,3 @@ def _start(run: Callable[[], None]) -> None:
             run()
 
     threads.start(quietly, "store")
-
-
-def listen(host: str, port: int = 0) -> socket.socket:
-    """Listen at an address of this machine; at all its addresses if ``host`` is a name.
-
-    Args:
-        host: an address of this machine, or a name.
-        port: 0 = any that is free.
-
-    Raises:
-        OSError: the port is taken.
-    """
-    try:
-        version = ipaddress.ip_address(host.partition("%")[0]).version
-    except ValueError:
-        host, version = "", 6 if socket.has_dualstack_ipv6() else 4
-    return _listen(socket.AF_INET6 if version == 6 else socket.AF_INET, host, port)
-
-
-def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        if port:  # old connections at the port do not matter
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        sock.bind((host, port))
-        sock.listen(_BACKLOG)
-    except OSError:
-        sock.close()
-        raise
-    return sock

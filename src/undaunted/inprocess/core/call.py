@@ -106,6 +106,7 @@ class Call:
     _reasons: tuple[m.Reason, ...] = ()
     _completed: set[int] = field(default_factory=set)
     _returned: bool = False  # the function has returned in one of these
+    _returned_ns: int = 0  # when it did first
     _streak: Streak = field(default_factory=Streak)
     _pauses: bool = False  # all have joined, and the fault was the one before
     _last: int = -1  # the rank that has joined last
@@ -145,12 +146,6 @@ class Call:
     def come(self, enter: m.Enter) -> list[c.ControllerCommand]:
         """A rank has entered."""
         job_rank = enter.job_rank
-        known = self.entered.get(job_rank)
-        if known is not None and (known.pid, known.node) != (enter.pid, enter.node):
-            where = f"process {known.pid} on {known.node} and process {enter.pid} on {enter.node}"
-            return self._refuse(enter, f"{where} both say that they are rank {job_rank}")
-        if enter.world_size != self.enter.world_size:
-            return self._refuse(enter, _sizes(self.enter, enter))
         if job_rank not in self.members:
             return [dismiss(self.number, job_rank, self.out.get(job_rank, "it is no member"))]
         self.entered[job_rank] = enter
@@ -197,9 +192,10 @@ class Call:
         if self.state is not CallState.RUNNING or completed.epoch != self.epoch:
             return []
         first = not self._returned and not completed.reserve
-        self._returned |= first
+        if first:
+            self._returned, self._returned_ns = True, now
         self._completed.add(completed.job_rank)
-        timer = [self._timer("completion", self.enter.limits.completion_timeout)] if first else []
+        timer = [self._completion_timer()] if first else []
         return timer + self._finish_if_all_completed(now)
 
     def _leave(self, leave: m.Leave, now: int) -> list[c.ControllerCommand]:
@@ -268,11 +264,6 @@ class Call:
         note = c.Note("ended", self.number, self.epoch, reasons=self._reasons, text=text)
         return [*self._conclude(end, told), note]
 
-    def _refuse(self, enter: m.Enter, text: str) -> list[c.ControllerCommand]:
-        """End the call, and tell the rank that contradicts the others as well."""
-        commands = self.end("mismatch", text)
-        return [*commands, c.Tell((enter.job_rank,), m.End(enter.call, "mismatch", text))]
-
     # --- guards that come back ------------------------------------------------------------------
 
     def catch_up(self, resume: m.Resume, now: int) -> list[c.ControllerCommand]:
@@ -290,6 +281,21 @@ class Call:
         if self.stop is not None:
             commands.append(c.Tell((job_rank,), self.stop))
         return commands
+
+    def waits(self, resume: m.Resume, now: int) -> list[c.ControllerCommand]:
+        """A rank has waited since before this controller knew of it: its limit counts from then."""
+        last = resume.said[-1] if resume.said else None
+        since_ns = now - round(resume.waited_s * _NS)
+        if last is None or last.epoch != self.epoch:
+            return []
+        gathered = self.state is CallState.GATHERING and isinstance(last, m.Join)
+        if gathered and since_ns < self.began_ns:
+            self.began_ns = since_ns
+            return [self._barrier_timer(resume.waited_s)]
+        if self._returned and isinstance(last, m.Completed) and since_ns < self._returned_ns:
+            self._returned_ns = since_ns
+            return [self._completion_timer(resume.waited_s)]
+        return []
 
     def restore(self, record: m.Record, enters: Mapping[int, m.Enter]) -> None:
         """Go on from the last record of a controller that is gone."""
@@ -413,8 +419,11 @@ class Call:
     def _timer(self, what: str, delay_s: float) -> c.ControllerCommand:
         return c.SetTimer(f"{what} {self.number} {self.epoch}", delay_s)
 
-    def _barrier_timer(self) -> c.ControllerCommand:
-        return self._timer("barrier", self.enter.limits.barrier_timeout)
+    def _barrier_timer(self, waited_s: float = 0.0) -> c.ControllerCommand:
+        return self._timer("barrier", max(0.0, self.enter.limits.barrier_timeout - waited_s))
+
+    def _completion_timer(self, waited_s: float = 0.0) -> c.ControllerCommand:
+        return self._timer("completion", max(0.0, self.enter.limits.completion_timeout - waited_s))
 
     def _barrier_timeout(self, now: int) -> list[c.ControllerCommand]:
         missing = sorted(self.members - self._joins.keys())
@@ -439,13 +448,6 @@ class Call:
 
 def _about_hang_of(first: m.Reason, reason: m.Reason) -> bool:
     return (reason.kind, reason.job_rank) == (first.kind, first.job_rank)
-
-
-def _sizes(one: m.Enter, other: m.Enter) -> str:
-    return (
-        f"rank {one.job_rank} says that the job has {one.world_size} ranks, rank "
-        f"{other.job_rank} says {other.world_size}"
-    )
 
 
 def _contradict(heard: m.Record | None, record: m.Record | None) -> bool:

@@ -10,22 +10,17 @@ nothing depends on it any more is harmless.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from undaunted.base.text import format_duration, one_line
-from undaunted.inprocess.core.messages import FromGuard, Reason, ToRank
-
-if TYPE_CHECKING:
-    from undaunted.inprocess.core.reading import Reading
-
+from undaunted.inprocess.core.messages import Dismissed, End, FromGuard, Reason, ToRank
+from undaunted.inprocess.core.reading import Reading  # noqa: TC001 - a field is decoded by it
 
 _REASONS_SHOWN = 4  # in a line; the others are counted
 _LONGEST_REASON = 600  # characters
 
 
-class _Struct(msgspec.Struct, frozen=True):
+class _Struct(msgspec.Struct, frozen=True, tag=True):
     pass
 
 
@@ -93,6 +88,12 @@ class Tell(_Struct, frozen=True):
 
     job_ranks: tuple[int, ...]
     message: ToRank
+
+
+class Answer(_Struct, frozen=True):
+    """Send a message back to who has just spoken, who is not the rank that it says it is."""
+
+    message: End | Dismissed
 
 
 class SetTimer(_Struct, frozen=True):
@@ -190,6 +191,6 @@ class Finish(_Struct, frozen=True):
 
 
 ControllerEvent = FromGuard | TimerFired | Unreachable
-ControllerCommand = Tell | SetTimer | Note | Over
+ControllerCommand = Tell | Answer | SetTimer | Note | Over
 GuardEvent = Look | ProcessEnded | LinkUp | LinkDown | TimerFired
 GuardCommand = Report | Pass | LookIn | Signal | SetTimer | Finish

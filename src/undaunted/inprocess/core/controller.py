@@ -41,7 +41,7 @@ class Controller:
     gone: dict[int, str] = field(default_factory=dict)
     _takeovers: dict[int, Takeover] = field(default_factory=dict)
     _ended: dict[int, m.Lost] = field(default_factory=dict)  # the last process of each rank
-    _present: dict[int, int] = field(default_factory=dict)  # pids of the ranks whose processes live
+    _present: dict[int, m.Enter] = field(default_factory=dict)  # of the processes that live
     _rejoining: dict[int, m.Enter] = field(default_factory=dict)
     _waiting: dict[int, m.Join] = field(default_factory=dict)  # rejoining ranks that are ready
     _outcomes: dict[int, m.Finished | m.End] = field(default_factory=dict)
@@ -79,10 +79,13 @@ class Controller:
         job_rank, number = enter.job_rank, enter.call
         refusal = refusal_of(enter)
         if refusal:
-            return [dismiss(number, job_rank, refusal)]
+            return [c.Answer(m.Dismissed(number, job_rank, refusal))]
         if enter.rejoin:
             return self._rejoin(enter, now)
-        self._present.setdefault(job_rank, enter.pid)
+        contradiction = self._contradiction(enter)
+        if contradiction:
+            return [c.Answer(m.End(number, "mismatch", contradiction))]
+        self._present.setdefault(job_rank, enter)
         if job_rank in self.gone:
             return [dismiss(number, job_rank, f"it counts as lost: {self.gone[job_rank]}")]
         commands = self._moved_on(job_rank, number, now)
@@ -96,6 +99,22 @@ class Controller:
         if number <= self._newest:
             return commands + self._too_late(enter)
         return commands + self._begin(enter, now)
+
+    def _contradiction(self, enter: m.Enter) -> str:
+        """Return why a process is none of this job's, "" = it may be. Who came first stays."""
+        known = self._present.get(enter.job_rank)
+        if known is not None and not _are_one(known, enter):
+            return (
+                f"process {known.pid} on {known.node} is rank {enter.job_rank} of this job; "
+                f"process {enter.pid} on {enter.node} says that it is, too: {_REMEDY}"
+            )
+        first = next(iter(self._present.values()), enter)
+        if first.world_size != enter.world_size:
+            return (
+                f"rank {first.job_rank} says that the job has {first.world_size} ranks, rank "
+                f"{enter.job_rank} says {enter.world_size}: {_REMEDY}"
+            )
+        return ""
 
     def _begin(self, enter: m.Enter, now: int) -> list[c.ControllerCommand]:
         members = set(range(enter.world_size)) - self.gone.keys()
@@ -116,8 +135,7 @@ class Controller:
         if job_rank not in self.gone:
             text = "another process has taken its place"
             commands = self._lose([m.Reason("TERMINATED", job_rank, text=text)], now)
-        self._present[job_rank] = enter.pid
-        self._rejoining[job_rank] = enter
+        self._present[job_rank] = self._rejoining[job_rank] = enter
         return [*commands, c.SetTimer("begun 0 0", enter.limits.heartbeat_timeout)]
 
     def _moved_on(self, job_rank: int, number: int, now: int) -> list[c.ControllerCommand]:
@@ -154,8 +172,8 @@ class Controller:
     # --- ranks go ---------------------------------------------------------------------------------
 
     def _lost(self, lost: m.Lost, now: int) -> list[c.ControllerCommand]:
-        pid = self._present.get(lost.job_rank, lost.pid)
-        if lost.pid and lost.pid != pid:
+        present = self._present.get(lost.job_rank)
+        if lost.pid and present is not None and lost.pid != present.pid:
             return []  # of the process before
         commands = self._lose([about(lost.job_rank, lost.reason)], now, lost.call)
         self._ended[lost.job_rank] = lost
@@ -244,8 +262,12 @@ class Controller:
     def _resume(self, resume: m.Resume, now: int) -> list[c.ControllerCommand]:
         enter = resume.enter
         job_rank, number = enter.job_rank, enter.call
-        if self._present.get(job_rank, enter.pid) != enter.pid and not enter.rejoin:
+        present = self._present.get(job_rank, enter)
+        if not enter.rejoin and present.rejoin and not _are_one(present, enter):
             return []  # of the process before
+        contradiction = self._contradiction(enter)
+        if contradiction and not enter.rejoin:
+            return [c.Answer(m.End(number, "mismatch", contradiction))]
         if enter.rejoin and resume.record is None:
             return self._resume_rejoining(resume, now)
         ended = self._ended.get(job_rank)
@@ -254,7 +276,7 @@ class Controller:
         refusal = refusal_of(enter) or self.gone.get(job_rank, "")
         if refusal:
             return [dismiss(number, job_rank, f"it counts as lost: {refusal}")]
-        self._present[job_rank] = enter.pid
+        self._present[job_rank] = enter
         commands = self._settle_if_new(resume) + self._learn_outcome(resume)
         outcome = self._outcomes.get(number)
         if outcome is not None:
@@ -340,7 +362,7 @@ class Controller:
             commands += call.catch_up(resume, now)
         for said in resume.said:
             commands += self._say(said, now)
-        return commands
+        return commands + (call.waits(resume, now) if call is not None else [])
 
     def _resume_if_all_back(self, number: int, now: int) -> list[c.ControllerCommand]:
         takeover = self._takeovers.get(number)
@@ -369,6 +391,7 @@ class Controller:
         for resume in resumes:
             for said in resume.said:
                 commands += call.hear(said, now)
+            commands += call.waits(resume, now)
         return commands
 
     # --- timers ---------------------------------------------------------------------------------
@@ -448,6 +471,12 @@ class Takeover:
 
 
 _MAX_WORLD_SIZE = 1 << 20
+_REMEDY = "give each job a MASTER_PORT of its own"
+
+
+def _are_one(enter: m.Enter, other: m.Enter) -> bool:
+    """Whether one process has said both."""
+    return (enter.pid, enter.node) == (other.pid, other.node)
 
 
 def tell_outcome(

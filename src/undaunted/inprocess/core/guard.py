@@ -115,9 +115,10 @@ class RankCall:
         reason = m.Reason("UNRESPONSIVE", self.enter.job_rank, text=text)
         self.hear(m.Leave(self.enter.call, self.enter.job_rank, self.epoch, reason))
 
-    def resume(self) -> m.Resume:
+    def resume(self, waited_s: float = 0.0) -> m.Resume:
         """Return all of it as a message for a controller."""
-        return m.Resume(self.enter, self.record, self.stop, tuple(self.said), self.ended)
+        said = tuple(self.said)
+        return m.Resume(self.enter, self.record, self.stop, said, self.ended, waited_s)
 
     def has_left(self, epoch: int) -> bool:
         """Whether the rank has left an epoch: it has joined a later one, or has left the call."""
@@ -290,6 +291,7 @@ class RankGuard:
     lost: m.Lost | None = None
     killed: str = ""
     _linked: bool = False
+    _said_ns: int = 0  # when the rank has said something last
     _downs: int = 0  # how often a wait for the link has begun: tells timers apart
     _patience: Patience = field(default_factory=Patience)
     _told_ns: int = 0  # when the last message went to the rank
@@ -305,7 +307,7 @@ class RankGuard:
             case m.Enter():
                 return self._enter(event, now)
             case m.Join() | m.Fault() | m.Completed() | m.Evidence() | m.Leave():
-                return self._say(event)
+                return self._say(event, now)
             case m.Record() | m.Stop() | m.Finished() | m.End() | m.Dismissed():
                 return self._tell(event, now)
             case c.Look(reading=reading):
@@ -313,7 +315,7 @@ class RankGuard:
             case c.ProcessEnded():
                 return self._process_ended(event)
             case c.LinkUp():
-                return self._link_up()
+                return self._link_up(now)
             case c.LinkDown():
                 self._linked = False
                 return self._await_link()
@@ -331,9 +333,10 @@ class RankGuard:
         look = self._look_in(enter.limits.soft_timeout, now)
         return [*(self._report(enter) if self._linked else self._await_link()), look]
 
-    def _say(self, message: m.Said) -> list[c.GuardCommand]:
+    def _say(self, message: m.Said, now: int) -> list[c.GuardCommand]:
         if self.call is None or self.lost is not None or not self.call.hear(message):
             return []
+        self._said_ns = now
         return self._report(message)
 
     def _tell(self, message: m.ToRank, now: int) -> list[c.GuardCommand]:
@@ -358,11 +361,13 @@ class RankGuard:
 
     # --- the link -------------------------------------------------------------------------------
 
-    def _link_up(self) -> list[c.GuardCommand]:
+    def _link_up(self, now: int) -> list[c.GuardCommand]:
         self._linked = True
         if self.lost is not None:
             return self._report_lost()
-        return [] if self.call is None else self._report(self.call.resume())
+        if self.call is None:
+            return []
+        return self._report(self.call.resume((now - self._said_ns) / _NS))
 
     def _await_link(self) -> list[c.GuardCommand]:
         """Set a limit to how long the rank goes on without a controller."""
@@ -392,7 +397,7 @@ class RankGuard:
         enter, ages = call.enter, self._ages(reading, now)
         seen = hang.no_answer(enter, look.state, max(ages.auto, ages.ping or 0.0))
         epoch = call.stop.epoch
-        return self._say(m.Evidence(enter.call, enter.job_rank, epoch, reading.rank, seen))
+        return self._say(m.Evidence(enter.call, enter.job_rank, epoch, reading.rank, seen), now)
 
     def _look(self, reading: Reading | None, state: str, now: int) -> list[c.GuardCommand]:
         self._patience.looked()
@@ -410,7 +415,7 @@ class RankGuard:
         judgement = judge(reading, self._ages(reading, now), limits, soft=self._counts(reading))
         look = self._look_in(judgement.look_in_s, now)
         if judgement.passed is Passed.SOFT:
-            return [*self._soft_timeout(judgement.text), look]
+            return [*self._soft_timeout(judgement.text, now), look]
         if judgement.passed is not Passed.HARD:
             return [look]
         stopped = "; it was stopped by a signal" if state in hang.STOPPED else ""
@@ -436,12 +441,12 @@ class RankGuard:
             return False
         return (reading.call, reading.epoch) == (call.enter.call, call.epoch)
 
-    def _soft_timeout(self, text: str) -> list[c.GuardCommand]:
+    def _soft_timeout(self, text: str, now: int) -> list[c.GuardCommand]:
         self._soft = False
         assert self.call is not None
         enter = self.call.enter
         reason = self._reason("SOFT_TIMEOUT", text, f"soft timeout of {enter.job_rank}")
-        return self._say(m.Fault(enter.call, enter.job_rank, self.call.epoch, reason))
+        return self._say(m.Fault(enter.call, enter.job_rank, self.call.epoch, reason), now)
 
     # --- the process ----------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import msgspec
 
 # A record for many ranks, with what their rank assignment wants to know, must fit.
 MAX_MESSAGE_BYTES = 8 * 1024 * 1024
-VERSION = 1
+VERSION = 2
 SOFT_TIMEOUT = "SOFT_TIMEOUT"  # kind of a `Reason`
 
 
@@ -44,6 +44,9 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.text.startswith((f"rank {self.job_rank} ", "ranks "))
 
 
+_MARGIN_S = 10.0
+
+
 class Limits(msgspec.Struct, frozen=True):
     """The limits of one call, as given to `Wrapper`, in seconds."""
 
@@ -53,6 +56,15 @@ class Limits(msgspec.Struct, frozen=True):
     barrier_timeout: float = 120.0
     completion_timeout: float = 120.0
     termination_grace_time: float = 5.0
+
+    def longest_wait_s(self, limit_s: float) -> float:
+        """Return how long a rank waits for what the controller ends after a limit, seconds.
+
+        A controller may take over in between: a guard looks for it for `heartbeat_timeout`, and
+        ends the wait itself then; it waits as long for the other guards. So only a guard that
+        stands still lets this time pass.
+        """
+        return limit_s + 2 * self.heartbeat_timeout + _MARGIN_S
 
 
 # --- from ranks -----------------------------------------------------------------------------------
@@ -280,6 +292,7 @@ class Resume(msgspec.Struct, frozen=True, tag=True):
         said: the rank's messages since that record, in order.
         ended: the last outcome of a call that the rank has heard, None = none; of the call of
             ``enter``, or of the call before.
+        waited_s: how long ago the rank said the last of ``said``, seconds.
     """
 
     enter: Enter
@@ -287,6 +300,7 @@ class Resume(msgspec.Struct, frozen=True, tag=True):
     stop: Stop | None
     said: tuple[Said, ...]
     ended: Finished | End | None = None
+    waited_s: float = 0.0
 
 
 Said = Join | Fault | Completed | Evidence | Leave

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from undaunted.coordinator.wire.client import connect
+from undaunted.coordinator.protocol import MAX_LINK_BYTES
 from undaunted.coordinator.wire.connection import WireError
-from undaunted.inprocess.core.messages import MAX_MESSAGE_BYTES
-from undaunted.inprocess.guard.links import Bye, Lease, Silence, ToGuard
+from undaunted.inprocess.guard.links import Bye, Lease, Silence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from undaunted.coordinator.wire.connection import Connection
-    from undaunted.coordinator.wire.handshake import Terms
+    from undaunted.coordinator.wire.connection import Connection, Handler
     from undaunted.inprocess.guard.service import GuardService
 
 _DIAL_S = 3.0
@@ -24,13 +22,26 @@ _SHORTEST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
 
 
+class Connect(Protocol):
+    """Connects to the controller; see `undaunted.coordinator.wire.client.connect`."""
+
+    async def __call__(
+        self, address: str, handler: Handler, /, *, longest: int, timeout_s: float
+    ) -> Connection:
+        """Return the connection.
+
+        Raises:
+            WireError: there is none; says why.
+        """
+
+
 class ControllerLink:
     """Keeps a `GuardService` connected. Also the handler of its connections."""
 
     def __init__(
         self,
         address: str,
-        terms: Terms,
+        connect: Connect,
         service: GuardService,
         *,
         interval_s: float,
@@ -41,14 +52,14 @@ class ControllerLink:
 
         Args:
             address: ``HOST:PORT`` of the controller, or ``@NAME`` of its Unix socket.
-            terms: for connections.
+            connect: makes a connection; messages are of the type `links.ToGuard`.
             service: serves the rank.
             interval_s: between two leases, seconds.
             silence_s: the link is lost if no lease was answered for this long, seconds.
             say: called with lines about lost and new connections.
         """
         self._address = address
-        self._terms = terms
+        self._connect = connect
         self._service = service
         self._interval_s = min(interval_s, silence_s / 3)
         self._silence_s = silence_s
@@ -109,7 +120,7 @@ class ControllerLink:
             if self._silence is not None:
                 self._silence.heard()
         else:
-            self._service.told(message.job_ranks, message.message)
+            self._service.received(message)
 
     def closed(self, connection: Connection, reason: str) -> None:
         """The connection has ended: dial again."""
@@ -141,14 +152,7 @@ class ControllerLink:
     # --- dialling -------------------------------------------------------------------------------
 
     async def _dial(self, timeout_s: float) -> None:
-        await connect(
-            self._address,
-            self,
-            self._terms,
-            messages=ToGuard,
-            longest=MAX_MESSAGE_BYTES,
-            timeout_s=timeout_s,
-        )
+        await self._connect(self._address, self, longest=MAX_LINK_BYTES, timeout_s=timeout_s)
 
     async def _dial_again(self) -> None:
         """Try until it succeeds, or the link is closed: its ranks have ended."""

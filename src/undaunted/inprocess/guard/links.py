@@ -1,8 +1,8 @@
-"""The link of a guard to the controller: its messages, its silence, its loss.
+"""The messages between guards and the controller, and the silence of a link.
 
-A guard in a process of its own has a connection of its own, with the messages of `core.messages`,
-and `Lease`, `Bye` and `Told`. An agent uses the connection of its node to the leader of the job:
-there the messages go as `Aside`, with the number of the round, to keep rounds apart.
+Reports of guards and words of the controller are those of `core.messages`. They go as `Aside`, with
+the number of the round, over the connection of a node to the leader of the job, or over one that a
+guard in a process of its own has made; the latter also has `Lease` and `Bye`.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from undaunted.coordinator import protocol as p
-from undaunted.inprocess.core.messages import FromGuard, ToRank
+from undaunted.inprocess.core.messages import (  # noqa: TC001 - fields are decoded by them
+    FromGuard,
+    ToRank,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _LONGEST = p.MAX_LINK_BYTES - 1024
-# A guard whose connection was closed in order is back within milliseconds if it lives.
-GRACE_S = 1.0
-
-
-# --- over a connection of the guard's own ---------------------------------------------------------
+_RESOLUTION_S = 0.001  # a timer may fire early by it
 
 
 class Lease(msgspec.Struct, frozen=True, tag=True):
@@ -40,58 +39,45 @@ class Bye(msgspec.Struct, frozen=True, tag=True):
     back: bool = False
 
 
-class Told(msgspec.Struct, frozen=True, tag=True):
-    """A message of the controller for some of a guard's ranks."""
-
-    job_ranks: tuple[int, ...]
-    message: ToRank
+ToController = p.Aside | Lease | Bye
+ToGuard = p.Aside | Lease
 
 
-class EncodedTold(msgspec.Struct, frozen=True, tag="Told"):
-    """`Told`, with a message that was encoded once for all guards."""
+class Report(msgspec.Struct, frozen=True, array_like=True):
+    """A report of a guard.
 
-    job_ranks: tuple[int, ...]
-    message: msgspec.Raw
-
-
-ToController = FromGuard | Lease | Bye
-ToGuard = Told | Lease
-
-
-# --- aside, over the connection of a node to its leader -------------------------------------------
-
-
-class RoundReport(msgspec.Struct, frozen=True, array_like=True):
-    """A report of a guard, with its round."""
+    Attributes:
+        round: of its ranks; 0 outside of `undaunted run`.
+    """
 
     round: int
     message: FromGuard
 
 
-class RoundTold(msgspec.Struct, frozen=True, array_like=True):
-    """A message of the controller for some of a node's ranks, with its round."""
+class Word(msgspec.Struct, frozen=True, array_like=True):
+    """A message of the controller for some ranks of a guard, in a round."""
 
     round: int
     job_ranks: tuple[int, ...]
     message: ToRank
 
 
-class EncodedRoundTold(msgspec.Struct, frozen=True, array_like=True):
-    """`RoundTold`, with a message that was encoded once for all nodes."""
+class EncodedWord(msgspec.Struct, frozen=True, array_like=True):
+    """`Word`, with a message that was encoded once for all guards."""
 
     round: int
     job_ranks: tuple[int, ...]
     message: msgspec.Raw
 
 
-_ENCODER = msgspec.msgpack.Encoder()
-_REPORTS = msgspec.msgpack.Decoder(RoundReport)
-_TOLD = msgspec.msgpack.Decoder(RoundTold)
+ENCODER = msgspec.msgpack.Encoder()
+_REPORTS = msgspec.msgpack.Decoder(Report)
+_WORDS = msgspec.msgpack.Decoder(Word)
 
 
-def aside(message: RoundReport | EncodedRoundTold, say: Callable[[str], None]) -> p.Aside | None:
+def aside(message: Report | EncodedWord, say: Callable[[str], None]) -> p.Aside | None:
     """Return a message in the form for a connection; None = it is too long, which is said."""
-    data = _ENCODER.encode(message)
+    data = ENCODER.encode(message)
     if len(data) <= _LONGEST:
         return p.Aside(data=data)
     say(
@@ -101,8 +87,8 @@ def aside(message: RoundReport | EncodedRoundTold, say: Callable[[str], None]) -
     return None
 
 
-def read_report(message: p.Aside) -> RoundReport:
-    """Return the report that a node's guard has sent.
+def read_report(message: p.Aside) -> Report:
+    """Return the report that a guard has sent.
 
     Raises:
         msgspec.MsgspecError: it is no message.
@@ -110,33 +96,13 @@ def read_report(message: p.Aside) -> RoundReport:
     return _REPORTS.decode(message.data)
 
 
-def read_told(message: p.Aside) -> RoundTold:
-    """Return the message that the controller has sent to a node.
+def read_word(message: p.Aside) -> Word:
+    """Return the message that the controller has sent to a guard.
 
     Raises:
         msgspec.MsgspecError: it is no message.
     """
-    return _TOLD.decode(message.data)
-
-
-# --- silent and lost links ------------------------------------------------------------------------
-
-
-def patience_s(unreachable_s: float, *, in_order: bool, back: bool = False) -> float:
-    """Return for how many seconds a guard is waited for whose connection has ended.
-
-    After that, the others go on without its ranks. By then these must have stopped: no rank may be
-    in the epoch before while others are in the next one.
-
-    Args:
-        unreachable_s: within this time a living guard that cannot reach the controller has ended
-            its ranks' calls.
-        in_order: the other side's kernel has closed the connection: the guard's process has ended,
-            and its rank has noticed. False = the network may have reset it, and may keep the guard
-            out from now on, which may not even notice.
-        back: the guard has said that it comes back.
-    """
-    return GRACE_S if in_order and not back else unreachable_s
+    return _WORDS.decode(message.data)
 
 
 class Silence:
@@ -163,7 +129,7 @@ class Silence:
 
     def _fired(self) -> None:
         end = self._heard + self._limit_s
-        if end <= self._loop.time():
+        if end <= self._loop.time() + _RESOLUTION_S:
             self._call()
         else:
             self._timer = self._loop.call_at(end, self._fired)

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 from undaunted import __version__
 from undaunted.base.signals import PROGRAMS_SIGNALS
+from undaunted.coordinator.protocol import MAX_LINK_BYTES
 from undaunted.coordinator.wire.sockets import peer
-from undaunted.inprocess.core.messages import MAX_MESSAGE_BYTES, VERSION
+from undaunted.inprocess.core.links import silence_s, unreachable_s
+from undaunted.inprocess.core.messages import VERSION
 from undaunted.inprocess.guard import startup
-from undaunted.inprocess.guard.doorkeeper import Doorkeeper
-from undaunted.inprocess.guard.host import ControllerHost, LocalLink
+from undaunted.inprocess.guard.host import ControllerHost, LocalConnection
 from undaunted.inprocess.guard.service import GuardService
 
 if TYPE_CHECKING:
-    from undaunted.coordinator.wire.connection import Handler
     from undaunted.coordinator.wire.handshake import Terms
     from undaunted.coordinator.wire.server import Server
     from undaunted.inprocess.core.commands import Note
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 
 # A scheduler sends these to all processes; the rank decides what follows for the job.
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *PROGRAMS_SIGNALS)
-
-# The controller gives up a guard later than the guard gives up the controller, by this.
-_MARGIN_S = 1.0
 
 
 # Exit codes.
@@ -78,11 +75,7 @@ class _Program:
     def __init__(self, begin: startup.Begin, sock: socket.socket) -> None:
         self._begin = begin
         self._sock = sock
-        # A guard whose leases are not answered looks for the controller for another
-        # heartbeat_timeout, and only then tells its rank to leave.
-        self._silence_s = begin.heartbeat_timeout_s / 3
         self._until = time.monotonic() + begin.barrier_timeout_s
-        self._undo = contextlib.ExitStack()
         self._service = GuardService(self._say)
 
     async def run(self) -> None:
@@ -125,14 +118,16 @@ class _Program:
     # --- the controller is elsewhere ------------------------------------------------------------
 
     async def _follow(self) -> None:
+        from undaunted.coordinator.wire.client import connect
         from undaunted.inprocess.guard.controller_link import ControllerLink
+        from undaunted.inprocess.guard.links import ToGuard
 
         link = ControllerLink(
             self._begin.address,
-            self._terms(),
+            partial(connect, terms=self._terms(), messages=ToGuard),
             self._service,
             interval_s=self._begin.heartbeat_interval_s,
-            silence_s=self._silence_s,
+            silence_s=silence_s(self._begin.heartbeat_timeout_s),
             say=self._say,
         )
         if await self._connect(link):
@@ -175,17 +170,16 @@ class _Program:
     # --- the controller is here -----------------------------------------------------------------
 
     async def _host(self) -> None:
-        limit_s = self._begin.heartbeat_timeout_s + self._silence_s + _MARGIN_S
+        limit_s = unreachable_s(self._begin.heartbeat_timeout_s)
         host = ControllerHost(lambda *_: self._note, self._say, silence_s=limit_s)
         server = await self._listen(host) if self._begin.address else None
         try:
-            link = LocalLink(host, self._service)
+            link = LocalConnection(host, self._service)
             await self._serve(server.port if server is not None else 0)
             link.close()
             await self._unneeded(host)
         finally:
             host.close()
-            self._undo.close()
             if server is not None:
                 await server.close("the controller ends")
 
@@ -194,12 +188,11 @@ class _Program:
         from undaunted.coordinator.wire.server import Server
         from undaunted.inprocess.guard.links import ToController
 
-        handler = self._doorkeeper(host)
         server = Server(
-            self._begin.address, handler, self._terms(), say=self._say, messages=ToController
+            self._begin.address, host, self._terms(), say=self._say, messages=ToController
         )
         server.nodes = self._begin.world_size
-        server.longest = MAX_MESSAGE_BYTES
+        server.longest = MAX_LINK_BYTES
         _allow_descriptors()
         try:
             await server.start()
@@ -209,14 +202,6 @@ class _Program:
                 'MASTER_PORT, or a free port with store_kwargs={"port": ...}'
             ) from None
         return server
-
-    def _doorkeeper(self, host: ControllerHost) -> Handler:
-        """Return the handler of guards: the host where a token keeps guards of other jobs out."""
-        if self._begin.token:
-            return host
-        keeper = Doorkeeper(host, peer(self._sock).pid, self._begin.world_size, say=self._say)
-        self._undo.callback(keeper.close)
-        return keeper
 
     async def _unneeded(self, host: ControllerHost) -> None:
         """Wait for all ranks to come, for `barrier_timeout` at most, and all guards to go."""

@@ -15,12 +15,12 @@ from undaunted.base.process import module_command
 from undaunted.coordinator.wire.sockets import check_own, peer
 from undaunted.inprocess.exception import InternalError
 from undaunted.inprocess.guard import startup
-from undaunted.inprocess.guard.directory import directory
+from undaunted.inprocess.guard.meeting import meeting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from undaunted.inprocess.guard.directory import Place
+    from undaunted.inprocess.guard.meeting import Place
 
 # Set by `undaunted run`: name of the agent's abstract Unix socket, without the leading NUL.
 VARIABLE = "UNDAUNTED_INPROCESS"
@@ -122,7 +122,7 @@ def _start(options: Options, base_store: Any, environ: Mapping[str, str]) -> soc
         # It loads its modules while this rank looks for the controller.
         with theirs:
             _guards.append(_execute(theirs, environ))
-        where = directory(
+        where = meeting(
             options.job_rank,
             options.world_size,
             environ,

@@ -13,13 +13,9 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from undaunted.base import torch_store
 from undaunted.coordinator.wire.address import Address, parse_address
-from undaunted.inprocess.communication.stores import (
-    StoreClient,
-    StoreConnection,
-    listen,
-    serve_store,
-)
+from undaunted.inprocess.communication.stores import StoreClient, StoreConnection
 from undaunted.inprocess.exception import InternalError
 from undaunted.inprocess.rank.forks import forget_in_children
 
@@ -65,7 +61,7 @@ class EpochStore:
         if self._has_server and not self._is_connected:
             self._disconnect()
         if self._listening is None and not self._has_server:
-            self._listening = listen(self._host)
+            self._listening = torch_store.listen(self._host)
             self._own_address = str(Address(self._host, self._listening.getsockname()[1]))
         return self._own_address
 
@@ -137,7 +133,7 @@ class EpochStore:
         if self._listening is None:
             raise InternalError("the server of the iteration's store is gone")
         listening, self._listening = self._listening, None
-        return serve_store(listening, self._timeout)
+        return torch_store.serve(listening, self._timeout)
 
     def _make_client(self) -> Any:
         attempt = self._attempt = StoreClient(parse_address(self._address), self._timeout)

@@ -10,27 +10,31 @@ import datetime as dt
 import logging
 import os
 import re
+import time
 import traceback
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
+from undaunted.attribution.decision import fingerprint
+from undaunted.attribution.verdicts import cause_of_exception
+from undaunted.base.reentry import Fault, Reentry
 from undaunted.base.text import count
 from undaunted.inprocess.attribution import (
     Interruption,
-    InterruptionRecord,
-    format_interruption_records,
 )
-from undaunted.inprocess.core.messages import Reason, Stop
+from undaunted.inprocess.core.messages import Reason
 from undaunted.inprocess.guard.start import VARIABLE
 from undaunted.inprocess.utils import format_exc
+from undaunted.progress.writer import steps_since
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from undaunted.inprocess.core.messages import Record
-    from undaunted.inprocess.rank.verdict import Verdict
 
 _TEXT = 1000  # characters
+# Who tells no steps and fails so soon cannot have done much.
+_EARLY_NS = 60_000_000_000
 _OURS = f"{Path(__file__).parents[2]}/"
 _STDLIB = f"{Path(os.__file__).parent}/"
 _PACKAGES = ("/site-packages/", "/dist-packages/")
@@ -82,6 +86,35 @@ def log_restart(record: Record, rank: int) -> None:
     )
 
 
+def reentry_of(record: Record, called_ns: int) -> Reentry:
+    """Return what is told to those who choose a saved state to go on from.
+
+    Args:
+        record: of the iteration that begins.
+        called_ns: when the function was called before, CLOCK_MONOTONIC in nanoseconds.
+    """
+    name = f"{record.call}.{record.epoch}"
+    if not record.epoch:
+        return Reentry(name)
+    before = f"{record.call}.{record.epoch - 1}"
+    raised = [one for one in record.reasons if one.kind == Interruption.EXCEPTION.name]
+    first = next((one for one in raised if not one.consequence), None)
+    if first is None:
+        return Reentry(name, before)
+    kind, _, text = first.text.partition(" <- ")[0].partition("(")
+    message = text.removesuffix(")").strip("'\"")
+    steps = steps_since(called_ns)
+    if steps is None and time.monotonic_ns() - called_ns <= _EARLY_NS:
+        steps = 0
+    fault = Fault(
+        cause=cause_of_exception(kind, message),
+        error=fingerprint(f"{kind}: {message}"),
+        ranks=(first.rank,) if first.rank >= 0 else (),
+        steps=steps,
+    )
+    return Reentry(name, before, fault)
+
+
 def log_too_late(job_rank: int) -> None:
     """Log that a process in the place of a lost one has nothing to do, and ends with 0."""
     _log.warning(
@@ -111,21 +144,6 @@ def _fingerprint(error: BaseException) -> str:
     for last in traceback.walk_tb(error.__traceback__):  # noqa: B007 - the innermost is wanted
         pass
     return name if last is None else f"{name} {last[0].f_code.co_filename}:{last[1]}"
-
-
-def message_of(verdict: Verdict) -> str:
-    """Return the text of the interruption for a verdict."""
-    if not isinstance(verdict, Stop):
-        return getattr(verdict, "text", "")
-    return format_interruption_records(
-        InterruptionRecord(reason.rank if reason.rank >= 0 else reason.job_rank, _kind(reason.kind))
-        for reason in verdict.reasons
-    )
-
-
-def _kind(name: str) -> Interruption:
-    known = Interruption.__members__
-    return known.get(name, Interruption.MONITOR_PROCESS_EXCEPTION)
 
 
 def clear(error: BaseException | None, outer: BaseException | None) -> None:

@@ -12,13 +12,13 @@ the thread raises when it executes Python code again.
 
 from __future__ import annotations
 
-import ctypes
 import signal
 import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from undaunted.base.async_exception import async_raise
 from undaunted.inprocess.exception import RankShouldRestart
 
 if TYPE_CHECKING:
@@ -335,7 +335,7 @@ class Interrupter:
 
     def clear(self) -> None:
         """Take back an asynchronous exception: the gate is shut, none may be raised any more."""
-        _raise_in(self._ident, None)
+        async_raise(self._ident, None)
         self._pending = False
 
     def _send(self) -> None:
@@ -346,7 +346,7 @@ class Interrupter:
             self._gate.not_raised()
         if self._gate.may_raise(sys._current_frames().get(self._ident), self._handled()):  # noqa: SLF001
             self._pending = True
-            _raise_in(self._ident, self._exception())
+            async_raise(self._ident, self._exception())
 
     def _exception(self) -> type[RankShouldRestart]:
         """Return a type with the message in it: asynchronous exceptions get no arguments."""
@@ -370,8 +370,3 @@ class Interrupter:
             raise RankShouldRestart(self._gate.message)
         if self._gate.must_interrupt:
             self._wake()
-
-
-def _raise_in(ident: int, exception: type[BaseException] | None) -> None:
-    raised = ctypes.py_object() if exception is None else ctypes.py_object(exception)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), raised)

@@ -5,7 +5,7 @@
     trainer = Trainer(callbacks=[UndauntedCallback(), ModelCheckpoint(dirpath="checkpoints")])
     trainer.fit(model, ckpt_path=last_checkpoint("checkpoints"))
 
-The other names are those of NVRx (``ptl_resiliency``). docs/lightning.md says more.
+The names about local checkpoints are those of NVRx. docs/lightning.md says more.
 """
 
 from __future__ import annotations
@@ -18,15 +18,7 @@ if TYPE_CHECKING:
     )
     from undaunted.integrations.lightning.callback import UndauntedCallback as UndauntedCallback
     from undaunted.integrations.lightning.checkpoints import last_checkpoint as last_checkpoint
-    from undaunted.integrations.lightning.fault_tolerance import (
-        FaultToleranceCallback as FaultToleranceCallback,
-    )
-    from undaunted.integrations.lightning.fault_tolerance import (
-        FaultToleranceSectionsCallback as FaultToleranceSectionsCallback,
-    )
-    from undaunted.integrations.lightning.fault_tolerance import (
-        SimulatedFaultParams as SimulatedFaultParams,
-    )
+    from undaunted.integrations.lightning.loader import LoaderCallback as LoaderCallback
     from undaunted.integrations.lightning.local_checkpoint import (
         LOCAL_CKPT_OPTS_KEY as LOCAL_CKPT_OPTS_KEY,
     )
@@ -36,35 +28,34 @@ if TYPE_CHECKING:
     from undaunted.integrations.lightning.local_checkpoint import (
         LocalCheckpointCallback as LocalCheckpointCallback,
     )
-    from undaunted.integrations.lightning.straggler import (
-        StragglerDetectionCallback as StragglerDetectionCallback,
-    )
 
 _MODULES = {
     "BackgroundCheckpointIO": "background",
     "UndauntedCallback": "callback",
-    "FaultToleranceCallback": "fault_tolerance",
-    "FaultToleranceSectionsCallback": "fault_tolerance",
-    "SimulatedFaultParams": "fault_tolerance",
     "LOCAL_CKPT_OPTS_KEY": "local_checkpoint",
     "HierarchicalCheckpointIO": "local_checkpoint",
+    "LoaderCallback": "loader",
     "LocalCheckpointCallback": "local_checkpoint",
     "last_checkpoint": "checkpoints",
-    "StragglerDetectionCallback": "straggler",
 }
 
 __all__ = [
     "LOCAL_CKPT_OPTS_KEY",
     "BackgroundCheckpointIO",
-    "FaultToleranceCallback",
-    "FaultToleranceSectionsCallback",
     "HierarchicalCheckpointIO",
+    "LoaderCallback",
     "LocalCheckpointCallback",
-    "SimulatedFaultParams",
-    "StragglerDetectionCallback",
     "UndauntedCallback",
     "last_checkpoint",
 ]
+
+# Where names are now that only programs written for NVRx use.
+_MOVED = {
+    "FaultToleranceCallback": "ptl_resiliency.fault_tolerance_callback",
+    "FaultToleranceSectionsCallback": "ptl_resiliency.fault_tolerance_sections_callback",
+    "SimulatedFaultParams": "ptl_resiliency",
+    "StragglerDetectionCallback": "ptl_resiliency.straggler_det_callback",
+}
 
 
 def __dir__() -> list[str]:
@@ -78,4 +69,9 @@ def __getattr__(name: str) -> object:
         value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
         globals()[name] = value
         return value
+    if name in _MOVED:
+        raise ImportError(
+            f"undaunted.integrations.lightning.{name} is in nvidia_resiliency_ext.{_MOVED[name]} "
+            "now, of undaunted's package nvidia-resiliency-ext"
+        )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

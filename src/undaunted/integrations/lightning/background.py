@@ -47,7 +47,7 @@ class BackgroundCheckpointIO(of_lightning("plugins.io", "CheckpointIO")):  # typ
             TimeoutError: the one before is still being written.
         """
         self._settle()
-        from undaunted.checkpointing.host_copy import host_copy  # imports torch
+        from undaunted.checkpointing.memory.copy import host_copy  # imports torch
 
         copy = host_copy(checkpoint, deep=True)
         self._then(f"writes {path}", lambda: self._save(copy, os.fspath(path), storage_options))

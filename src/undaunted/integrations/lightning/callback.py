@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from undaunted.integrations.lightning.changes import around
 from undaunted.integrations.lightning.checkpoints import folder_of, refuse_no_folder, save_at_stop
-from undaunted.integrations.lightning.framework import of_lightning
+from undaunted.integrations.lightning.framework import of_lightning, package_of_lightning
 from undaunted.integrations.replaced import replaced
+from undaunted.integrations.requirements import Requirement, check
 from undaunted.integrations.resuming import begin_alike
 from undaunted.progress.api import heartbeat
 from undaunted.training.session import Session
@@ -20,6 +21,17 @@ if TYPE_CHECKING:
     from os import PathLike
 
 _LOG = logging.getLogger("undaunted")
+_NEEDED = (
+    Requirement("save_checkpoint", 1),
+    Requirement("checkpoint_callbacks"),
+    Requirement("_signal_connector.register_signal_handlers", 0),
+    Requirement("_checkpoint_connector.resume_start", 1),
+    Requirement("_logger_connector.epoch_end_reached", 0),
+    Requirement("_active_loop"),
+    Requirement("fit_loop.epoch_loop.val_loop.batch_progress.current"),
+    Requirement("fit_loop.restarted_mid_epoch"),
+    Requirement("fit_loop.reset_restart_stage", 0),
+)
 
 
 class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[misc]
@@ -41,7 +53,8 @@ class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[
     Raises:
         ImportError: Lightning is not there.
         ValueError: a value cannot be meant, or the trainer has a second callback of this kind.
-        RuntimeError: ``fit`` finds that ranks go on from different checkpoints.
+        RuntimeError: ``fit`` finds that ranks go on from different checkpoints, or the trainer is
+            of a version that is not supported.
     """
 
     def __init__(self, folder: str | PathLike[str] | None = None, **session: Any) -> None:
@@ -66,6 +79,7 @@ class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[
         """Begin: the process group is there, nothing is loaded yet."""
         if sum(isinstance(each, UndauntedCallback) for each in trainer.callbacks) > 1:
             raise ValueError("there are two UndauntedCallback: give Trainer(callbacks=...) one")
+        check(str(package_of_lightning()).partition(".")[0], trainer, _NEEDED)
         self._leave(None)  # of what did not say that it had ended
         with contextlib.ExitStack() as run:
             run.enter_context(_place(trainer))

@@ -24,14 +24,14 @@ def of_lightning(module: str, name: str) -> Any:
         module: where it is in the package, such as ``callbacks``.
         name: of the class.
     """
-    package = _package()
+    package = package_of_lightning()
     if package is None:
         return _Missing
     return getattr(importlib.import_module(f"{package}.{module}"), name)
 
 
-def _package() -> str | None:
-    """Return the one that the program has imported, else the one that is installed."""
+def package_of_lightning() -> str | None:
+    """Return the package that the program has imported, else the one that is installed."""
     imported = [name for name in _PACKAGES if name in sys.modules]
     installed = [name for name in _PACKAGES if find_spec(name.partition(".")[0]) is not None]
     return next(iter(imported + installed), None)

@@ -4,12 +4,11 @@ Values are checked when an object is made, and again by `finalize`, which Megatr
 after overrides of the command line.
 """
 
-from __future__ import annotations
-
 import math
 import signal
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, Literal, NamedTuple, get_args
 
 from undaunted.attribution.straggler.manager import NVRxStragglerDetectionConfig
 from undaunted.attribution.straggler.report import check, is_number, is_whole
@@ -22,25 +21,51 @@ __all__ = [
     "TrainingConfig",
 ]
 
-_FAULTS = ("rank_hung", "rank_killed", "random")
-# The third one is an older name of the fourth one; both are taken.
-_RERUN_MODES = ("disabled", "validate_results", "report_stats", "report_determinism_stats")
-_INJECTED = ("transient_error", "persistent_error", "correct_result")
-_GRANULARITIES = ("node", "rank")
-# Fields of `InProcessRestartConfig` in seconds; the wrapper of functions calls them the same.
-DURATIONS = (
-    "monitor_thread_interval",
-    "monitor_process_interval",
-    "progress_watchdog_interval",
-    "heartbeat_interval",
-    "soft_timeout",
-    "hard_timeout",
-    "heartbeat_timeout",
-    "barrier_timeout",
-    "completion_timeout",
-    "last_call_wait",
-    "termination_grace_time",
-)
+
+class _Rule(NamedTuple):
+    fits: Callable[[Any], bool]
+    give: str
+
+
+def _whole(least: int) -> _Rule:
+    return _Rule(lambda value: is_whole(value) and value >= least, f"a whole number from {least}")
+
+
+def _or_none(rule: _Rule) -> _Rule:
+    return _Rule(lambda value: value is None or rule.fits(value), f"{rule.give} or None")
+
+
+_FLAG = _Rule(lambda value: isinstance(value, bool), "True or False")
+_ABOVE_0 = _Rule(lambda value: is_number(value) and 0 < value < math.inf, "a number above 0")
+_SECONDS = _ABOVE_0._replace(give="a number of seconds above 0")
+# Of fields that are neither flags nor words nor seconds, nor whole numbers from 1 or None.
+_RULES = {
+    "simulated_fault_rank": _or_none(_whole(0)),
+    "simulated_fault_base_delay": _Rule(
+        lambda value: is_number(value) and 0 <= value < math.inf, "a number of seconds from 0"
+    ),
+    "max_rank_faults": _or_none(_whole(0)),
+    "monitor_process_logdir": _Rule(lambda _: True, "a path"),
+    "spiky_loss_factor": _ABOVE_0,
+    "error_injection_rate": _whole(0),
+    "exit_signal": _Rule(
+        lambda value: (
+            is_whole(value) and value in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+        ),
+        "a signal that can be handled, such as signal.SIGTERM",
+    ),
+}
+
+
+def _rule(name: str, kind: Any) -> _Rule:
+    if name in _RULES:
+        return _RULES[name]
+    if kind is bool or kind is float:
+        return _FLAG if kind is bool else _SECONDS
+    words = get_args(kind)
+    if kind == int | None:
+        return _or_none(_whole(1))
+    return _Rule(lambda value: value in words, f"one of {', '.join(words)}")
 
 
 class _Checked:
@@ -53,28 +78,9 @@ class _Checked:
         Raises:
             ValueError: one cannot be meant; the text says which, and what to give.
         """
-        raise NotImplementedError
-
-    def _flags(self, *names: str) -> None:
-        for name in names:
-            value = getattr(self, name)
-            check(name, value, isinstance(value, bool), "True or False")
-
-    def _one_of(self, name: str, values: tuple[str, ...]) -> None:
-        value = getattr(self, name)
-        check(name, value, value in values, f"one of {', '.join(values)}")
-
-    def _whole(self, name: str, least: int, *, or_none: bool = False) -> None:
-        value = getattr(self, name)
-        fits = (value is None and or_none) or (is_whole(value) and value >= least)
-        none = " or None" if or_none else ""
-        check(name, value, fits, f"a whole number from {least}{none}")
-
-    def _seconds(self, *names: str) -> None:
-        for name in names:
-            value = getattr(self, name)
-            fits = is_number(value) and 0 < value < math.inf
-            check(name, value, fits, "a number of seconds above 0")
+        for field in fields(self):  # type: ignore[arg-type] # all of its classes are dataclasses
+            rule, value = _rule(field.name, field.type), getattr(self, field.name)
+            check(field.name, value, rule.fits(value), rule.give)
 
 
 @dataclass(kw_only=True)
@@ -97,14 +103,6 @@ class FaultToleranceConfig(_Checked):
     simulated_fault_type: Literal["rank_hung", "rank_killed", "random"] = "random"
     simulated_fault_rank: int | None = None
     simulated_fault_base_delay: int = 0
-
-    def finalize(self) -> None:  # noqa: D102 - as of all
-        self._flags("enable_ft_package", "calc_ft_timeouts", "simulate_fault")
-        self._one_of("simulated_fault_type", _FAULTS)
-        self._whole("simulated_fault_rank", 0, or_none=True)
-        delay = self.simulated_fault_base_delay
-        fits = is_number(delay) and 0 <= delay < math.inf
-        check("simulated_fault_base_delay", delay, fits, "a number of seconds from 0")
 
 
 @dataclass(kw_only=True)
@@ -150,14 +148,6 @@ class InProcessRestartConfig(_Checked):
     max_rank_faults: int | None = None
     monitor_process_logdir: str | None = None
 
-    def finalize(self) -> None:  # noqa: D102 - as of all
-        self._flags("enabled", "empty_cuda_cache")
-        self._whole("max_iterations", 1, or_none=True)
-        self._whole("active_world_size", 1, or_none=True)
-        self._whole("max_rank_faults", 0, or_none=True)
-        self._seconds(*DURATIONS)
-        self._one_of("granularity", _GRANULARITIES)
-
 
 @dataclass(kw_only=True)
 class RerunStateMachineConfig(_Checked):
@@ -185,15 +175,6 @@ class RerunStateMachineConfig(_Checked):
         "transient_error"
     )
 
-    def finalize(self) -> None:  # noqa: D102 - as of all
-        self._one_of("rerun_mode", _RERUN_MODES)
-        self._flags("check_for_nan_in_loss", "check_for_spiky_loss")
-        factor = self.spiky_loss_factor
-        fits = is_number(factor) and 0 < factor < math.inf
-        check("spiky_loss_factor", factor, fits, "a number above 0")
-        self._whole("error_injection_rate", 0)
-        self._one_of("error_injection_type", _INJECTED)
-
 
 @dataclass(kw_only=True)
 class TrainingConfig(_Checked):
@@ -213,11 +194,6 @@ class TrainingConfig(_Checked):
     exit_interval: int | None = None
     exit_duration_in_mins: int | None = None
 
-    def finalize(self) -> None:  # noqa: D102 - as of all
-        self._flags("exit_signal_handler", "exit_signal_handler_for_dataloader")
-        number = self.exit_signal
-        fits = is_whole(number) and number in signal.valid_signals()
-        fits = fits and number not in (signal.SIGKILL, signal.SIGSTOP)
-        check("exit_signal", number, fits, "a signal that can be handled, such as signal.SIGTERM")
-        self._whole("exit_interval", 1, or_none=True)
-        self._whole("exit_duration_in_mins", 1, or_none=True)
+
+DURATIONS = tuple(field.name for field in fields(InProcessRestartConfig) if field.type is float)
+"""Fields of `InProcessRestartConfig` in seconds; the wrapper of functions calls them the same."""

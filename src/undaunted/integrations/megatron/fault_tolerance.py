@@ -32,8 +32,8 @@ from undaunted.fault_tolerance.simulated_faults import (
     parse_simulated_fault_params,
     seed_of_round,
 )
-from undaunted.integrations.kept_limits import Job, KeptLimits, sizes_of
 from undaunted.integrations.megatron.checkpoints import choose_checkpoint
+from undaunted.integrations.megatron.kept_limits import Job, KeptLimits, sizes_of
 from undaunted.integrations.megatron.ranks import is_first, say, world_size
 
 if TYPE_CHECKING:

@@ -8,15 +8,22 @@ from undaunted.base.text import count, format_duration, one_line
 from undaunted.journal.render import (
     CLASSES,
     INDENT,
+    KINDS,
     NO_END,
     STYLES,
     advice_line,
+    alike,
     checkpoint_lines,
+    counted,
+    down,
     labelled,
     ordered,
     percent,
+    shown_rounds,
     told_for,
     utc,
+    why,
+    without_numbers,
     wrap,
 )
 
@@ -26,32 +33,29 @@ if TYPE_CHECKING:
     from undaunted.journal.job.values import Cost, JobRound, JobSummary
     from undaunted.journal.render import Line
 
-# How many rounds are explained, and how many nodes and ranks that failed are named.
-_ROUNDS = 20
-_NAMED = 5
-_KINDS = {
-    "crash": ("crash", "crashes"),
-    "hang": ("hang", "hangs"),
-    "spawn": ("failed start", "failed starts"),
-    "lost": ("lost node", "lost nodes"),
-}
+_NAMED = 5  # nodes and ranks that failed
 _SPARE = "nodes without a seat in the round"
 
 
-def render_job(job: JobSummary, *, width: int | None = None) -> list[Line]:
+def render_job(
+    job: JobSummary, *, width: int | None = None, times: bool = False, everything: bool = False
+) -> list[Line]:
     """Return what a job was, on all its nodes.
 
     Args:
         job: its summary.
         width: columns of the terminal; None leaves long lines alone.
+        times: with the table of times.
+        everything: every round, also those that are like the one before.
     """
     lines = [*_header(job, width), []]
-    if len(job.rounds) > _ROUNDS:
-        earlier = count(len(job.rounds) - _ROUNDS, "earlier round")
-        lines.append([(f"... {earlier}: --json and --html show all", "dim")])
-    for one in job.rounds[-_ROUNDS:]:
-        lines.extend(_round(job, one, width))
-    if job.times.total_ns + job.spare_ns:
+    for few in shown_rounds(job.rounds, _likeness, everything=everything):
+        if len(few) > 1:
+            first, last = _name(job, few[0]), _name(job, few[-1])
+            lines.append(alike(first, last, {one.outcome for one in few}))
+        else:
+            lines.extend(_round(job, few[0], width))
+    if times and job.times.total_ns + job.spare_ns:
         lines.append([])
         lines.extend(_table(job))
     for note in job.notes:
@@ -64,6 +68,8 @@ def _header(job: JobSummary, width: int | None) -> Iterator[Line]:
     figures = []
     if job.exit_code is not None:
         figures.append(f"exit code {job.exit_code}")
+    if told := down(job.lost_ns, job.duration_ns):
+        figures.append(told)
     if job.goodput is not None and job.ettr is not None:
         figures += [f"goodput {percent(job.goodput)}", f"ETTR {percent(job.ettr)}"]
     yield [
@@ -72,7 +78,9 @@ def _header(job: JobSummary, width: int | None) -> Iterator[Line]:
         (one_line(outcome), STYLES.get(job.outcome, "yellow")),
         ("".join(f", {figure}" for figure in figures), ""),
     ]
-    if job.reason:
+    failed = [(one.outcome, one.cause) for one in job.rounds if one.outcome in KINDS]
+    yield from why(failed, width)
+    if job.reason and not (failed and job.exit_code == 0):
         yield from labelled("reason:   ", one_line(job.reason), width)
     if job.argv:
         where = f"{count(job.world_size, 'rank')}, {count(len(job.nodes), 'node')}"
@@ -119,21 +127,15 @@ def _restarts(job: JobSummary) -> str:
 
 def _failures(job: JobSummary) -> str:
     failures = job.failures
-    kinds = ", ".join(_kind(kind, number) for kind, number in failures.by_kind.items())
     text = str(failures.count)
     if failures.mttf_ns is not None:
         text += f", one in {format_duration(failures.mttf_ns / 1e9)} (MTTF)"
-    text += f": {kinds}"
+    text += f": {counted(failures.by_kind)}"
     if failures.by_node:
         text += f"; by node: {_most(failures.by_node)}"
     if failures.by_rank:
         text += f"; by rank: {_most(failures.by_rank)}"
     return text
-
-
-def _kind(kind: str, number: int) -> str:
-    one, many = _KINDS.get(kind, (one_line(kind), one_line(kind)))
-    return f"{number} {one if number == 1 else many}"
 
 
 def _most(numbers: Mapping[str, int] | Mapping[int, int]) -> str:
@@ -158,10 +160,9 @@ def _clocks(job: JobSummary) -> str:
 
 def _round(job: JobSummary, one: JobRound, width: int | None) -> Iterator[Line]:
     took = "-" if one.stopped_ns is None else format_duration((one.stopped_ns - one.began_ns) / 1e9)
-    name = f"{one.round}" if job.attempts == 1 else f"{one.attempt}.{one.round}"
     where = f"{count(one.world_size, 'rank')}, {count(len(one.parts), 'node')}"
     yield [
-        (f"round {name:<2} ", "bold"),
+        (f"round {_name(job, one):<2} ", "bold"),
         (f"{took}, {where}, {_iterations(one)}", ""),
         (one_line(one.outcome or "no end recorded"), STYLES.get(one.outcome, "yellow")),
     ]
@@ -175,6 +176,14 @@ def _round(job: JobSummary, one: JobRound, width: int | None) -> Iterator[Line]:
         undone.append(f"all ranks running again {took} after the failure")
     if undone:
         yield [(INDENT + ", ".join(undone), "dim")]
+
+
+def _name(job: JobSummary, one: JobRound) -> str:
+    return f"{one.round}" if job.attempts == 1 else f"{one.attempt}.{one.round}"
+
+
+def _likeness(one: JobRound) -> object:
+    return one.outcome, without_numbers(one.cause), one.advised is None
 
 
 def _iterations(one: JobRound) -> str:

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
 import re
 import secrets
 import signal
 from typing import TYPE_CHECKING
 
-from undaunted.base.deadline import wait_for
+from undaunted.base.child import Program, run_async
 from undaunted.base.text import one_line
 from undaunted.services.slurm.core import ENDED, LIVE, UNKNOWN, Listed
 from undaunted.services.slurm.patterns import expand, symbols
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 _DEADLINE_S = 45.0
-_END_S = 5.0
 _MOST_BYTES = 64 << 20
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # Names and paths come from users, and may hold anything: they come last.
 _FIELDS = (
     *("JobArrayID", "JobID", "BatchFlag", "RestartCnt", "SubmitTime", "State", "Partition"),
-    *("BatchHost", "UserName", "StdOut", "Name"),
+    *("BatchHost", "UserName", "StdOut", "StdErr", "Name"),
 )
 # A job or a task of an array; neither the tasks that still wait together, 12_[3-9], nor the second
 # and other parts of a heterogeneous job, 14+1, which write nothing of their own.
@@ -74,17 +71,26 @@ def read_jobs(text: str, mark: str) -> Iterator[Listed]:
 
 
 def _read_job(values: Sequence[str]) -> Listed | None:
-    listed_id, job_id, batch, restarts, submitted, state, partition, host, user, path, name = values
+    listed_id, job_id, batch, restarts, submitted, state, partition, host, user, *paths, name = (
+        values
+    )
     found = _ID.fullmatch(listed_id)
     if found is None or batch == "0" or not restarts.isdecimal():
         return None  # not one of its own, or nothing that writes to a file
     array, _, task = found[1].partition("_")
-    if task and path.endswith(
-        f"/slurm-{job_id}.out"
-    ):  # squeue forgets what the default of arrays is
-        path = f"{path.rpartition('/')[0]}/slurm-{array}_{task}.out"
-    writes = host not in _NO_HOST and path.startswith("/") and path != os.devnull
+    if task:  # squeue forgets what the default of arrays is
+        default, real = f"/slurm-{job_id}.out", f"/slurm-{array}_{task}.out"
+        paths = [
+            f"{one.removesuffix(default)}{real}" if one.endswith(default) else one for one in paths
+        ]
     known = symbols(job_id=job_id, task_id=found[1], host=host, user=user, name=name)
+    written = [
+        expand(one, known)
+        if host not in _NO_HOST and one.startswith("/") and one != os.devnull
+        else ""
+        for one in paths
+    ]
+    log_path, error_path = written if written[0] else (written[1], "")
     return Listed(
         id=found[1],
         restarts=int(restarts),
@@ -92,7 +98,8 @@ def _read_job(values: Sequence[str]) -> Listed | None:
         state=state if state in LIVE or state in ENDED else UNKNOWN,
         user=user,
         partition=partition,
-        log_path=expand(path, known) if writes else "",
+        log_path=log_path,
+        error_path=error_path if error_path != log_path else "",
         name=name,
     )
 
@@ -149,74 +156,26 @@ async def ask(program: str, *words: str, orders: Sequence[str] = ()) -> str:
     own = ("SQUEUE_", "SACCT_")
     environ = {name: text for name, text in os.environ.items() if not name.startswith(own)}
     environ |= {"TZ": "UTC", "SLURM_TIME_FORMAT": "standard"}
+    asked = Program(
+        [program, *words],
+        _DEADLINE_S,
+        env=environ,
+        given="".join(f"{order}\n" for order in orders).encode(),
+        most=_MOST_BYTES,
+        whole=True,
+        blocked=_STOPS if orders else (),
+    )
     try:
-        with _blocking(_STOPS if orders else ()):
-            process = await asyncio.create_subprocess_exec(
-                program,
-                *words,
-                stdin=asyncio.subprocess.PIPE if orders else asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env=environ,
-                start_new_session=True,
-            )
-        if process.stdin is not None:
-            process.stdin.write("".join(f"{order}\n" for order in orders).encode())
-            process.stdin.close()
+        end = await run_async(asked)
     except OSError as error:
         raise SlurmError(f"{program} cannot be run: {error.strerror}; is Slurm on PATH?") from None
-    try:
-        output, complaints = await wait_for(_outcome(process), _DEADLINE_S)
-    except TimeoutError:
-        await _end(process)
-        raise SlurmError(f"{program} has not answered for {_DEADLINE_S:g} s") from None
-    except BaseException:
-        await _end(process)
-        raise
-    complaint = _beginning(complaints.decode(errors="replace"), longest=200)
+    if end.cut:
+        end = end._replace(output=b"")  # an error keeps what was known when it was raised
+        raise SlurmError(f"{program} prints more than {_MOST_BYTES >> 20} MiB")
+    if end.code is None:
+        raise SlurmError(f"{program} has not answered for {_DEADLINE_S:g} s")
+    complaint = _beginning(end.errors.decode(errors="replace"), longest=200)
     # squeue exits with 0 when a user does not exist, and shows nothing.
-    if process.returncode or (complaint and not output and program == "squeue"):
-        raise SlurmError(f"{program}: {complaint or f'exit code {process.returncode}'}")
-    return output.decode(errors="replace")
-
-
-@contextlib.contextmanager
-def _blocking(signals: Collection[int]) -> Iterator[None]:
-    """Block signals in this thread, and in what it starts meanwhile for as long as that lives."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-async def _outcome(process: asyncio.subprocess.Process) -> tuple[bytearray, bytearray]:
-    """Read all that a process writes, until it has ended."""
-    assert process.stdout is not None
-    assert process.stderr is not None
-    readers = [asyncio.create_task(_read(one)) for one in (process.stdout, process.stderr)]
-    try:
-        output, complaints = await asyncio.gather(*readers)
-    finally:
-        for reader in readers:
-            reader.cancel()
-    await process.wait()
-    return output, complaints
-
-
-async def _read(stream: asyncio.StreamReader) -> bytearray:
-    content = bytearray()
-    while part := await stream.read(1 << 16):
-        content += part
-        if len(content) > _MOST_BYTES:
-            content.clear()  # an error keeps what was known when it was raised
-            raise SlurmError(f"a command of Slurm prints more than {_MOST_BYTES >> 20} MiB")
-    return content
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """Kill what has not ended, with all that it has started."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    with contextlib.suppress(TimeoutError):  # its pipes close when all of them are read
-        await wait_for(process.communicate(), _END_S)
+    if end.code or (complaint and not end.output and program == "squeue"):
+        raise SlurmError(f"{program}: {complaint or f'exit code {end.code}'}")
+    return end.output.decode(errors="replace")

@@ -62,7 +62,10 @@ class Stage(enum.Enum):
 
 
 class Listed(NamedTuple):
-    """A job as squeue shows it; ``log_path`` is "" where it has not begun to run."""
+    """A job as squeue shows it; ``log_path`` is "" where it has not begun to run.
+
+    ``error_path`` is that of its standard error, "" = the log has that too.
+    """
 
     id: str
     restarts: int
@@ -72,6 +75,7 @@ class Listed(NamedTuple):
     partition: str
     log_path: str
     name: str
+    error_path: str = ""
 
 
 class Job(msgspec.Struct, kw_only=True):
@@ -84,6 +88,7 @@ class Job(msgspec.Struct, kw_only=True):
         name, user, partition: as Slurm has them.
         state: a word of Slurm's, or ``FINISHED`` or ``UNKNOWN``.
         log_path: where its batch script writes.
+        error_path: where its errors are, "" = there as well.
         stage: how far it has come.
         since: when it came there, seconds since 1970.
         outcome: of a closed one: ``result``, ``refused`` or ``no answer``.
@@ -101,6 +106,7 @@ class Job(msgspec.Struct, kw_only=True):
     log_path: str
     stage: Stage
     since: float
+    error_path: str = ""
     outcome: str = ""
     action: str = ""
     text: str = ""
@@ -375,11 +381,14 @@ class Monitor:
 
     def _follow(self, job: Job, one: Listed, now: float) -> None:
         del self._misses[job.id], self._look_ups[job.id]
-        path = one.log_path or job.log_path  # one that went back to the queue has none for a while
-        before = (job.state, job.restarts, job.submitted, job.log_path)
-        after = (one.state, one.restarts, one.submitted, path)
+        paths = (job.log_path, job.error_path)
+        before = (job.state, job.restarts, job.submitted, paths)
+        if one.log_path:  # one that went back to the queue has none for a while
+            paths = (one.log_path, one.error_path)
+        after = (one.state, one.restarts, one.submitted, paths)
         if before != after:
-            job.state, job.restarts, job.submitted, job.log_path = after
+            job.state, job.restarts, job.submitted = after[:3]
+            job.log_path, job.error_path = paths
             self._unsaved.setdefault(job.id, {})
         if one.state in ENDED:
             self._ended(job, one.state, now)

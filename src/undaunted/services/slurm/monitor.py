@@ -246,6 +246,7 @@ class Shell:
                 about = {"log_path": job.log_path, "user": job.user, "job_id": job.id}
                 more = {"cycle_id": job.restarts, "analysis_intent": intent}
                 more |= {"job_state": job.state}
+                more |= {"error_path": job.error_path} if job.error_path else {}
                 monitor.replied(job, await self._request("POST", _LOGS, about | more), self._now())
             case core.Ask(job):
                 query = urlencode({"log_path": job.log_path, "wait": "false"})

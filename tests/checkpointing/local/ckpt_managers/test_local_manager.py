@@ -165,10 +165,10 @@ def test_a_save_that_hangs_keeps_its_buffer(local: LocalCheckpointManager) -> No
     job = local.save(state(1), 1, is_async=True).async_fn
     job._running = True  # as if it hung
     job.release()
-    assert job._image is not None
+    assert job.shard is not None
     job()
     assert "given up" in job.failure.message
-    assert job._image is None
+    assert job.shard is None
 
 
 def test_a_slow_deletion_holds_up_no_save_and_takes_none_of_them(

@@ -12,13 +12,14 @@ import torch.distributed as dist  # noqa: E402
 
 from undaunted.checkpointing.errors import DamagedCheckpointError  # noqa: E402
 from undaunted.checkpointing.local import shard  # noqa: E402
-from undaunted.checkpointing.local.replication.exchange import (  # noqa: E402
+from undaunted.checkpointing.local.replication.exchange import (  # noqa: E402  # noqa: E402
+    Group,
     Header,
+    PeerError,
     exchange,
     receive,
     send,
 )
-from undaunted.checkpointing.local.replication.group import Group, PeerError  # noqa: E402
 from undaunted.checkpointing.memory.copy import memory_of  # noqa: E402
 
 if TYPE_CHECKING:

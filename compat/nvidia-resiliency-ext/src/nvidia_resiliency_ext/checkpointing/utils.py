@@ -10,8 +10,7 @@ import time
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from undaunted.checkpointing.dcp.garbage import collection_paused
-from undaunted.checkpointing.host_copy import host_copy
+from undaunted.base.garbage import collection_paused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -31,6 +30,8 @@ def preload_tensors(state_dict: Any, non_blocking: bool = True) -> Any:
         non_blocking: accepted for compatibility: all copies are started before the first is waited
             for, and are whole when this returns.
     """
+    from undaunted.checkpointing.memory.copy import host_copy  # torch
+
     del non_blocking
     return host_copy(state_dict)
 

@@ -1,7 +1,7 @@
+# Made from names/*.yaml by `make generated`.
 """Whether restarts lead anywhere. Under `undaunted run` the job's coordinator counts that."""
 
 from __future__ import annotations
 
-from undaunted.coordinator.core.progress import Iterations, ProgressTracker
-
-__all__ = ["Iterations", "ProgressTracker"]
+from undaunted.coordinator.core.progress import Iterations as Iterations
+from undaunted.coordinator.core.progress import ProgressTracker as ProgressTracker

@@ -10,28 +10,31 @@ import sys
 import time
 import traceback
 import zlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nvidia_resiliency_ext._ending import end
 from nvidia_resiliency_ext.fault_tolerance import _ipc_messages as ipc_messages
 from undaunted.base.ids import node_name
-from undaunted.base.process import open_pidfd, state, wait_pidfd
+from undaunted.base.process import ENDED, open_pidfd, read_stat, state, wait_pidfd
 from undaunted.base.text import format_ranks
-from undaunted.coordinator.topology import infrastructure_rank
 from undaunted.fault_tolerance.data import knows_rank, who_am_i
+from undaunted.fault_tolerance.topology import infrastructure_rank
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Callable, Collection, Generator, Iterable
     from types import TracebackType
 
 _FROM_NODENAME = "NVRX_INFRA_RANK_FROM_NODENAME"
-_ENDED = ("", "Z", "X")
+_STATUS = {"R": "running", "S": "sleeping", "D": "disk-sleep", "T": "stopped", "t": "tracing-stop"}
+_STOP_S = 1.0  # for helpers of multiprocessing, some of which ignore SIGTERM
 
 
 def get_infrastructure_rank(skip_nodename_logic: bool = False) -> int:
     """Return this node's place in the order that the scheduler gives its nodes, -1 = not known.
 
-    See `undaunted.coordinator.topology.infrastructure_rank` for what says it.
+    See `undaunted.fault_tolerance.topology.infrastructure_rank` for what says it.
 
     Args:
         skip_nodename_logic: leave out what reads names of nodes.
@@ -77,7 +80,7 @@ def get_rank() -> int | None:
 
 def is_process_alive(pid: int) -> bool:
     """Whether a process runs; one that has ended and was not waited for does not."""
-    return state(pid) not in _ENDED
+    return state(pid) not in ENDED
 
 
 def wait_until_process_terminated(pid: int, timeout: float = 0) -> None:
@@ -110,6 +113,63 @@ def wait_for_mp_events(events: Iterable[Any], timeout: float = 60) -> None:
     for event in events:
         if not event.wait(max(0.0, deadline - time.monotonic())):
             raise RuntimeError(f"not all events were set within {timeout:g} s")
+
+
+def get_processes_by_pgids(
+    pgids: Collection[int], exclude_launcher: bool = True
+) -> list[dict[str, Any]]:
+    """Return the processes that run in some process groups.
+
+    Args:
+        pgids: of the groups.
+        exclude_launcher: leave out this process.
+
+    Returns:
+        Of each: ``pid``, ``ppid``, ``pgid``, ``name``, ``status`` in psutil's words, ``cmdline`` as
+        text.
+    """
+    found = []
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        with contextlib.suppress(OSError):  # it has ended
+            pgid = os.getpgid(pid)
+            stat = read_stat(pid)
+            if pgid not in pgids or stat is None or stat.state in ENDED:
+                continue
+            if exclude_launcher and pid == os.getpid():
+                continue
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+            found.append(
+                {
+                    "pid": pid,
+                    "ppid": stat.ppid,
+                    "pgid": pgid,
+                    "name": stat.comm,
+                    "status": _STATUS.get(stat.state, "idle"),
+                    "cmdline": os.fsdecode(b" ".join(words)),
+                }
+            )
+    return found
+
+
+def terminate_mp_processes(allowed_ppids: Collection[int], allowed_pgids: Collection[int]) -> None:
+    """End what `multiprocessing` has started for workers that are gone: SIGTERM, then SIGKILL.
+
+    `undaunted run` needs no such call: it ends everything that ranks have started.
+
+    Args:
+        allowed_ppids: parents of such processes; a process whose parent is gone has 1, or the
+            launcher.
+        allowed_pgids: process groups of the workers.
+    """
+    left = get_processes_by_pgids(allowed_pgids)
+    end(
+        [
+            one["pid"]
+            for one in left
+            if one["ppid"] in allowed_ppids and "multiprocessing" in one["cmdline"]
+        ],
+        _STOP_S,
+    )
 
 
 def install_exception_handler() -> None:
@@ -201,6 +261,7 @@ async def write_obj_to_ipc_stream(obj: object, stream: asyncio.StreamWriter) -> 
 
 __all__ = [
     "format_ranks",
+    "get_processes_by_pgids",
     "get_infrastructure_rank",
     "get_log_aggregator_shard_index",
     "get_rank",
@@ -212,6 +273,7 @@ __all__ = [
     "read_obj_from_ipc_stream",
     "recv_all",
     "set_ipc_socket_timeouts",
+    "terminate_mp_processes",
     "wait_for_mp_events",
     "wait_until_process_terminated",
     "write_obj_to_ipc_stream",

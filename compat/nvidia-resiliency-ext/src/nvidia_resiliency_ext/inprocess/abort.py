@@ -1,3 +1,4 @@
+# Made from names/*.yaml by `make generated`.
 """What aborts communication when an iteration is over."""
 
 from __future__ import annotations

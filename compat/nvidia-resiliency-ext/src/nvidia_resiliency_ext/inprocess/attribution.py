@@ -1,3 +1,4 @@
+# Made from names/*.yaml by `make generated`.
 """Why an iteration was interrupted."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Made from names/*.yaml by `make generated`.
 """Several plug-ins as one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Made from names/*.yaml by `make generated`.
 """Exceptions of in-process restart."""
 
 from __future__ import annotations
@@ -6,4 +7,4 @@ from undaunted.inprocess.exception import HealthCheckError as HealthCheckError
 from undaunted.inprocess.exception import InternalError as InternalError
 from undaunted.inprocess.exception import RestartAbort as RestartAbort
 from undaunted.inprocess.exception import RestartError as RestartError
-from undaunted.inprocess.exception import TimeoutError as TimeoutError  # noqa: A004 - its name
+from undaunted.inprocess.exception import TimeoutError as TimeoutError  # noqa: A004 - NVRx's name

@@ -1,3 +1,4 @@
+# Made from names/*.yaml by `make generated`.
 """What is called in every rank after a fault."""
 
 from __future__ import annotations

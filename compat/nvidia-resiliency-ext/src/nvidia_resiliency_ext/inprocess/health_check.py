@@ -1,3 +1,4 @@
+# Made from names/*.yaml by `make generated`.
 """Whether a rank may go on after a fault."""
 
 from __future__ import annotations

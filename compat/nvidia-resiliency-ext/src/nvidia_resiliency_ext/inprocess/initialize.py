@@ -1,3 +1,4 @@
+# Made from names/*.yaml by `make generated`.
 """What is called at the beginning of an iteration."""
 
 from __future__ import annotations

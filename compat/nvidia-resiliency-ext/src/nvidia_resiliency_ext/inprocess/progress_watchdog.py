@@ -1,3 +1,4 @@
+# Made from names/*.yaml by `make generated`.
 """When a rank has shown progress last."""
 
 from __future__ import annotations

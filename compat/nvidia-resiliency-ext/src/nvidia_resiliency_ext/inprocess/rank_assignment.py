@@ -1,3 +1,4 @@
+# Made from names/*.yaml by `make generated`.
 """Who has which rank after a fault, and who calls the function."""
 
 from __future__ import annotations

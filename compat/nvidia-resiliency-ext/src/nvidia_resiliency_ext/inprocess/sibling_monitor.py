@@ -1,1 +1,2 @@
+# Made from names/*.yaml by `make generated`.
 """Empty: silent nodes are noticed by `undaunted.inprocess.core.controller`."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import logging
 import re
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from undaunted.inprocess.utils import format_exc as format_exc
 from undaunted.inprocess.utils import format_rank_set as format_rank_set
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from undaunted.inprocess.state import FrozenState, State
 
+_logger = logging.getLogger("nvrx")
 _Handler = TypeVar("_Handler", bound=logging.Handler)
 
 
@@ -31,6 +33,28 @@ def log_exc(rank_or_state: int | State | FrozenState, exc: BaseException, name: 
     rank = rank_or_state if isinstance(rank_or_state, int) else rank_or_state.rank
     now = dt.datetime.now(dt.UTC).isoformat(sep=" ", timespec="milliseconds")
     return f"[{now}] rank={rank} {name}: {format_exc(exc)}"
+
+
+def log_exec(target: Any) -> Any:
+    """Log at DEBUG when a function, or a ``with`` block, begins and ends.
+
+    Args:
+        target: the function, which `log_exec` decorates; or a name for the block.
+    """
+    if not callable(target):
+        return _logged(str(target))
+    return _logged(getattr(target, "__qualname__", repr(target)))(target)
+
+
+@contextlib.contextmanager
+def _logged(name: str) -> Iterator[None]:
+    _logger.debug("%s begins", name)
+    try:
+        yield
+    except BaseException as error:
+        _logger.debug("%s ends: %s", name, format_exc(error))
+        raise
+    _logger.debug("%s ends", name)
 
 
 def torch_older_than(version: str) -> bool:

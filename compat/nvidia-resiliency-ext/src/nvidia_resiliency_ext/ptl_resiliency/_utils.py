@@ -1,6 +1,8 @@
-"""Simulated faults."""
+"""Simulated faults, and whether a module is installed."""
 
 from __future__ import annotations
+
+import importlib.util
 
 from undaunted.fault_tolerance.simulated_faults import SimulatedFaultParams as SimulatedFaultParams
 from undaunted.fault_tolerance.simulated_faults import (
@@ -9,3 +11,11 @@ from undaunted.fault_tolerance.simulated_faults import (
 from undaunted.fault_tolerance.simulated_faults import (
     setup_simulated_fault as setup_simulated_fault,
 )
+
+
+def is_module_available(module: str) -> bool:
+    """Whether a module can be imported; packages around it are."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False

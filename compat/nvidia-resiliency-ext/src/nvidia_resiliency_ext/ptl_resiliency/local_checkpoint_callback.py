@@ -1,3 +1,4 @@
+# Made from names/*.yaml by `make generated`.
 """Checkpoints on the nodes' own disks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Made from names/*.yaml by `make generated`.
 """What the attribution service answers. The service itself is `undaunted serve`."""
 
 from __future__ import annotations

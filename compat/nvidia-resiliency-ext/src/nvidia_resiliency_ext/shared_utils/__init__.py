@@ -1,3 +1,2 @@
+# Made from names/*.yaml by `make generated`.
 """Tools that the other packages of NVRx share."""
-
-from __future__ import annotations

@@ -7,10 +7,12 @@ of a driver or of gRPC, is healthy, and said once.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
+import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from nvidia_resiliency_ext.testing_utils.health_check_injector import fails_now
 from undaunted.base.deadline import in_time
@@ -31,7 +33,24 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 _said: set[str] = set()
 _MOST_SAID = 1000
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_nvml = threading.RLock()
 _ASKED = ("--no-slurm", "--group", "prolog", "epilog", "logs", "gpu")
+
+
+def with_pynvml_lock(func: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Have a function that opens and closes pynvml run in one thread at a time, as a decorator.
+
+    The checks here need no lock: they ask the driver by a library handle of their own.
+    """
+
+    @functools.wraps(func)
+    def locked(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        with _nvml:
+            return func(*args, **kwargs)
+
+    return locked
 
 
 class _Checks:

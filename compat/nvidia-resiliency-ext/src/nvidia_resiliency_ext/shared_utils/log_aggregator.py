@@ -76,7 +76,7 @@ def _aggregate(directory: str, options: dict[str, str]) -> int:
 
 
 def _wait_for_end(wait_file: str) -> None:
-    from undaunted.logs.growth import Growth
+    from undaunted.fault_tolerance.output.growth import Growth
 
     growth = Growth()
     stopped = False

@@ -13,7 +13,7 @@ from nvidia_resiliency_ext.shared_utils._messages.files import (
     check_directory,
 )
 from undaunted.base.ids import file_name
-from undaunted.logs.stamps import stamp
+from undaunted.fault_tolerance.output.stamps import stamp
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,3 +1,4 @@
+# Made from names/*.yaml by `make generated`.
 """The place of `attribution.straggler` before NVRx 0.5."""
 
 from __future__ import annotations

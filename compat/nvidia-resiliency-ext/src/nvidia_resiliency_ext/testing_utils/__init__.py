@@ -1,3 +1,2 @@
+# Made from names/*.yaml by `make generated`.
 """Tools for tests of NVRx's users."""
-
-from __future__ import annotations

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from undaunted.coordinator.topology import infrastructure_rank
 from undaunted.fault_tolerance.simulated_faults import injected, parse_gpu_failures
+from undaunted.fault_tolerance.topology import infrastructure_rank
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

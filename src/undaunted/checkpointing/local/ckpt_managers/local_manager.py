@@ -31,18 +31,17 @@ from undaunted.checkpointing.local.folder import ShardFile, ShardFolder
 from undaunted.checkpointing.local.replication.exchange import fetch
 from undaunted.checkpointing.local.saving import (
     CheckpointingException,
-    Image,
+    LeasedShard,
     Peers,
     SameMachineReplicationException,
     SaveJob,
-    ThisSave,
     memory_for_shards,
     tensor_of,
 )
 from undaunted.checkpointing.local.selection import Answer, CkptID, Held, Standing, decider
 from undaunted.checkpointing.memory.arena import HEADER_BYTES
 from undaunted.checkpointing.memory.copy import memory_of
-from undaunted.checkpointing.trust import Trust
+from undaunted.checkpointing.trust import Trust, suspect_steps
 
 if TYPE_CHECKING:
     import os
@@ -64,6 +63,7 @@ __all__ = [
 _log = logging.getLogger("undaunted")
 _TIMEOUT_S = 1800.0
 _READ_THREADS = 4
+_MOST_DOUBTED = 2  # checkpoints that are not trusted and stay for people to look at
 _T = TypeVar("_T")
 
 
@@ -197,16 +197,29 @@ class LocalCheckpointManager:
         began = time.monotonic()
         self._count += 1
         name = f"{connected.session}-{self._count}"
-        place, image, failure = "", None, None
+        place, shard, failure = "", None, None
         try:
             place = self._folder().identity()
-            image = self._copy(state, iteration, name)
+            if self._saves.take_doubt(iteration):  # this save takes its name
+                self._folder().put_aside(iteration)
+            shard = self._copy(state, iteration, name)
         except Exception as error:  # noqa: BLE001 - told to all ranks
             failure = Failure.of(error)
-        of = ThisSave(self._count, iteration, name, place, self._timeout_s)
-        return SaveJob(of, image, failure, self._write, self._clique(), self._turn, began)
+        return SaveJob(
+            number=self._count,
+            iteration=iteration,
+            name=name,
+            place=place,
+            shard=shard,
+            failure=failure,
+            write=self._write,
+            peers=self._clique(),
+            turn=self._turn,
+            timeout_s=self._timeout_s,
+            began=began,
+        )
 
-    def _copy(self, state: TensorAwareStateDict, iteration: int, name: str) -> Image:
+    def _copy(self, state: TensorAwareStateDict, iteration: int, name: str) -> LeasedShard:
         prepared = self._lay_out(state, iteration, name)
         lease = self._pool.lease(HEADER_BYTES + prepared.size, self._timeout_s)
         try:
@@ -214,7 +227,7 @@ class LocalCheckpointManager:
         except BaseException:
             lease.release()
             raise
-        return Image(prepared.head, lease, prepared.size)
+        return LeasedShard(prepared.head, lease, prepared.size)
 
     def _lay_out(self, state: TensorAwareStateDict, iteration: int, name: str) -> flat.Prepared:
         connected = self._connected()
@@ -278,7 +291,7 @@ class LocalCheckpointManager:
         same = mine == SameMachineReplicationException.__name__
         kind = SameMachineReplicationException if same else CheckpointingException
         failed = kind(str(error), getattr(error, "ranks", ()), getattr(error, "errno", None))
-        announce.failed(job.iteration, failed)
+        announce.failed(job.iteration, failed, aloud=self._connected().main.speaks_of(failed))
         return failed
 
     def _delete_old(self) -> None:
@@ -288,6 +301,7 @@ class LocalCheckpointManager:
         # Asked after the folder is listed: a save may begin while a slow disk is.
         self._folder().delete(lambda iteration: iteration not in self._saves.kept())
         self._folder().delete_old(min(self._saves.kept()))
+        self._folder().delete_aside(self._saves.is_passed, _MOST_DOUBTED)
 
     # --- loading ----------------------------------------------------------------------------------
 
@@ -373,6 +387,7 @@ class LocalCheckpointManager:
             self._timeout_s,
         )
         answer = msgspec.msgpack.decode(content, type=Answer)
+        self._saves.doubt(answer.doubted)
         if self._connected().rank == 0:
             for reason in answer.reasons:
                 _log.warning("Local checkpoint: %s", reason)
@@ -531,6 +546,28 @@ class _Saves:
         self._lock = threading.Lock()
         self._complete: deque[int] = deque(maxlen=keep)  # oldest first
         self._jobs: weakref.WeakSet[SaveJob] = weakref.WeakSet()  # neither finalized nor dropped
+        self._doubted: set[int] = set()  # that training has not passed yet
+        self._within = suspect_steps()
+
+    def doubt(self, iterations: Collection[int]) -> None:
+        """Keep what is not trusted until training has come beyond it; of many the newest."""
+        with self._lock:
+            self._doubted = set(sorted({*self._doubted, *iterations})[-_MOST_DOUBTED:])
+
+    def take_doubt(self, iteration: int) -> bool:
+        """Whether this iteration is doubted; from now on it is another save's, and is not."""
+        with self._lock:
+            doubted = iteration in self._doubted
+            self._doubted.discard(iteration)
+            return doubted
+
+    def is_passed(self, iteration: int) -> bool:
+        """Whether training has saved so many iterations beyond this one that it is proven."""
+        with self._lock:
+            return self._is_passed(iteration)
+
+    def _is_passed(self, iteration: int) -> bool:
+        return max(self._complete, default=-1) >= iteration + self._within
 
     def begin(self, job: SaveJob) -> None:
         with self._lock:
@@ -555,7 +592,8 @@ class _Saves:
         with self._lock:
             if len(self._complete) < (self._complete.maxlen or 0):
                 return set()
-            return {*self._complete, *(job.iteration for job in self._jobs)}
+            self._doubted = {one for one in self._doubted if not self._is_passed(one)}
+            return {*self._complete, *self._doubted, *(job.iteration for job in self._jobs)}
 
     def cancel(self) -> None:
         with self._lock:

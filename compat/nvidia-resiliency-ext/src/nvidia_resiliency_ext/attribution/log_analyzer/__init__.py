@@ -1,3 +1,4 @@
+# Made from names/*.yaml by `make generated`.
 """What ended a job, from its log."""
 
 from __future__ import annotations

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ ACTIONS = {RESTART: "RESTART", STOP: "STOP", NO_ERRORS: "CONTINUE", NO_LOGS: "UN
 _SAVED = re.compile(
     rb"(?:successfully )?saved? (?:a )?checkpoint|checkpoint \S{0,200} ?saved", re.IGNORECASE
 )
+_CYCLE = re.compile(r"profiling\.py:.*\bCycle:\s*(\d+)")  # a line of NVRx's launcher
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,31 @@ class NVRxLogAnalyzer(NVRxAttribution):
             print(one.raw_text)
         stops = any(one.action == "STOP" for one in items)
         return items, AttributionState.STOP if stops else AttributionState.CONTINUE
+
+
+def lines_after(lines: Sequence[str], needle: str) -> Sequence[str]:
+    """Return the lines after the first one that has a text in it; all of them if none has it."""
+    at = next((number for number, line in enumerate(lines) if needle in line), -1)
+    return lines[at + 1 :]
+
+
+def chunk_logs_strict(lines: Sequence[str]) -> dict[int, list[str]]:
+    """Split a log of NVRx's launcher into its cycles.
+
+    Args:
+        lines: of the log.
+
+    Returns:
+        By the number of the cycle: its lines, from the last one that names it to the last one that
+        names the next; everything is cycle 0 where no line names one.
+    """
+    named = {int(found[1]): at for at, line in enumerate(lines) if (found := _CYCLE.search(line))}
+    starts = sorted((at, cycle) for cycle, at in named.items()) or [(0, 0)]
+    ends = [at for at, _ in starts[1:]] + [len(lines)]
+    return {
+        cycle: list(itertools.islice(lines, at, end))
+        for (at, cycle), end in zip(starts, ends, strict=True)
+    }
 
 
 def main() -> None:

@@ -1,3 +1,4 @@
+# Made from names/*.yaml by `make generated`.
 """Which rank is slow: times of sections, compared between ranks and over time."""
 
 from __future__ import annotations

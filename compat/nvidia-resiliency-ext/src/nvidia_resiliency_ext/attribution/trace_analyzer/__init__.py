@@ -1,3 +1,4 @@
+# Made from names/*.yaml by `make generated`.
 """Who keeps the others waiting, from dumps of torch's Flight Recorder."""
 
 from __future__ import annotations

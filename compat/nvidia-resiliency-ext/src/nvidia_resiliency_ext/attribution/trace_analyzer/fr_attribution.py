@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import fnmatch
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -85,6 +86,11 @@ class CollectiveAnalyzer(NVRxAttribution):
             return analysed.hanging_ranks
         answer = {"analysis_text": analysed.text, "hanging_ranks": analysed.hanging_ranks}
         return answer, AttributionState.CONTINUE
+
+
+def eprint(*args: Any, **kwargs: Any) -> None:
+    """Print to standard error; the arguments are those of `print`."""
+    print(*args, file=sys.stderr, **kwargs)
 
 
 def main() -> None:

@@ -1,1 +1,2 @@
+# Made from names/*.yaml by `make generated`.
 """Asynchronous checkpoints."""

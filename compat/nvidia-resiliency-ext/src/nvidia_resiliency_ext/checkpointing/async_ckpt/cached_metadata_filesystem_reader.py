@@ -1,3 +1,4 @@
+# Made from names/*.yaml by `make generated`.
 """Reads checkpoints, and their metadata once."""
 
 from __future__ import annotations

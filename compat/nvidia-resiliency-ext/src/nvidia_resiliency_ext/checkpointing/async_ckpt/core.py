@@ -1,3 +1,4 @@
+# Made from names/*.yaml by `make generated`.
 """Saves that run beside training."""
 
 from __future__ import annotations

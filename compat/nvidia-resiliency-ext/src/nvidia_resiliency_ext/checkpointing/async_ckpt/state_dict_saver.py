@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from undaunted.checkpointing.async_ckpt import metadata_cache
+from undaunted.checkpointing.async_ckpt import state_dict_saver
 from undaunted.checkpointing.async_ckpt.state_dict_saver import (
     CheckpointMetadataCache as CheckpointMetadataCache,
 )
@@ -28,9 +28,9 @@ def init_checkpoint_metadata_cache(cached_global_metadata: Metadata | None = Non
     Args:
         cached_global_metadata: of a checkpoint that was loaded.
     """
-    metadata_cache.init_checkpoint_metadata_cache(cached_global_metadata)
+    state_dict_saver.init_checkpoint_metadata_cache(cached_global_metadata)
 
 
 def get_metadata_caching_status() -> tuple[bool, bool]:
     """Return whether the last save used plans of the one before, and plans of a loaded one."""
-    return metadata_cache.the_cache().get_metadata_caching_status()
+    return state_dict_saver.the_cache().get_metadata_caching_status()

@@ -1,3 +1,4 @@
+# Made from names/*.yaml by `make generated`.
 """`torch.save` beside training."""
 
 from __future__ import annotations

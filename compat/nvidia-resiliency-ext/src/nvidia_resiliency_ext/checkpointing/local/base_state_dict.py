@@ -1,3 +1,4 @@
+# Made from names/*.yaml by `make generated`.
 """States whose tensors can be taken out and put back."""
 
 from __future__ import annotations

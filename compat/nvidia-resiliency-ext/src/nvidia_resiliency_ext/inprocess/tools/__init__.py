@@ -1,3 +1,4 @@
+# Made from names/*.yaml by `make generated`.
 """Tools to try in-process restart out."""
 
 from __future__ import annotations

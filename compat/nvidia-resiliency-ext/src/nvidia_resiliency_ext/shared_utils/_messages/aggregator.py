@@ -19,8 +19,8 @@ from typing import Any
 from nvidia_resiliency_ext.shared_utils._messages.files import check_directory
 from nvidia_resiliency_ext.shared_utils._messages.merge import Merger
 from nvidia_resiliency_ext.shared_utils._messages.sources import Sources
-from undaunted.logs.growth import Growth
-from undaunted.logs.log_file import LogFile
+from undaunted.fault_tolerance.output.growth import Growth
+from undaunted.fault_tolerance.output.log_file import LogFile
 
 HOLD_S = 1.0
 _BATCH_S = 0.05  # processes that log all the time wake us at most this often

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from undaunted.logs.stamps import STAMP, STAMP_BYTES
+from undaunted.fault_tolerance.output.stamps import STAMP, STAMP_BYTES
 
 HELD_BYTES = 8 * 1024 * 1024
 

@@ -1,1 +1,2 @@
+# Made from names/*.yaml by `make generated`.
 """What saves, finds and loads the shards of a rank."""

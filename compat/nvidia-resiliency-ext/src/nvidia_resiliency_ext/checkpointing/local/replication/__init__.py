@@ -1,1 +1,2 @@
+# Made from names/*.yaml by `make generated`.
 """Copies of shards on other nodes."""

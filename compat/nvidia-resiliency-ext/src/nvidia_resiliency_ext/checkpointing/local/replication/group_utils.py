@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 import torch
 import torch.distributed as dist
 
+from undaunted.checkpointing.dcp.objects import dump_loadable, load_object
 from undaunted.checkpointing.dcp.torch_private import default_store
-from undaunted.checkpointing.local import flat, shard, values
-from undaunted.checkpointing.local.replication.group import Group, PeerError
+from undaunted.checkpointing.local import flat, shard
+from undaunted.checkpointing.local.replication.exchange import Group, PeerError
 from undaunted.checkpointing.local.replication.strategies import (
     parse_group_sequence as parse_group_sequence,
 )
@@ -256,10 +257,10 @@ class GroupWrapper(Group):
         """Return the object of each rank, in the order of the group.
 
         Raises:
-            PlainError: it is not plain data.
+            StateError: it is not plain data.
             PeerError: a rank did not answer, or sent what cannot be.
         """
-        content = values.encode_object(my_object)
+        content = dump_loadable(my_object)
         sizes = self._all_gather(torch.tensor([len(content)]))
         longest = max(int(size) for size in sizes)
         if longest > MAX_OBJECT_BYTES:
@@ -268,8 +269,8 @@ class GroupWrapper(Group):
         padded[: len(content)] = _bytes_tensor(content)
         contents = self._all_gather(padded)
         return [
-            values.decode_object(bytes(one[: int(size)].tolist()))
-            for one, size in zip(contents, sizes, strict=True)
+            load_object(bytes(one[: int(size)].tolist()), "an object", f"rank {rank}")
+            for rank, one, size in zip(self.ranks, contents, sizes, strict=True)
         ]
 
     def _all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
@@ -280,7 +281,7 @@ class GroupWrapper(Group):
 
     def send_object(self, obj: Any, dst: int) -> None:
         """Send plain data to a global rank."""
-        content = values.encode_object(obj)
+        content = dump_loadable(obj)
         for part in (torch.tensor([len(content)]), _bytes_tensor(content)):
             self.wait(self.isend(part.to(self.get_device()), dst), dst)
 
@@ -297,7 +298,7 @@ class GroupWrapper(Group):
             raise PeerError(f"rank {src} announced an object of {count} bytes", [src])
         content = torch.empty(count, dtype=torch.uint8, device=self.get_device())
         self.wait(self.irecv(content, src), src)
-        return values.decode_object(bytes(content.tolist()))
+        return load_object(bytes(content.tolist()), "an object", f"rank {src}")
 
     # --- states -----------------------------------------------------------------------------------
 
@@ -395,7 +396,7 @@ def flatten(state: TensorAwareStateDict) -> torch.Tensor:
     """Return the flat form of a state, in memory of its own.
 
     Raises:
-        PlainError: it has something that is neither plain data nor a tensor.
+        PlainError: it has something that could not be read again.
     """
     prepared = flat.prepare(state, _NOT_SAVED)
     image = torch.empty(prepared.size, dtype=torch.uint8)

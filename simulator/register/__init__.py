@@ -1,0 +1,1 @@
+"""The register alone: random runs of its members, claimants and writers."""

@@ -1,0 +1,53 @@
+"""What an exception means: by its class and frames first, then by its words. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from undaunted.attribution.logs.rules import Meaning
+from undaunted.attribution.peer_lost import is_of_a_socket, raised_in_communication
+
+if TYPE_CHECKING:
+    from undaunted.attribution.logs.rules import Meaning as Words
+
+_HEAD = "Traceback (most recent call last):\n"
+_OF_PROGRAM = 0.7  # confidence
+_LESS_SURE = 0.55
+_LAST_LINE = re.compile(r"(?P<kind>[A-Za-z_]\w*(?:\.\w+){0,12})(?:: (?P<message>.*)|:?\s*$)")
+# Ends of tasks and programs that nobody calls an error, and of loops whose end is mostly handled.
+_NO_ERRORS = frozenset({"CancelledError", "GeneratorExit"})
+_OF_LOOPS = frozenset({"StopIteration", "StopAsyncIteration"})
+_SOCKETS = frozenset({"timeout", "EOFError"})
+
+
+def last_line(text: str) -> tuple[str, str] | None:
+    """Return class and message, if a line has the form of the last one of a traceback."""
+    found = _LAST_LINE.match(text)
+    return (found["kind"], found["message"] or "") if found else None
+
+
+def meaning_of(kind: str, message: str, traceback: str, words: Words | None) -> Meaning | None:
+    """Return what an exception means, None: nothing has failed.
+
+    Args:
+        kind: its class, as the traceback has it.
+        message: its first line.
+        traceback: lines of the frames, "" = not known.
+        words: what a rule says of the line.
+    """
+    name = kind.rpartition(".")[2]
+    if name in _NO_ERRORS or name.endswith("Warning"):
+        return None
+    if name == "SystemExit" and message in {"", "0", "None"}:
+        return None
+    if words is None:
+        return Meaning("program_error", _LESS_SURE if name in _OF_LOOPS else _OF_PROGRAM)
+    of_socket = is_of_a_socket(name) or name in _SOCKETS
+    if (
+        words.cause == "peer_lost"
+        and of_socket
+        and not raised_in_communication(f"{_HEAD}{traceback}")
+    ):
+        return Meaning("program_error", _OF_PROGRAM)
+    return words

@@ -1,0 +1,97 @@
+"""What a launcher's part in the coordination of its job has around it: network, disk, chance."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from undaunted.coordinator.core.leader import Leader
+from undaunted.coordinator.etcd.client import Client
+from undaunted.coordinator.etcd.store import access as access_from
+from undaunted.coordinator.etcd.store import parse_store
+from undaunted.coordinator.service.ledger_file import LedgerFile
+from undaunted.coordinator.wire.handshake import Terms
+from undaunted.coordinator.wire.network import Sockets
+from undaunted.fault_tolerance import job_access
+from undaunted.fault_tolerance.agent.last_end import last_end
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from undaunted.coordinator.core.config import PolicyConfig
+    from undaunted.coordinator.core.leader_messages import LeaderConfig
+    from undaunted.coordinator.protocol import Ledger
+    from undaunted.coordinator.service.register import Register
+    from undaunted.coordinator.wire.network import Network
+    from undaunted.fault_tolerance.nodes_config import Nodes
+    from undaunted.fault_tolerance.run_config import RunConfig
+
+
+class Surroundings:
+    """What a real process has; the simulator has its own.
+
+    Args:
+        config: the run; ``config.nodes`` is not None.
+        build: version of undaunted.
+        failure: see `PolicyConfig.failure`.
+
+    Attributes:
+        incarnation: another one for each launcher that is started.
+    """
+
+    def __init__(self, config: RunConfig, build: str, failure: str = "") -> None:
+        self.incarnation = os.urandom(8).hex()
+        self._config, self._failure = config, failure
+        self._terms = Terms(config.run_id, build, node=config.node)
+
+    async def network(self, nodes: Nodes) -> Network:
+        """Find the network that this job has, once it is known how others reach this machine.
+
+        Raises:
+            TokenError: there is no token.
+            TlsError: a file cannot be used.
+        """
+        token = await asyncio.to_thread(job_access.token, nodes)
+        tls = job_access.contexts(nodes)
+        return Sockets(replace(self._terms, token=token), tls.client, tls.server)
+
+    def ledger(self, endpoint: str, say: Callable[[str], None]) -> LedgerFile:
+        """Return where the ledger of this job is kept on this machine."""
+        return LedgerFile(self._config.run_dir, endpoint, say)
+
+    def register(self, nodes: Nodes, address: str) -> Register:
+        """Return the register that says who leads this job, for nodes that have a store.
+
+        Args:
+            nodes: of the job.
+            address: where others reach this launcher.
+
+        Raises:
+            RegisterError: something is missing here.
+            ValueError: variables contradict each other.
+        """
+        store, access = parse_store(nodes.store), access_from(os.environ)
+        run_id = self._config.run_id
+        return Client(store, access, run_id, nodes.lease_s, address, self.incarnation)
+
+    def last_end(self) -> str:
+        """Return a line about the last end that is recorded here, "" = there is none."""
+        return last_end(self._config.run_dir)
+
+    def policy(self, nodes: Nodes) -> PolicyConfig:
+        """Return the settings of the job policy."""
+        return replace(job_access.policy_config(self._config, nodes), failure=self._failure)
+
+    def leader(
+        self,
+        config: LeaderConfig,
+        ledger: Ledger,
+        epoch: int,
+        lost: str,
+        silent: tuple[str, ...],
+        stops_s: float,
+    ) -> Leader:
+        """Make the leader that this launcher becomes; see `Leader`."""
+        return Leader(config, ledger, epoch, lost, silent, stops_s)

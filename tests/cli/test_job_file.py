@@ -1,0 +1,120 @@
+"""`undaunted run --config job.yaml`: options from a file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from undaunted.base.options import as_text
+from undaunted.cli.messages import UsageError
+from undaunted.cli.options import RUN
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from undaunted.cli.options import RunParsed
+
+
+def parsed(tmp_path: Path, text: str, *words: str, **environ: str) -> RunParsed:
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    return RUN.parse(["--config", str(path), *words, "train.py", "--config", "own.yaml"], environ)
+
+
+def test_all_that_a_command_line_can_say(tmp_path: Path) -> None:
+    text = """
+    # of the whole job
+    Workers:
+      nproc_per_node: 4
+      max-restarts: 3
+    nothing here yet:
+    several nodes:
+      nnodes: 2:4
+      rdzv-conf: {join_timeout: 60, lease: 2}
+      elastic: true
+      standalone: off
+    tee: {0: 3, 1: 1}
+    local-ranks-filter: [0, 1]
+    inject-fault: ["sigkill:rank=1,iteration=5", "exception:rank=0,iteration=7"]
+    fault_tolerance:
+      rank_heartbeat_timeout: 10m
+      rank_section_timeouts: {step: 3m, setup: none}
+      max-no-progress-cycles: 5
+    node-name:
+    """
+    words = (
+        "--nproc-per-node=4 --max-restarts=3 --nnodes=2:4 --rdzv-conf=join_timeout=60,lease=2"
+        " --elastic --tee=0:3,1:1 --local-ranks-filter=0,1"
+        " --inject-fault=sigkill:rank=1,iteration=5 --inject-fault=exception:rank=0,iteration=7"
+        " --ft-rank-heartbeat-timeout=10m --ft-rank-section-timeouts=step:3m,setup:none"
+        " --ft-max-no-progress-cycles=5"
+    )
+    found = parsed(tmp_path, text)
+    expected = RUN.parse([*words.split(), "--config", found.options.config, "train.py"], {})
+    assert found.options == expected.options
+    assert found.args == ["--config", "own.yaml"]
+    assert found.source("max-restarts") == f"max-restarts in {tmp_path}/job.yaml"
+    assert not found.is_given("node-name")
+
+
+def test_variables_and_options_go_before_it(tmp_path: Path) -> None:
+    text = "max-restarts: 1\nnproc-per-node: 2\nrdzv-id: a"
+    found = parsed(tmp_path, text, "--max-restarts", "7", PET_NPROC_PER_NODE="3")
+    assert found.options.max_restarts == 7
+    assert found.options.nproc_per_node == 3
+    assert found.options.rdzv_id == "a"
+    by_variable = RUN.parse(["train.py"], {"PET_CONFIG": found.options.config})
+    assert by_variable.options.max_restarts == 1
+    assert RUN.parse(["train.py"], {"PET_CONFIG": ""}).options.max_restarts == 0
+
+
+def test_each_option_may_stand_in_it(tmp_path: Path) -> None:
+    """Its default, as the help shows it, is a value."""
+    defaults = RUN.schema()
+    for option in RUN.options:
+        if not option.field or option.name == "config":
+            continue
+        text = as_text(option.value_in(defaults)) if option.metavar else "false"
+        if text == "none" or text[0] in "({[":
+            continue
+        found = parsed(tmp_path, f"{option.name}: '{text}'")
+        assert option.value_in(found.options) == option.value_in(defaults), option.name
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("max-restart: 3", "max-restart is no option; did you mean 'max-restarts'"),
+        ("workers: {max-restart: 3}", "max-restart is no option; did you mean 'max-restarts'"),
+        ("workers: [max-restarts]", "workers is no option"),
+        ("config: other.yaml", "config is no option"),
+        ("max-restarts: many", r"max-restarts in .*job.yaml: 'many'"),
+        ("max-restarts: 1\nmax-restarts: 2", "given twice"),
+        ("max-restarts: 1\na: {max_restarts: 2}", "given twice"),
+        ("inject-fault: [{a: b}]", "inject-fault has {'a': 'b'}"),
+        ("elastic: perhaps", "elastic in .*neither true nor false"),
+        ("fault_tolerance: {rank_heartbeat_timeout: soon}", "rank_heartbeat_timeout in"),
+        ("- max-restarts", "no lines such as"),
+        ("a: [", "is not YAML"),
+        ("\x00", "is not YAML"),
+        ("# nothing\nnumber: 3", "number is no option"),
+        ("duplicate_stdout_filters: [loss]", "duplicate_stdout_filters .*grep"),
+        ("output: {logs-specs: mine}", "logs-specs .*redirects"),
+    ],
+)
+def test_a_mistake_is_named(tmp_path: Path, text: str, complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        parsed(tmp_path, text)
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "workers:\n"])
+def test_nothing_in_it(tmp_path: Path, text: str) -> None:
+    assert not {*parsed(tmp_path, text).sources} - {"config"}
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    environ: Mapping[str, Any] = {"PET_CONFIG": str(tmp_path / "none.yaml")}
+    with pytest.raises(UsageError, match=r"PET_CONFIG: .*No such file"):
+        RUN.parse(["train.py"], environ)
