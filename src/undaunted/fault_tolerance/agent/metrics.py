@@ -73,7 +73,7 @@ class Metrics(Part):
         self._launch.take(JournalOpened(t=time.monotonic_ns(), version=__version__))
         self._endpoint: Endpoint | None = None
         self._push: Push | None = None
-        journal.also = self._take
+        journal.subscribe(self._take)
 
     def open(self) -> None:
         """Begin to answer and to send."""
