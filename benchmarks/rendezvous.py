@@ -119,13 +119,13 @@ async def _part(part: dict[str, Any]) -> None:
 
 
 async def _leader(nodes: int) -> None:
-    from undaunted.coordinator.core import leader_messages as c
-    from undaunted.coordinator.core.config import PolicyConfig
-    from undaunted.coordinator.core.leader import Leader
-    from undaunted.coordinator.core.messages import NodeFinished
+    from undaunted.coordinator.lead import leader_messages as c
+    from undaunted.coordinator.lead.leader import Leader
+    from undaunted.coordinator.policy.config import PolicyConfig
+    from undaunted.coordinator.policy.messages import NodeFinished
     from undaunted.coordinator.protocol import Report
     from undaunted.coordinator.service.leading import Leading
-    from undaunted.coordinator.service.member import Member
+    from undaunted.coordinator.service.participant import Participant
     from undaunted.coordinator.wire.handshake import Terms
     from undaunted.coordinator.wire.network import Sockets
 
@@ -159,9 +159,9 @@ async def _leader(nodes: int) -> None:
             return commands
 
     leader = Counted(config)
-    member = Member()
-    _say(port=await member.listen(network, 0, nodes=nodes, say=print))
-    member.lead(Leading(leader, network, keep=keep, done=lambda _: None))
+    participant = Participant()
+    _say(port=await participant.listen(network, 0, nodes=nodes, say=print))
+    participant.lead(Leading(leader, network, keep=keep, done=lambda _: None))
     await over
     rounds = seen["rounds"] - 1
     cpu, messages = time.process_time() - seen["cpu"], seen["messages"]
@@ -195,8 +195,8 @@ async def _agents(part: dict[str, Any]) -> None:
 
 class _Agent:
     def __init__(self, part: dict[str, Any], index: int) -> None:
-        from undaunted.coordinator.core.follower import Follower
-        from undaunted.coordinator.core.follower_messages import FollowerConfig
+        from undaunted.coordinator.lead.follower import Follower
+        from undaunted.coordinator.lead.follower_messages import FollowerConfig
         from undaunted.coordinator.service.following import Following
         from undaunted.coordinator.wire.handshake import Terms
         from undaunted.coordinator.wire.network import Sockets
@@ -213,12 +213,12 @@ class _Agent:
         self.following = Following(Follower(config), network, self, self)
 
     def prepare(self, table: Any) -> None:
-        from undaunted.coordinator.core.follower_messages import TableKnown
+        from undaunted.coordinator.lead.follower_messages import TableKnown
 
         self.following.table_known(TableKnown(table.round, table.version, "127.0.0.1", 1))
 
     def deliver(self, command: Any) -> None:
-        from undaunted.coordinator.core.messages import NodeStopped, Start, Stop
+        from undaunted.coordinator.policy.messages import NodeStopped, Start, Stop
 
         match command:
             case Start():
@@ -229,12 +229,12 @@ class _Agent:
                 self.following.tell(NodeStopped(self._node, command.round))
 
     def fail(self) -> None:
-        from undaunted.coordinator.core.messages import NodeFailed
+        from undaunted.coordinator.policy.messages import NodeFailed
 
         self.following.tell(NodeFailed(self._node, self._round, "benchmark"))
 
     def finish(self) -> None:
-        from undaunted.coordinator.core.messages import NodeFinished
+        from undaunted.coordinator.policy.messages import NodeFinished
 
         self.following.tell(NodeFinished(self._node, self._round))
 

@@ -27,6 +27,7 @@ from undaunted.journal.job.values import JobSummary
 from undaunted.journal.reader import DEFAULT_RUNS, Journal
 from undaunted.journal.render import Line, labelled, plain, render_round, render_run, utc
 from undaunted.journal.summary import RunSummary
+from undaunted.journal.words import outcome_in_words
 from undaunted.services.slurm.steps import is_running
 
 _SCHEMA = 2
@@ -156,7 +157,7 @@ def _print_outcome(job: JobSummary, *, whole: bool) -> int:
         unknown = runs is not False or not whole
         print(_END_LOST if runs is False and unknown else _NO_END_TEXT[runs])
         return _NO_END if unknown else _FAILED
-    print(f"{job.outcome} (exit code {job.exit_code}): {job.reason}")
+    print(f"{outcome_in_words(job.outcome, job.reason)} (exit code {job.exit_code}): {job.reason}")
     return job.exit_code
 
 

@@ -556,6 +556,17 @@ class KernelLogged(Event, tag="kernel_logged", frozen=True, kw_only=True):
     line: str = ""
 
 
+class Remark(Event, tag="remark", frozen=True, kw_only=True):
+    """A line of the launcher, or of the process that watches it, that no other kind tells.
+
+    ``level``: info, warning or error. ``rank``: which one it is about, -1 = no single one.
+    """
+
+    text: str
+    level: str = "warning"
+    rank: int = -1
+
+
 class LastCopy(Event, tag="last_copy", frozen=True, kw_only=True):
     """After the end of a job: what became of a copy of a checkpoint that was in memory only.
 
@@ -627,6 +638,7 @@ AnyEvent = (
     | SignalReceived
     | SignalPassedOn
     | EventsLost
+    | Remark
     | JobEnded
     | LastCopy
 )

@@ -38,7 +38,7 @@ _ADDED_UP = _OF_ROUNDS | {e.RoundProgress}  # without a look at each, where ther
 # A reader should know of them besides.
 _REMARKS = frozenset((
     e.TemplateLost, e.ImportsLearned, e.AgentPaused, e.EventsLost, e.RoundStopped,
-    e.MemoryReclaimed, e.AttributionResult, e.NodeChecked, e.SlowRank,
+    e.MemoryReclaimed, e.AttributionResult, e.NodeChecked, e.SlowRank, e.Remark,
 ))  # fmt: skip
 
 

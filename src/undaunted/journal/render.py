@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, TypeVar
 
 from undaunted.base.text import count, format_duration, format_ranks, one_line, printable
+from undaunted.journal.words import exit_in_words, outcome_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -372,7 +373,7 @@ def plain(lines: Sequence[Line]) -> str:
 
 
 def _header(run: RunSummary, width: int | None) -> Iterator[Line]:
-    outcome = run.outcome.replace("_", " ") or NO_END[run.running]
+    outcome = outcome_in_words(run.outcome, run.reason) or NO_END[run.running]
     code = "" if run.exit_code is None else f", exit code {run.exit_code}"
     name = f"run {run.run_id}" if run.run_id else "run of unknown name"
     yield [
@@ -518,9 +519,7 @@ def _details(one: RoundSummary) -> Iterator[Line]:
 
 
 def _exit(exited: RankExited) -> str:
-    how = one_line(exited.signal) or f"exit code {exited.exit_code}"
-    told = ", told to stop" if exited.by_us else ""
-    return f"rank {exited.rank} (pid {exited.pid}): {how}{told}"
+    return f"rank {exited.rank} (pid {exited.pid}): {one_line(exit_in_words(exited))}"
 
 
 def _list(heading: str, cells: Iterable[tuple[Column, str]]) -> Iterator[Line]:

@@ -14,13 +14,13 @@ import pytest
 from tests.coordinator.etcd.server import Cluster, Etcd, Way, skip_without_etcd
 from tests.coordinator.wire.certificates import make_certificate
 from undaunted.base.timers import lease_clock_ns
-from undaunted.coordinator.core import follower_messages as f
-from undaunted.coordinator.core.leader import LeaderState
 from undaunted.coordinator.etcd.candidacy import Candidacy, Launcher
 from undaunted.coordinator.etcd.client import Client, EtcdError
 from undaunted.coordinator.etcd.store import Access, parse_store
+from undaunted.coordinator.lead import follower_messages as f
+from undaunted.coordinator.lead.leader import LeaderState
 from undaunted.coordinator.protocol import Ledger
-from undaunted.coordinator.service.member import Member
+from undaunted.coordinator.service.participant import Participant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -51,7 +51,7 @@ class Candidate:
         self.ledger = Ledger(run_id="")
         self.epoch = 0
         self._news = asyncio.Event()
-        self._listener: Any = Member()
+        self._listener: Any = Participant()
         knows = SimpleNamespace(promised=0, told=Ledger(run_id="", round=0))
         follower = SimpleNamespace(knows=knows, leader_stops_s=lambda now: 0.0)
         self._listener.following = SimpleNamespace(follower=follower, leader_at=self._leader_at)

@@ -15,8 +15,8 @@ from tests.fault_tolerance.agent.test_environment import CONFIG, START
 from undaunted.attribution.error_file import ErrorReport
 from undaunted.attribution.evidence import RankEvidence
 from undaunted.attribution.hang import Seen, Standing
-from undaunted.coordinator.core import messages as job
-from undaunted.coordinator.core.progress import NO_ITERATIONS, Iterations
+from undaunted.coordinator.policy import messages as job
+from undaunted.coordinator.policy.messages import NO_ITERATIONS, Iterations
 from undaunted.fault_tolerance.agent.judge import Judgement
 from undaunted.fault_tolerance.agent.kernel_log import Record
 from undaunted.fault_tolerance.nodes_config import Nodes

@@ -12,9 +12,9 @@ import msgspec
 from undaunted.base.recent import Recent
 from undaunted.base.timers import Timers
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.core import leader_messages as c
-from undaunted.coordinator.core.formation import name_some
-from undaunted.coordinator.core.leader import LeaderState
+from undaunted.coordinator.lead import leader_messages as c
+from undaunted.coordinator.lead.leader import LeaderState
+from undaunted.coordinator.policy.placement import name_some
 from undaunted.coordinator.service.asking import answer_of, ask
 from undaunted.coordinator.service.option_differences import Differences
 from undaunted.coordinator.wire.connection import WireError
@@ -22,7 +22,7 @@ from undaunted.coordinator.wire.connection import WireError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from undaunted.coordinator.core.leader import Leader
+    from undaunted.coordinator.lead.leader import Leader
     from undaunted.coordinator.wire.connection import Connection
     from undaunted.coordinator.wire.network import Network
 

@@ -26,6 +26,7 @@ from undaunted.journal.render import (
     without_numbers,
     wrap,
 )
+from undaunted.journal.words import outcome_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -64,7 +65,7 @@ def render_job(
 
 
 def _header(job: JobSummary, width: int | None) -> Iterator[Line]:
-    outcome = job.outcome.replace("_", " ") or NO_END[still_runs(job)]
+    outcome = outcome_in_words(job.outcome, job.reason) or NO_END[still_runs(job)]
     figures = []
     if job.exit_code is not None:
         figures.append(f"exit code {job.exit_code}")

@@ -23,6 +23,7 @@ from undaunted.journal.page.markup import (
     took,
 )
 from undaunted.journal.render import CLASSES, PHASES, checkpoint_lines, ordered, percent, plain
+from undaunted.journal.words import outcome_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -50,7 +51,7 @@ _SIGNS = (
 def heading(job: JobSummary) -> str:
     """Return the name of the run and how it ended."""
     good = job.outcome == "finished"
-    outcome = job.outcome.replace("_", " ")
+    outcome = outcome_in_words(job.outcome, job.reason)
     if not outcome:
         outcome = _NO_END[still_runs(job)]
     kind = "good" if good else "bad" if job.outcome else "dim"
