@@ -6,14 +6,13 @@ a node has a thread for its launcher and one for each of its ranks. Slices of on
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from undaunted.base.text import one_line
 from undaunted.journal import events as e
-from undaunted.journal.checkpoints import EVENT as CHECKPOINT
-from undaunted.journal.checkpoints import numbers_of
+from undaunted.journal.checkpoints import Save, save_of
 from undaunted.journal.files import write_output
 from undaunted.journal.goodput import STARTING
 from undaunted.journal.page.timeline import Marks, Texts
@@ -36,17 +35,6 @@ _JOB = 1
 _FIRST_NODE = 2
 _FIRST_RANK = 100_000  # numbers of threads differ in the whole file
 _MILESTONES = ("first_line", "initialized", "first_step")
-_NS = 1_000_000_000
-
-
-class Save(NamedTuple):
-    """A save, or a load, of one rank: when it began and was complete, by its node's clock."""
-
-    kind: str
-    step: int
-    began_ns: int
-    stalled_ns: int
-    ended_ns: int
 
 
 class TraceEvent(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, gc=False):
@@ -110,22 +98,6 @@ def write_trace(job: JobSummary, launches: Sequence[Launch], file: str | os.Path
         OSError: the file cannot be written.
     """
     write_output(file, trace(job, launches))
-
-
-def save_of(event: e.RankEvent) -> Save | None:
-    """Return the save or load that an event of a rank reports; None = it reports another thing."""
-    kind = event.text.partition(" ")[0]
-    if event.name != CHECKPOINT or kind not in ("saved", "loaded", "failed"):
-        return None
-    numbers = numbers_of(event.text)
-    step = numbers.get("step", -1)
-    if kind == "failed":
-        numbers = {}  # what follows are a user's words
-    took_ns = round(numbers.get("total_s", numbers.get("seconds", 0.0)) * _NS)
-    began_ns = max(0, event.at_ns - took_ns)
-    stall_ns = round(numbers.get("stall_s", took_ns / _NS) * _NS)
-    stalled_ns = min(began_ns + stall_ns, event.at_ns)
-    return Save(kind, int(step), began_ns, stalled_ns, event.at_ns)
 
 
 # --- tracks ---------------------------------------------------------------------------------------
