@@ -1,9 +1,10 @@
 """``undaunted report``: what happened in a run, from its journals."""
 
+import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -55,6 +56,9 @@ class ReportOptions(msgspec.Struct, kw_only=True, frozen=True):
 
     json: Annotated[Flag, Opt("Print the summary as JSON", "Options")] = False
     html: Annotated[OptionalFile, Opt("Write a page that needs no network")] = None
+    trace: Annotated[
+        OptionalFile, Opt("Write Chrome trace events, which ui.perfetto.dev opens")
+    ] = None
     prometheus: Annotated[Flag, Opt("Print metrics as Prometheus reads them")] = False
     outcome: Annotated[
         Flag, Opt("Say how the job ended, in one line, and end with its exit code")
@@ -89,8 +93,8 @@ Answers: what happened, and what did it cost? (`undaunted explain`: whose fault
 was it? `undaunted top`: what happens now?)
 
 RUN_DIR is the directory of the run, or one journal; without it, the newest run
-under ./{DEFAULT_RUNS}. --json, --html, --prometheus, --outcome and --round
-exclude one another.
+under ./{DEFAULT_RUNS}. --json, --html, --trace, --prometheus, --outcome and
+--round exclude one another.
 """,
     operand="RUN_DIR",
 )
@@ -113,7 +117,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _print_report(parsed: Parsed[ReportOptions]) -> int:
-    parsed.refuse_several("json", "html", "prometheus", "outcome", "round")
+    parsed.refuse_several("json", "html", "trace", "prometheus", "outcome", "round")
     options = parsed.options
     take_any_text(for_programs=options.json or options.prometheus)
     code = 0
@@ -140,6 +144,8 @@ def _report(
         return _print_metrics(job, launches)
     elif options.html is not None:
         return _write_page(run_dir, job, launches, journals, options.html)
+    elif options.trace is not None:
+        return _write_trace(job, launches, options.trace)
     else:
         _show(damage(journals) + _body(job, options))
     return 0
@@ -179,13 +185,28 @@ def _write_page(
         explained = run_in_words(run_dir, job, launches, journals)
     except OSError as error:
         explained = f"a file of the run cannot be read: {error}"
-    try:
+    with _writing(file):
         write_page(job, launches, journals, file, explained)
+    return 0
+
+
+def _write_trace(job: JobSummary, launches: Sequence[Launch], file: Path) -> int:
+    from undaunted.journal.trace import write_trace
+
+    with _writing(file):
+        write_trace(job, launches, file)
+    return 0
+
+
+@contextlib.contextmanager
+def _writing(file: Path) -> Iterator[None]:
+    """Say that a file was written; a file that cannot be is the user's error."""
+    try:
+        yield
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror}") from None
-    if file.is_file():  # not to be seen behind the page in /dev/stdout
+    if file.is_file():  # not to be seen behind what is in /dev/stdout
         print(f"written: {file}")
-    return 0
 
 
 def _json(run_dir: Path, journals: Sequence[Journal], job: JobSummary) -> dict[str, Any]:

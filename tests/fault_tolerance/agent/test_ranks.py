@@ -16,7 +16,7 @@ from tests.coordinator.wire.talk import on_loop
 from undaunted.attribution.evidence import RankEvidence
 from undaunted.attribution.hang import Seen, Standing
 from undaunted.base import process
-from undaunted.coordinator.core import messages as job
+from undaunted.coordinator.policy import messages as job
 from undaunted.fault_tolerance.agent import node as m
 from undaunted.fault_tolerance.agent import ranks
 from undaunted.fault_tolerance.agent.processes import Worker

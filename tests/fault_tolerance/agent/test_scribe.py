@@ -14,8 +14,8 @@ from tests.fault_tolerance.agent.journal_and_lines import OpenScribe
 from tests.fault_tolerance.agent.test_environment import CONFIG, START
 from undaunted.attribution.evidence import RankEvidence
 from undaunted.attribution.hang import Seen, Standing
-from undaunted.coordinator.core import messages as job
-from undaunted.coordinator.core.progress import NO_ITERATIONS, Iterations
+from undaunted.coordinator.policy import messages as job
+from undaunted.coordinator.policy.messages import NO_ITERATIONS, Iterations
 from undaunted.fault_tolerance.agent.kernel_log import Record
 from undaunted.fault_tolerance.nodes_config import Nodes
 from undaunted.fault_tolerance.worker.spawner import Spawned

@@ -26,7 +26,7 @@ from undaunted.chaos.nemesis.slow_disk import SlowDisk
 from undaunted.chaos.nemesis.slow_network import SlowNetwork
 from undaunted.chaos.nemesis.small_disk import SmallDisk
 from undaunted.chaos.outcome import Note, Outcome, disk_filled_by, write_outcome
-from undaunted.coordinator.core.messages import Outcome as Ending
+from undaunted.coordinator.policy.messages import Outcome as Ending
 from undaunted.digests.record import VARIABLE as DIGESTS_VARIABLE
 
 if TYPE_CHECKING:

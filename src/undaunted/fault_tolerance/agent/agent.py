@@ -23,7 +23,7 @@ from undaunted.base import process
 from undaunted.base.recent import Recent
 from undaunted.base.timers import Timers
 from undaunted.checkpointing.keeping.shelf import Shelf
-from undaunted.coordinator.core import messages as job
+from undaunted.coordinator.policy import messages as job
 from undaunted.fault_tolerance.advice import failure_before
 from undaunted.fault_tolerance.agent import node as m
 from undaunted.fault_tolerance.agent.clearing import Clearing

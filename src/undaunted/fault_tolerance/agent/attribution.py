@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
 from undaunted.base.text import one_line
-from undaunted.coordinator.core import messages as job
+from undaunted.coordinator.policy import messages as job
 from undaunted.coordinator.wire.credentials import TokenError, find_token
 from undaunted.fault_tolerance.agent.parts import Part
 from undaunted.fault_tolerance.output.destinations import round_log_path

@@ -22,7 +22,7 @@ from undaunted.base import process
 from undaunted.base.signals import SPREAD_S
 from undaunted.base.text import one_line
 from undaunted.base.timers import Timers
-from undaunted.coordinator.core import messages as job
+from undaunted.coordinator.policy import messages as job
 from undaunted.fault_tolerance import advice
 from undaunted.fault_tolerance.agent import evidence, ras
 from undaunted.fault_tolerance.agent import node as m

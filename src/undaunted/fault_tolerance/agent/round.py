@@ -30,7 +30,7 @@ from undaunted.fault_tolerance.worker.messages import WorkerSpec
 from undaunted.faults.plan import FaultPlan
 
 if TYPE_CHECKING:
-    from undaunted.coordinator.core.messages import Start
+    from undaunted.coordinator.policy.messages import Start
     from undaunted.fault_tolerance.agent.begun import Begun
     from undaunted.fault_tolerance.output.destinations import RankOutput
     from undaunted.fault_tolerance.output.job_logs import OpenLog

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from undaunted.attribution.hang import HangVerdict, Seen
-    from undaunted.coordinator.core import messages as job
-    from undaunted.coordinator.core.progress import Iterations
+    from undaunted.coordinator.policy import messages as job
+    from undaunted.coordinator.policy.messages import Iterations
     from undaunted.fault_tolerance.agent.kernel_log import Record
     from undaunted.fault_tolerance.agent.processes import Worker
     from undaunted.fault_tolerance.agent.round import Round

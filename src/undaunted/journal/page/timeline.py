@@ -306,13 +306,17 @@ class Marks:
             for mark, key in self._failures
         ]
 
-    def columns(self) -> dict[str, list[int]]:
-        """Return all marks in the order of time."""
+    def kept(self) -> list[Mark]:
+        """Return all marks in the order of time; of many that are no failures, an even part."""
         failures = [mark for mark, _ in self._failures if mark.kind in _FAILURES]
         others = self._others + [mark for mark, _ in self._failures if mark.kind == "victim"]
         others.sort()
         keep = -(-len(others) // _MOST) or 1
-        marks = sorted(failures + others[::keep])
+        return sorted(failures + others[::keep])
+
+    def columns(self) -> dict[str, list[int]]:
+        """Return these marks as columns."""
+        marks = self.kept()
         return {
             "at": differences(mark.at for mark in marks),
             "kind": [KINDS.index(mark.kind) for mark in marks],
