@@ -18,7 +18,9 @@ from undaunted.attribution.crash import without_frames
 from undaunted.attribution.decision import Decision, History, Round, decide, without_cause
 from undaunted.attribution.findings import (
     CAUSES,
+    INJECTED,
     LIKELY,
+    MISSING,
     OUT_OF_MEMORY,
     SAID_BY_ANYBODY,
     SURE,
@@ -136,7 +138,7 @@ def explain(rounds: Sequence[Case | Round]) -> list[Explained]:
         advised = case.advised
         if advised is not None and _is_about(advised, root):
             advice = advised
-        elif advised is not None:
+        elif advised is not None and root is not None and root.cause != INJECTED:
             said = f"its launcher, which reads no logs, advised: {advised.action}: {advised.reason}"
             case = replace(case, did="; ".join(filter(None, (case.did, said))))  # noqa: PLW2901
         alike = sum(root is not None and _alike(one.root, root) for one in explained)
@@ -201,6 +203,8 @@ def joined(told: Finding | None, seen: Sequence[Finding]) -> tuple[Finding, ...]
     """
     if told is None:
         return tuple(seen)
+    if told.cause == INJECTED:  # what else is seen of these ranks is the fault, or follows from it
+        return (told, *(one for one in seen if one.ranks and not {*one.ranks} <= {*told.ranks}))
     seen = [one for one in seen if not _adds_nothing(one, told)]
     for one in worst_first(seen):
         if one.confidence >= SURE and _is_why(one, told):
@@ -220,7 +224,8 @@ def _adds_nothing(one: Finding, told: Finding) -> bool:
     """Whether it is only another name for what the launcher says, or what followed from it."""
     line = told.quote.partition("\n")[0]
     message = line.partition(": ")[2] or line
-    if one.cause in _OWN_WORDS and told.cause == "program_error" and message:
+    own = one.cause in _OWN_WORDS or (one.cause == "program_error" and told.cause == MISSING)
+    if own and told.cause in ("program_error", MISSING) and message:
         return message in one.quote and {*one.ranks} <= {*told.ranks}
     known, other = CAUSES.get(one.cause), CAUSES.get(told.cause)
     ended = other is not None and (other.follows or told.cause in {"killed", OUT_OF_MEMORY})
@@ -427,10 +432,13 @@ def _finding(
 ) -> Finding | None:
     """Return who it was, as the launchers know it, without time and quote."""
     if one.failure is None:
-        return Finding("preempted") if _is_preempted(job, one) else None
+        return _asked_for(job) if _is_preempted(job, one) else None
     said = one.advised
     if one.failure.kind == "crash" and said is not None and said.cause == UNEQUAL:
         return Finding(said.cause, tuple(said.ranks), confidence=said.confidence)
+    if verdict is not None and verdict.fault:
+        nodes = (one.failure.node,) if one.failure.node else ()
+        return Finding(INJECTED, (verdict.rank,), nodes)
     cause, confidence = cause_seen(one.failure.kind, verdict, blamed)
     if cause == "program_error" and verdict is not None and verdict.exception:
         cause = cause_of(verdict.exception)
@@ -452,6 +460,12 @@ def _finding(
     elif verdict is not None:
         ranks = sorted({verdict.rank, *verdict.suspects})
     return Finding(cause, tuple(ranks), nodes, confidence=confidence)
+
+
+def _asked_for(job: JobSummary) -> Finding:
+    """Return who has ended a job that did not fail: a person, or somebody who needs its place."""
+    by_user = outcome_in_words(job.outcome, job.reason) != job.outcome
+    return Finding("cancelled" if by_user else "preempted")
 
 
 def cause_of(exception: str) -> str:
