@@ -9,8 +9,9 @@ import pytest
 
 from tests.journal import sample
 from tests.journal.sample import MS, at, begin, summary_of
+from undaunted.base.console import plain
 from undaunted.journal import events as e
-from undaunted.journal.render import plain, render_round, render_run
+from undaunted.journal.render import render_round, render_run
 from undaunted.journal.summary import InProcessRestart, Phases, RunSummary, job_outcome
 from undaunted.journal.words import words_of
 

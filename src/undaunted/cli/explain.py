@@ -5,8 +5,7 @@ import math
 import os
 import shlex
 import stat
-import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -42,10 +41,11 @@ from undaunted.attribution.flight.files import (
 from undaunted.attribution.flight.recording import Recording
 from undaunted.attribution.hang import RECORDED
 from undaunted.attribution.logs.analyse import Reading, read_folder, read_logs
+from undaunted.base.console import Line, columns, plain, show
 from undaunted.base.options import Opt
 from undaunted.base.shown import Shown
 from undaunted.base.streams import take_any_text
-from undaunted.base.text import count
+from undaunted.base.text import MOST_COLUMNS, count, folded
 from undaunted.base.values import Flag
 from undaunted.cli.command import Command, Parsed
 from undaunted.cli.messages import UsageError, printing
@@ -54,7 +54,6 @@ from undaunted.journal.job.launches import Launch, launches_of
 from undaunted.journal.job.summary import summarize_job
 from undaunted.journal.job.values import JobRound, JobSummary
 from undaunted.journal.reader import DEFAULT_RUNS, Journal, find_journals
-from undaunted.journal.render import plain
 from undaunted.services.slurm.steps import is_running
 
 if TYPE_CHECKING:
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
 
 _Thing = Literal["file", "folder", "hidden", "odd"]
 
+_STYLES = {"advice": "bold", "not known": "dim", "slow rank": "yellow"}
 _NOT_KEPT = (
     "what the ranks have printed: their output was not kept; --tee 3 keeps it and shows it as "
     "well, --log-dir says where"
@@ -126,10 +126,23 @@ def _print(parsed: Parsed[ExplainOptions]) -> int:
             text = json.dumps(as_json(page), indent=2, ensure_ascii=False)
             print(text.encode(errors="replace").decode())  # names of files need not be UTF-8
         else:
-            sys.stdout.write(
-                "".join(f"{line}\n" for line in lines_of(page, everything=parsed.options.all))
-            )
+            show(_styled(page, lines_of(page, everything=parsed.options.all), columns()))
     return 0
+
+
+def _styled(page: Page, lines: Iterable[str], width: int | None) -> Iterator[Line]:
+    """Yield lines as a terminal shows them: folded as those of a launcher, and with styles."""
+    ended_well = page.job is not None and page.job.outcome == "finished"
+    styles = {"conclusion": ("yellow" if ended_well else "red") if page.rounds else "green"}
+    for text in lines:
+        label = text.strip().partition(":")[0]
+        style = styles.get(label, _STYLES.get(label, ""))
+        if text.startswith(("    ", "  look at ")):
+            style = "dim"
+        elif text.startswith(("round ", "launch ")):
+            style = "bold"
+        for part in [text] if width is None else folded(text, min(width, MOST_COLUMNS)):
+            yield [(part, style)]
 
 
 def _page(path: Path) -> Page:
