@@ -49,7 +49,15 @@ from undaunted.base.text import MOST_COLUMNS, count, folded
 from undaunted.base.values import Flag
 from undaunted.cli.command import Command, Parsed
 from undaunted.cli.messages import UsageError, printing
-from undaunted.cli.run_journals import NoRunError, damage, find_run, read_run
+from undaunted.cli.run_journals import (
+    NoRunError,
+    damage,
+    find_run,
+    is_journal,
+    no_journal,
+    read_run,
+    runs_below,
+)
 from undaunted.journal.job.launches import Launch, launches_of
 from undaunted.journal.job.summary import summarize_job
 from undaunted.journal.job.values import JobRound, JobSummary
@@ -68,7 +76,6 @@ _NOT_KEPT = (
 )
 _MOST_FILES = 4096
 _MOST_PROBLEMS = 3  # said
-_RUNS_BELOW = ("*/journal-*.jsonl", "*/*/journal-*.jsonl")
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 _LOGS = (".log", ".txt", ".out", ".err")
 _HEAD = 4096  # bytes at both ends of a file tell what it is
@@ -147,8 +154,8 @@ def _styled(page: Page, lines: Iterable[str], width: int | None) -> Iterator[Lin
 
 def _page(path: Path) -> Page:
     if not _has_journals(path):
-        if runs := _runs_below(path):
-            raise NoRunError(_several(path, runs))
+        if runs_below(path):
+            raise NoRunError(no_journal(path))
         return _of_folder(path)
     try:
         journals, left_out = read_run(path)
@@ -192,21 +199,7 @@ def run_in_words(
 def _has_journals(path: Path) -> bool:
     if path.is_dir():
         return bool(find_journals(path))
-    return path.name.startswith("journal-") and path.suffix == ".jsonl"
-
-
-def _runs_below(path: Path) -> list[Path]:
-    """Return the run directories in a folder, and in folders of it."""
-    found = (file for pattern in _RUNS_BELOW for file in path.glob(pattern) if file.is_file())
-    return sorted({file.parent for file in islice(found, _MOST_FILES)})
-
-
-def _several(path: Path, runs: Sequence[Path]) -> str:
-    named = ", ".join(map(str, runs[:_MOST_PROBLEMS]))
-    more = f" and {len(runs) - _MOST_PROBLEMS} more" if len(runs) > _MOST_PROBLEMS else ""
-    return (
-        f"{path} holds no journal; name the directory of a run, not the one above it: {named}{more}"
-    )
+    return is_journal(path)
 
 
 # --- a run ----------------------------------------------------------------------------------------
