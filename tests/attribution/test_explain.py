@@ -196,6 +196,15 @@ def test_a_job_that_was_preempted_did_not_fail_of_itself() -> None:
     assert case.did.startswith("ended the job: preempted, exit code 143")
 
 
+def test_a_launcher_that_was_killed_has_a_last_word_of_who_watched_it() -> None:
+    remark = sample.at(900, e.Remark, text="the agent (pid 7) was killed", level="error")
+    events = [*sample.OPENING, *sample.begin(10, 0), remark]
+    launches = launches_of([Journal(Path("j"), events)])
+    job = summarize_job(launches, is_running=lambda *_: False)
+    (one,) = failed_rounds(job)
+    assert case_of(job, one, launches, Evidence(), lambda _: ("", "")).line == remark.text
+
+
 def test_a_person_who_presses_ctrl_c_preempts_nothing() -> None:
     reason = "the launcher on node n0 received SIGINT"
     end = [

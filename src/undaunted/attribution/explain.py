@@ -37,8 +37,9 @@ from undaunted.base.text import count, format_duration, name_ranks, one_line, pr
 from undaunted.journal import events as e
 from undaunted.journal.job.render import still_runs
 from undaunted.journal.job.values import JobRound, JobSummary  # noqa: TC001 - as above
+from undaunted.journal.query import every
 from undaunted.journal.render import NO_END, shown_rounds, utc, without_numbers
-from undaunted.journal.words import outcome_in_words
+from undaunted.journal.words import outcome_in_words, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -347,7 +348,7 @@ def case_of(
         if job.attempts == 1
         else f"launch {one.attempt}, round {one.round}",
         about=about,
-        line=one.cause or (_last_heard(job) if _broke_off(job, one) else ""),
+        line=one.cause or (_last_heard(job, launches) if _broke_off(job, one) else ""),
         findings=joined(finding, evidence.findings),
         # Of a hang that all nodes have judged the line counts the ranks of all nodes that wait.
         waiting=tuple(verdict.waiting) if verdict and not (blamed and blamed.ranks) else (),
@@ -388,8 +389,16 @@ def _missing(one: JobRound) -> Iterator[str]:
         )
 
 
-def _last_heard(job: JobSummary) -> str:
+def _last_heard(job: JobSummary, launches: Sequence[Launch]) -> str:
     """Say of a job that broke off when it was heard of last."""
+    told = [
+        words_of(event).full
+        for launch in launches
+        for event in every(launch.state.remarks, e.Remark)
+        if event.level == "error"
+    ]
+    if told:
+        return told[-1]
     text = (
         "no launcher runs any more, and none has recorded an end: they were killed, or their "
         "journals were cut off"

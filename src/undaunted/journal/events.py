@@ -596,7 +596,7 @@ class LastCopy(Event, tag="last_copy", frozen=True, kw_only=True):
 
 
 class JobEnded(Event, tag="job_ended", frozen=True, kw_only=True):
-    """The job is over; only ``last_copy`` comes later.
+    """The job is over; only ``last_copy`` and ``remark`` come later.
 
     ``outcome``: finished, failed, preempted, excluded, no_restart, suspect, invalid, straggler,
     too_few_nodes.
