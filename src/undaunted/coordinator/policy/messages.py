@@ -210,7 +210,7 @@ class NodeStopped(_Message, frozen=True):
     ``all_ok``: every rank had exited with 0, its work done; not stopped before. ``iterations``: how
     far the round came. ``verdict``: what the node found out about its own failure in the meantime,
     "" = it has none or nothing new; ``finding``: the same for `Advise`, opaque to the policy.
-    ``misuse``: its ranks ended as do programs that are called with wrong arguments; None = no rank
+    ``misuse``: its ranks ended as do programs that cannot run as they are called; None = no rank
     ended by itself. ``left``: ranks that have ended with 0, not stopped before.
     """
 

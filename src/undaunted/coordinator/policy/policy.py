@@ -77,8 +77,8 @@ _WISHES = {
     "straggler": (m.Outcome.STRAGGLER, "{} is slow"),
 }
 _MISUSE = (
-    "not restarted: every rank that ended did so at once and with exit code 2, as programs do that "
-    "are called with wrong arguments"
+    "not restarted: every rank that ended did so at once, as programs do that are called with "
+    "wrong arguments (exit code 2), or whose script is no valid Python"
 )
 
 
