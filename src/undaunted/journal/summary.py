@@ -434,7 +434,10 @@ def _of_imports(learned: e.ImportsLearned) -> str:
         f"{count(len(learned.packages), 'package')} imported, which took "
         f"{format_duration(learned.took_ns / _NS)} beside the training"
     )
-    left = "; ".join(f"{package} ({reason})" for package, reason in learned.left.items())
+    packages: dict[str, list[str]] = {}  # by the reason
+    for package, reason in learned.left.items():
+        packages.setdefault(reason, []).append(package)
+    left = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in packages.items())
     return f"{note}; they import themselves: {left}" if left else note
 
 
