@@ -7,7 +7,8 @@ one of them reports a failure, all are told to stop, say that they have, get the
 round, acknowledge it, and are told to start. Measured are the time from the failure until the last
 agent is told to start, the leader's CPU time and messages per round, and its CPU time while nothing
 happens. Beside it, in the same run: as many handlers of torch's dynamic rendezvous (c10d), in
-threads of one process, that meet again; it is only tried up to --torch-nodes.
+threads of one process, that meet again; it is only tried up to --torch-nodes. With --against, the
+benchmark of another checkout is run in turns with this one, --turns times each.
 """
 
 from __future__ import annotations
@@ -35,10 +36,15 @@ def main() -> None:
     parser.add_argument("--nodes", default="2,64,512")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--torch-nodes", type=int, default=64)
+    parser.add_argument("--against", help="another checkout")
+    parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--part", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.part:
         asyncio.run(_part(json.loads(arguments.part)))
+        return
+    if arguments.against:
+        take_turns([Path(arguments.against), ROOT], arguments)
         return
     print(
         "nodes | undaunted: ms a round | leader CPU ms | messages a node | idle CPU % | torch: ms"
@@ -57,6 +63,19 @@ def main() -> None:
             f"{ours['idle'] * 100:.2f} | {beside}",
             flush=True,
         )
+
+
+def take_turns(checkouts: list[Path], arguments: argparse.Namespace) -> None:
+    """Run the benchmark of each checkout, one after the other; print a row of each."""
+    for nodes in arguments.nodes.split(","):
+        for _ in range(arguments.turns):
+            for checkout in checkouts:
+                command = [sys.executable, str(checkout / "benchmarks" / "rendezvous.py")]
+                command += ["--nodes", nodes, "--rounds", str(arguments.rounds)]
+                done = subprocess.run(
+                    [*command, "--torch-nodes", "0"], stdout=subprocess.PIPE, text=True, check=True
+                )
+                print(f"{checkout.name} | {done.stdout.splitlines()[-1]}", flush=True)
 
 
 # --- undaunted ------------------------------------------------------------------------------------
@@ -119,13 +138,13 @@ async def _part(part: dict[str, Any]) -> None:
 
 
 async def _leader(nodes: int) -> None:
-    from undaunted.coordinator.core import leader_messages as c
-    from undaunted.coordinator.core.config import PolicyConfig
-    from undaunted.coordinator.core.leader import Leader
-    from undaunted.coordinator.core.messages import NodeFinished
+    from undaunted.coordinator.lead import leader_messages as c
+    from undaunted.coordinator.lead.leader import Leader
+    from undaunted.coordinator.policy.config import PolicyConfig
+    from undaunted.coordinator.policy.messages import NodeFinished
     from undaunted.coordinator.protocol import Report
     from undaunted.coordinator.service.leading import Leading
-    from undaunted.coordinator.service.member import Member
+    from undaunted.coordinator.service.participant import Participant
     from undaunted.coordinator.wire.handshake import Terms
     from undaunted.coordinator.wire.network import Sockets
 
@@ -159,9 +178,9 @@ async def _leader(nodes: int) -> None:
             return commands
 
     leader = Counted(config)
-    member = Member()
-    _say(port=await member.listen(network, 0, nodes=nodes, say=print))
-    member.lead(Leading(leader, network, keep=keep, done=lambda _: None))
+    participant = Participant()
+    _say(port=await participant.listen(network, 0, nodes=nodes, say=print))
+    participant.lead(Leading(leader, network, keep=keep, done=lambda _: None))
     await over
     rounds = seen["rounds"] - 1
     cpu, messages = time.process_time() - seen["cpu"], seen["messages"]
@@ -195,8 +214,8 @@ async def _agents(part: dict[str, Any]) -> None:
 
 class _Agent:
     def __init__(self, part: dict[str, Any], index: int) -> None:
-        from undaunted.coordinator.core.follower import Follower
-        from undaunted.coordinator.core.follower_messages import FollowerConfig
+        from undaunted.coordinator.lead.follower import Follower
+        from undaunted.coordinator.lead.follower_messages import FollowerConfig
         from undaunted.coordinator.service.following import Following
         from undaunted.coordinator.wire.handshake import Terms
         from undaunted.coordinator.wire.network import Sockets
@@ -213,12 +232,12 @@ class _Agent:
         self.following = Following(Follower(config), network, self, self)
 
     def prepare(self, table: Any) -> None:
-        from undaunted.coordinator.core.follower_messages import TableKnown
+        from undaunted.coordinator.lead.follower_messages import TableKnown
 
         self.following.table_known(TableKnown(table.round, table.version, "127.0.0.1", 1))
 
     def deliver(self, command: Any) -> None:
-        from undaunted.coordinator.core.messages import NodeStopped, Start, Stop
+        from undaunted.coordinator.policy.messages import NodeStopped, Start, Stop
 
         match command:
             case Start():
@@ -229,12 +248,12 @@ class _Agent:
                 self.following.tell(NodeStopped(self._node, command.round))
 
     def fail(self) -> None:
-        from undaunted.coordinator.core.messages import NodeFailed
+        from undaunted.coordinator.policy.messages import NodeFailed
 
         self.following.tell(NodeFailed(self._node, self._round, "benchmark"))
 
     def finish(self) -> None:
-        from undaunted.coordinator.core.messages import NodeFinished
+        from undaunted.coordinator.policy.messages import NodeFinished
 
         self.following.tell(NodeFinished(self._node, self._round))
 

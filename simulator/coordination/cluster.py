@@ -31,18 +31,18 @@ from simulator.virtual import messages as s
 from simulator.virtual.program import Program
 from undaunted.base.timers import Timers
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.core import follower_messages as f
-from undaunted.coordinator.core import leader_messages as c
-from undaunted.coordinator.core import messages as m
-from undaunted.coordinator.core import register
-from undaunted.coordinator.core.follower import Follower, FollowerState
-from undaunted.coordinator.core.leader import Leader, LeaderState
-from undaunted.coordinator.core.progress import Iterations
 from undaunted.coordinator.etcd.client import Client
 from undaunted.coordinator.etcd.store import Access, parse_store
-from undaunted.coordinator.service import member as of_process
+from undaunted.coordinator.lead import follower_messages as f
+from undaunted.coordinator.lead import leader_messages as c
+from undaunted.coordinator.lead import register
+from undaunted.coordinator.lead.follower import Follower, FollowerState
+from undaunted.coordinator.lead.leader import Leader, LeaderState
+from undaunted.coordinator.policy import messages as m
+from undaunted.coordinator.policy.messages import Iterations
 from undaunted.coordinator.service.asking import left_behind
 from undaunted.coordinator.service.leading import Leading
+from undaunted.coordinator.service.participant import Participant
 from undaunted.fault_tolerance.agent import node as n
 from undaunted.fault_tolerance.agent.node import Node, State
 from undaunted.fault_tolerance.agent.shared_orders import SharedOrders
@@ -52,7 +52,7 @@ from undaunted.fault_tolerance.agent.tasks import Turns
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from undaunted.coordinator.core.config import PolicyConfig
+    from undaunted.coordinator.policy.config import PolicyConfig
     from undaunted.coordinator.service.ledger_file import LedgerFile
     from undaunted.coordinator.service.register import Register
     from undaunted.coordinator.wire.connection import Connection
@@ -675,7 +675,7 @@ class Coordinator(Program):
         self.loop.create_task(self._serve())
 
     async def _serve(self) -> None:
-        setup, member = self._cluster.setup, of_process.Member()
+        setup, participant = self._cluster.setup, Participant()
         kept = cast("LedgerFile", _Disk(self._cluster, COORDINATOR, self))
         over = asyncio.Event()
         known = await left_behind(kept, RUN_ID, self)
@@ -690,10 +690,10 @@ class Coordinator(Program):
         )
         leader = _Watched(self._cluster, COORDINATOR, config, known, epoch)
         leading = Leading(leader, self, keep=kept.keep, done=lambda _: over.set())
-        await member.listen(self, PORT, nodes=1, say=lambda _: None)
-        member.lead(leading)
+        await participant.listen(self, PORT, nodes=1, say=lambda _: None)
+        participant.lead(leading)
         await over.wait()
-        await member.close("the coordinator ends")
+        await participant.close("the coordinator ends")
         kept.close(remove=leader.policy.ended)
         self.exit()
 

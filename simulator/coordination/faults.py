@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from simulator.coordination.setup import BY_HAND, COORDINATOR
 from simulator.etcd.members import MEMBERS
-from undaunted.coordinator.core import messages as m
-from undaunted.coordinator.core.durations import AWAY_MARGIN_S
+from undaunted.coordinator.lead.times import AWAY_MARGIN_S
+from undaunted.coordinator.policy import messages as m
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 from simulator.coordination.setup import BY_HAND, COORDINATOR
 from simulator.run import InvariantError
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.core import register
-from undaunted.coordinator.core.messages import ExclusionOrdered, RestartOrdered
+from undaunted.coordinator.lead import register
+from undaunted.coordinator.policy.messages import ExclusionOrdered, RestartOrdered
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from simulator.coordination.setup import Setup
     from simulator.virtual.engine import Simulation
-    from undaunted.coordinator.core.examination import Examination
-    from undaunted.coordinator.core.messages import NodeEvent
-    from undaunted.coordinator.core.policy import JobPolicy
+    from undaunted.coordinator.policy.messages import NodeEvent
+    from undaunted.coordinator.policy.policy import JobPolicy
+    from undaunted.coordinator.policy.verdict import Examination
 
 _NS = 1_000_000_000
 # A node counts as healthy so long after the end of the last fault that concerned it.

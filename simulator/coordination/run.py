@@ -16,7 +16,7 @@ from simulator.coordination.setup import (
     Setup,
 )
 from simulator.run import NS, InvariantError, Result
-from undaunted.coordinator.core.durations import AWAY_MARGIN_S
+from undaunted.coordinator.lead.times import AWAY_MARGIN_S
 from undaunted.fault_tolerance.agent.node import State
 
 if TYPE_CHECKING:

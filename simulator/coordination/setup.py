@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulator.etcd.members import MEMBERS, URL
-from undaunted.coordinator.core.advice import Advice, Attempt
-from undaunted.coordinator.core.config import PolicyConfig
-from undaunted.coordinator.core.durations import Durations
-from undaunted.coordinator.core.examination import Case, Ruling
-from undaunted.coordinator.core.intensity import Intensity
-from undaunted.coordinator.core.register import FEWEST
+from undaunted.coordinator.lead.register import FEWEST
+from undaunted.coordinator.lead.times import Durations
+from undaunted.coordinator.policy.budget import Intensity
+from undaunted.coordinator.policy.config import PolicyConfig
+from undaunted.coordinator.policy.verdict import Advice, Attempt, Case, Ruling
 from undaunted.fault_tolerance.nodes_config import Nodes
 from undaunted.fault_tolerance.run_config import RunConfig
 

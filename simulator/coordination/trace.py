@@ -9,7 +9,7 @@ import msgspec
 from simulator.coordination.cluster import NodeEvent, RankEnded
 from simulator.virtual import messages as s
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.core import messages as m
+from undaunted.coordinator.policy import messages as m
 
 LEGEND = """\
 # seconds  who  what          (events as they are handled; who: node, coordinator or fault)

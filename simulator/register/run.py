@@ -1,6 +1,6 @@
 """One random run of the register: is there one history, whatever is lost, doubled or late?
 
-Only `core/register.py` is run. Messages are in a bag: any of them arrives next, some twice, some
+Only `lead/register.py` is run. Messages are in a bag: any of them arrives next, some twice, some
 never. Launchers are killed, and others with the same name come with an old disk or an empty one.
 """
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
 
-from undaunted.coordinator.core import register
-from undaunted.coordinator.core.register import Claim, Member, Vote, Voter, Writer, voter
+from undaunted.coordinator.lead import register
+from undaunted.coordinator.lead.register import Claim, Member, Vote, Voter, Writer, voter
 
 if TYPE_CHECKING:
     from collections.abc import Callable

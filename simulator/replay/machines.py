@@ -21,14 +21,13 @@ from undaunted.attribution.straggler.pace import Pace
 from undaunted.base.recent import plain
 from undaunted.base.text import one_line
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.core import follower_messages as f
-from undaunted.coordinator.core import leader_messages as c
-from undaunted.coordinator.core import messages as m
-from undaunted.coordinator.core.config import PolicyConfig
-from undaunted.coordinator.core.follower import Follower
-from undaunted.coordinator.core.leader import Leader
-from undaunted.coordinator.core.memory import Memory
-from undaunted.coordinator.core.policy import JobPolicy
+from undaunted.coordinator.lead import follower_messages as f
+from undaunted.coordinator.lead import leader_messages as c
+from undaunted.coordinator.lead.follower import Follower
+from undaunted.coordinator.lead.leader import Leader
+from undaunted.coordinator.policy import messages as m
+from undaunted.coordinator.policy.config import PolicyConfig
+from undaunted.coordinator.policy.policy import JobPolicy, Memory
 from undaunted.fault_tolerance.advice import advise
 from undaunted.fault_tolerance.agent import node
 from undaunted.inprocess.core import commands as inprocess

@@ -53,7 +53,7 @@ def tables_of(attempt: Attempt) -> list[Table]:
 
 
 def voter(launch: Launch) -> tuple[str, str]:
-    """Return who a launch is, as `coordinator.core.election` has it."""
+    """Return who a launch is, as `coordinator.lead.register` has it."""
     return (launch.node, str(launch.index))
 
 

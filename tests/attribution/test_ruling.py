@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from undaunted.attribution import hang, ruling
 from undaunted.attribution.hang import Seen, Standing
-from undaunted.coordinator.core.examination import MOST_EVIDENCE, Case, Ruling
-from undaunted.coordinator.core.messages import Place
+from undaunted.coordinator.policy.messages import Place
+from undaunted.coordinator.policy.verdict import MOST_EVIDENCE, Case, Ruling
 from undaunted.progress.timeouts import Expired
 
 LATE = Expired("heartbeat", "", 0, 1, 12.0, 10.0, "learned")

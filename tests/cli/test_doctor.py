@@ -174,10 +174,10 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_reader_that_has_enough(
     examined: Examined, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
-    def broken(render: Any) -> None:
+    def broken(lines: Any) -> None:
         raise BrokenPipeError
 
-    monkeypatch.setattr(module, "_print", broken)
+    monkeypatch.setattr("undaunted.base.console.show", broken)
     with (tmp_path / "out").open("w") as stream:
         monkeypatch.setattr("sys.stdout", stream)
         assert module.main([]) == 0

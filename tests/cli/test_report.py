@@ -214,6 +214,17 @@ def test_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "page.html/p: " in capsys.readouterr().err
 
 
+def test_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, file = make_run(tmp_path / "r"), tmp_path / "trace.json"
+    assert main([str(run), "--trace", str(file)]) == 0
+    assert capsys.readouterr().out == f"written: {file}\n"
+    assert json.loads(file.read_text())["traceEvents"]
+    assert main([str(run), "--trace", str(file / "t")]) == 2
+    assert "trace.json/t: " in capsys.readouterr().err
+    assert main([str(run), "--trace", str(file), "--json"]) == 2
+    assert "exclude" in capsys.readouterr().err
+
+
 def test_a_page_into_a_pipe_is_all_that_is_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.core import messages as m
-from undaunted.coordinator.core.progress import Iterations
+from undaunted.coordinator.policy import messages as m
+from undaunted.coordinator.policy.messages import Iterations
 
 EVENTS: list[m.NodeEvent] = [
     m.NodeFailed("b", 3, "rank 1: exit code 1", victim=True),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from undaunted.coordinator.core.messages import Outcome
+from undaunted.coordinator.policy.messages import Outcome
 from undaunted.fault_tolerance import run_config
 from undaunted.fault_tolerance.launch_config import LaunchConfig
 

@@ -117,14 +117,14 @@ def test_a_port_that_is_taken_is_said_before_any_rank_starts(tmp_path: Path) -> 
 
 
 class _Taking(http.server.BaseHTTPRequestHandler):
-    bodies: queue.Queue[bytes]
+    bodies: queue.Queue[tuple[str, bytes]]
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.send_response(200)
         self.send_header("Content-Length", "0")
         self.end_headers()
-        self.bodies.put(body)
+        self.bodies.put((self.path, body))
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
@@ -134,6 +134,9 @@ def test_a_collector_gets_the_last_state_of_a_short_job(tmp_path: Path) -> None:
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
     from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
         ExportMetricsServiceRequest,
+    )
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+        ExportTraceServiceRequest,
     )
 
     _Taking.bodies = queue.Queue()
@@ -147,11 +150,16 @@ def test_a_collector_gets_the_last_state_of_a_short_job(tmp_path: Path) -> None:
             variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": url}
             with launched(tmp_path, script, *options, **variables) as launcher:
                 assert launcher.finish() == 0
-            body = _Taking.bodies.get(timeout=WAIT_S)
+            sent = dict(_Taking.bodies.get(timeout=WAIT_S) for _ in range(2))
         finally:
             collector.shutdown()
             thread.join(WAIT_S)
     request = ExportMetricsServiceRequest()
-    request.ParseFromString(body)
+    request.ParseFromString(sent["/v1/metrics"])
     names = {metric.name for metric in request.resource_metrics[0].scope_metrics[0].metrics}
     assert {"undaunted_run_info", "undaunted_run_exit_code", "undaunted_time_seconds"} <= names
+    traces = ExportTraceServiceRequest()
+    traces.ParseFromString(sent["/v1/traces"])
+    spans = {span.name: span for span in traces.resource_spans[0].scope_spans[0].spans}
+    assert set(spans) == {"undaunted.job", "undaunted.round"}
+    assert spans["undaunted.round"].parent_span_id == spans["undaunted.job"].span_id

@@ -9,6 +9,7 @@ import pytest
 
 from simulator.__main__ import main as simulator
 from tests.e2e.launcher import nodes_of_a_job
+from tests.journal.test_trace import events_of, names, on
 from undaunted.cli.report import main as report
 
 if TYPE_CHECKING:
@@ -63,3 +64,9 @@ def test_a_crash_and_a_lost_launcher(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert [clock["method"] for clock in job["clocks"]] == ["reference"]
     assert report([run]) == 0
     assert "failures: 2, one in" in capsys.readouterr().out
+    assert report([run, "--trace", str(tmp_path / "trace.json")]) == 0
+    found = events_of((tmp_path / "trace.json").read_text())
+    assert set(names(found, "process_name").values()) == {"job", "node one", "node two"}
+    assert [one["name"] for one in on(found, "rank 1")].count("steps") == 3
+    assert {"crash", "lost"} <= {one["name"] for one in found if one["ph"] == "i"}
+    assert sum(one["name"] == "restart" for one in found) == 4

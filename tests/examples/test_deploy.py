@@ -17,7 +17,7 @@ import yaml
 
 from tests.ports import free_ports
 from undaunted.cli.options import RUN
-from undaunted.coordinator.core.messages import Outcome
+from undaunted.coordinator.policy.messages import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from undaunted.attribution.decision import MOST_BYTES
-from undaunted.coordinator.core.advice import Advice, Attempt
-from undaunted.coordinator.core.messages import Advised, Blamed
+from undaunted.coordinator.policy.messages import Advised, Blamed
+from undaunted.coordinator.policy.verdict import Advice, Attempt
 from undaunted.fault_tolerance.advice import advise, encode, failure_before, remembered
 from undaunted.journal.events import JobEnded, RoundAdvised, RoundStarted, Verdict
 from undaunted.journal.lines import encode as line_of

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.coordinator.core.seats import ledger, table
-from undaunted.coordinator.core import messages as job
+from tests.coordinator.lead.seats import ledger, table
+from undaunted.coordinator.policy import messages as job
 from undaunted.coordinator.protocol import Ledger
 from undaunted.fault_tolerance import cycle_info
 from undaunted.fault_tolerance.cycle_info import (

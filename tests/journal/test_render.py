@@ -7,6 +7,7 @@ import pytest
 
 from tests.journal import sample
 from tests.journal.sample import at, begin, summary_of
+from undaunted.base.console import plain
 from undaunted.journal import events as e
 from undaunted.journal.goodput import Times
 from undaunted.journal.render import (
@@ -14,7 +15,6 @@ from undaunted.journal.render import (
     PHASES,
     class_cells,
     percent,
-    plain,
     render_round,
     render_run,
     time_table,

@@ -9,9 +9,11 @@ import pytest
 
 from tests.journal import sample
 from tests.journal.sample import MS, at, begin, summary_of
+from undaunted.base.console import plain
 from undaunted.journal import events as e
-from undaunted.journal.render import plain, render_round, render_run
+from undaunted.journal.render import render_round, render_run
 from undaunted.journal.summary import InProcessRestart, Phases, RunSummary, job_outcome
+from undaunted.journal.words import words_of
 
 
 def test_the_run_as_a_whole() -> None:
@@ -220,22 +222,22 @@ def test_results_of_an_attribution_service_are_notes() -> None:
 
 
 def test_notes_tell_what_else_happened() -> None:
-    run = summary_of(
-        [
-            *begin(10, 0),
-            at(20, e.TemplateLost, 0, reason="a thread of numpy"),
-            at(21, e.AgentPaused, 0, seconds=10.0),
-            at(22, e.EventsLost, count=3, reason="disk full"),
-            at(23, e.EventsLost, count=4, reason="disk full"),
-            at(24, e.RoundStopped, 0, unkillable=[5, 6]),
-        ]
-    )
-    assert run.notes == [
-        "workers started fresh: a thread of numpy",
-        "the launcher itself did not run for 10.0 s; deadlines were moved",
-        "7 events missing in the journal: disk full",
-        "processes that could not be killed in round 0: 5, 6",
+    told = [
+        at(20, e.TemplateLost, 0, reason="a thread of numpy"),
+        at(21, e.AgentPaused, 0, seconds=10.0),
+        at(22, e.EventsLost, count=7, reason="disk full"),
+        at(24, e.RoundStopped, 0, unkillable=[5, 6]),
+        at(25, e.Remark, 0, text="the agent was killed", level="error"),
     ]
+    parts = [
+        at(20.5, e.AgentPaused, 0, seconds=4.0),
+        at(21, e.AgentPaused, 0, seconds=6.0),
+        at(22, e.EventsLost, count=3, reason="disk full"),
+        at(23, e.EventsLost, count=4, reason="disk full"),
+    ]
+    other = [at(26, e.Remark, 0, text="ranks write to files"), at(27, e.RoundStopped, 1)]
+    run = summary_of([*begin(10, 0), told[0], *parts, *told[3:], *other])
+    assert run.notes == [words_of(event).full for event in told]
 
 
 def test_no_events_at_all() -> None:
@@ -249,13 +251,13 @@ def test_memory_that_was_waited_for_in_vain_is_noted() -> None:
         e.MemoryReclaimed(t=MS, round=0, duration_ns=20 * MS),
         e.MemoryReclaimed(t=2 * MS, round=1, duration_ns=500 * MS, held=held),
     ]
-    assert summary_of(events).notes == [f"after round 1, 500 ms in vain for GPU memory: {held}"]
+    assert summary_of(events).notes == [words_of(events[-1]).full]
 
 
 def test_an_unhealthy_node_is_noted_unless_the_end_says_so() -> None:
     problem = "the GPU check failed: GPU 0 needs a reset of the GPU"
     checked = [at(1, e.NodeChecked), at(9, e.NodeChecked, 0, problem=problem)]
-    assert summary_of(checked).notes == [f"the node was found unhealthy: {problem}"]
+    assert summary_of(checked).notes == [words_of(checked[1]).full]
     end = at(10, e.JobEnded, outcome="excluded", exit_code=1, reason=f"node a: {problem}")
     assert summary_of([*checked, end]).notes == []
 

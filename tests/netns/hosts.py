@@ -14,13 +14,17 @@ import functools
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.netns.line import TUN
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 NET = "10.77.0"
+LINE = Path(__file__).with_name("line.py")
 DEADLINE_S = 20.0
 
 
@@ -120,13 +124,18 @@ class Hosts:
         """Start a host; it has the same address and name as ever."""
         self._hosts[name] = host = Namespace(name, self._boot)
         self._open.callback(host.close)
-        number = self._numbers[name]
-        own = f"eth0 address 02:00:00:00:00:{number:02x}"
+        own = f"eth0 address {self._mac(name)}"
         self._switch.ip(
             f"link add to-{name} type veth peer name {own} netns {host.pid}",
             f"link set to-{name} master one up",
         )
-        host.ip(f"address add {self.address(name)}/24 dev eth0", "link set eth0 up")
+        host.ip(*self._set_up(name))
+
+    def _mac(self, name: str) -> str:
+        return f"02:00:00:00:00:{self._numbers[name]:02x}"
+
+    def _set_up(self, name: str) -> tuple[str, str]:
+        return f"address add {self.address(name)}/24 dev eth0", "link set eth0 up"
 
     def move(self, name: str) -> None:
         """Start another host of this name, with another address."""
@@ -180,34 +189,61 @@ class Hosts:
         """Undo `divide`."""
         self._switch.ip(*(f"link set to-{name} master one" for name in self.names))
 
-    def slow_down(self, name: str) -> None:
-        """Make everything that a host sends arrive late."""
-        how = ("netem", "delay", "200ms") if netem() else NARROW
-        self._hosts[name].tc("qdisc", "add", "dev", "eth0", "root", *how)
+    def deafen(self, name: str) -> None:
+        """Lose all that is sent to a host; what it sends arrives."""
+        self._switch.tc("qdisc", "replace", "dev", f"to-{name}", "root", "blackhole")
+
+    def mute(self, name: str) -> None:
+        """Lose all that a host sends; it hears the others."""
+        self._hosts[name].tc("qdisc", "replace", "dev", "eth0", "root", "blackhole")
+
+    def mend(self, name: str) -> None:
+        """Undo `deafen` or `mute`."""
+        for end, space in ((f"to-{name}", self._switch), ("eth0", self._hosts[name])):
+            with contextlib.suppress(AssertionError):  # nothing was done at this end
+                space.tc("qdisc", "delete", "dev", end, "root")
+
+    def link_down(self, name: str) -> None:
+        """Shut down the interface of a host, which knows it: it has no route to anybody."""
+        self._hosts[name].ip("link set eth0 down")
+
+    def link_up(self, name: str) -> None:
+        """Undo `link_down`."""
+        self._hosts[name].ip("link set eth0 up")
+
+    def worsen(self, name: str, delay_s: float, loss: float = 0.0) -> None:
+        """Put a bad line in the place of a host's cable.
+
+        Args:
+            name: of the host.
+            delay_s: for how long a frame is under way, to it or from it.
+            loss: which part of the frames does not arrive.
+        """
+        host = self._hosts[name]
+        self._switch.ip(f"link delete to-{name}")
+        line = subprocess.Popen(
+            [
+                *(sys.executable, str(LINE), str(host.pid), "eth0"),
+                *(str(self._switch.pid), f"to-{name}", str(delay_s), str(loss)),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._open.callback(line.communicate, timeout=DEADLINE_S)
+        assert line.stdout is not None
+        assert line.stdout.readline() == "ready\n", f"there is no line to {name}"
+        self._switch.ip(f"link set to-{name} master one up")
+        host.ip(f"link set eth0 address {self._mac(name)}", *self._set_up(name))
 
     def close(self) -> None:
         self._open.close()
-
-
-# 4 kB/s: as late as with a delay, where the kernel has no netem.
-NARROW = ("tbf", "rate", "32kbit", "burst", "2kb", "latency", "2s")
 
 
 def child_of(pid: int) -> int:
     """The only child of a process."""
     (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return int(child)
-
-
-@functools.cache
-def netem() -> bool:
-    """Whether the kernel can delay packets."""
-    with namespace("probe") as probe:
-        try:
-            probe.tc("qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms")
-        except AssertionError:
-            return False
-    return True
 
 
 @functools.cache
@@ -225,10 +261,6 @@ def why_not() -> str:
     return "network namespaces are not permitted here"
 
 
-@contextlib.contextmanager
-def namespace(name: str) -> Iterator[Namespace]:
-    one = Namespace(name)
-    try:
-        yield one
-    finally:
-        one.close()
+def why_no_line() -> str:
+    """Why there can be no bad line (`Hosts.worsen`) here, "" = there can."""
+    return "" if Path(TUN).exists() else f"{TUN} is not there"

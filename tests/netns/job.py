@@ -6,10 +6,13 @@ import contextlib
 import json
 import os
 import signal
+import struct
 import textwrap
+import threading
+import time
 from typing import TYPE_CHECKING
 
-from tests.e2e.launcher import Launcher
+from tests.e2e.launcher import DEADLINE_S, Launcher
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -123,6 +126,17 @@ class Job:
         for name in names:
             self[name].begins(number)
 
+    def lasts(self, number: int, ranks: int, more_s: float = 0.1) -> None:
+        """Wait until so many ranks of a round have gone on for ``more_s`` from now."""
+        until_ns = time.monotonic_ns() + round(more_s * 1e9)
+        deadline = time.monotonic() + more_s + DEADLINE_S
+        while True:
+            lives = self._lives(number)
+            if len([last for _, last in lives if last >= until_ns]) == ranks:
+                return
+            assert time.monotonic() < deadline, (lives, self.text(*self.nodes))
+            threading.Event().wait(0.05)
+
     def tell(self, number: int, rank: int, group_rank: int, code: str) -> None:
         """Have a rank run a line of Python."""
         draft = self.cwd / "draft"
@@ -143,17 +157,19 @@ class Job:
 
     def one_world(self) -> None:
         """Check that no rank of a round lived at the same time as one of a later round."""
-        lives: dict[int, list[tuple[int, int]]] = {}
-        for path in (self.cwd / "ranks").iterdir():
-            written = path.read_bytes()
-            if len(written) == 16:
-                first, last = (int.from_bytes(written[at : at + 8], "little") for at in (0, 8))
-                lives.setdefault(int(path.name.split("-")[0]), []).append((first, last))
+        numbers = {int(path.name.split("-")[0]) for path in (self.cwd / "ranks").iterdir()}
         over = 0
-        for number, times in sorted(lives.items()):
+        for number in sorted(numbers):
+            if not (times := self._lives(number)):
+                continue
             firsts, lasts = zip(*times, strict=True)
             assert min(firsts) >= over, f"round {number} began while ranks of another one lived"
             over = max(over, *lasts)
+
+    def _lives(self, number: int) -> list[tuple[int, int]]:
+        """When each rank of a round lived, from and to."""
+        found = [path.read_bytes() for path in (self.cwd / "ranks").glob(f"{number}-*")]
+        return [struct.unpack("<qq", written) for written in found if len(written) == 16]
 
     def close(self) -> None:
         """End whatever still runs, all at once."""

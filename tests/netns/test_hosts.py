@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.launcher import alive, wait_until_gone
-from tests.netns.hosts import Hosts, why_not
+from tests.netns.hosts import Hosts, why_no_line, why_not
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(why_not()), reason=why_not())]
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,6 +46,25 @@ def test_cables_are_pulled_out_and_nets_divided() -> None:
         assert reaches(hosts, "c", "a")
         hosts.heal()
         assert reaches(hosts, "b", "a")
+
+
+@pytest.mark.parametrize("way", ["mute", "deafen"])
+def test_a_line_that_loses_one_way(way: str) -> None:
+    with contextlib.closing(Hosts("ab")) as hosts, listening(hosts, "a"):
+        assert reaches(hosts, "b", "a")
+        getattr(hosts, way)("a")
+        assert not reaches(hosts, "b", "a")
+        hosts.mend("a")
+        assert reaches(hosts, "b", "a")
+
+
+@pytest.mark.skipif(bool(why_no_line()), reason=why_no_line())
+@pytest.mark.parametrize(("delay_s", "loss", "arrives"), [(0.01, 0, 1), (1, 0, 0), (0.01, 1, 0)])
+def test_a_bad_line(delay_s: float, loss: float, arrives: int) -> None:
+    """`reaches` waits for less than there and back take with a delay of one second."""
+    with contextlib.closing(Hosts("ab")) as hosts, listening(hosts, "a"):
+        hosts.worsen("b", delay_s, loss)
+        assert reaches(hosts, "b", "a") == bool(arrives)
 
 
 def test_nothing_is_left_of_a_test_that_was_killed() -> None:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.netns.hosts import why_no_line
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -39,8 +41,10 @@ def test_a_node_that_comes_late(job: Callable[..., Job]) -> None:
 
 
 def test_a_node_behind_a_slow_line(job: Callable[..., Job]) -> None:
+    if reason := why_no_line():
+        pytest.skip(reason)
     run = job("abc", "3")
-    run.hosts.slow_down("c")
+    run.hosts.worsen("c", delay_s=0.2)
     run.start()
     run.begins(0, *"abc")
     run.finish()

@@ -36,6 +36,7 @@ from undaunted.journal import events as e
 from undaunted.journal.job.render import still_runs
 from undaunted.journal.job.values import JobRound, JobSummary  # noqa: TC001 - as above
 from undaunted.journal.render import NO_END, shown_rounds, utc, without_numbers
+from undaunted.journal.words import outcome_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -489,7 +490,7 @@ def _ended(job: JobSummary, one: JobRound) -> str:
     if job.exit_code is None:
         return "nothing is recorded after it"
     why = job.reason.removeprefix(one.cause).lstrip("; ")
-    text = f"ended the job: {job.outcome.replace('_', ' ')}, exit code {job.exit_code}"
+    text = f"ended the job: {outcome_in_words(job.outcome, job.reason)}, exit code {job.exit_code}"
     if job.outcome == "finished" and one.failure is not None:
         text = f"the others went on: the job finished, exit code {job.exit_code}"
     return f"{text}; {why}" if why else text
@@ -722,7 +723,7 @@ def _likeness(one: Explained) -> object:
 
 def _job_line(job: JobSummary, failed: int) -> str:
     name = f"job {one_line(job.run_id)}" if job.run_id else "job of unknown name"
-    outcome = job.outcome.replace("_", " ") or NO_END[still_runs(job)]
+    outcome = outcome_in_words(job.outcome, job.reason) or NO_END[still_runs(job)]
     code = "" if job.exit_code is None else f", exit code {job.exit_code}"
     inside = ""
     if job.failures.in_process:

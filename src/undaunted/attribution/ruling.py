@@ -13,12 +13,12 @@ from msgspec.structs import replace
 from undaunted.attribution import hang
 from undaunted.attribution.hang import Seen, Standing
 from undaunted.base.text import one_line
-from undaunted.coordinator.core.examination import MOST_EVIDENCE, Case, Ruling
+from undaunted.coordinator.policy.verdict import MOST_EVIDENCE, Case, Ruling
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from undaunted.coordinator.core.messages import Place
+    from undaunted.coordinator.policy.messages import Place
 
 _DECODER = msgspec.msgpack.Decoder(list[Seen])
 

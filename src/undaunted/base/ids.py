@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 NODE_VARIABLE = "UNDAUNTED_NODE"
+NO_NAME = "none"
+"""The run of several launchers that was given no name: none knows when the others were started."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _MAX_NAME = 128  # leaves room for prefixes and suffixes below the usual limit of 255 bytes
 

@@ -1,7 +1,6 @@
 """`undaunted doctor`: is this a good place to train?"""
 
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, Protocol
 import msgspec
 
 from undaunted import __version__
-from undaunted.base import values
+from undaunted.base import console, values
 from undaunted.base.options import Kind, Opt
 from undaunted.base.streams import take_any_text
 from undaunted.base.values import Flag, Seconds, Text
@@ -25,8 +24,9 @@ from undaunted.doctor.facts import Asked
 from undaunted.doctor.known_issues import FEATURES
 
 if TYPE_CHECKING:
+    from undaunted.base.console import Line
     from undaunted.doctor.meeting.meet import Meeting
-    from undaunted.doctor.report import Line, Report
+    from undaunted.doctor.report import Report
 
 _FAILURES = 1
 _TERMINATED = 143  # as shells have it
@@ -320,22 +320,6 @@ def show(value: object, render: Render, *, as_json: bool) -> None:
             if as_json:
                 sys.stdout.write(json_text(value))
             else:
-                _print(render)
+                console.show(render(width=console.columns()))
     except UsageError as error:
         print(f"undaunted doctor: {error}", file=sys.stderr)
-
-
-def _print(render: Render) -> None:
-    if not sys.stdout.isatty():
-        sys.stdout.write("".join(f"{_plain(line)}\n" for line in render()))
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(highlight=False)
-    for line in render(width=shutil.get_terminal_size().columns):
-        console.print(Text.assemble(*line), soft_wrap=True)
-
-
-def _plain(line: "Line") -> str:
-    return "".join(text for text, _ in line).rstrip()

@@ -42,6 +42,7 @@ from undaunted.attribution.flight.files import (
 from undaunted.attribution.flight.recording import Recording
 from undaunted.attribution.hang import RECORDED
 from undaunted.attribution.logs.analyse import Reading, read_folder, read_logs
+from undaunted.base.console import plain
 from undaunted.base.options import Opt
 from undaunted.base.shown import Shown
 from undaunted.base.streams import take_any_text
@@ -54,7 +55,6 @@ from undaunted.journal.job.launches import Launch, launches_of
 from undaunted.journal.job.summary import summarize_job
 from undaunted.journal.job.values import JobRound, JobSummary
 from undaunted.journal.reader import DEFAULT_RUNS, Journal, find_journals
-from undaunted.journal.render import plain
 from undaunted.services.slurm.steps import is_running
 
 if TYPE_CHECKING:

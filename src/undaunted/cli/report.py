@@ -1,15 +1,16 @@
 """``undaunted report``: what happened in a run, from its journals."""
 
+import contextlib
 import os
-import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 
 from undaunted.base import values
+from undaunted.base.console import Line, columns, labelled, show
 from undaunted.base.garbage import collection_paused
 from undaunted.base.options import Kind, Opt
 from undaunted.base.streams import take_any_text
@@ -24,8 +25,9 @@ from undaunted.journal.job.render import render_job, still_runs
 from undaunted.journal.job.summary import summarize_job
 from undaunted.journal.job.values import JobSummary
 from undaunted.journal.reader import DEFAULT_RUNS, Journal
-from undaunted.journal.render import Line, labelled, plain, render_round, render_run, utc
+from undaunted.journal.render import render_round, render_run, utc
 from undaunted.journal.summary import RunSummary
+from undaunted.journal.words import outcome_in_words
 from undaunted.services.slurm.steps import is_running
 
 _SCHEMA = 2
@@ -54,6 +56,9 @@ class ReportOptions(msgspec.Struct, kw_only=True, frozen=True):
 
     json: Annotated[Flag, Opt("Print the summary as JSON", "Options")] = False
     html: Annotated[OptionalFile, Opt("Write a page that needs no network")] = None
+    trace: Annotated[
+        OptionalFile, Opt("Write Chrome trace events, which ui.perfetto.dev opens")
+    ] = None
     prometheus: Annotated[Flag, Opt("Print metrics as Prometheus reads them")] = False
     outcome: Annotated[
         Flag, Opt("Say how the job ended, in one line, and end with its exit code")
@@ -88,8 +93,8 @@ Answers: what happened, and what did it cost? (`undaunted explain`: whose fault
 was it? `undaunted top`: what happens now?)
 
 RUN_DIR is the directory of the run, or one journal; without it, the newest run
-under ./{DEFAULT_RUNS}. --json, --html, --prometheus, --outcome and --round
-exclude one another.
+under ./{DEFAULT_RUNS}. --json, --html, --trace, --prometheus, --outcome and
+--round exclude one another.
 """,
     operand="RUN_DIR",
 )
@@ -112,7 +117,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _print_report(parsed: Parsed[ReportOptions]) -> int:
-    parsed.refuse_several("json", "html", "prometheus", "outcome", "round")
+    parsed.refuse_several("json", "html", "trace", "prometheus", "outcome", "round")
     options = parsed.options
     take_any_text(for_programs=options.json or options.prometheus)
     code = 0
@@ -139,8 +144,10 @@ def _report(
         return _print_metrics(job, launches)
     elif options.html is not None:
         return _write_page(run_dir, job, launches, journals, options.html)
+    elif options.trace is not None:
+        return _write_trace(job, launches, options.trace)
     else:
-        _show(damage(journals) + _body(job, options))
+        show(damage(journals) + _body(job, options))
     return 0
 
 
@@ -150,7 +157,7 @@ def _print_outcome(job: JobSummary, *, whole: bool) -> int:
         unknown = runs is not False or not whole
         print(_END_LOST if runs is False and unknown else _NO_END_TEXT[runs])
         return _NO_END if unknown else _FAILED
-    print(f"{job.outcome} (exit code {job.exit_code}): {job.reason}")
+    print(f"{outcome_in_words(job.outcome, job.reason)} (exit code {job.exit_code}): {job.reason}")
     return job.exit_code
 
 
@@ -178,13 +185,28 @@ def _write_page(
         explained = run_in_words(run_dir, job, launches, journals)
     except OSError as error:
         explained = f"a file of the run cannot be read: {error}"
-    try:
+    with _writing(file):
         write_page(job, launches, journals, file, explained)
+    return 0
+
+
+def _write_trace(job: JobSummary, launches: Sequence[Launch], file: Path) -> int:
+    from undaunted.journal.trace import write_trace
+
+    with _writing(file):
+        write_trace(job, launches, file)
+    return 0
+
+
+@contextlib.contextmanager
+def _writing(file: Path) -> Iterator[None]:
+    """Say that a file was written; a file that cannot be is the user's error."""
+    try:
+        yield
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror}") from None
-    if file.is_file():  # not to be seen behind the page in /dev/stdout
+    if file.is_file():  # not to be seen behind what is in /dev/stdout
         print(f"written: {file}")
-    return 0
 
 
 def _json(run_dir: Path, journals: Sequence[Journal], job: JobSummary) -> dict[str, Any]:
@@ -206,7 +228,7 @@ def _body(job: JobSummary, options: ReportOptions) -> list[Line]:
     """Return the report of the job, where it is not one launch alone, and of its launches."""
     number, node = options.round, options.node or None
     times, everything = options.times, options.all
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    width = columns()
     launches = [run for run in job.launches if node in (None, run.node)]
     if not launches:
         raise NoRunError(f"there is no journal of node {node!r}; nodes: {', '.join(job.nodes)}")
@@ -254,16 +276,3 @@ def _no_round(number: int, launches: Sequence[RunSummary]) -> str:
     if known:
         span = f"rounds {known[0]} to {known[-1]}" if len(known) > 1 else f"only round {known[0]}"
     return f"there is no round {number}; the journal has {span}"
-
-
-def _show(lines: Sequence[Line]) -> None:
-    if not sys.stdout.isatty():
-        sys.stdout.write(plain(lines))
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console()
-    for line in lines:
-        # The terminal breaks what is too long; rich would break it inside of paths.
-        console.print(Text.assemble(*line), soft_wrap=True)

@@ -11,7 +11,7 @@ import msgspec
 
 from undaunted.base import values
 from undaunted.base.cgroups import cpu_quota
-from undaunted.base.ids import file_name, new_run_id, node_name
+from undaunted.base.ids import NO_NAME, file_name, new_run_id, node_name
 from undaunted.base.options import variable_of
 from undaunted.cli.directories import make_log_dir, make_run_dir
 from undaunted.cli.messages import UsageError
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from undaunted.health.check import Settings
 
 _SIMPLE = {75: 0, 16: 1, 17: 1, 18: 1, 19: 1, 93: 1}  # exit codes of jobs as others have them
-_NO_NAME = "none"  # of several launchers: none knows when the others were started
 _STDOUT = 1  # bits of --redirects and --tee
 _STDERR = 2
 _OLD_LOG_LEVEL = "FT_LAUNCHER_LOGLEVEL"
@@ -508,17 +507,17 @@ def _other_nodes(
 def name_of_run(parsed: RunParsed, environ: Mapping[str, str], *, alone: bool) -> str:
     """Name the run: as told, or by its start; several launchers must find the same name."""
     given = parsed.options.rdzv_id
-    if given not in {"", _NO_NAME} and not parsed.options.standalone:
+    if given not in {"", NO_NAME} and not parsed.options.standalone:
         return given
     if alone:
         return new_run_id()
     job = environ.get("SLURM_ARRAY_JOB_ID") or environ.get("SLURM_JOB_ID")
-    return f"slurm-{job}" if job else _NO_NAME
+    return f"slurm-{job}" if job else NO_NAME
 
 
 def directory_of_run(run_id: str, others: Nodes | None) -> str:
     """Name the directories of a run: without a name of its own, by the place where it meets."""
-    unnamed = run_id == _NO_NAME and others is not None and others.endpoints
+    unnamed = run_id == NO_NAME and others is not None and others.endpoints
     return file_name(others.endpoints[0] if unnamed and others is not None else run_id)
 
 

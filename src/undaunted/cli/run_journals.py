@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from undaunted.journal.render import Line
+    from undaunted.base.console import Line
 
 
 class NoRunError(Exception):

@@ -18,7 +18,7 @@ import msgspec
 
 from undaunted.base import values
 from undaunted.base.deadline import wait_for
-from undaunted.base.ids import file_name
+from undaunted.base.ids import NO_NAME, file_name
 from undaunted.base.options import Kind, Opt
 from undaunted.base.process import module_command
 from undaunted.base.text import count, printable
@@ -56,7 +56,6 @@ from undaunted.services.slurm.queue import (
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _SIGNALS = (*_STOPS, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 _SAME_S = 1.0  # launchers take the same signal within this time for one
-_NO_NAME = "none"  # of --rdzv-id: it was not given
 _OF_ONE_NODE = ("node-name", "node-rank", "local-addr", "standalone")
 _KILLED = 1  # all launchers were killed: no end is recorded
 _END_S = 10.0
@@ -178,7 +177,7 @@ def _prepare(own: SrunOptions, parsed: RunParsed, given: dict[str, list[str]]) -
     made_up = {
         "nnodes": nnodes,
         "rdzv-endpoint": options.rdzv_endpoint or f"{here.first}:{own.port or here.port}",
-        "rdzv-id": here.run_id if options.rdzv_id in {"", _NO_NAME} else options.rdzv_id,
+        "rdzv-id": here.run_id if options.rdzv_id in {"", NO_NAME} else options.rdzv_id,
         "nproc-per-node": str(options.nproc_per_node)
         if parsed.is_given("nproc-per-node")
         else "auto",

@@ -145,7 +145,7 @@ def _once(source: "Source", run_dir: Path, *, as_json: bool) -> int:
     if as_json:
         text = json_text(job)
     else:
-        from undaunted.journal.render import plain
+        from undaunted.base.console import plain
         from undaunted.top.view import snapshot
 
         text = plain(snapshot(job))

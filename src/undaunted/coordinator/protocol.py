@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import msgspec
 
-from undaunted.coordinator.core.messages import (  # noqa: TC001 - decoded
+from undaunted.coordinator.lead.register import Member  # noqa: TC001 - decoded
+from undaunted.coordinator.policy.messages import (  # noqa: TC001 - decoded
     NewLimits,
     NodeCommand,
     NodeEvent,
     StopOrdered,
 )
-from undaunted.coordinator.core.register import Member  # noqa: TC001 - decoded
 
 MAJOR = 8
 MINOR = 0
@@ -72,8 +72,8 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         excluded: node to reason.
         reached: highest iteration reached, None = unknown.
         stalled: one text per round in a row without progress.
-        history: of the rounds that are over, see `core.advice`.
-        failure: of the last round, see `core.advice`.
+        history: of the rounds that are over, see `policy.verdict`.
+        failure: of the last round, see `policy.verdict`.
         slow: ranks whose node was left out since they were slow.
         turned: by how many places ranks are on other slots than in the first round.
         limits: that somebody has ordered for all ranks, None = nobody has.

@@ -6,19 +6,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from undaunted.base.console import labelled
 from undaunted.base.text import format_duration, printable
 from undaunted.doctor.checks.all import CHECKS, absent
 from undaunted.doctor.checks.sizes import size
 from undaunted.doctor.finding import WORST_FIRST, Finding
-from undaunted.journal.render import wrap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from undaunted.base.console import Line
     from undaunted.doctor.facts import Facts
     from undaunted.doctor.self_test import SelfTest
-
-Line = list[tuple[str, str]]  # pieces of text, each with a style of rich
 
 SCHEMA = 1
 _STYLES = {"fail": "bold red", "warn": "yellow", "info": "cyan"}
@@ -98,7 +97,7 @@ def _head(report: Report, columns: int) -> Iterator[Line]:
     if facts.gpus.count is not None:
         known.append(f"{facts.gpus.count} GPUs")
     yield [("undaunted doctor", "bold"), (f" on node {printable(facts.node)}", "")]
-    yield from _labelled("", "", ", ".join(known), columns, "dim")
+    yield from labelled("", printable(", ".join(known)), columns, text_style="dim")
     if report.nodes:
         others = len(report.nodes) - 1
         met = (
@@ -106,7 +105,7 @@ def _head(report: Report, columns: int) -> Iterator[Line]:
             if others
             else "met no other node"
         )
-        yield from _labelled("", "", met, columns, "dim")
+        yield from labelled("", met, columns, text_style="dim")
 
 
 def _some(nodes: list[str]) -> str:
@@ -119,7 +118,7 @@ def _full(finding: Finding, columns: int) -> Iterator[Line]:
     doubt = " (concluded; no source says exactly this)" if finding.unconfirmed else ""
     head = f"{finding.id}  {finding.subject}: {finding.found}"
     label, style = f"{_LABELS[finding.severity]}  ", _STYLES[finding.severity]
-    yield from _labelled(label, style, head, columns, "bold")
+    yield from labelled(label, printable(head), columns, style=style, text_style="bold")
     for name, text in (
         ("wanted", finding.wanted),
         ("why", finding.why + doubt),
@@ -135,13 +134,14 @@ def _short(finding: Finding, columns: int) -> Iterator[Line]:
     if finding.why and finding.id not in _SAY_ENOUGH:
         text += f": {finding.why}"
     label, style = f"{_LABELS[finding.severity]}  ", _STYLES[finding.severity]
-    yield from _labelled(label, style, text, columns)
+    yield from labelled(label, printable(text), columns, style=style)
     if finding.remedy and finding.id not in _SAY_ENOUGH:
         yield from _named("do", finding.remedy, columns)
 
 
 def _named(name: str, text: str, columns: int, style: str = "") -> Iterator[Line]:
-    return _labelled(" " * _INDENT + f"{name:<8}", "dim", text, columns, style)
+    label = " " * _INDENT + f"{name:<8}"
+    return labelled(label, printable(text), columns, text_style=style)
 
 
 def _fine(report: Report, columns: int) -> Iterator[Line]:
@@ -150,14 +150,14 @@ def _fine(report: Report, columns: int) -> Iterator[Line]:
     named.update(absent(report.facts))
     fine = [one.SUBJECT for one in CHECKS if one.SUBJECT not in named]
     if fine:
-        yield from _labelled("fine  ", "green", ", ".join(fine), columns)
+        yield from labelled("fine  ", ", ".join(fine), columns, style="green")
 
 
 def _self_test(test: SelfTest, columns: int) -> Iterator[Line]:
     yield [(f"self-test, {format_duration(test.seconds)}:", "bold")]
     for step in test.steps:
         mark, style = ("ok    ", "green") if step.ok else ("FAIL  ", "bold red")
-        yield from _labelled(mark, style, f"{step.name}: {step.text}", columns)
+        yield from labelled(mark, printable(f"{step.name}: {step.text}"), columns, style=style)
     for line in test.output.splitlines():
         yield [(f"      | {printable(line)}", "dim")]
     if test.directory:
@@ -176,11 +176,3 @@ def _summary(report: Report) -> Line:
 
 def _counted(count: int, name: str) -> str:
     return f"{count or 'no'} {name}{'' if count == 1 else 's'}"
-
-
-def _labelled(
-    label: str, label_style: str, text: str, columns: int, style: str = ""
-) -> Iterator[Line]:
-    """Yield a text after its label, further lines below its beginning."""
-    for number, line in enumerate(wrap(printable(text), columns, len(label)) or [""]):
-        yield [(" " * len(label) if number else label, label_style), (line, style)]

@@ -1,4 +1,4 @@
-"""Says what is best done after a round that failed: `coordinator.core.advice.Advise`.
+"""Says what is best done after a round that failed: `coordinator.policy.verdict.Advise`.
 
 What a node has found out about its failure goes to the leader as bytes, and so is the history that
 the leader keeps. Only this module knows their form.
@@ -18,8 +18,8 @@ from undaunted.attribution.findings import SURE, UNEQUAL, Finding
 from undaunted.attribution.verdicts import GUESSED, blames_rank, cause_seen
 from undaunted.base.text import name_ranks, one_line
 from undaunted.checkpointing.format.ledger import Failure
-from undaunted.coordinator.core.advice import Advice, Attempt
-from undaunted.coordinator.core.messages import Advised
+from undaunted.coordinator.policy.messages import Advised
+from undaunted.coordinator.policy.verdict import Advice, Attempt
 from undaunted.journal.events import RoundAdvised, RoundStarted
 from undaunted.journal.lines import decode as decode_line
 

@@ -16,13 +16,13 @@ from undaunted import __version__
 from undaunted.base.recent import all_lines
 from undaunted.base.signals import PROGRAMS_SIGNALS
 from undaunted.base.timers import lease_clock_ns
-from undaunted.coordinator.core.leader import Leader
-from undaunted.coordinator.core.register import next_epoch
+from undaunted.coordinator.lead.leader import Leader
+from undaunted.coordinator.lead.register import next_epoch
 from undaunted.coordinator.protocol import Refused
 from undaunted.coordinator.service import ledger_file
 from undaunted.coordinator.service.asking import left_behind
 from undaunted.coordinator.service.leading import Leading
-from undaunted.coordinator.service.member import Member
+from undaunted.coordinator.service.participant import Participant
 from undaunted.coordinator.wire.connection import WireError
 from undaunted.coordinator.wire.credentials import TlsError, TokenError
 from undaunted.coordinator.wire.handshake import Terms
@@ -101,9 +101,9 @@ async def _serve(config: AloneConfig) -> int:
     attempt = job_access.attempt(os.environ)
     kept = ledger_file.LedgerFile(config.run_dir, endpoint, _say)
     known = await left_behind(kept, config.run_id, network, attempt)
-    member = Member()
-    answer = partial(_answer, config, member)
-    member.let_ask(s.COORDINATOR, answer)
+    participant = Participant()
+    answer = partial(_answer, config, participant)
+    participant.let_ask(s.COORDINATOR, answer)
     here = ControlServer(config.run_dir, config.run_id, s.COORDINATOR, __version__, answer, _say)
     files = cycle_info.of(config.cycle_info, _say)
     leader = _leader(config, known)
@@ -119,16 +119,16 @@ async def _serve(config: AloneConfig) -> int:
     wanted, nodes = int(endpoint.rpartition(":")[2]), config.nodes.max_nodes
     logs = None if config.log_server is None else _log_server(config, config.log_server)
     try:
-        port = await member.listen(network, wanted, nodes=nodes, say=_say)
+        port = await participant.listen(network, wanted, nodes=nodes, say=_say)
         _say(_first_line(config, port, leader))
-        member.lead(leading)
+        participant.lead(leading)
         if logs is not None:
             logs.begin()
         await here.open()
         why = await over
     finally:
         await here.close()
-        await member.close("the coordinator ends")
+        await participant.close("the coordinator ends")
         kept.close(remove=leader.policy.ended)
         if files is not None:
             files.close()
@@ -137,9 +137,9 @@ async def _serve(config: AloneConfig) -> int:
     return _last_words(config, leader, why)
 
 
-async def _answer(config: AloneConfig, member: Member, data: bytes, by: str) -> bytes:
+async def _answer(config: AloneConfig, participant: Participant, data: bytes, by: str) -> bytes:
     """Answer what somebody asks the coordinator; a node carries orders to it, as all reports."""
-    leading = member.leading
+    leading = participant.leading
     assert leading is not None
 
     async def reply(question: s.Question) -> bytes:

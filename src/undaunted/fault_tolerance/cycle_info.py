@@ -20,14 +20,14 @@ import msgspec
 
 from undaunted.base.directories import make_private
 from undaunted.base.text import format_ranks
-from undaunted.coordinator.core import messages as job
+from undaunted.coordinator.policy import messages as job
 from undaunted.coordinator.protocol import Ledger, Seat
 from undaunted.fault_tolerance.output.destinations import round_log_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from undaunted.coordinator.core.leader import Leader
+    from undaunted.coordinator.lead.leader import Leader
     from undaunted.fault_tolerance.run_config import CycleInfoPlace
 
 _LAST_WRITE_S = 2.0

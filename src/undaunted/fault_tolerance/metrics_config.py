@@ -73,8 +73,8 @@ class MetricsConfig(msgspec.Struct, kw_only=True, frozen=True):
         str,
         Kind(values.optional(_collector, ""), "URL"),
         Opt(
-            "Send metrics to an OpenTelemetry collector every 15 s, by OTLP over HTTP; env = to "
-            "OTEL_EXPORTER_OTLP_ENDPOINT",
+            "Send metrics and spans to an OpenTelemetry collector every 15 s, by OTLP over HTTP; "
+            "env = to OTEL_EXPORTER_OTLP_ENDPOINT",
             name="otlp-endpoint",
             rare=True,
         ),

@@ -33,6 +33,16 @@ _Rows = dict[tuple[int, str], dict[str, float]]
 _ATTEMPT = 1_000_000_000
 
 
+class Save(NamedTuple):
+    """A save, or a load, of one rank: when it began and was complete, by its node's clock."""
+
+    kind: str
+    step: int
+    began_ns: int
+    stalled_ns: int
+    ended_ns: int
+
+
 class Reports(NamedTuple):
     """What ranks have told of checkpoints, of the slowest rank each.
 
@@ -189,6 +199,22 @@ def cost(
 def numbers_of(text: str) -> dict[str, float]:
     """Return the step and the durations that an event of a checkpoint names, by name."""
     return {name: float(value) for name, value in _pairs(text).items()}
+
+
+def save_of(event: RankEvent) -> Save | None:
+    """Return the save or load that an event of a rank reports; None = it reports another thing."""
+    kind = event.text.partition(" ")[0]
+    if event.name != EVENT or kind not in _KINDS:
+        return None
+    numbers = numbers_of(event.text)
+    step = numbers.get("step", -1)
+    if kind == "failed":
+        numbers = {}  # what follows are a user's words
+    took_ns = round(numbers.get("total_s", numbers.get("seconds", 0.0)) * _NS)
+    began_ns = max(0, event.at_ns - took_ns)
+    stall_ns = round(numbers.get("stall_s", took_ns / _NS) * _NS)
+    stalled_ns = min(began_ns + stall_ns, event.at_ns)
+    return Save(kind, int(step), began_ns, stalled_ns, event.at_ns)
 
 
 def _pairs(text: str) -> dict[str, str]:

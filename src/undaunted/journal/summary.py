@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from undaunted.base.text import count, format_duration
 from undaunted.journal import events as e
 from undaunted.journal.checkpoints import Checkpoints, Reports, checkpoints
 from undaunted.journal.goodput import Account, Times, account, limit_of, times_of, went_on
 from undaunted.journal.query import every
+from undaunted.journal.words import words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,6 +25,11 @@ FOR_ALL = ("finished", "no_restart", "invalid", "suspect", "straggler")
 """Said by one node, these outcomes hold for the job: no node hears of them alone."""
 
 _NS = 1_000_000_000
+# What a reader should know besides, in this order.
+_NOTED: tuple[type[e.Event], ...] = (
+    e.TemplateLost, e.ImportsLearned, e.AgentPaused, e.EventsLost, e.RoundStopped,
+    e.MemoryReclaimed, e.AttributionResult, e.NodeChecked, e.Remark,
+)  # fmt: skip
 _INSIDE = ("abort", "stop", "finalize", "health", "collect", "agree")
 
 
@@ -303,17 +308,12 @@ def _outcome(
 
 def _cause(one: RoundState, verdict: e.Verdict | None, failure: e.FailureDetected | None) -> str:
     """Return the best explanation the journal has."""
-    if verdict is not None:
-        return verdict.line
-    if failure is not None:
-        return without_verdict(failure)
+    if (judged := verdict or failure) is not None:
+        return words_of(judged).full
     if (stop := one.first(e.StopRequested)) is not None:
         return stop.reason
-    if (asked := one.first(e.ControlRequested)) is not None:
-        return f"rank {asked.rank} requests {asked.action}: {asked.description}"
-    if (signal := one.first(e.SignalReceived)) is not None:
-        return f"the launcher received {signal.signal}"
-    return ""
+    asked = one.first(e.ControlRequested) or one.first(e.SignalReceived)
+    return "" if asked is None else words_of(asked).text
 
 
 def _follows(one: RoundState, node: str) -> str:
@@ -324,19 +324,6 @@ def _follows(one: RoundState, node: str) -> str:
     if node not in blamed.victims and (failure.t < blamed.t or went_on(one, blamed.t)):
         return ""
     return f"; this follows from another failure: {blamed.line}"
-
-
-def without_verdict(failure: e.FailureDetected) -> str:
-    """Say in one line how a failure was noticed that nobody has judged.
-
-    A hang is not said to be of a rank: whose limit passes first often waits for the one to blame.
-    """
-    if failure.kind == "hang" and failure.rank >= 0:
-        seen = f" ({failure.detail})" if failure.detail else ""
-        passed = f"rank {failure.rank} passed its limit first{seen}"
-        return f"hang: {passed}; which rank is to blame is not recorded"
-    who = f" of rank {failure.rank}" if failure.rank >= 0 else ""
-    return f"{failure.kind}{who}: {failure.detail}" if failure.detail else failure.kind + who
 
 
 def _phases(one: RoundState, after: RoundState | None, until_ns: int) -> Phases:
@@ -398,47 +385,31 @@ def _lost(rounds: Sequence[RoundSummary]) -> tuple[int, int]:
 
 
 def _notes(launch: LaunchState) -> list[str]:
-    remarks = launch.remarks
-    notes = [f"workers started fresh: {lost.reason}" for lost in every(remarks, e.TemplateLost)]
-    notes += [_of_imports(learned) for learned in every(remarks, e.ImportsLearned)]
-    if launch.paused_s or every(remarks, e.AgentPaused):
-        notes.append(
-            f"the launcher itself did not run for {launch.paused_s:.1f} s; deadlines were moved"
-        )
-    if lost := every(remarks, e.EventsLost):
-        notes.append(f"{count(launch.lost, 'event')} missing in the journal: {lost[-1].reason}")
-    for stopped in every(remarks, e.RoundStopped):
-        if stopped.unkillable:
-            pids = ", ".join(map(str, stopped.unkillable))
-            notes.append(f"processes that could not be killed in round {stopped.round}: {pids}")
-    for wait in every(remarks, e.MemoryReclaimed):
-        if wait.held:
-            took = format_duration(wait.duration_ns / _NS)
-            notes.append(f"after round {wait.round}, {took} in vain for GPU memory: {wait.held}")
-    for result in every(remarks, e.AttributionResult):
-        advice = f" (it recommends {result.action})" if result.action else ""
-        notes.append(f"attribution of round {result.round}{advice}: {result.text}")
-    notes += [
-        f"the node was found unhealthy: {checked.problem}"
-        for checked in every(remarks, e.NodeChecked)
-        if checked.problem and (launch.ended is None or checked.problem not in launch.ended.reason)
-    ]
-    return notes
+    sums: dict[type[e.Event], dict[str, float]] = {
+        e.AgentPaused: {"seconds": launch.paused_s},
+        e.EventsLost: {"count": launch.lost},
+    }
+    told: list[e.Event] = []
+    for kind in _NOTED:
+        events = every(launch.remarks, kind)
+        if events and kind in sums:  # of several the sum counts
+            events = [msgspec.structs.replace(events[-1], **sums[kind])]
+        told += [event for event in events if _is_noted(event, launch)]
+    return [words_of(event).full for event in told]
 
 
-def _of_imports(learned: e.ImportsLearned) -> str:
-    if learned.problem:
-        return f"restarted ranks import everything themselves: {learned.problem}"
-    note = (
-        f"restarted ranks found {count(learned.modules, 'module')} of "
-        f"{count(len(learned.packages), 'package')} imported, which took "
-        f"{format_duration(learned.took_ns / _NS)} beside the training"
-    )
-    packages: dict[str, list[str]] = {}  # by the reason
-    for package, reason in learned.left.items():
-        packages.setdefault(reason, []).append(package)
-    left = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in packages.items())
-    return f"{note}; they import themselves: {left}" if left else note
+def _is_noted(event: e.Event, launch: LaunchState) -> bool:
+    match event:
+        case e.RoundStopped(unkillable=pids):
+            return bool(pids)
+        case e.MemoryReclaimed(held=held):
+            return bool(held)
+        case e.Remark(level=level):
+            return level == "error"
+        case e.NodeChecked(problem=problem):
+            ends = launch.ended is not None and problem in launch.ended.reason
+            return bool(problem) and not ends
+    return True
 
 
 def _between(start: int | None, end: int | None) -> int | None:

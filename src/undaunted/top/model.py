@@ -8,6 +8,7 @@ import msgspec
 
 from undaunted.journal.events import FailureDetected, RoundStarted, Verdict
 from undaunted.journal.summary import FOR_ALL
+from undaunted.journal.words import outcome_in_words
 from undaunted.top.attention import look_closer
 from undaunted.top.nodes import Node
 from undaunted.top.notes import Note, merged, ring_note
@@ -272,7 +273,7 @@ def _state(
     if of_job or (ended and len(ended) == len(nodes)):
         end = max(of_job or ended, key=lambda each: (not each.alone, each.wall))
         code = f", exit code {end.exit_code}"
-        return end.outcome.replace("_", " ") + code, "red" if end.exit_code else "green"
+        return outcome_in_words(end.outcome, end.reason) + code, "red" if end.exit_code else "green"
     alive = [
         node
         for node, runs in zip(nodes, running, strict=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from undaunted.base.console import cut, fill, width_of
 from undaunted.base.process import ENDED
 from undaunted.base.text import format_duration, one_line
-from undaunted.top.cells import cut, fill, width_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from undaunted.journal.render import Line
+    from undaunted.base.console import Line
     from undaunted.top.ranks import Rank
 
 # A column of notes narrower than this tells nothing.

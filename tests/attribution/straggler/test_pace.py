@@ -11,7 +11,7 @@ import pytest
 
 from undaunted.attribution.straggler.own_times import Chunk, RankTimes
 from undaunted.attribution.straggler.pace import Pace
-from undaunted.coordinator.core.messages import MOST_TIMES, Place, Say, Slow
+from undaunted.coordinator.policy.messages import MOST_TIMES, Place, Say, Slow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ import pytest
 from undaunted.attribution.straggler import own_times
 from undaunted.attribution.straggler.own_times import RankTimes, Step
 from undaunted.attribution.straggler.pace import Pace
-from undaunted.coordinator.core.messages import Place, Slow
+from undaunted.coordinator.policy.messages import Place, Slow
 
 MS = 1_000_000
 PARTS_MS = {

@@ -9,12 +9,12 @@ import pytest
 
 from simulator.virtual.loop import Loop
 from tests.coordinator.etcd.stand_in import HOLD_S, StandIn, Store
-from undaunted.coordinator.core import follower_messages as f
-from undaunted.coordinator.core.leader import LeaderState
 from undaunted.coordinator.etcd import candidacy
 from undaunted.coordinator.etcd.candidacy import Candidacy, Launcher
+from undaunted.coordinator.lead import follower_messages as f
+from undaunted.coordinator.lead.leader import LeaderState
 from undaunted.coordinator.protocol import Ledger
-from undaunted.coordinator.service.member import Member
+from undaunted.coordinator.service.participant import Participant
 from undaunted.coordinator.service.register import Leads, RegisterError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Party:
         self.register.broken = broken
         self.heard: list[tuple[object, ...]] = []
         self.state = LeaderState.LEADING  # of the leader here
-        self.listener: Any = Member()
+        self.listener: Any = Participant()
         known = {"promised": 0, "told": LEFT, **known}
         self.listener.following = SimpleNamespace(
             follower=SimpleNamespace(
@@ -65,7 +65,6 @@ class Party:
         self.heard.append(("lead", epoch, ledger, lost, stops_s))
         self.listener.leading = SimpleNamespace(
             leader=self,
-            persisted=lambda version: self.heard.append(("written", version)),
             holds=lambda held: self.heard.append(("held", held)),
             deposed=self._deposed,
         )
@@ -83,7 +82,8 @@ class Party:
         return self.do(self.candidacy.missed, missed)
 
     def keep(self, version: int, **more: Any) -> Party:
-        return self.do(self.candidacy.keep, Ledger(run_id="job", version=version, **more))
+        ledger = Ledger(run_id="job", version=version, **more)
+        return self.do(self.candidacy.keep, ledger, lambda v: self.heard.append(("written", v)))
 
     def change(self, **changes: object) -> Party:
         return self.do(lambda: self.register.store.change(**changes))

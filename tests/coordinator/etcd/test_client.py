@@ -14,13 +14,13 @@ import pytest
 from tests.coordinator.etcd.server import Cluster, Etcd, Way, skip_without_etcd
 from tests.coordinator.wire.certificates import make_certificate
 from undaunted.base.timers import lease_clock_ns
-from undaunted.coordinator.core import follower_messages as f
-from undaunted.coordinator.core.leader import LeaderState
 from undaunted.coordinator.etcd.candidacy import Candidacy, Launcher
 from undaunted.coordinator.etcd.client import Client, EtcdError
 from undaunted.coordinator.etcd.store import Access, parse_store
+from undaunted.coordinator.lead import follower_messages as f
+from undaunted.coordinator.lead.leader import LeaderState
 from undaunted.coordinator.protocol import Ledger
-from undaunted.coordinator.service.member import Member
+from undaunted.coordinator.service.participant import Participant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -51,7 +51,7 @@ class Candidate:
         self.ledger = Ledger(run_id="")
         self.epoch = 0
         self._news = asyncio.Event()
-        self._listener: Any = Member()
+        self._listener: Any = Participant()
         knows = SimpleNamespace(promised=0, told=Ledger(run_id="", round=0))
         follower = SimpleNamespace(knows=knows, leader_stops_s=lambda now: 0.0)
         self._listener.following = SimpleNamespace(follower=follower, leader_at=self._leader_at)
@@ -87,7 +87,8 @@ class Candidate:
 
     def keep(self, version: int) -> None:
         self._kept = version
-        self.candidacy.keep(Ledger(run_id="job", epoch=self.epoch, version=version))
+        ledger = Ledger(run_id="job", epoch=self.epoch, version=version)
+        self.candidacy.keep(ledger, lambda written: self._say("persisted", str(written)))
 
     async def leave(self, *, erase: bool = False) -> None:
         self.state = LeaderState.ENDED if erase else self.state
@@ -106,7 +107,6 @@ class Candidate:
             leader=self,
             holds=lambda held: self._say("held" if held else "not held"),
             deposed=lambda reason: self._say("deposed", reason),
-            persisted=lambda version: self._say("persisted", str(version)),
         )
         self._say("lead", str(ledger.version))
         if self._kept:

@@ -9,13 +9,13 @@ import pytest
 from tests.coordinator.service.test_questions import lead, listener_of
 from tests.coordinator.wire.talk import Recorder, Remarks, on_loop, raw_peer, serving, terms
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.core import messages as m
-from undaunted.coordinator.core.config import PolicyConfig
-from undaunted.coordinator.core.leader import Leader
-from undaunted.coordinator.core.leader_messages import LeaderConfig
+from undaunted.coordinator.lead.leader import Leader
+from undaunted.coordinator.lead.leader_messages import LeaderConfig
+from undaunted.coordinator.policy import messages as m
+from undaunted.coordinator.policy.config import PolicyConfig
 from undaunted.coordinator.service import questions
 from undaunted.coordinator.service.leading import Leading
-from undaunted.coordinator.service.member import Member
+from undaunted.coordinator.service.participant import Participant
 from undaunted.coordinator.wire import frames
 from undaunted.coordinator.wire.client import connect
 from undaunted.coordinator.wire.handshake import ClientHandshake
@@ -28,7 +28,7 @@ async def test_who_says_nothing_after_the_handshake_is_not_kept(
 ) -> None:
     monkeypatch.setattr(questions, "FIRST_MESSAGE_S", 0.01)
     remarks, client = Remarks(), Recorder()
-    async with serving(Member(), say=remarks) as server:
+    async with serving(Participant(), say=remarks) as server:
         await connect(f"127.0.0.1:{server.port}", client, terms())
         await client.until(lambda: bool(client.ends))
         await remarks.until("it has not said what it wants within 0.01 s")

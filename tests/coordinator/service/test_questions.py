@@ -10,14 +10,14 @@ import pytest
 
 from tests.coordinator.wire.talk import Recorder, on_loop, serving, terms
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.core.config import PolicyConfig
-from undaunted.coordinator.core.leader import Leader
-from undaunted.coordinator.core.leader_messages import LeaderConfig
+from undaunted.coordinator.lead.leader import Leader
+from undaunted.coordinator.lead.leader_messages import LeaderConfig
+from undaunted.coordinator.policy.config import PolicyConfig
 from undaunted.coordinator.service import leading as leading_module
 from undaunted.coordinator.service import questions
 from undaunted.coordinator.service.asking import answer_of
 from undaunted.coordinator.service.leading import Leading
-from undaunted.coordinator.service.member import Member
+from undaunted.coordinator.service.participant import Participant
 from undaunted.coordinator.service.questions import Questions
 from undaunted.coordinator.wire.client import connect
 from undaunted.coordinator.wire.connection import WireError
@@ -158,9 +158,9 @@ async def test_who_says_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None
 # --- at the port of a job -------------------------------------------------------------------------
 
 
-def listener_of(node: str, leader: str = "") -> Member:
+def listener_of(node: str, leader: str = "") -> Participant:
     """Of a node, or "" = of a coordinator alone; it follows a leader at an address."""
-    listener = Member()
+    listener = Participant()
     if node:
         follower: Any = SimpleNamespace(
             config=SimpleNamespace(node=node),
@@ -174,7 +174,9 @@ def listener_of(node: str, leader: str = "") -> Member:
     return listener
 
 
-def lead(listener: Member, node: str, others: dict[str, str], *, connected: bool = False) -> None:
+def lead(
+    listener: Participant, node: str, others: dict[str, str], *, connected: bool = False
+) -> None:
     about = LeaderConfig(run_id="job7", policy=PolicyConfig(), node=node)
     seats = enumerate(others.items())
     table = tuple(

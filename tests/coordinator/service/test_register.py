@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from tests.coordinator.core.seats import committee
 from tests.coordinator.etcd.server import Etcd, skip_without_etcd
 from tests.coordinator.etcd.stand_in import StandIn, Store
-from undaunted.coordinator.core import register as rules
+from tests.coordinator.lead.seats import committee
 from undaunted.coordinator.etcd.client import Client
 from undaunted.coordinator.etcd.store import Access, parse_store
+from undaunted.coordinator.lead import register as rules
 from undaunted.coordinator.protocol import NO_LEDGER, Ledger, newer
 from undaunted.coordinator.service.ledger_file import LedgerFile
 from undaunted.coordinator.service.register import Leads, RegisterError, Won

@@ -16,7 +16,7 @@ from undaunted.attribution.evidence import RankEvidence
 from undaunted.attribution.hang import Seen, Standing
 from undaunted.base.recent import Recent
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.core import messages as job
+from undaunted.coordinator.policy import messages as job
 from undaunted.coordinator.service.asking import answer_of
 from undaunted.coordinator.wire.connection import WireError
 from undaunted.coordinator.wire.handshake import Terms

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from undaunted.coordinator.core.messages import Start
+from undaunted.coordinator.policy.messages import Start
 from undaunted.coordinator.wire import credentials
 from undaunted.fault_tolerance import metrics_config
 from undaunted.fault_tolerance.agent.environment import (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from undaunted.coordinator.core import messages as job
+from undaunted.coordinator.policy import messages as job
 from undaunted.fault_tolerance.agent.orders import OwnOrders
 from undaunted.fault_tolerance.agent.tasks import Turns
 from undaunted.fault_tolerance.run_config import RunConfig

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.coordinator.wire.talk import on_loop
-from undaunted.coordinator.core.progress import Iterations
+from undaunted.coordinator.policy.messages import Iterations
 from undaunted.fault_tolerance.agent import progress as module
 from undaunted.fault_tolerance.agent.progress import (
     PageProgress,

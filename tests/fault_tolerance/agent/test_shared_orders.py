@@ -15,7 +15,7 @@ import pytest
 from tests.fault_tolerance.agent.journal_and_lines import OpenScribe
 from tests.fault_tolerance.agent.test_environment import CONFIG
 from tests.ports import free_ports
-from undaunted.coordinator.core import messages as job
+from undaunted.coordinator.policy import messages as job
 from undaunted.fault_tolerance.agent import shared_orders
 from undaunted.fault_tolerance.agent.inprocess import InProcess
 from undaunted.fault_tolerance.agent.last_end import last_end
@@ -246,7 +246,7 @@ def test_the_time_of_slow_ranks_is_that_of_the_launcher_that_leads(tmp_path: Pat
             for said in (await one.says("--slow"), await two.says("--slow")):
                 assert "with --slow-ranks-after 60s" in said
                 assert "without --slow-ranks-after" in said
-            leading = one.orders._member.leading
+            leading = one.orders._participant.leading
             assert leading is not None
             assert leading.leader.config.policy.slow_ranks_after_s == 60.0
 

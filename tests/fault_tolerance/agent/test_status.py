@@ -6,9 +6,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from undaunted.attribution.evidence import RankEvidence
-from undaunted.coordinator.core import messages as m
-from undaunted.coordinator.core.config import PolicyConfig
-from undaunted.coordinator.core.policy import JobPolicy
+from undaunted.coordinator.policy import messages as m
+from undaunted.coordinator.policy.config import PolicyConfig
+from undaunted.coordinator.policy.policy import JobPolicy
 from undaunted.fault_tolerance import control_socket as s
 from undaunted.fault_tolerance.agent import status
 from undaunted.fault_tolerance.agent.processes import Worker

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from undaunted.attribution.straggler.own_times import Chunk, OwnTimes, RankTimes
-from undaunted.coordinator.core import messages as job
+from undaunted.coordinator.policy import messages as job
 from undaunted.fault_tolerance.agent.step_times import StepTimes, _Seen
 from undaunted.progress.snapshot import SectionSnapshot
 

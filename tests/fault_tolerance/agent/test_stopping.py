@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from undaunted.coordinator.core import messages as job
+from undaunted.coordinator.policy import messages as job
 from undaunted.fault_tolerance.agent.stopping import Stopping
 from undaunted.progress import layout
 from undaunted.progress.area import PageArea

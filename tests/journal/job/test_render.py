@@ -9,13 +9,13 @@ import pytest
 
 from tests.journal import sample
 from tests.journal.job.moving import moved
+from undaunted.base.console import plain
 from undaunted.journal.job.launches import launches_of
 from undaunted.journal.job.rank_time import Price
 from undaunted.journal.job.render import render_job
 from undaunted.journal.job.summary import summarize_job
 from undaunted.journal.job.values import Clock, JobSummary
 from undaunted.journal.reader import Journal
-from undaunted.journal.render import plain
 from undaunted.journal.summary import RunSummary
 
 TEXT = """\

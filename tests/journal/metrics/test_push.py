@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from undaunted.journal.metrics.exposition import Family
-from undaunted.journal.metrics.push import Push
+from undaunted.journal.metrics.push import Push, span_data
+from undaunted.journal.metrics.spans import JobSpan
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 WAIT_S = 60.0
 
@@ -75,6 +76,28 @@ def pushed(endpoint: str, **changes: Any) -> tuple[Push, list[str]]:
     said: list[str] = []
     given: dict[str, Any] = {"about": {"undaunted.node": "n0"}, "every_s": 0.01, **changes}
     return Push(endpoint, some, say=said.append, **given), said
+
+
+def two_spans() -> list[JobSpan]:
+    return [
+        JobSpan("in-process restart", "restart 1", "job", 2_000, 3_000, {"round": 0}),
+        JobSpan("job", "job", "", 1_000, 4_000, {"exit_code": 1}, "rank 1 crashed"),
+    ]
+
+
+def once(spans: list[JobSpan]) -> Callable[[], list[JobSpan]]:
+    waiting = [spans]
+    return lambda: waiting.pop() if waiting else []
+
+
+def spans_in(body: bytes) -> Any:
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+        ExportTraceServiceRequest,
+    )
+
+    request = ExportTraceServiceRequest()
+    request.ParseFromString(body)
+    return request.resource_spans[0]
 
 
 def decode(body: bytes) -> Any:
@@ -167,3 +190,51 @@ def test_metrics_that_cannot_be_read() -> None:
     push = Push("http://127.0.0.1:1", broken, about={}, say=said.append, every_s=3600)
     assert push.close(WAIT_S)
     assert "ValueError: no pages" in said[0]
+
+
+def test_a_collector_gets_spans() -> None:
+    with collecting() as collector:
+        push, said = pushed(collector.url, every_s=3600, spans=once(two_spans()), trace="demo")
+        assert push.close(WAIT_S)
+        sent = dict(collector.requests.get(timeout=WAIT_S) for _ in range(2))
+    assert said == []
+    found = spans_in(sent["/v1/traces"])
+    about = {one.key: one.value.string_value for one in found.resource.attributes}
+    assert about["undaunted.node"] == "n0"
+    restart, job = found.scope_spans[0].spans
+    assert (restart.name, job.name) == ("undaunted.inprocess_restart", "undaunted.job")
+    assert restart.parent_span_id == job.span_id
+    assert job.parent_span_id == b""
+    assert restart.trace_id == job.trace_id
+    assert (job.start_time_unix_nano, job.end_time_unix_nano) == (1_000, 4_000)
+    assert (job.status.code, job.status.message) == (2, "rank 1 crashed")
+    assert restart.status.code == 0
+    assert job.attributes[0].key == "undaunted.exit_code"
+
+
+def test_launchers_of_one_job_share_a_trace_and_no_span() -> None:
+    one, two = (
+        span_data(two_spans(), {"service.instance.id": node}, "demo") for node in ("n0", "n1")
+    )
+    assert one[0].context.trace_id == two[0].context.trace_id
+    assert len({span.context.span_id for span in (*one, *two)}) == 4
+    (other, _) = span_data(two_spans(), {"service.instance.id": "n0"}, "another")
+    assert other.context.trace_id != one[0].context.trace_id
+
+
+def test_where_no_span_has_ended_nothing_is_sent() -> None:
+    with collecting() as collector:
+        push, said = pushed(collector.url, every_s=3600, spans=list)
+        assert push.close(WAIT_S)
+        assert collector.requests.get(timeout=WAIT_S)[0] == "/v1/metrics"
+        assert collector.requests.empty()
+    assert said == []
+
+
+def test_no_collector_for_spans() -> None:
+    with collecting() as collector:
+        url = collector.url
+    push, said = pushed(url, every_s=3600, send_s=0.05, spans=two_spans)
+    assert push.close(WAIT_S)
+    assert [text.split(" ", 1)[0] for text in said] == ["metrics", "spans"]
+    assert f"{url}/v1/traces" in said[1]

@@ -8,17 +8,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from simulator.coordination.setup import Setup
-from undaunted.coordinator.core import (
-    follower,
-    knowledge,
-    leader,
-    placement,
-    preparation,
-    register,
-)
-from undaunted.coordinator.core import messages as m
-from undaunted.coordinator.core import round as one_round
-from undaunted.coordinator.core.policy import JobPolicy
+from undaunted.coordinator.lead import fence, follower, knowledge, leader, register
+from undaunted.coordinator.policy import messages as m
+from undaunted.coordinator.policy import placement
+from undaunted.coordinator.policy import round as one_round
+from undaunted.coordinator.policy.policy import JobPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -53,16 +47,16 @@ def minority_goes_on(patch: pytest.MonkeyPatch) -> None:
 
 
 def silent_nodes_count_as_stopped(patch: pytest.MonkeyPatch) -> None:
-    stops = preparation.Preparation._stops_after_s
+    stops = fence.Preparation._stops_after_s
 
-    def at_once(self: preparation.Preparation, *, soon: bool) -> float:
+    def at_once(self: fence.Preparation, *, soon: bool) -> float:
         return self._config.lease_s if soon else stops(self, soon=soon)
 
-    patch.setattr(preparation.Preparation, "_stops_after_s", at_once)
+    patch.setattr(fence.Preparation, "_stops_after_s", at_once)
 
 
 def coordinator_does_not_wait(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(preparation.Preparation, "old_world_is_over", lambda _self, _now: True)
+    patch.setattr(fence.Preparation, "old_world_is_over", lambda _self, _now: True)
 
 
 def budget_is_forgotten(patch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,8 @@ from simulator.coordination.setup import Setup
 from simulator.run import InvariantError
 from tests.simulator.coordination.bugs import silent_nodes_count_as_stopped
 from tests.simulator.coordination.jobs import S, at, finish, job, nodes_of_last_round
-from undaunted.coordinator.core import absence
-from undaunted.coordinator.core.sessions import Sessions
+from undaunted.coordinator.lead import absence
+from undaunted.coordinator.lead.sessions import Sessions
 
 if TYPE_CHECKING:
     from simulator.coordination.cluster import Cluster

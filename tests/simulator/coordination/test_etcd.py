@@ -11,8 +11,8 @@ from simulator.coordination.run import run, vary
 from simulator.coordination.setup import Setup
 from simulator.etcd.members import MEMBERS
 from tests.simulator.coordination.jobs import S, finish, job
-from undaunted.coordinator.core.preparation import Preparation
 from undaunted.coordinator.etcd.client import Client
+from undaunted.coordinator.lead.fence import Preparation
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,9 +8,9 @@ from simulator.coordination.invariants import Checker
 from simulator.coordination.setup import BY_HAND, Setup
 from simulator.run import InvariantError
 from simulator.virtual.engine import Simulation
-from undaunted.coordinator.core.examination import Examination
-from undaunted.coordinator.core.messages import NodeFailed, Outcome, RestartOrdered
-from undaunted.coordinator.core.policy import Ending, JobPolicy
+from undaunted.coordinator.policy.messages import NodeFailed, Outcome, RestartOrdered
+from undaunted.coordinator.policy.policy import Ending, JobPolicy
+from undaunted.coordinator.policy.verdict import Examination
 from undaunted.coordinator.protocol import Ledger, Seat
 
 S = 1_000_000_000

@@ -6,7 +6,7 @@ from simulator.coordination.cluster import RankEnded
 from simulator.coordination.trace import line
 from simulator.virtual import messages as s
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.core import messages as m
+from undaunted.coordinator.policy import messages as m
 
 END = m.End("n001", m.Outcome.FINISHED, "done")
 SEAT = p.Seat(node="n001", incarnation="i", address="", group_rank=0, first_rank=0, slots=2)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from simulator.register.run import Launcher, Run, Value
-from undaunted.coordinator.core import register
-from undaunted.coordinator.core.register import Member, Vote, Writer
+from undaunted.coordinator.lead import register
+from undaunted.coordinator.lead.register import Member, Vote, Writer
 
 if TYPE_CHECKING:
     import pytest

@@ -10,10 +10,9 @@ import pytest
 from simulator.__main__ import main
 from undaunted.attribution.straggler.pace import Pace
 from undaunted.base.recent import MOST, Recent
-from undaunted.coordinator.core import messages as m
-from undaunted.coordinator.core.config import PolicyConfig
-from undaunted.coordinator.core.memory import Memory
-from undaunted.coordinator.core.policy import JobPolicy
+from undaunted.coordinator.policy import messages as m
+from undaunted.coordinator.policy.config import PolicyConfig
+from undaunted.coordinator.policy.policy import JobPolicy, Memory
 from undaunted.fault_tolerance.agent import node
 
 if TYPE_CHECKING:

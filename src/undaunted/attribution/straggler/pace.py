@@ -15,7 +15,7 @@ from undaunted.attribution.straggler.lateness import Lateness
 from undaunted.attribution.straggler.lines import excess
 from undaunted.attribution.straggler.own_times import Chunk, RankTimes, most_chunks, tails_us
 from undaunted.attribution.straggler.slow import SlowRanks, Times, late
-from undaunted.coordinator.core.messages import MOST_TIMES, Place, Say, Slow
+from undaunted.coordinator.policy.messages import MOST_TIMES, Place, Say, Slow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -16,7 +16,7 @@ from undaunted.chaos.checker.recovery import recovery_of, stopped
 from undaunted.chaos.checker.trouble import trouble
 from undaunted.chaos.checker.values import Colour, Finding, Verdict
 from undaunted.chaos.kinds import INSIDE, KINDS, REPLICA
-from undaunted.coordinator.core.messages import Outcome as Ending
+from undaunted.coordinator.policy.messages import Outcome as Ending
 from undaunted.journal.events import RankEvent
 from undaunted.journal.query import every
 from undaunted.training.rerun.table import OPINIONS, RerunDiagnostic

@@ -24,8 +24,17 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from undaunted.base.timers import Timers
-from undaunted.coordinator.core import register as rules
-from undaunted.coordinator.core.leader import LeaderState
+from undaunted.coordinator.lead import register as rules
+from undaunted.coordinator.lead.leader import LeaderState
+from undaunted.coordinator.lead.times import (
+    CLAIM_PAUSE_LONGEST_S,
+    FIRST_CLAIM_S,
+    LAST_TURN_S,
+    PAUSE_FIRST_S,
+    PAUSE_LONGEST_S,
+    REGISTER_TURN_S,
+    RELEASE_S,
+)
 from undaunted.coordinator.protocol import NO_LEDGER
 from undaunted.coordinator.service.asking import anew, living
 from undaunted.coordinator.service.register import Leads, RegisterError, Won
@@ -33,24 +42,14 @@ from undaunted.coordinator.service.register import Leads, RegisterError, Won
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from undaunted.coordinator.core import follower_messages as f
-    from undaunted.coordinator.core.leader import Leader
+    from undaunted.coordinator.lead import follower_messages as f
+    from undaunted.coordinator.lead.leader import Leader
     from undaunted.coordinator.protocol import Ledger
-    from undaunted.coordinator.service.member import Member
+    from undaunted.coordinator.service.participant import Participant
     from undaunted.coordinator.service.register import Register
     from undaunted.coordinator.wire.network import Network
 
 _NS = 1_000_000_000
-_PAUSE_FIRST_S = 0.1  # before etcd is asked again; twice as long each time
-_PAUSE_LONGEST_S = 1.0
-_CLAIM_LONGEST_S = 5.0  # the same for claims: many launchers make them
-# Launchers that may claim at the same moment do so one after the other.
-_FIRST_CLAIM_S = 0.2  # at the start of a job: within this time
-_TURN_S = 0.1  # members of the last round: so long after each other
-_LAST_TURN_S = 1.0  # members, at most, and all others
-# How long the end may take: to erase the ledger, and to give back the lease.
-_CLOSE_S = 3.0
-
 During = Literal["look", "claim", "hold", "write"]
 
 
@@ -103,7 +102,7 @@ class Candidacy:
         self,
         launcher: Launcher,
         register: Register,
-        listener: Member,
+        listener: Participant,
         network: Network,
         lead: Callable[[int, Ledger, str, tuple[str, ...], float], None],
         give_up: Callable[[str], None],
@@ -123,7 +122,7 @@ class Candidacy:
         self._epoch = 0
         self._hold_end_ns = 0
         self._held = False
-        self._unwritten: Ledger | None = None
+        self._unwritten: tuple[Ledger, Callable[[int], None]] | None = None
         self._writing = False
         self._unwritten_ns = 0  # since when a table could not be written, 0 = none waits
         self._timers = Timers()
@@ -139,10 +138,10 @@ class Candidacy:
             self._watching.cancel()
         self._watching = self._start(self._watch())
 
-    def keep(self, ledger: Ledger) -> None:
-        """Have a ledger written, unless a later one is; the leader hears when it is there."""
+    def keep(self, ledger: Ledger, written: Callable[[int], None]) -> None:
+        """Have a ledger written, unless a later one is; ``written`` hears when it is there."""
         if self._state is State.LEADING:
-            self._unwritten = ledger
+            self._unwritten = ledger, written
             self._write()
 
     def missed(self, missed: f.Missed) -> None:
@@ -177,7 +176,7 @@ class Candidacy:
         over = self._leader is not None and self._leader.state is LeaderState.ENDED
         self._withdraw(erase=over)
         if self._releasing:
-            await asyncio.wait(self._releasing, timeout=_CLOSE_S)
+            await asyncio.wait(self._releasing, timeout=RELEASE_S)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -238,12 +237,12 @@ class Candidacy:
     @property
     def _turn_s(self) -> float:
         missed = self._missed
-        chance_s = _FIRST_CLAIM_S * (zlib.crc32(self._launcher.incarnation.encode()) % 100) / 100
+        chance_s = FIRST_CLAIM_S * (zlib.crc32(self._launcher.incarnation.encode()) % 100) / 100
         if missed is None:
             return chance_s
         if missed.turn is None:
-            return _LAST_TURN_S + chance_s
-        return min(missed.turn * _TURN_S, _LAST_TURN_S)
+            return LAST_TURN_S + chance_s
+        return min(missed.turn * REGISTER_TURN_S, LAST_TURN_S)
 
     def _claim(self) -> None:
         if self._claims and self._may_claim:
@@ -392,31 +391,31 @@ class Candidacy:
 
     def _write(self) -> None:
         if self._state is State.LEADING and not self._writing and self._unwritten is not None:
-            ledger, self._unwritten, self._writing = self._unwritten, None, True
-            self._start(self._write_down(ledger, self._epoch))
+            (ledger, written), self._unwritten, self._writing = self._unwritten, None, True
+            self._start(self._write_down(ledger, written, self._epoch))
 
-    async def _write_down(self, ledger: Ledger, epoch: int) -> None:
+    async def _write_down(self, ledger: Ledger, written: Callable[[int], None], epoch: int) -> None:
         try:
-            written = await self._register.write(epoch, ledger)
+            leads = await self._register.write(epoch, ledger)
         except RegisterError as error:
             if self._leads(epoch):
-                self._write_later(ledger, self._failed("write", error))
+                self._unwritten = self._unwritten or (ledger, written)
+                self._write_later(self._failed("write", error))
             return
         if not self._leads(epoch):
             return
-        if not written:
+        if not leads:
             self._lost("another launcher leads the job")
             return
         self._writing, self._unwritten_ns = False, 0
         self._trouble_is_over("write")
-        if self._listener.leading is not None:
-            self._listener.leading.persisted(ledger.version)
+        written(ledger.version)
         self._write()
 
-    def _write_later(self, ledger: Ledger, pause_s: float) -> None:
+    def _write_later(self, pause_s: float) -> None:
         """Another launcher may reach etcd where this one does not: let it start the next round."""
-        self._writing = False
-        ledger = self._unwritten = self._unwritten or ledger
+        assert self._unwritten is not None
+        self._writing, (ledger, _) = False, self._unwritten
         now, lease_s = self._network.now_ns(), self._launcher.lease_s
         waits = ledger.pending_round > ledger.round
         self._unwritten_ns = (self._unwritten_ns or now) if waits else 0
@@ -489,8 +488,8 @@ class Trouble:
     def note(self, during: During) -> bool:
         """Note a failure; return whether it is the first one of any kind."""
         first = not self._pauses_s
-        longest_s = _CLAIM_LONGEST_S if during == "claim" else _PAUSE_LONGEST_S
-        before_s = self._pauses_s.get(during, _PAUSE_FIRST_S / 2)
+        longest_s = CLAIM_PAUSE_LONGEST_S if during == "claim" else PAUSE_LONGEST_S
+        before_s = self._pauses_s.get(during, PAUSE_FIRST_S / 2)
         self._pauses_s[during] = min(2 * before_s, longest_s)
         return first
 

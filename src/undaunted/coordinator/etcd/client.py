@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import math
 import os
 import secrets
 import zlib
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from undaunted.coordinator.etcd import messages
+from undaunted.coordinator.lead.times import LOOK_S, Durations
 from undaunted.coordinator.protocol import Ledger
 from undaunted.coordinator.service.register import Leads, RegisterError, Won
 
@@ -43,12 +43,6 @@ _OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
 )
-# A read that takes longer is asked of the next member.
-_LOOK_S = 1.0
-# etcd takes less than 2 s for its members to agree who leads them; a lease counts anew then.
-_SHORTEST_HOLD_S = 2
-# So much of a lease of the followers: etcd has noticed that a leader is silent before they have.
-_HOLD = 0.6
 _LONGEST_REASON = 200
 # What gRPC's own lines would say, it says in the error.
 _VERBOSITY = "GRPC_VERBOSITY"
@@ -98,14 +92,14 @@ class Client:
         self._grpc = grpc or _import_grpc()
         self._access = access
         self._address, self._incarnation = address, incarnation
-        self.hold_s = max(_SHORTEST_HOLD_S, math.ceil(_HOLD * lease_s))
+        lasts = Durations(lease_s)
+        self.hold_s, self._limit_s = lasts.hold_s, lasts.register_answers_s
         self._holds = 0  # the lease to which `held` is bound
         first = zlib.crc32(incarnation.encode()) % len(store.endpoints)
         self._endpoints = [*store.endpoints[first:], *store.endpoints[:first]]
         self._leader_key = store.leader_key(run_id)
         self._held_key = store.held_key(run_id)
         self._ledger_key = store.ledger_key(run_id)
-        self._limit_s = lease_s / 3
         self._channel: Any = None
         self._retiring: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -207,7 +201,7 @@ class Client:
 
     async def _look(self) -> Leads:
         gets = [messages.get(self._leader_key), messages.get(self._held_key)]
-        done = await self._transact(gets, limit_s=min(_LOOK_S, self._limit_s))
+        done = await self._transact(gets, limit_s=min(LOOK_S, self._limit_s))
         leader, held = done.found
         return _leads(leader, held=held is not None, revision=done.revision)
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from undaunted.base.deadline import wait_for
 from undaunted.base.text import format_duration
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.core import register
-from undaunted.coordinator.core.durations import ANSWER_S
+from undaunted.coordinator.lead import register
+from undaunted.coordinator.lead.times import ANSWER_S
 from undaunted.coordinator.wire.connection import WireError
 
 if TYPE_CHECKING:

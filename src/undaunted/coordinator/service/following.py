@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 from undaunted.base.recent import Recent
 from undaunted.base.timers import Timers
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.core import follower_messages as f
-from undaunted.coordinator.core.durations import DIAL_S
-from undaunted.coordinator.core.follower import FollowerState
+from undaunted.coordinator.lead import follower_messages as f
+from undaunted.coordinator.lead.follower import FollowerState
+from undaunted.coordinator.lead.times import DIAL_S
 from undaunted.coordinator.service.asking import ask
 from undaunted.coordinator.service.option_differences import Differences
 from undaunted.coordinator.wire.connection import WireError
 
 if TYPE_CHECKING:
-    from undaunted.coordinator.core import messages as m
-    from undaunted.coordinator.core.follower import Follower
+    from undaunted.coordinator.lead.follower import Follower
+    from undaunted.coordinator.policy import messages as m
     from undaunted.coordinator.wire.connection import Connection
     from undaunted.coordinator.wire.network import Network
 

@@ -35,7 +35,7 @@ class FirstMessages(Waiting):
 
 
 class Questions:
-    """Handler of the connections of people, and of those that a `Member` hands over.
+    """Handler of the connections of people, and of those that a `Participant` hands over.
 
     Args:
         answer: called with what is asked and the text that names who asks; returns the answer,

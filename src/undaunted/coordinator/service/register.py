@@ -2,7 +2,7 @@
 
 etcd is one (`coordinator.etcd.client`), and a file of one coordinator
 (`coordinator.service.ledger_file`). The committee of launchers does the same by its messages, with
-the rules of `coordinator.core.register`. Tests judge them all by one suite.
+the rules of `coordinator.lead.register`. Tests judge them all by one suite.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
 from undaunted.base.text import one_line
-from undaunted.coordinator.core import messages as job
+from undaunted.coordinator.policy import messages as job
 from undaunted.coordinator.wire.credentials import TokenError, find_token
 from undaunted.fault_tolerance.agent.parts import Part
 from undaunted.fault_tolerance.output.destinations import round_log_path
@@ -139,8 +139,6 @@ class Attribution(Part):
                 duration_ns=answer.duration_ns,
             )
         )
-        advice = f" (it recommends {answer.action})" if answer.action else ""
-        self._say(f"attribution of round {answer.round}{advice}: {answer.text}")
         if answer.action == _STOP and self._config.attribution_may_end_job:
             self._advice = f"after round {answer.round}: {answer.text}"
             self._ask_to_stop()

@@ -17,7 +17,7 @@ import msgspec
 from undaunted.base.deadline import wait_for
 from undaunted.base.recent import all_lines
 from undaunted.base.text import format_duration
-from undaunted.coordinator.core import messages as job
+from undaunted.coordinator.policy import messages as job
 from undaunted.fault_tolerance import control_socket as s
 from undaunted.fault_tolerance.agent import node as m
 from undaunted.fault_tolerance.agent.node import LOOKS_BY_HAND

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from undaunted.coordinator.core.messages import Start
+    from undaunted.coordinator.policy.messages import Start
     from undaunted.fault_tolerance.run_config import RunConfig
 
 # What launchers know each other by. The first as in `coordinator.wire.credentials`, which imports

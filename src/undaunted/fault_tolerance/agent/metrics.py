@@ -7,18 +7,22 @@ hands events over.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from typing import TYPE_CHECKING
 
 from undaunted import __version__
+from undaunted.base.ids import NO_NAME
 from undaunted.fault_tolerance.agent.parts import Part
 from undaunted.fault_tolerance.metrics_config import secrets
 from undaunted.journal.events import JournalOpened
 from undaunted.journal.launch import MOST_KEPT, LaunchState
 from undaunted.journal.metrics.endpoint import Endpoint
 from undaunted.journal.metrics.families import Now, RankNow, families
+from undaunted.journal.metrics.otlp import wants_spans
 from undaunted.journal.metrics.push import Push
+from undaunted.journal.metrics.spans import Spans
 
 if TYPE_CHECKING:
     import socket
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.run_config import RunConfig
     from undaunted.journal.events import Event
     from undaunted.journal.metrics.exposition import Family
+    from undaunted.journal.metrics.spans import JobSpan
     from undaunted.journal.writer import JournalWriter
     from undaunted.progress.area import PageArea
     from undaunted.progress.snapshot import PageSnapshot
@@ -73,7 +78,9 @@ class Metrics(Part):
         self._launch.take(JournalOpened(t=time.monotonic_ns(), version=__version__))
         self._endpoint: Endpoint | None = None
         self._push: Push | None = None
-        journal.also = self._take
+        wanted = wants_spans(config.metrics.otlp_endpoint, os.environ)
+        self._spans = Spans() if wanted else None
+        journal.subscribe(self._take)
 
     def open(self) -> None:
         """Begin to answer and to send."""
@@ -85,7 +92,13 @@ class Metrics(Part):
                 "undaunted.node": self._config.node,
                 "undaunted.run_id": self._config.run_id,
             }
-            self._push = Push(endpoint, self._read, about=about, say=self._say)
+            spans = None if self._spans is None else self._ended
+            # One run of no name is not another one: each of its launchers has its own trace.
+            unnamed = f"{self._config.node} {time.time_ns()}"
+            trace = self._config.run_id if self._config.run_id != NO_NAME else unnamed
+            self._push = Push(
+                endpoint, self._read, about=about, say=self._say, spans=spans, trace=trace
+            )
 
     def round_begins(self, current: Round) -> None:
         """The pages are of these ranks from now on."""
@@ -118,6 +131,14 @@ class Metrics(Part):
     def _take(self, event: Event) -> None:
         with self._lock:
             self._launch.take(event)
+            if self._spans is not None:
+                self._spans.take(event)
+
+    def _ended(self) -> list[JobSpan]:
+        """Return the spans that have ended since the last time. In any thread."""
+        assert self._spans is not None
+        with self._lock:
+            return self._spans.drain()
 
     def _read(self) -> list[Family]:
         """Return the metrics as they are now. In any thread."""

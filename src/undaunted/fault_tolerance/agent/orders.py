@@ -13,10 +13,10 @@ from undaunted import __version__
 from undaunted.attribution.straggler.pace import Pace
 from undaunted.base.recent import Recent
 from undaunted.base.timers import Timers
-from undaunted.coordinator.core import messages as job
-from undaunted.coordinator.core.config import PolicyConfig
-from undaunted.coordinator.core.intensity import FORGET
-from undaunted.coordinator.core.policy import JobPolicy
+from undaunted.coordinator.policy import messages as job
+from undaunted.coordinator.policy.budget import FORGET
+from undaunted.coordinator.policy.config import PolicyConfig
+from undaunted.coordinator.policy.policy import JobPolicy
 from undaunted.fault_tolerance.advice import advise
 from undaunted.fault_tolerance.agent.status import of_policy
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from undaunted.base.deadline import wait_for
-from undaunted.coordinator.core.progress import Iterations
+from undaunted.coordinator.policy.messages import Iterations
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

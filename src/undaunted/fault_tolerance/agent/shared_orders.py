@@ -20,20 +20,25 @@ import msgspec
 
 from undaunted.base.deadline import wait_for
 from undaunted.base.timers import Timers
-from undaunted.coordinator.core import follower_messages as f
-from undaunted.coordinator.core import messages as job
-from undaunted.coordinator.core import register
-from undaunted.coordinator.core.durations import REDIAL_FIRST_S, REDIAL_LONGEST_S, Durations
-from undaunted.coordinator.core.follower import SEEK_QUIETLY_S, Follower, FollowerState
-from undaunted.coordinator.core.formation import name_some
-from undaunted.coordinator.core.leader import LeaderState
 from undaunted.coordinator.etcd.candidacy import Candidacy, Launcher
 from undaunted.coordinator.etcd.store import parse_store
+from undaunted.coordinator.lead import follower_messages as f
+from undaunted.coordinator.lead import register
+from undaunted.coordinator.lead.follower import Follower, FollowerState
+from undaunted.coordinator.lead.leader import LeaderState
+from undaunted.coordinator.lead.times import (
+    REDIAL_FIRST_S,
+    REDIAL_LONGEST_S,
+    SEEK_QUIETLY_S,
+    Durations,
+)
+from undaunted.coordinator.policy import messages as job
+from undaunted.coordinator.policy.placement import name_some
 from undaunted.coordinator.protocol import Answer
 from undaunted.coordinator.service.asking import anew, goes_on, led_by_others, left_behind, living
 from undaunted.coordinator.service.following import Following
 from undaunted.coordinator.service.leading import Leading
-from undaunted.coordinator.service.member import Member
+from undaunted.coordinator.service.participant import Participant
 from undaunted.coordinator.service.register import RegisterError
 from undaunted.coordinator.wire.address import (
     LOOK_UP_S,
@@ -100,7 +105,7 @@ class SharedOrders:
         self._incarnation = self._surroundings.incarnation
         self._settings = job_access.settings(config, config.nodes)
         self._network: Network | None = None  # before it is known how others reach this machine
-        self._member = Member()
+        self._participant = Participant()
         self._timers = Timers()
         self._tasks: set[asyncio.Task[None]] = set()
         self._endpoint = next(iter(self._nodes.endpoints), "")
@@ -120,12 +125,12 @@ class SharedOrders:
     @property
     def leads(self) -> bool:
         """Whether this node leads the job now."""
-        return self._member.leading is not None
+        return self._participant.leading is not None
 
     @property
     def follower(self) -> Follower | None:
         """The follower of this node, None = it does not look for a leader yet."""
-        following = self._member.following
+        following = self._participant.following
         return None if following is None else following.follower
 
     @property
@@ -141,7 +146,7 @@ class SharedOrders:
 
     def status(self) -> JobStatus:
         """What the leader knows, if it is here; else what this node has heard."""
-        leading, following = self._member.leading, self._member.following
+        leading, following = self._participant.leading, self._participant.following
         if leading is not None:
             return of_leader(leading.leader, self._reach.now_ns(), leading.pause_left_s)
         if following is not None:
@@ -150,7 +155,7 @@ class SharedOrders:
 
     def recent(self) -> dict[str, Recent]:
         """What follower, leader and policy have done, as far as they are here."""
-        leading, following = self._member.leading, self._member.following
+        leading, following = self._participant.leading, self._participant.following
         found = {} if following is None else {"follower": following.recent}
         if leading is not None:
             found |= {"leader": leading.recent, "policy": leading.leader.recent}
@@ -158,11 +163,11 @@ class SharedOrders:
 
     def let_ask(self, answer: Callable[[bytes, str], Awaitable[bytes]]) -> None:
         """Have what is asked over the port answered."""
-        self._member.let_ask(self._config.node, answer)
+        self._participant.let_ask(self._config.node, answer)
 
     async def pass_on(self, order: bytes, by: str) -> bool:
         """Have another node report it, where this one leads."""
-        leading = self._member.leading
+        leading = self._participant.leading
         return leading is not None and isinstance(await leading.pass_on_order(order, by), Answer)
 
     async def join(self) -> None:
@@ -225,8 +230,8 @@ class SharedOrders:
 
     def post(self, event: job.NodeEvent) -> None:
         """Report something to the leader."""
-        if self._member.following is not None:
-            self._member.following.tell(event)
+        if self._participant.following is not None:
+            self._participant.following.tell(event)
         elif isinstance(event, job.NodeUnhealthy):
             self._leave(job.Outcome.EXCLUDED, f"this node is unhealthy: {event.reason}")
         elif isinstance(event, job.Preempted):
@@ -240,13 +245,13 @@ class SharedOrders:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._member.following is not None:
-            await self._member.following.close()
-        leading = self._member.leading
+        if self._participant.following is not None:
+            await self._participant.following.close()
+        leading = self._participant.leading
         if leading is not None and leading.is_needed:
             with contextlib.suppress(TimeoutError):
                 await wait_for(self._led.wait(), leading.leader.linger_s + 1)
-        await self._member.close("the launcher ends")
+        await self._participant.close("the launcher ends")
         self._ledger.close(remove=self._over and not self._goes_on)
         if self._candidacy is not None:
             await self._candidacy.close()
@@ -273,7 +278,7 @@ class SharedOrders:
 
     async def _listen_on(self, port: int) -> int:
         nodes = self._nodes.max_nodes
-        return await self._member.listen(self._reach, port, nodes=nodes, say=self._say)
+        return await self._participant.listen(self._reach, port, nodes=nodes, say=self._say)
 
     def _try_again_to_host(self, known: Ledger) -> None:
         """Somebody has the port: a launcher or coordinator of this job, or what ends in a moment.
@@ -305,14 +310,14 @@ class SharedOrders:
         all_of = {*map(register.voter, known.table), *register.members(known)}
         of = f"{len(answers)} of {len(all_of)} launchers of round {known.round}"
         self._say(f"the job begins anew: {of} are left ({left}), too few to go on")
-        if self._member.port == self._wanted_port:
+        if self._participant.port == self._wanted_port:
             self._lead_as_host(anew(known))
         else:
             await self._host_again(anew(known))
 
     @property
     def _seeks(self) -> bool:
-        following = self._member.following
+        following = self._participant.following
         return following is not None and following.follower.state is FollowerState.SEEKING
 
     async def _host_again(self, known: Ledger) -> None:
@@ -353,7 +358,7 @@ class SharedOrders:
         self._candidacy = Candidacy(
             launcher,
             self._surroundings.register(self._nodes, address),
-            self._member,
+            self._participant,
             self._reach,
             self._lead,
             self.give_up,
@@ -398,13 +403,13 @@ class SharedOrders:
         leading = Leading(
             leader,
             self._reach,
-            keep=self._keep,
+            keep=(self._candidacy or self._ledger).keep,
             done=lambda _: self._leading_done(leading),  # the follower finds its successor
             watch=None if self._cycle_info is None else self._cycle_info.follow(leader),
             say=self._say,
             beside=self._inprocess.beside_leader,
         )
-        self._member.lead(leading)
+        self._participant.lead(leading)
 
     def _elsewhere(self) -> tuple[str, ...]:
         """Endpoints at which another launcher may lead the same job."""
@@ -435,10 +440,10 @@ class SharedOrders:
                 program=Path(config.target).name,
             )
         )
-        self._member.following = Following(follower, self._reach, self, self._inprocess)
-        self._member.following.begin()
+        self._participant.following = Following(follower, self._reach, self, self._inprocess)
+        self._participant.following.begin()
         while self._early:
-            self._member.following.tell(self._early.popleft())
+            self._participant.following.tell(self._early.popleft())
         self._timers.set("past", _PAST_S, lambda: self._start(self._look_at_past()))
 
     async def _look_at_past(self) -> None:
@@ -472,7 +477,7 @@ class SharedOrders:
 
     def stand_down(self) -> None:
         """Somebody else leads."""
-        self._member.stand_down()
+        self._participant.stand_down()
 
     def missed(self, missed: f.Missed) -> None:
         """The leader cannot be reached: this node may be the next one."""
@@ -500,12 +505,6 @@ class SharedOrders:
 
     # --- leaves ---------------------------------------------------------------------------------
 
-    def _keep(self, ledger: Ledger, written: Callable[[int], None]) -> None:
-        if self._candidacy is not None:
-            self._candidacy.keep(ledger)
-        else:
-            self._ledger.keep(ledger, written)
-
     def _take(self, command: job.NodeCommand) -> None:
         if isinstance(command, job.End):
             self._over = True
@@ -525,9 +524,9 @@ class SharedOrders:
                 self.post(job.NodeUnhealthy(self._config.node, self._last_round(), problem))
                 return
             address = self._nodes.address
-        assert self._member.following is not None
+        assert self._participant.following is not None
         known = f.TableKnown(table.round, table.version, address, port)
-        self._member.following.table_known(known)
+        self._participant.following.table_known(known)
 
     def _leave(self, outcome: job.Outcome, reason: str) -> None:
         """End without an order."""
@@ -535,13 +534,13 @@ class SharedOrders:
         self._turns.take(partial(self._obey, end))
 
     def _last_round(self) -> int:
-        following = self._member.following
+        following = self._participant.following
         return -1 if following is None else following.follower.knows.ledger.round
 
     def _leading_done(self, leading: Leading) -> None:
-        if self._member.leading is not leading:
+        if self._participant.leading is not leading:
             return
-        self._member.leading = None
+        self._participant.leading = None
         self._goes_on = leading.leader.state is LeaderState.DEPOSED
         if self._candidacy is not None:
             self._candidacy.leading_is_over()

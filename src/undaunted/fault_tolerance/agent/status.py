@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from undaunted.attribution.evidence import place_of, state_in_words
 from undaunted.attribution.stacks import users_first
 from undaunted.base.text import format_duration
-from undaunted.coordinator.core import register
-from undaunted.coordinator.core.policy import PolicyState
+from undaunted.coordinator.lead import register
+from undaunted.coordinator.policy.policy import PolicyState
 from undaunted.coordinator.protocol import has_committee
 from undaunted.fault_tolerance import control_socket as s
 from undaunted.fault_tolerance.agent.node import describe_exit
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from undaunted.attribution.evidence import RankEvidence
     from undaunted.attribution.hang import Seen
-    from undaunted.coordinator.core.follower import Follower
-    from undaunted.coordinator.core.leader import Leader
-    from undaunted.coordinator.core.policy import JobPolicy
+    from undaunted.coordinator.lead.follower import Follower
+    from undaunted.coordinator.lead.leader import Leader
+    from undaunted.coordinator.policy.policy import JobPolicy
     from undaunted.coordinator.protocol import Ledger
     from undaunted.fault_tolerance.agent.processes import Worker
     from undaunted.progress.limits import Limits

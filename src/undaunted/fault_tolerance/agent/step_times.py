@@ -20,7 +20,7 @@ from undaunted.attribution.straggler.own_times import (
     most_chunks,
     thinned,
 )
-from undaunted.coordinator.core import messages as job
+from undaunted.coordinator.policy import messages as job
 from undaunted.fault_tolerance.agent.parts import Part
 from undaunted.fault_tolerance.worker.witness import TIMES
 

@@ -9,7 +9,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from undaunted.base.text import one_line
-from undaunted.coordinator.core import messages as job
+from undaunted.coordinator.policy import messages as job
 from undaunted.progress.layout import STOPPED_ALONE
 
 if TYPE_CHECKING:

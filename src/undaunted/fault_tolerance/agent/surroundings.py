@@ -7,10 +7,10 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from undaunted.coordinator.core.leader import Leader
 from undaunted.coordinator.etcd.client import Client
 from undaunted.coordinator.etcd.store import access as access_from
 from undaunted.coordinator.etcd.store import parse_store
+from undaunted.coordinator.lead.leader import Leader
 from undaunted.coordinator.service.ledger_file import LedgerFile
 from undaunted.coordinator.wire.handshake import Terms
 from undaunted.coordinator.wire.network import Sockets
@@ -20,8 +20,8 @@ from undaunted.fault_tolerance.agent.last_end import last_end
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from undaunted.coordinator.core.config import PolicyConfig
-    from undaunted.coordinator.core.leader_messages import LeaderConfig
+    from undaunted.coordinator.lead.leader_messages import LeaderConfig
+    from undaunted.coordinator.policy.config import PolicyConfig
     from undaunted.coordinator.protocol import Ledger
     from undaunted.coordinator.service.register import Register
     from undaunted.coordinator.wire.network import Network

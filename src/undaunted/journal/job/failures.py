@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from undaunted.journal import events as e
 from undaunted.journal.goodput import Outside, failure_of
 from undaunted.journal.job.values import Failure
-from undaunted.journal.summary import without_verdict
+from undaunted.journal.words import words_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -178,7 +178,7 @@ def _failure(launch: Launch, world: World) -> Failure:
     detected = one.first(e.FailureDetected)
     assert detected is not None
     rank = -1 if detected.kind == "hang" else detected.rank
-    return Failure(kind=detected.kind, node=launch.node, rank=rank, line=without_verdict(detected))
+    return Failure(kind=detected.kind, node=launch.node, rank=rank, line=words_of(detected).full)
 
 
 def _as_judged(failure: Failure, blamed: e.RoundBlamed | None) -> Failure:

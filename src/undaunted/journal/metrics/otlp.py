@@ -1,16 +1,21 @@
-"""Whether and where metrics can be sent to a collector of OpenTelemetry. Imports nothing heavy."""
+"""Whether and where metrics and spans go to a collector of OpenTelemetry. Imports nothing heavy."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 REMEDY = (
     "needs the packages opentelemetry-sdk and opentelemetry-exporter-otlp-proto-http: "
     "pip install 'undaunted[otlp]'"
 )
-# As the environment says: OTEL_EXPORTER_OTLP_ENDPOINT, or the one for metrics alone.
+# As the environment says: OTEL_EXPORTER_OTLP_ENDPOINT, or those for metrics and spans alone.
 FROM_ENVIRONMENT = "env"
-_PATH = "/v1/metrics"
+_METRICS = "/v1/metrics"
+_SPANS = "/v1/traces"
 
 
 def is_possible() -> bool:
@@ -26,6 +31,21 @@ def is_possible() -> bool:
 
 def metrics_url(endpoint: str) -> str | None:
     """Return where metrics go for an endpoint; None = as the environment says."""
-    if endpoint == FROM_ENVIRONMENT:
-        return None
-    return endpoint if endpoint.endswith(_PATH) else endpoint.rstrip("/") + _PATH
+    return None if endpoint == FROM_ENVIRONMENT else _base(endpoint) + _METRICS
+
+
+def spans_url(endpoint: str) -> str | None:
+    """Return where spans go for an endpoint; None = as the environment says."""
+    return None if endpoint == FROM_ENVIRONMENT else _base(endpoint) + _SPANS
+
+
+def wants_spans(endpoint: str, environ: Mapping[str, str]) -> bool:
+    """Tell whether spans are sent as well: not where the environment names no place for them."""
+    if not endpoint or environ.get("OTEL_TRACES_EXPORTER") == "none":
+        return False
+    named = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+    return endpoint != FROM_ENVIRONMENT or any(map(environ.get, named))
+
+
+def _base(endpoint: str) -> str:
+    return endpoint.removesuffix(_METRICS).rstrip("/")

@@ -7,6 +7,7 @@ from html import escape
 from statistics import median
 from typing import TYPE_CHECKING
 
+from undaunted.base.console import plain
 from undaunted.base.text import count, format_duration, format_ranks, printable
 from undaunted.journal.job.rank_time import SPARE
 from undaunted.journal.job.render import still_runs
@@ -22,7 +23,8 @@ from undaunted.journal.page.markup import (
     text,
     took,
 )
-from undaunted.journal.render import CLASSES, PHASES, checkpoint_lines, ordered, percent, plain
+from undaunted.journal.render import CLASSES, PHASES, checkpoint_lines, ordered, percent
+from undaunted.journal.words import outcome_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -50,7 +52,7 @@ _SIGNS = (
 def heading(job: JobSummary) -> str:
     """Return the name of the run and how it ended."""
     good = job.outcome == "finished"
-    outcome = job.outcome.replace("_", " ")
+    outcome = outcome_in_words(job.outcome, job.reason)
     if not outcome:
         outcome = _NO_END[still_runs(job)]
     kind = "good" if good else "bad" if job.outcome else "dim"

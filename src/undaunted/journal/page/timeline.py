@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from undaunted.base.text import format_duration, one_line
+from undaunted.base.text import one_line
 from undaunted.journal import events as e
 from undaunted.journal.goodput import STARTING, Times
 from undaunted.journal.job.rank_time import SPARE
-from undaunted.journal.summary import without_verdict
+from undaunted.journal.words import exit_in_words, happened_at, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -192,13 +192,9 @@ def _round(
         first_exits.setdefault(exited.rank, exited)
     exits = [first_exits.get(rank) for rank in ranks]
     row["end"] = gapped_differences([None if x is None else ms(launch, x.t) for x in exits], begin)
-    row["how"] = [0 if x is None else 1 + texts.place(_how(x)) for x in exits] if any(exits) else []
+    how = [0 if x is None else 1 + texts.place(exit_in_words(x)) for x in exits]
+    row["how"] = how if any(exits) else []
     return row
-
-
-def _how(exited: e.RankExited) -> str:
-    how = exited.signal or f"exit code {exited.exit_code}"
-    return f"{how}, told to stop" if exited.by_us else how
 
 
 KINDS = (
@@ -206,6 +202,16 @@ KINDS = (
     "victim", "in-process restart", "checkpoint", "fault", "health", "warning",
 )  # fmt: skip
 _FAILURES = KINDS[:4]
+_KIND_OF: dict[type[e.Event], str] = {
+    e.InProcessPhase: "in-process restart",
+    e.RankLost: "in-process restart",
+    e.NodeChecked: "health",
+    **dict.fromkeys(
+        (e.AgentPaused, e.SignalReceived, e.SignalPassedOn, e.ControlRequested, e.TemplateLost,
+         e.Remark),
+        "warning",
+    ),
+}  # fmt: skip
 # Other marks than failures; of more, an even part is kept.
 _MOST = 20_000
 # By far the most events; none of them is a mark.
@@ -256,7 +262,7 @@ class Marks:
         failure, verdict = one.first(e.FailureDetected), one.first(e.Verdict)
         if failure is None:
             return
-        text = without_verdict(failure) if verdict is None else verdict.line
+        text = words_of(failure if verdict is None else verdict).full
         unjudged = -1 if failure.kind == "hang" else failure.rank
         rank = unjudged if verdict is None else verdict.rank
         at = ms(launch, failure.t if failure.since_ns is None else failure.since_ns)
@@ -265,30 +271,17 @@ class Marks:
         self._failures.append((mark, (launch.index, one.number)))
 
     def _other(self, node: int, launch: Launch, event: e.Event) -> None:
-        kind, text, rank = "warning", "", -1
+        kind = _KIND_OF.get(type(event))
         match event:
-            case e.RankEvent(name="fault", rank=rank, text=text):
+            case e.RankEvent(name="fault"):
                 kind = "fault"
-            case e.InProcessPhase(phase="detect", epoch=epoch, reasons=reasons, rank=rank):
-                kind = "in-process restart"
-                text = f"{epoch}: {reasons[0] if reasons else 'it was stopped'}"
-            case e.NodeChecked(problem=text) if text:
-                kind = "health"
-            case e.AgentPaused(seconds=seconds):
-                text = f"the launcher did not run for {format_duration(seconds)}"
-            case e.SignalReceived(signal=signal):
-                text = f"the launcher received {signal}"
-            case e.SignalPassedOn(signal=signal):
-                text = f"the launcher received {signal}; the job goes on"
-            case e.ControlRequested(rank=rank, action=action, description=description):
-                text = f"asks for {action}: {description}"
-            case e.TemplateLost(reason=reason):
-                text = f"workers start fresh: {reason}"
-            case e.RankLost(rank=rank, detail=detail):
-                kind, text = "in-process restart", f"the others go on without it: {detail}"
-        if text:
-            at = getattr(event, "at_ns", event.t)
-            self._others.append(self._mark(ms(launch, at), kind, node, rank, text))
+            case e.InProcessPhase(phase=phase) if phase != "detect":
+                kind = None
+            case e.NodeChecked(problem=""):
+                kind = None
+        if kind is not None:
+            at, rank = ms(launch, happened_at(event)), getattr(event, "rank", -1)
+            self._others.append(self._mark(at, kind, node, rank, words_of(event).full))
 
     def blame(self, rounds: Sequence[JobRound], places: Mapping[str, int]) -> None:
         """Turn failures of nodes that failed because of another one into those of victims.
@@ -313,13 +306,17 @@ class Marks:
             for mark, key in self._failures
         ]
 
-    def columns(self) -> dict[str, list[int]]:
-        """Return all marks in the order of time."""
+    def kept(self) -> list[Mark]:
+        """Return all marks in the order of time; of many that are no failures, an even part."""
         failures = [mark for mark, _ in self._failures if mark.kind in _FAILURES]
         others = self._others + [mark for mark, _ in self._failures if mark.kind == "victim"]
         others.sort()
         keep = -(-len(others) // _MOST) or 1
-        marks = sorted(failures + others[::keep])
+        return sorted(failures + others[::keep])
+
+    def columns(self) -> dict[str, list[int]]:
+        """Return these marks as columns."""
+        marks = self.kept()
         return {
             "at": differences(mark.at for mark in marks),
             "kind": [KINDS.index(mark.kind) for mark in marks],

@@ -3,5 +3,5 @@
 
 from __future__ import annotations
 
-from undaunted.coordinator.core.progress import Iterations as Iterations
-from undaunted.coordinator.core.progress import ProgressTracker as ProgressTracker
+from undaunted.coordinator.policy.budget import ProgressTracker as ProgressTracker
+from undaunted.coordinator.policy.messages import Iterations as Iterations

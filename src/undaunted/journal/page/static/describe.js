@@ -41,8 +41,7 @@ function describe(model, view, painter, row, at) {
   lines.push(...aboutRound(model, one, rank, at));
   const mark = markAt(model, node, rank, at, 8 * view.perPixel);
   if (mark) {
-    const who = mark.rank >= 0 && rank < 0 ? `, rank ${mark.rank}` : "";
-    lines.push(`${mark.kind} at ${clock(mark.at, 1)}${who}: ${mark.text}`);
+    lines.push(`${mark.kind} at ${clock(mark.at, 1)}: ${mark.text}`);
   }
   return lines;
 }

@@ -1,0 +1,1 @@
+"""Who leads, and what survives: pure."""

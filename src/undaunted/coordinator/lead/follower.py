@@ -1,0 +1,871 @@
+"""A node's side of coordination: one state machine per agent.
+
+It finds the leader, keeps a lease with it, sends reports until they are acknowledged, hands each
+order on once, and, when the leader is gone, finds out with the other members who takes over. No
+clock, socket or thread in here.
+
+States::
+
+    SEEKING    no leader has welcomed this node yet
+    FOLLOWING  a leader has; the lease is renewed
+    AWAY       the leader is gone: connect again, and see `Absence`
+    ENDED      the job is over for this node
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from undaunted.base.text import format_duration
+from undaunted.coordinator import protocol as p
+from undaunted.coordinator.lead import follower_messages as f
+from undaunted.coordinator.lead import register
+from undaunted.coordinator.lead.absence import Absence
+from undaunted.coordinator.lead.knowledge import Knowledge
+from undaunted.coordinator.lead.times import (
+    ENDS_AFTER_LEASES,
+    OUTLIVE_S,
+    REDIAL_FIRST_S,
+    REDIAL_GRANTED_S,
+    REDIAL_LONGEST_S,
+    REFUSED_FOR_S,
+    SEEK_QUIETLY_S,
+    Durations,
+)
+from undaunted.coordinator.policy import messages as m
+from undaunted.coordinator.policy.placement import name_some
+
+_NS = 1_000_000_000
+# Why ranks are stopped, if the job is to end after that; see `messages.Stop`.
+ENDS = ("preempted", "requested", "deadline")
+# Reports of one round that are kept for a leader who takes over.
+KEPT_REPORTS = 64
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class FollowerState(enum.Enum):
+    """See the module's documentation."""
+
+    SEEKING = enum.auto()
+    FOLLOWING = enum.auto()
+    AWAY = enum.auto()
+    ENDED = enum.auto()
+
+
+@dataclass(slots=True)
+class Follower:
+    """See the module's documentation. Feed events to `handle`, carry out what it returns."""
+
+    config: f.FollowerConfig
+    state: FollowerState = FollowerState.SEEKING
+    knows: Knowledge = field(init=False)
+    round: int = -1  # the last one in which this node took part
+    running: bool = False
+    _replaceable: bool = False  # the job can go on without this node, see protocol.Started
+    _absence: Absence | None = None
+    _lease: Lease = field(init=False)
+    _counted_until_ns: int = 0  # until then the leader that was lost may count on this node
+    _majority_lease_end_ns: int = 0  # end of the last lease of a leader that a quorum had agreed to
+    _idle_ns: int = 0  # since then neither a leader nor a running rank
+    # the connection
+    _link: int = 0  # number of the last one
+    _open: bool = False  # it stands
+    _address: str = ""  # where it goes
+    search: Search = field(init=False)  # for a leader
+    _why: str = "not tried yet"  # what the last one ended with
+    _gone: str = ""  # what the absence of a leader began with
+    _event_ns: int = 0  # when the last event was handled
+    _stood_s: float = 0.0  # for how long this process has stood still since a leader was heard
+    _asks_until_ns: int = 0  # it has stood still, and asks the leader whether the job has gone on
+    # orders and reports
+    _last_order: int = 0
+    _reports: Reports = field(init=False)
+    _told_to_stop: m.Preempted | None = None  # by a signal to the launcher
+    _ends: str = ""  # why the job is to end once this round is stopped, "" = it is not to end
+    _gone_on: int = 0  # orders to go on after a hang of others, in this round
+
+    def __post_init__(self) -> None:
+        """A leader says later what the lease really is."""
+        self.knows = Knowledge(self.config.node, self.config.incarnation)
+        self.search = Search(self.config)
+        self._reports = Reports()
+        self._lease = Lease(self.config.lease_s)
+
+    def handle(self, event: f.Event, now: int) -> list[f.Command]:
+        """Take one event at ``now`` (monotonic, ns); return the commands it causes, in order."""
+        if isinstance(event, f.Asked):
+            reply, claims = self._asked(event.message, now)
+            granted = isinstance(reply, p.Grant) and reply.granted and not self._open
+            looks = granted and self.state is not FollowerState.ENDED
+            look = [f.SetTimer("dial", REDIAL_GRANTED_S)] if looks else []
+            replies = f.Answer(event.question, reply)
+            return [replies, *look, *claims, *self._join_other(event.message, now)]
+        if self.state is FollowerState.ENDED:
+            return []
+        self._look_at_clock(now)
+        match event:
+            case f.Received(link=link, message=message):
+                return self._received(message, now) if link == self._link else []
+            case f.TimerFired(name=name):
+                return self._timer(name, now)
+            case f.Begin():
+                self._idle_ns = now
+                return [f.SetTimer("giveup", self.search.limit_s), *self._dial()]
+            case f.Opened(link=link):
+                return self._opened(now) if link == self._link else []
+            case f.Closed(link=link):
+                return self._closed(event, now) if link == self._link else []
+            case f.Answered(node=node, message=answer):
+                return self._answered(node, answer, now)
+            case f.Tell(event=happened):
+                return self._tell(happened, now)
+            case f.TableKnown():
+                return self._table_known(event)
+            case f.LeaderAt():
+                return self._leader_at(event, now)
+
+    @property
+    def leader(self) -> str:
+        """Address of the leader that is followed, or has ended the job; "" = there is none."""
+        return self._address if self.state in (FollowerState.FOLLOWING, FollowerState.ENDED) else ""
+
+    @property
+    def lease_s(self) -> float:
+        """How long a lease is."""
+        return self._lease.seconds
+
+    @property
+    def ranks_outlive_s(self) -> float:
+        """For how long ranks here may live if this process stands still; 0 = there are none.
+
+        They are gone before others take their places, see `Durations.stopped_s`: those of the
+        leader's node too, where another one may lead.
+        """
+        if not self.running:
+            return 0.0
+        others = self.config.store != "" or p.has_committee(self.knows.ledger)
+        leads = others and self._address == self.config.address
+        soon = self._is_fenced or self._replaceable or leads
+        away_s = 0.0 if soon else self.config.away_timeout_s
+        return self._lease.seconds + away_s + OUTLIVE_S
+
+    def lease_left_s(self, now: int) -> float | None:
+        """How much is left of the lease, in seconds; less than none while the leader is gone.
+
+        None = there was no leader yet.
+        """
+        seeks = self.state is FollowerState.SEEKING
+        return None if seeks else self._lease.left_s(self._lease.sent_ns, now)
+
+    def _look_at_clock(self, now: int) -> None:
+        """Notice that this process stood still: a lease is renewed every third of it."""
+        gap_s, self._event_ns = (now - self._event_ns) / _NS, now
+        if self.state is FollowerState.FOLLOWING and 3 * gap_s > 2 * self._lease.seconds:
+            self._stood_s = gap_s
+            self._asks_until_ns = now + round(self._lease.lasts.asks_after_pause_s * _NS)
+
+    # --- the connection -------------------------------------------------------------------------
+
+    def _dial(self) -> list[f.Command]:
+        self._link += 1
+        self._open = False
+        known = self.knows.ledger
+        self._address = self.search.address(known.table, known.pending, known.committee)
+        return [f.Dial(self._link, self._address)] if self._address else []
+
+    def _replaced(self, event: f.LeaderAt, now: int) -> list[f.Command]:
+        """Another one leads than the one that is followed, which may be silent: follow that."""
+        if event.address in ("", self._address) or event.epoch <= self.knows.epoch:
+            return []
+        hangup = f.Hangup(self._link)
+        self._forget_link()
+        self._why = f"the job is led from {event.address}"
+        since_ns = self._lease.until_ns  # it may not hear of this
+        lost = self._lost(now, reset=True, leader=event.address, counted_until_ns=since_ns)
+        return [hangup, *lost]
+
+    def _leader_at(self, event: f.LeaderAt, now: int) -> list[f.Command]:
+        """The store knows better than any list of addresses."""
+        self.search.elected = event.address
+        if self.state is FollowerState.FOLLOWING:
+            return self._replaced(event, now)
+        if not event.address:
+            self._why = event.reason or self._why
+            return []
+        if self._open and event.address == self._address:
+            return []
+        self.search.first = [event.address]
+        return [f.Hangup(self._link), *self._dial()]
+
+    def _opened(self, now: int) -> list[f.Command]:
+        self._open, self._lease.opened_ns = True, now
+        config, knows = self.config, self.knows
+        hello = p.Hello(
+            node=config.node,
+            incarnation=config.incarnation,
+            slots=config.slots,
+            address=config.address,
+            infra_rank=config.infra_rank,
+            domain=config.domain,
+            group=config.group,
+            round=self.round,
+            running=self.running,
+            last_order=self._last_order,
+            ledger=knows.told,
+            promised=knows.promised,
+            settings=config.settings,
+            program=config.program,
+            stops_s=self.leader_stops_s(now),
+        )
+        return [f.Send(self._link, hello), f.SetTimer("welcome", self._lease.seconds)]
+
+    def _closed(self, event: f.Closed, now: int, *, told: bool = False) -> list[f.Command]:
+        """``told``: the leader has said that it leads no more."""
+        self._forget_link()
+        self._why = event.reason
+        if self.state is FollowerState.FOLLOWING:
+            return self._lost(now, reset=not event.silent, told=told)
+        if self._absence is not None and event.ended and self._address == self.search.last:
+            claims = self._absence.leader_ended(now)
+            claims += self._missed(lost=True, ended=self._address)
+            return [*claims, f.SetTimer("dial", self.search.pause_s())]
+        missed = self._missed() if self._address == self.search.elected else []
+        seeking, idle_s = self.state is FollowerState.SEEKING, (now - self._idle_ns) / _NS
+        # Its own launcher of before has the name for a lease.
+        patience_s = max(REFUSED_FOR_S, 2 * self._lease.seconds)
+        if seeking and event.refused and idle_s >= patience_s:
+            return self._end(f.GiveUp(event.reason))
+        line = self.search.to_say(self._why, idle_s) if seeking else ""
+        says = [f.Say(line)] if line else []
+        return [*says, *missed, f.SetTimer("dial", self.search.pause_s())]
+
+    def _missed(self, *, lost: bool = False, ended: str = "") -> list[f.Command]:
+        """Where the store decides who leads, another one may from now on."""
+        if not self.config.store:
+            return []
+        ledger = self.knows.ledger
+        seats = sorted(ledger.table, key=lambda seat: seat.group_rank)
+        others = [register.voter(seat) for seat in seats if seat.node != ledger.leader]
+        turn = others.index(self.knows.me) if self.knows.me in others else None
+        return [f.Missed(lost, ended, turn)]
+
+    def leader_stops_s(self, now: int) -> float:
+        """For how long ranks of the leader's node may live, if all have lost it as this node has.
+
+        0 = there is a leader, or none was lost.
+        """
+        if self._absence is None or not self.config.store:
+            return 0.0
+        return max(0.0, (self._counted_until_ns - now) / _NS) + self._lease.lasts.stopped_s
+
+    def _end(self, last: f.Leave | f.GiveUp) -> list[f.Command]:
+        self.state, self._address = FollowerState.ENDED, ""
+        return [f.Hangup(self._link), last]
+
+    def _forget_link(self) -> None:
+        self._link += 1  # what still comes from the old one is not for us
+        self._open = False
+
+    # --- what a leader says ---------------------------------------------------------------------
+
+    def _received(self, message: p.Message, now: int) -> list[f.Command]:
+        if isinstance(message, p.Welcome):
+            return self._welcomed(message, now)
+        if isinstance(message, p.Refused):
+            return self._refused(message, now)
+        if not isinstance(message, p.TO_FOLLOWERS):
+            return []
+        if self.state is not FollowerState.FOLLOWING or message.epoch != self.knows.epoch:
+            return []
+        told: list[f.Command] = []
+        match message:
+            case p.Beat():
+                told = self._beat(message, now)
+            case p.Learn():
+                self.knows.vote.written(message.epoch, message.ledger)
+            case p.HandOver():
+                return self._succeed(message, now)
+            case p.PrepareOrder() | p.Order():
+                return self._ordered(message, now)
+        # The lease of a member that votes is that of a leader to which a quorum has agreed: another
+        # leader, such as one that was started again and is cut off, may not be the only one.
+        if self.knows.agreed:
+            self._majority_lease_end_ns = self._lease.until_ns
+        return told
+
+    def _beat(self, beat: p.Beat, now: int) -> list[f.Command]:
+        self._reports.acknowledge(beat.acknowledged)
+        longer = self._lease.answered(beat.sent)
+        if self._lease.left_s(beat.sent, now) > 0:
+            self._stood_s, self._asks_until_ns = 0.0, 0
+        can_be = beat.replaceable and not self._replaceable  # the leader waits to hear it back
+        self._replaceable = self._replaceable or can_be
+        return [f.Send(self._link, self._renewal(0))] if longer or can_be else []
+
+    def _welcomed(self, welcome: p.Welcome, now: int) -> list[f.Command]:
+        knows = self.knows
+        if welcome.epoch < knows.promised:
+            return []  # it knows from Hello what was promised, and takes a later epoch
+        back, new = self.state is FollowerState.AWAY, welcome.epoch != knows.epoch
+        self.state = FollowerState.FOLLOWING
+        self._absence, self._gone, self._stood_s = None, "", 0.0
+        knows.promised = knows.epoch = welcome.epoch
+        self._lease.welcomed(welcome.lease_s)
+        self.search.found()
+        commands: list[f.Command] = []
+        if new and welcome.leader != self.config.node:
+            commands.append(f.StandDown())
+        if self.config.store:
+            commands.append(f.Found())
+        if back:
+            commands.append(
+                f.Say(f"following the coordinator on {welcome.leader or self._address}")
+            )
+        again = self._reports.to_send(new_leader=new)
+        commands += [f.Send(self._link, report) for report in again]
+        left_s = max(0.0, self._lease.left_s(self._lease.sent_ns, now))
+        agreed_s = max(0.0, (self._majority_lease_end_ns - now) / _NS)
+        timers = [f.SetTimer("silence", left_s), f.SetTimer("minority", agreed_s)]
+        return [*commands, *self._renew(now), *timers]
+
+    def _refused(self, refused: p.Refused, now: int) -> list[f.Command]:
+        if refused.leader and refused.leader != self._address:
+            self.search.first = [refused.leader]
+        if refused.final:
+            return self._end(f.GiveUp(refused.reason))
+        if self.state is FollowerState.FOLLOWING and refused.leader:
+            return self._sent_on(refused, now)
+        closed = f.Closed(self._link, refused.reason, refused=refused.taken)
+        return [f.Hangup(self._link), *self._closed(closed, now, told=True)]
+
+    def _sent_on(self, refused: p.Refused, now: int) -> list[f.Command]:
+        """The leader that is followed says who leads from now on, and need not be replaced."""
+        hangup = f.Hangup(self._link)
+        self._forget_link()
+        self._why = refused.reason
+        return [hangup, *self._lost(now, reset=True, leader=refused.leader)]
+
+    def _ordered(self, order: p.PrepareOrder | p.Order, now: int) -> list[f.Command]:
+        if order.number <= self._last_order:
+            return []  # carried out before the connection broke
+        if isinstance(order, p.PrepareOrder):
+            self._last_order = order.number
+            return self._prepare(order)
+        match order.command, order.change:
+            case m.Start() as start, p.Started() as change:
+                if not self.knows.started(order.epoch, start.round, change):
+                    return []  # it comes again after its table, once members agree to the leader
+                self._last_order = order.number
+                start = msgspec.structs.replace(start, epoch=order.epoch)
+                return self._start(start, replaceable=change.replaceable, now=now)
+            case m.Stop(round=number) as stop, p.Stopped() as change:
+                self.knows.stopped(order.epoch, number, change)
+                self._ends = stop.reason if stop.agree in ENDS else ""
+            case m.GoOn(), _:
+                self._gone_on += 1
+                self._reports.forget_hang()
+            case m.End(), _:
+                self.state = FollowerState.ENDED
+                return [f.Deliver(order.command), f.Hangup(self._link)]
+        self._last_order = order.number
+        return [f.Deliver(order.command)]
+
+    def _prepare(self, order: p.PrepareOrder) -> list[f.Command]:
+        ledger = self.knows.ledger
+        if (ledger.epoch, ledger.version) != (order.epoch, order.version):
+            return []  # it has been replaced by another one, which is prepared next
+        if self.knows.is_mine(ledger.pending, order.seat):
+            return [f.Prepare(ledger.pending_round, ledger.version, order.seat)]
+        return self._table_known(f.TableKnown(ledger.pending_round, ledger.version))
+
+    def _start(self, start: m.Start, *, replaceable: bool, now: int) -> list[f.Command]:
+        if not self.knows.is_mine(self.knows.ledger.table, start.group_rank):
+            return []
+        self.round, self.running, self._replaceable = start.round, True, replaceable
+        self._gone_on, self._ends = 0, ""
+        self._reports.forget_before(self.round)
+        # The leader waits to hear that it has begun.
+        return [f.Deliver(start), *self._renew(now)]
+
+    def _table_known(self, event: f.TableKnown) -> list[f.Command]:
+        if self.state is not FollowerState.FOLLOWING:
+            return []
+        known = p.Prepared(
+            epoch=self.knows.epoch,
+            version=event.version,
+            round=event.round,
+            master_addr=event.master_addr,
+            master_port=event.master_port,
+        )
+        return [f.Send(self._link, known)]
+
+    # --- what the node says ---------------------------------------------------------------------
+
+    def _tell(self, event: m.NodeEvent, now: int) -> list[f.Command]:
+        if isinstance(event, m.HangSuspected | m.NodeFailed):
+            event = msgspec.structs.replace(event, gone_on=self._gone_on)
+        report = self._reports.add(event)
+        if isinstance(event, m.Preempted):
+            self._told_to_stop = event
+        if isinstance(event, m.NodeStopped) and event.round == self.round:
+            self.running = False
+            self._idle_ns = now
+        if self.state is FollowerState.FOLLOWING:
+            return [f.Send(self._link, report)]
+        if self._told_to_stop is not None:
+            return self._leave_alone(event)
+        return [] if self.running else [f.SetTimer("giveup", self._patience_s)]
+
+    def _leave_alone(self, event: m.NodeEvent) -> list[f.Command]:
+        """The launcher was told to stop while there is no leader to say what follows."""
+        assert self._told_to_stop is not None
+        reason = f"the launcher received {self._told_to_stop.signal_name}"
+        if not self.running:
+            return self._end(f.Leave(reason))
+        if not isinstance(event, m.Preempted):
+            return []
+        return [f.StopRanks(self.round, reason, self.config.term_timeout_s, event.signal)]
+
+    # --- timers ---------------------------------------------------------------------------------
+
+    def _timer(self, name: str, now: int) -> list[f.Command]:
+        absence = self._absence
+        match name:
+            case "dial" if not self._open and self.state is not FollowerState.FOLLOWING:
+                return self._dial()
+            case "renew" if self.state is FollowerState.FOLLOWING:
+                over = self._lease.left_s(self._lease.sent_ns, now) <= 0  # it was suspended
+                return self._silence(now) if over else self._renew(now)
+            case "welcome" if self._open and self.state is not FollowerState.FOLLOWING:
+                return self._not_welcomed(now)
+            case "silence" if self.state is FollowerState.FOLLOWING:
+                return self._silence(now)
+            case "giveup":
+                return self._give_up(now)
+            case "ask" if absence is not None:
+                return absence.ask(now)
+            case "minority" if absence is not None:
+                return self._minority(absence, now)
+            case "minority" if self._is_fenced and not self.knows.agreed:
+                return self._stop_ranks("too few nodes follow the coordinator", now)
+            case "claim" if absence is not None and self._told_to_stop is None:
+                return self._lead(absence.claim(now))
+        return []
+
+    def _renew(self, now: int) -> list[f.Command]:
+        send = f.Send(self._link, self._renewal(now))
+        return [send, f.SetTimer("renew", self._lease.lasts.renew_s)]
+
+    def _renewal(self, sent: int) -> p.Renew:
+        """``sent``: 0 = only to say which one was answered."""
+        return p.Renew(
+            epoch=self.knows.epoch,
+            sent=sent,
+            round=self.knows.ledger.round,
+            replaceable=self._replaceable,
+            answered=self._lease.sent_ns,
+        )
+
+    def _not_welcomed(self, now: int) -> list[f.Command]:
+        """The connection stands, and nobody says anything: that host may be gone meanwhile."""
+        if (left_s := self._lease.left_s(self._lease.opened_ns, now)) > 0:
+            return [f.SetTimer("welcome", left_s)]
+        closed = f.Closed(self._link, f"it has not answered for {self._lease.seconds:g} s")
+        return [f.Hangup(self._link), *self._closed(closed, now)]
+
+    def _silence(self, now: int) -> list[f.Command]:
+        if (left_s := self._lease.left_s(self._lease.sent_ns, now)) > 0:
+            return [f.SetTimer("silence", left_s)]
+        if (left_s := (self._asks_until_ns - now) / _NS) > 0:
+            return [f.SetTimer("silence", left_s), *self._renew(now)]
+        knows = self.knows
+        miss = p.Miss(node=knows.node, incarnation=knows.incarnation, epoch=knows.epoch)
+        hangup: list[f.Command] = [f.Send(self._link, miss), f.Hangup(self._link)]
+        self._forget_link()
+        self._why = f"it has not answered for {self._lease.seconds:g} s"
+        return [*hangup, *self._lost(now, reset=False)]
+
+    def _give_up(self, now: int) -> list[f.Command]:
+        limit_s = self._patience_s
+        if self.state is FollowerState.FOLLOWING or self.running:
+            return [f.SetTimer("giveup", limit_s)]
+        left_s = limit_s - (now - self._idle_ns) / _NS
+        if left_s > 0:
+            return [f.SetTimer("giveup", left_s)]
+        return self._end_alone(self.search.in_vain(self._gone or self._why))
+
+    def _end_alone(self, reason: str) -> list[f.Command]:
+        gives_up = f.GiveUp(reason, lost=self.search.ever_found)
+        return self._end(f.Leave(self._ends) if self._ends else gives_up)
+
+    @property
+    def _patience_s(self) -> float:
+        """How long a leader is looked for. Where the job is to end, long enough for a successor."""
+        return ENDS_AFTER_LEASES * self._lease.seconds if self._ends else self.search.limit_s
+
+    # --- the leader is gone ---------------------------------------------------------------------
+
+    def _lost(
+        self,
+        now: int,
+        *,
+        reset: bool,
+        leader: str = "",
+        told: bool = False,
+        counted_until_ns: int = 0,
+    ) -> list[f.Command]:
+        """Do without a leader.
+
+        Args:
+            now: see `handle`.
+            reset: the connection was ended, rather than nothing was heard.
+            leader: address of the one that leads instead, as the one before has said.
+            told: the leader has said that it leads no more.
+            counted_until_ns: until then it may count on this node; 0 = not any more.
+        """
+        self.search.begin(self._address)
+        self._counted_until_ns = counted_until_ns
+        reset = reset and now < self._lease.until_ns
+        since_ns = now if reset else self._lease.until_ns
+        absence = self._absent(since_ns, now, reset=reset)
+        if leader:
+            self.search.first = [leader]
+            absence.yield_to_other(now)
+        self._gone = f"the coordinator at {self._address} is gone: {self._why}"
+        if self._stood_s:
+            stood = format_duration(self._stood_s)
+            self._gone = (
+                f"this machine stood still for {stood}, and the others may go on without it"
+            )
+        goes_on = self.running and absence.stop_ns > now
+        said = f.Say(self._gone + ("; the ranks go on" if goes_on else ""))
+        waits = [] if self.running else self._say_wait()
+        giveup = f.SetTimer("giveup", self._patience_s)
+        missed = self._missed(lost=not told and not leader)
+        return [said, *missed, *waits, giveup, *self._dial(), *absence.begin(now)]
+
+    def _absent(self, since_ns: int, now: int, *, reset: bool) -> Absence:
+        self.state, self._idle_ns = FollowerState.AWAY, now
+        stop_ns = self._stop_ns(since_ns, reset=reset)
+        self._absence = Absence(self.knows, since_ns, reset, stop_ns, self._lease.lasts)
+        return self._absence
+
+    def _stop_ns(self, since_ns: int, *, reset: bool) -> int:
+        """When the ranks of this node are stopped if no leader is found.
+
+        Before others take their place, which a leader that has ended does not do. A reset that is
+        heard of late does not make the lease longer: others may have lost that leader earlier.
+        """
+        if self._is_fenced:
+            after_reset_ns = round(self._lease.lasts.stops_after_reset_s * _NS) if reset else 0
+            return min(since_ns + after_reset_ns, self._majority_lease_end_ns)
+        if self._replaceable and (self.config.store or not reset):
+            return self._lease.until_ns
+        return since_ns + round(self.config.away_timeout_s * _NS)
+
+    @property
+    def _is_fenced(self) -> bool:
+        """Whether others may take over, and so count on the end of its ranks with the lease."""
+        ledger = self.knows.ledger
+        return ledger.fenced and self.knows.has_seat(ledger.table)
+
+    def _minority(self, absence: Absence, now: int) -> list[f.Command]:
+        if not self.running:
+            return []
+        too_long = now - absence.since_ns >= round(self.config.give_up_s * _NS)
+        if absence.reset and absence.quorum_misses(now) and not too_long:
+            return [f.SetTimer("minority", self._lease.lasts.ask_again_s)]
+        if not self._stood_s:
+            self._gone += self._why_stopped(absence)
+        return self._stop_ranks(self._gone, now)
+
+    def _stop_ranks(self, reason: str, now: int) -> list[f.Command]:
+        if not self.running:
+            return []
+        failed = m.NodeFailed(self.config.node, self.round, reason, victim=True, cut_off=True)
+        stop = f.StopRanks(self.round, reason, self._lease.lasts.grace_s)
+        said = [f.Say(f"the ranks are stopped: {reason}"), *self._say_wait()]
+        return [*said, stop, *self._tell(failed, now)]
+
+    def _say_wait(self) -> list[f.Command]:
+        """Say until when the same coordinator is waited for, where there will be no other one."""
+        others = p.has_committee(self.knows.ledger) or self.config.store
+        if self.state is not FollowerState.AWAY or others or self._ends:
+            return []
+        left = format_duration(self._patience_s)
+        return [f.Say(f"waiting up to {left} for the coordinator: no other node takes its place")]
+
+    def _why_stopped(self, absence: Absence) -> str:
+        if self._is_fenced and absence.reset:
+            return "; too few nodes can be reached to go on without it"
+        replaced = self._is_fenced or absence.stop_ns <= self._lease.until_ns
+        return "; the job may go on without this node" if replaced else ""
+
+    def _answered(self, node: str, answer: p.Message | None, now: int) -> list[f.Command]:
+        if self._absence is None:
+            return []
+        commands = self._lead(self._absence.answered(node, answer, now))
+        if replaced := self._absence.replaced:
+            names = name_some(replaced)
+            reason = f"the launchers of {names} were started again, and too few others are left"
+            return self._end_alone(f"{reason} to go on; start this one again as well")
+        match answer:
+            case p.MissAnswer(lost=False, round=-1) if p.has_committee(self.knows.ledger):
+                pass  # it follows who begins the job anew, and takes nobody of this start
+            case p.MissAnswer(lost=False, leader=leader) if leader and not self._open:
+                self.search.first = [leader]
+                commands.append(f.SetTimer("dial", 0.0))
+        return commands
+
+    def _succeed(self, message: p.HandOver, now: int) -> list[f.Command]:
+        """The leader's node leaves, and has chosen this one to lead."""
+        self.knows.learn(message.ledger)
+        epoch = self.knows.promised = self.knows.later_epoch()
+        done = f.Send(self._link, p.TakenOver(epoch=message.epoch))
+        lead = f.Lead(epoch, message.ledger, message.ledger.leader)
+        absence = self._absent(now, now, reset=True)
+        self._gone = f"the coordinator at {self._address} has left the job"
+        return [done, *self._lead([lead]), *absence.begin(now, leads=True)]
+
+    def _lead(self, commands: list[f.Command]) -> list[f.Command]:
+        """If this node has been made the leader, follow it."""
+        if not any(isinstance(command, f.Lead) for command in commands):
+            return commands
+        hangup = f.Hangup(self._link)
+        self._forget_link()
+        self.search.first = [self.config.address]
+        return [hangup, *commands, f.SetTimer("dial", 0.0)]
+
+    # --- what other members ask -----------------------------------------------------------------
+
+    def _asked(
+        self, question: p.Miss | p.Claim, now: int
+    ) -> tuple[p.MissAnswer | p.Grant, list[f.Command]]:
+        if isinstance(question, p.Claim):
+            return self._consider(question, now), []
+        knows, absence = self.knows, self._absence
+        claims = [] if absence is None else absence.asked(question, now)
+        answer = p.MissAnswer(
+            node=knows.node,
+            incarnation=knows.incarnation,
+            epoch=knows.epoch,
+            lost=self.state in (FollowerState.AWAY, FollowerState.SEEKING),
+            leader=self.leader,
+            majority_lost_it=absence is not None and absence.counts_quorum(now),
+            round=knows.ledger.round,
+            ledger_epoch=knows.ledger.epoch,
+        )
+        return answer, claims
+
+    def _join_other(self, question: p.Miss | p.Claim, now: int) -> list[f.Command]:
+        """The job may be led from elsewhere, by a leader nobody here has heard of: follow that."""
+        if not isinstance(question, p.Miss) or not self.knows.should_join(question):
+            return []
+        follows = self.state is FollowerState.FOLLOWING
+        if self.state is FollowerState.ENDED or (self._open and not follows):
+            return []
+        commands: list[f.Command] = []
+        if follows:
+            hangup = f.Hangup(self._link)
+            self._forget_link()
+            self._why = f"the job is led from {question.leader}, where round {question.round} runs"
+            commands = [hangup, f.StandDown(), *self._lost(now, reset=True)]
+        self.search.first = [question.leader]
+        return [*commands, f.SetTimer("dial", 0.0)]
+
+    def _consider(self, claim: p.Claim, now: int) -> p.Grant:
+        absence = self._absence
+        leaderless = absence is not None and absence.may_grant(now)
+        grant = self.knows.consider(claim, leaderless=leaderless)
+        if absence is None or not grant.granted:
+            return grant
+        absence.yield_to_other(now)
+        self.search.first = self.knows.addresses(claim.node)
+        stops_s = max(0.0, (absence.stops_ns - now) / _NS)
+        return msgspec.structs.replace(grant, stops_s=stops_s)
+
+
+@dataclass(slots=True)
+class Reports:
+    """What a node has reported: kept until a leader has acknowledged it, and for the next leader.
+
+    They are numbered from 1.
+    """
+
+    _kept: list[p.Report] = field(default_factory=list)
+    _last: int = 0
+    _acknowledged: int = 0
+
+    def add(self, event: m.NodeEvent) -> p.Report:
+        """Number what has happened, and keep it."""
+        self._last += 1
+        report = p.Report(number=self._last, event=event)
+        if isinstance(event, m.NodeEvidence | m.NodeTimes):  # it may be long; the newest is enough
+            self._kept = [each for each in self._kept if type(each.event) is not type(event)]
+        self._kept = [*self._kept[-KEPT_REPORTS + 1 :], report]
+        return report
+
+    def acknowledge(self, number: int) -> None:
+        """The leader has this report, and all before it."""
+        self._acknowledged = max(self._acknowledged, number)
+
+    def forget_before(self, number: int) -> None:
+        """Round ``number`` begins; nobody asks for earlier ones."""
+        self._kept = [each for each in self._kept if _round(each.event) >= number]
+
+    def forget_hang(self) -> None:
+        """The node goes on: a leader who takes over must not think that it has failed."""
+        kinds = m.HangSuspected | m.NodeEvidence
+        self._kept = [
+            each
+            for each in self._kept
+            if not isinstance(each.event, kinds)
+            and not (isinstance(each.event, m.NodeFailed) and each.event.hang)
+        ]
+
+    def to_send(self, *, new_leader: bool) -> list[p.Report]:
+        """The reports that a leader needs: all, or what has not been acknowledged."""
+        return [each for each in self._kept if new_leader or each.number > self._acknowledged]
+
+
+def _round(event: m.NodeEvent) -> int:
+    return -1 if isinstance(event, m.Preempted) else event.round
+
+
+@dataclass(slots=True)
+class Lease:
+    """For how long a follower may count on its leader. Times are of the follower's clock, in ns.
+
+    It begins when the follower sent what the leader has answered, not when the answer was read: the
+    answer may have waited for long where this process stood still. So it is over no later than the
+    leader thinks.
+
+    Attributes:
+        seconds: how long it is.
+        opened_ns: when the connection was made, and the follower introduced itself.
+        sent_ns: when the last message was sent that the leader has answered.
+    """
+
+    seconds: float
+    opened_ns: int = 0
+    sent_ns: int = 0
+
+    def welcomed(self, seconds: float) -> None:
+        """A leader has answered the introduction, or leads on under another epoch."""
+        self.seconds = seconds
+        self.answered(self.opened_ns)
+
+    def answered(self, sent_ns: int) -> bool:
+        """The leader has answered what was sent then; return whether the lease is longer now."""
+        longer = sent_ns > self.sent_ns
+        self.sent_ns = max(self.sent_ns, sent_ns)
+        return longer
+
+    @property
+    def lasts(self) -> Durations:
+        """What follows from it."""
+        return Durations(self.seconds)
+
+    def left_s(self, since_ns: int, now: int) -> float:
+        """How much of a lease is left that has begun then."""
+        return self.seconds - (now - since_ns) / _NS
+
+    @property
+    def until_ns(self) -> int:
+        """When it is over."""
+        return self.sent_ns + round(self.seconds * _NS)
+
+
+@dataclass(slots=True)
+class Search:
+    """Where a follower looks for a leader, and how long it pauses between its attempts.
+
+    Attributes:
+        config: of the follower.
+        first: addresses to try before all others.
+        elected: address of the leader, as the store says; "" = it does not.
+        last: address of the leader that was followed last, "" = none was.
+        ever_found: a leader has welcomed this node.
+    """
+
+    config: f.FollowerConfig
+    first: list[str] = field(default_factory=list)
+    elected: str = ""
+    last: str = ""
+    ever_found: bool = False
+    _said: set[str] = field(default_factory=set)  # reasons; a few for each address
+    _tried: int = 0
+    _pause_s: float = REDIAL_FIRST_S
+
+    def address(self, *tables: Sequence[p.Seat | register.Member]) -> str:
+        """Where to look next: an endpoint and a member of these tables, in turns; "" = unknown."""
+        if self.first:
+            return self.first.pop(0)
+        number, member = divmod(self._tried, 2)
+        self._tried += 1
+        end = self._end(number)
+        return (self._member(number, tables) if member or not end else "") or end
+
+    def pause_s(self) -> float:
+        """How long to wait before the next attempt."""
+        if self.first:
+            return 0.0
+        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, REDIAL_LONGEST_S)
+        return pause_s
+
+    def found(self) -> None:
+        """A leader has welcomed this node."""
+        self._pause_s, self.ever_found = REDIAL_FIRST_S, True
+
+    @property
+    def limit_s(self) -> float:
+        """How long to look for one."""
+        first_s = None if self.ever_found else self.config.first_give_up_s
+        return self.config.give_up_s if first_s is None else first_s
+
+    def begin(self, last: str) -> None:
+        """The leader at ``last`` is gone: look there first."""
+        self.first, self._tried, self.last = [self.elected or last], 0, last
+
+    def to_say(self, why: str, idle_s: float) -> str:
+        """Return a line about an attempt that has failed, "" = nothing new.
+
+        Attempts go to several addresses in turns, which fail for different reasons.
+        """
+        if idle_s < SEEK_QUIETLY_S or why in self._said:
+            return ""
+        self._said.add(why)
+        return f"looking for the coordinator (up to {self.limit_s:g} s): {why}"
+
+    def in_vain(self, why: str) -> str:
+        """Why it was given up."""
+        where = self.config.store or f"--rdzv-endpoint {', '.join(self.config.endpoints)}"
+        return f"no coordinator for {self.limit_s:g} s ({where}): {why}"
+
+    def _end(self, number: int) -> str:
+        """Where to look besides the members: a leader need not be one of them."""
+        if self.elected:
+            return self.elected
+        ends = self.config.endpoints
+        if self.last and not self.config.store:
+            number, again = divmod(number, 2)
+            if again:  # it may have been away for a moment only
+                return self.last
+        return ends[number % len(ends)] if ends else ""
+
+    def _member(self, number: int, tables: Sequence[Sequence[p.Seat | register.Member]]) -> str:
+        known = [table for table in tables if table]
+        if not known:
+            return ""
+        number, which = divmod(number, len(known))
+        table = known[which]
+        for seat in (table[number % len(table)], table[(number + 1) % len(table)]):
+            if seat.address and seat.address != self.config.address:
+                return seat.address
+        return ""

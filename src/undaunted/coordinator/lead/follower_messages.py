@@ -1,0 +1,265 @@
+"""What goes into a follower and what comes out of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from undaunted.coordinator import protocol as p
+    from undaunted.coordinator.policy import messages as m
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerConfig:
+    """What a follower knows from its command line.
+
+    Attributes:
+        node, incarnation, slots, address, infra_rank, domain, group: as in `protocol.Hello`.
+        endpoints: where a leader may be found at first, ``host:port`` each; may be empty where a
+            ``store`` says it.
+        lease_s: until a leader's lease is known.
+        away_timeout_s: without a leader, and when nobody can take over, ranks go on so long.
+        term_timeout_s: from a signal to the launcher until SIGKILL to its ranks.
+        give_up_s: so long after there is neither a leader nor a running rank, the node ends.
+        first_give_up_s: the same until a leader has been found for the first time; None = as later.
+        store: where it is decided who leads, "" = among the members.
+        settings, program: as in `protocol.Hello`.
+    """
+
+    node: str
+    incarnation: str
+    slots: int
+    endpoints: tuple[str, ...]
+    address: str = ""
+    infra_rank: int | None = None
+    domain: str = ""
+    group: str = ""
+    lease_s: float = 5.0
+    away_timeout_s: float = 60.0
+    term_timeout_s: float = 1800.0
+    give_up_s: float = 300.0
+    first_give_up_s: float | None = None
+    store: str = ""
+    settings: dict[str, str] = field(default_factory=dict)
+    program: str = ""
+
+
+class _Message(msgspec.Struct, frozen=True, gc=False):
+    """Made for every event: a struct takes a fifth of the time of a frozen dataclass."""
+
+
+# --- events -------------------------------------------------------------------------------------
+
+
+class Begin(_Message, frozen=True):
+    """The first event."""
+
+
+class Opened(_Message, frozen=True):
+    """The connection asked for by `Dial` stands, handshake included."""
+
+    link: int
+
+
+class Received(_Message, frozen=True):
+    """The leader said something."""
+
+    link: int
+    message: p.Message
+
+
+class Closed(_Message, frozen=True):
+    """The connection is gone, or could not be made.
+
+    ``refused``: one side does not want the other: version, token, job or name do not fit.
+    ``silent``: the other side has not ended it, and may live.
+    ``ended``: nobody listens there, so that the launcher of that address has ended.
+    """
+
+    link: int
+    reason: str
+    refused: bool = False
+    silent: bool = False
+    ended: bool = False
+
+
+class Answered(_Message, frozen=True):
+    """Answer to `Ask`; None = there was none within its deadline."""
+
+    node: str
+    message: p.Message | None
+
+
+class Asked(_Message, frozen=True):
+    """Another member asks; answer with `Answer`."""
+
+    question: int
+    message: p.Miss | p.Claim
+
+
+class Tell(_Message, frozen=True):
+    """Something has happened on the node; the leader hears of it."""
+
+    event: m.NodeEvent
+
+
+class TableKnown(_Message, frozen=True):
+    """Answer to `Prepare`: what the round needs of the node is reserved."""
+
+    round: int
+    version: int
+    master_addr: str = ""
+    master_port: int = 0
+
+
+class LeaderAt(_Message, frozen=True):
+    """The store says who leads; ``address`` "" = nobody, for a ``reason`` if it is known.
+
+    ``epoch``: of that leader, or an earlier one.
+    """
+
+    address: str
+    reason: str = ""
+    epoch: int = 0
+
+
+class TimerFired(_Message, frozen=True):
+    """A timer set by `SetTimer` ran out."""
+
+    name: str
+
+
+OfLeader = Opened | Received | Closed | LeaderAt
+Event = Begin | OfLeader | Answered | Asked | Tell | TableKnown | TimerFired
+
+
+# --- commands -----------------------------------------------------------------------------------
+
+
+class Dial(_Message, frozen=True):
+    """Connect to ``address``; answer with Opened or Closed."""
+
+    link: int
+    address: str
+
+
+class Hangup(_Message, frozen=True):
+    """Close a connection; no answer."""
+
+    link: int
+
+
+class Send(_Message, frozen=True):
+    """Say something to the leader."""
+
+    link: int
+    message: p.Message
+
+
+class Ask(_Message, frozen=True):
+    """Ask another member; answer with Answered within a second."""
+
+    node: str
+    address: str
+    message: p.Miss | p.Claim
+
+
+class Answer(_Message, frozen=True):
+    """The answer to `Asked`."""
+
+    question: int
+    message: p.MissAnswer | p.Grant
+
+
+class Prepare(_Message, frozen=True):
+    """The node takes part in a round whose table is being prepared; answer with TableKnown.
+
+    The node of group rank 0 reserves the address and port that all ranks of the round connect to.
+    """
+
+    round: int
+    version: int
+    group_rank: int
+
+
+class Deliver(_Message, frozen=True):
+    """What the policy commands this node; each comes once and in order."""
+
+    command: m.NodeCommand
+
+
+class StopRanks(_Message, frozen=True):
+    """Stop whatever runs here, without an order: this node may be in a minority, or leaves."""
+
+    round: int
+    reason: str
+    grace_s: float
+    signal: int = 15
+
+
+class Lead(_Message, frozen=True):
+    """This node has been made the leader of ``epoch``; begin with this ledger."""
+
+    epoch: int
+    ledger: p.Ledger
+    lost: str  # the node that led before
+    silent: tuple[str, ...] = ()  # nodes that have not answered lately: they are not waited for
+    stops_s: float = 0.0  # ranks of that node may live for so long
+
+
+class Missed(_Message, frozen=True):
+    """With a store: the leader cannot be reached; another one may lead.
+
+    Attributes:
+        lost: it was followed, and has not said that it leads no more.
+        ended: address where it was followed and nobody listens any more, "" = that is not known.
+        turn: how many members of the last round, but for the leader, come before this node; None =
+            it is none of them.
+    """
+
+    lost: bool = False
+    ended: str = ""
+    turn: int | None = None
+
+
+class Found(_Message, frozen=True):
+    """With a store: a leader is followed."""
+
+
+class StandDown(_Message, frozen=True):
+    """If this node leads: no more. Somebody else does, with a later epoch."""
+
+
+class Leave(_Message, frozen=True):
+    """The launcher was told to stop, its ranks have, and there is no leader to ask."""
+
+    reason: str
+
+
+class GiveUp(_Message, frozen=True):
+    """There is no leader, and there will be none; ``lost``: there was one."""
+
+    reason: str
+    lost: bool = False
+
+
+class SetTimer(_Message, frozen=True):
+    """Answer with TimerFired(name) after ``delay_s``; replaces a timer of that name."""
+
+    name: str
+    delay_s: float
+
+
+class Say(_Message, frozen=True):
+    """A line for the user."""
+
+    text: str
+
+
+# What others are told, and what this node is to do.
+ToOthers = Dial | Hangup | Send | Ask | Answer
+OfNode = Prepare | Deliver | StopRanks | Lead | StandDown | Missed | Found | Leave | GiveUp
+Command = ToOthers | OfNode | SetTimer | Say

@@ -1,0 +1,247 @@
+"""The followers of a leader: connections, incarnations, numbered orders."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from undaunted.coordinator import protocol as p
+from undaunted.coordinator.lead import leader_messages as c
+from undaunted.coordinator.lead import register
+from undaunted.coordinator.lead.times import REDIAL_LONGEST_S
+from undaunted.coordinator.policy import messages as m
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from undaunted.coordinator.lead.record import Record
+
+_NS = 1_000_000_000
+
+
+@dataclass(slots=True)
+class Session:
+    """One agent that has introduced itself.
+
+    Attributes:
+        hello: what it said of itself, last.
+        link: the connection to it; None = lost.
+        heard_ns: when it said something, last.
+        counts_ns: when it said what it counts on this leader for, as far as that is known.
+        renewals: when each renewal was sent, by its clock, and heard, of which it has not said that
+            it was answered.
+        epoch: under which it follows; 0 = it has not said so.
+        draining: it came back with ranks of another round, which must stop first.
+        orders: to it since it was connected or since the last table, to be sent again.
+        number: of the last order.
+        reported: number of the last report that was taken in.
+        stopped: the last round of which it has reported that nothing is left of it, -1 = none.
+        acknowledged: version of the ledger that it knows.
+        silent: it was lost without a word, so that its ranks may go on for a while.
+        replaceable: it knows that its ranks have to stop when its lease is over.
+        leaves: it has been told to stop, and goes soon.
+        master: address and port it has reserved for the round.
+    """
+
+    hello: p.Hello
+    link: int | None
+    heard_ns: int
+    counts_ns: int = 0
+    renewals: list[tuple[int, int]] = field(default_factory=list)
+    epoch: int = 0
+    draining: bool = False
+    orders: list[p.PrepareOrder | p.Order] = field(default_factory=list)
+    number: int = 0
+    reported: int = 0
+    stopped: int = -1
+    acknowledged: int = 0
+    silent: bool = False
+    replaceable: bool = False
+    leaves: bool = False
+    master: tuple[str, int] = ("", 0)
+
+    def __post_init__(self) -> None:
+        """Its lease begins with what it has introduced itself with."""
+        self.counts_ns = self.heard_ns
+
+    def renewed(self, renew: p.Renew, now: int) -> None:
+        """Take in a renewal, or which one was answered: its lease begins with that one."""
+        if not renew.answered:
+            self.counts_ns = now  # an older build does not say
+            return
+        if renew.sent:
+            self.renewals.append((renew.sent, now))
+        while self.renewals and self.renewals[0][0] <= renew.answered:
+            self.counts_ns = self.renewals.pop(0)[1]
+
+    @property
+    def node(self) -> str:
+        """The name of its node."""
+        return self.hello.node
+
+    @property
+    def voter(self) -> register.Voter:
+        """Its name and incarnation, as voters have them."""
+        return (self.hello.node, self.hello.incarnation)
+
+    @property
+    def info(self) -> m.NodeInfo:
+        """What the policy knows of its node."""
+        hello = self.hello
+        return m.NodeInfo(hello.node, hello.slots, hello.infra_rank, hello.domain, hello.group)
+
+    def may_return(self, since_ns: int) -> bool:
+        """Whether it was heard after ``since_ns``, is lost, and was not told of the job's end."""
+        told = any(_is_end(order) for order in self.orders)
+        return self.link is None and self.heard_ns > since_ns and not told
+
+    def send(self, message: p.Message) -> list[c.Command]:
+        """Send a message once: it is not kept."""
+        return [] if self.link is None else [c.Send(self.link, message)]
+
+    def beat(self, record: Record, sent: int = 0) -> list[c.Command]:
+        """Answer a renewal that was sent at ``sent``, or acknowledge reports."""
+        beat = p.Beat(
+            epoch=record.epoch,
+            acknowledged=self.reported,
+            sent=sent,
+            replaceable=record.replaceable,
+        )
+        return self.send(beat)
+
+    def order(self, order: p.PrepareOrder | p.Order) -> list[c.Command]:
+        """Give an order; it is kept until the next table, in case the connection breaks."""
+        self.number += 1
+        numbered = msgspec.structs.replace(order, number=self.number)
+        self.orders.append(numbered)
+        return self.send(numbered)
+
+    def forget_round(self) -> None:
+        """Forget orders about the round, as another table follows; an order to end is kept."""
+        self.orders = [each for each in self.orders if _is_end(each)]
+
+    def again(self, learn: p.Learn) -> list[c.Command]:
+        """Send the ledger and the orders that it may not have seen, now under the same epoch."""
+        orders = [each for each in self.orders if each.number > self.hello.last_order]
+        again = [msgspec.structs.replace(each, epoch=learn.epoch) for each in orders]
+        return [command for each in (learn, *again) for command in self.send(each)]
+
+    def number_from(self, epoch: int) -> None:
+        """Number orders higher than in any earlier epoch."""
+        self.number = max(self.number, epoch * p.ORDERS_PER_EPOCH)
+
+
+@dataclass(slots=True)
+class Sessions:
+    """The sessions of all followers, by node and by link.
+
+    Attributes:
+        voters: those that are there.
+        by_node: of all that have ever been here, connected or lost.
+        by_link: those that are connected.
+    """
+
+    voters: dict[register.Voter, None] = field(default_factory=dict)
+    by_node: dict[str, Session] = field(default_factory=dict)
+    by_link: dict[int, Session] = field(default_factory=dict)
+    _swept_ns: int | None = None  # when `silent` ran last; it is due every third of a lease
+    _late_sweep_ns: int | None = None  # the last run that was late: this process stood still before
+
+    def begin(self, now: int) -> None:
+        """Look for silence from now on."""
+        self._swept_ns = now
+
+    def connected(self) -> list[Session]:
+        """Those that are, now: a list that does not change."""
+        return list(self.by_link.values())
+
+    def taken(self, ledger: p.Ledger) -> dict[register.Voter, int]:
+        """Which version of the ledger each has taken that keeps it, and is connected."""
+        here = [who for who in register.members(ledger) if who in self.voters]
+        return {who: self.by_node[who[0]].acknowledged for who in here}
+
+    def send(self, message: p.Message, but: Collection[str] = ()) -> list[c.Command]:
+        """Send a message to all that are connected, ``but`` to these nodes."""
+        told = [each for each in self.connected() if each.node not in but]
+        return [command for each in told for command in each.send(message)]
+
+    def add(self, session: Session) -> None:
+        """Add a new agent, perhaps in place of an earlier one of its node."""
+        self.by_node[session.node] = session
+        assert session.link is not None
+        self.by_link[session.link] = session
+        self.voters[session.voter] = None
+
+    def reconnect(self, session: Session, link: int) -> list[c.Command]:
+        """Note that the agent is here on another connection."""
+        commands: list[c.Command] = []
+        if session.link is not None:  # its reset has not been seen yet
+            del self.by_link[session.link]
+            commands = [c.Close(session.link)]
+        session.link, session.silent = link, False
+        session.renewals.clear()
+        self.by_link[link] = session
+        self.voters[session.voter] = None
+        return commands
+
+    def disconnect(self, session: Session, *, silent: bool) -> None:
+        """Its connection is gone, or nothing is heard on it."""
+        session.silent = silent
+        if session.link is not None:
+            self.by_link.pop(session.link, None)
+            self.voters.pop(session.voter, None)
+        session.link = None
+        session.draining = False
+
+    def silent(self, lease_s: float, now: int) -> list[Session]:
+        """Connected ones whose lease is over; asked every third of a lease.
+
+        Where this process has stood still they have a lease from then on: they may have as well.
+        """
+        if self._is_late(lease_s, now):
+            self._late_sweep_ns = now
+        self._swept_ns, since_ns = now, now - round(lease_s * _NS)
+        if self._late_sweep_ns is not None and self._late_sweep_ns > since_ns:
+            return []
+        return [each for each in self.by_link.values() if each.counts_ns <= since_ns]
+
+    def counting(self, lease_s: float, now: int) -> set[register.Voter]:
+        """Those that count on this leader now, as far as it knows."""
+        since_ns = now - round(lease_s * _NS)
+        return {each.voter for each in self.by_link.values() if each.counts_ns > since_ns}
+
+    def look_again_s(self, lease_s: float, now: int) -> float:
+        """When to look for silence again: as soon as a lease is over, as that node stops then."""
+        since_ns = min((each.counts_ns for each in self.by_link.values()), default=now)
+        left_s = lease_s - (now - since_ns) / _NS
+        return min(max(left_s, lease_s / 30), lease_s / 3)
+
+    def stood_still(self, lease_s: float, now: int) -> bool:
+        """Whether this process has until a moment ago: followers that it misses may have missed it.
+
+        They are connected again in a moment.
+        """
+        if self._is_late(lease_s, now):
+            return True
+        if self._late_sweep_ns is None:
+            return False
+        since_s = (now - self._late_sweep_ns) / _NS
+        # Those that were not heard in the lease that they had from then on are missed only now.
+        swept = now == self._swept_ns and since_s <= 1.5 * lease_s
+        return swept or since_s < REDIAL_LONGEST_S  # they try again so soon
+
+    def _is_late(self, lease_s: float, now: int) -> bool:
+        return self._swept_ns is not None and 3 * (now - self._swept_ns) > 2 * lease_s * _NS
+
+    def is_here(self, seat: register.Seated) -> bool:
+        """Whether the very agent of a table, or of a committee, is connected."""
+        session = self.by_node.get(seat.node)
+        if session is None or session.link is None:
+            return False
+        return session.hello.incarnation == seat.incarnation
+
+
+def _is_end(order: p.PrepareOrder | p.Order) -> bool:
+    return isinstance(order, p.Order) and isinstance(order.command, m.End)
