@@ -3,8 +3,8 @@
     python -m undaunted.chaos.nemesis.stage PARENT NAMESPACES COMMAND...
 
 It enters the namespaces behind the descriptors NAMESPACES (numbers with commas between, or "-"),
-asks the kernel to be killed when PARENT, the chaos process, has ended, and becomes COMMAND. The agent of a
-launcher that is killed ends everything below it, so nothing of a run outlives chaos.
+asks the kernel to be killed when PARENT, the chaos process, has ended, and becomes COMMAND. The
+agent of a launcher that is killed ends everything below it, so nothing of a run outlives chaos.
 """
 
 from __future__ import annotations
