@@ -7,7 +7,8 @@ one of them reports a failure, all are told to stop, say that they have, get the
 round, acknowledge it, and are told to start. Measured are the time from the failure until the last
 agent is told to start, the leader's CPU time and messages per round, and its CPU time while nothing
 happens. Beside it, in the same run: as many handlers of torch's dynamic rendezvous (c10d), in
-threads of one process, that meet again; it is only tried up to --torch-nodes.
+threads of one process, that meet again; it is only tried up to --torch-nodes. With --against, the
+benchmark of another checkout is run in turns with this one, --turns times each.
 """
 
 from __future__ import annotations
@@ -35,10 +36,15 @@ def main() -> None:
     parser.add_argument("--nodes", default="2,64,512")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--torch-nodes", type=int, default=64)
+    parser.add_argument("--against", help="another checkout")
+    parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--part", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.part:
         asyncio.run(_part(json.loads(arguments.part)))
+        return
+    if arguments.against:
+        take_turns([Path(arguments.against), ROOT], arguments)
         return
     print(
         "nodes | undaunted: ms a round | leader CPU ms | messages a node | idle CPU % | torch: ms"
@@ -57,6 +63,19 @@ def main() -> None:
             f"{ours['idle'] * 100:.2f} | {beside}",
             flush=True,
         )
+
+
+def take_turns(checkouts: list[Path], arguments: argparse.Namespace) -> None:
+    """Run the benchmark of each checkout, one after the other; print a row of each."""
+    for nodes in arguments.nodes.split(","):
+        for _ in range(arguments.turns):
+            for checkout in checkouts:
+                command = [sys.executable, str(checkout / "benchmarks" / "rendezvous.py")]
+                command += ["--nodes", nodes, "--rounds", str(arguments.rounds)]
+                done = subprocess.run(
+                    [*command, "--torch-nodes", "0"], stdout=subprocess.PIPE, text=True, check=True
+                )
+                print(f"{checkout.name} | {done.stdout.splitlines()[-1]}", flush=True)
 
 
 # --- undaunted ------------------------------------------------------------------------------------

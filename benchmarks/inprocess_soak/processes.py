@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.launchers import source_path
-from undaunted.base.process import descendants, end_descendants
+from undaunted.base.process import end_descendants
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,10 +64,8 @@ class Processes:
     def send(self, pid: int, what: str) -> bool:
         """Do one of `SIGNALS` to a rank, or to its guard; False = there is no such process."""
         if what == "kill guard":
-            found = next((child for child in descendants(pid) if _is_guard(child)), None)
-            if found is None:
-                return False
-            pid = found
+            (number,) = (n for n, rank in enumerate(self._started) if rank.pid == pid)
+            pid = int((self._directory / f"guard{number}.pid").read_text())
         try:
             os.kill(pid, SIGNALS[what])
         except ProcessLookupError:
@@ -120,12 +117,6 @@ class Processes:
 
     def _log(self, number: int) -> Path:
         return self._directory / f"{number}.log"
-
-
-def _is_guard(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return b"undaunted.inprocess.guard.program" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    return False
 
 
 def _free_port() -> int:

@@ -84,7 +84,10 @@ class Rank:
             plugins["rank_assignment"] = inprocess.Compose(
                 assignment.MaxActiveWorldSize(most), assignment.ShiftRanks()
             )
-        return inprocess.Wrapper(max_identical_faults=None, **plugins)
+        pidfile = str(Path(self.settings["directory"]) / "guard{rank}.pid")
+        return inprocess.Wrapper(
+            max_identical_faults=None, monitor_process_pidfile=pidfile, **plugins
+        )
 
     # --- plug-ins ---------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -29,7 +30,8 @@ def guard(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGuard]:
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     made = FakeGuard()
-    monkeypatch.setattr(start, "connect", lambda *_, **__: made.rank_end)
+    made_guard = start.Guard(made.rank_end, os.getpid(), own=False)
+    monkeypatch.setattr(start, "connect", lambda *_, **__: made_guard)
     guard_link.close()
     yield made
     guard_link.close()

@@ -181,9 +181,7 @@ def stop() -> None:
 
 def be_alone() -> None:
     """Without a guard, and deaf."""
-    from undaunted.inprocess.guard.start import _guards
-
-    _guards[-1].kill()
+    signal_guard(signal.SIGKILL)
     while True:
         with contextlib.suppress(BaseException):
             time.sleep(LONG_S)
@@ -191,10 +189,16 @@ def be_alone() -> None:
 
 def stop_guard() -> None:
     """It does not run, and does not end."""
-    from undaunted.inprocess.guard.start import _guards
-
-    _guards[-1].send_signal(signal.SIGSTOP)
+    signal_guard(signal.SIGSTOP)
     time.sleep(LONG_S)
+
+
+def signal_guard(number: int) -> None:
+    from undaunted.inprocess.rank import guard_link
+
+    link = guard_link.current()
+    assert link is not None
+    os.kill(link.guard.pid, number)
 
 
 def leave() -> None:

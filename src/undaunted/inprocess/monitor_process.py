@@ -20,5 +20,15 @@ class MonitorProcess:
 
     def is_alive(self) -> bool:
         """Whether the process runs. If it does not, the rank soon leaves the call."""
+        found = self._stat()
+        return found is not None and not found.exiting
+
+    def is_stopped(self) -> bool:
+        """Whether a signal has stopped the process."""
+        found = self._stat()
+        return found is not None and found.state == "T"
+
+    def _stat(self) -> process.Stat | None:
+        """Return what the kernel says about it; None = it has ended."""
         found = process.read_stat(self.pid)
-        return found is not None and found.start_time == self._started and not found.exiting
+        return found if found is not None and found.start_time == self._started else None

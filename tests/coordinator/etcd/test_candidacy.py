@@ -65,7 +65,6 @@ class Party:
         self.heard.append(("lead", epoch, ledger, lost, stops_s))
         self.listener.leading = SimpleNamespace(
             leader=self,
-            persisted=lambda version: self.heard.append(("written", version)),
             holds=lambda held: self.heard.append(("held", held)),
             deposed=self._deposed,
         )
@@ -83,7 +82,8 @@ class Party:
         return self.do(self.candidacy.missed, missed)
 
     def keep(self, version: int, **more: Any) -> Party:
-        return self.do(self.candidacy.keep, Ledger(run_id="job", version=version, **more))
+        ledger = Ledger(run_id="job", version=version, **more)
+        return self.do(self.candidacy.keep, ledger, lambda v: self.heard.append(("written", v)))
 
     def change(self, **changes: object) -> Party:
         return self.do(lambda: self.register.store.change(**changes))

@@ -87,7 +87,8 @@ class Candidate:
 
     def keep(self, version: int) -> None:
         self._kept = version
-        self.candidacy.keep(Ledger(run_id="job", epoch=self.epoch, version=version))
+        ledger = Ledger(run_id="job", epoch=self.epoch, version=version)
+        self.candidacy.keep(ledger, lambda written: self._say("persisted", str(written)))
 
     async def leave(self, *, erase: bool = False) -> None:
         self.state = LeaderState.ENDED if erase else self.state
@@ -106,7 +107,6 @@ class Candidate:
             leader=self,
             holds=lambda held: self._say("held" if held else "not held"),
             deposed=lambda reason: self._say("deposed", reason),
-            persisted=lambda version: self._say("persisted", str(version)),
         )
         self._say("lead", str(ledger.version))
         if self._kept:

@@ -60,7 +60,7 @@ class Prepared:
             )
             self.preparation.acknowledged(self.sessions.by_node[node], known)
         if not self.store:
-            self.preparation.persisted(self.record.ledger.version)
+            self.record.kept = self.record.ledger.version
 
     def may_start(self, now: int) -> bool:
         """Whether it may, if all that are connected have renewed their leases a moment ago."""
@@ -127,9 +127,9 @@ def test_it_is_written_down_first_where_that_is_asked_for() -> None:
     job.begin("abc")
     job.acknowledge("abc")
     version = job.record.ledger.version
-    job.preparation.persisted(version - 1)
+    job.record.kept = version - 1
     assert not job.may_start(900 * S)
-    job.preparation.persisted(version)
+    job.record.kept = version
     assert job.may_start(0)
 
 

@@ -348,7 +348,7 @@ async def test_only_ranks_that_run_are_held_to_limits(
 async def test_a_crash_is_judged_again_until_it_is_clear_or_the_last_time(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judgement = SimpleNamespace(certain=False)
+    judgement = SimpleNamespace(certain=False, event="verdict")
     monkeypatch.setattr(ranks, "judge_crash", lambda *_: judgement)
     monkeypatch.setattr(type(node.ranks.watch), "read_pages", lambda _self: None)
     node.begin_round()
@@ -358,14 +358,14 @@ async def test_a_crash_is_judged_again_until_it_is_clear_or_the_last_time(
     judgement.certain = True
     node.ranks.judge_crash(final=False)
     node.ranks.limits.end_round()
-    assert node.heard[1:] == [("verdict", judgement)] * 2
+    assert node.heard[1:] == [("verdict", judgement.event)] * 2
 
 
 @on_loop
 async def test_a_crash_that_nobody_has_reported_is_recorded_if_it_is_certain(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judgement = SimpleNamespace(certain=False, culprits=(1,))
+    judgement = SimpleNamespace(certain=False, culprits=(1,), event="verdict")
     monkeypatch.setattr(ranks, "judge_crash", lambda *_: judgement)
     monkeypatch.setattr(type(node.ranks.watch), "read_pages", lambda _self: None)
     node.begin_round()
@@ -376,7 +376,7 @@ async def test_a_crash_that_nobody_has_reported_is_recorded_if_it_is_certain(
     node.ranks.judge_unseen()
     node.ranks.limits.end_round()
     detected = ("crash_detected", 5, 5, "killed by SIGSEGV")
-    assert node.heard == [detected, ("verdict", judgement)]
+    assert node.heard == [detected, ("verdict", judgement.event)]
 
 
 @on_loop
@@ -400,7 +400,7 @@ async def test_a_hang_is_judged_by_its_evidence(
     assert (sent.rank, sent.standing, sent.node) == (5, Standing.STOPPED, "here")
     assert node.heard[1:] == [
         m.EvidenceGathered(2),
-        ("verdict", judgement),
+        ("verdict", judgement.event),
         m.HangJudged(2, (1,), "rank 5 hangs"),
     ]
 

@@ -153,12 +153,12 @@ def main() -> None:
         pidfile=task.pidfile,
     )
     try:
-        sock = connect(options, base_store=base_store(task))
+        guard = connect(options, base_store=base_store(task))
     except InternalError as error:
         say(f"refused {error}")
         return
     say("ready")
-    Rank(task, sock).run()
+    Rank(task, guard.sock).run()
 
 
 if __name__ == "__main__":

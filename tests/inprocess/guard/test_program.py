@@ -20,8 +20,8 @@ import pytest
 
 from tests.inprocess.guard.rank_program import Task
 from tests.inprocess.guard.talk import enter
-from tests.ports import address_of_this_machine
-from undaunted.base.process import open_pidfd, wait_pidfd
+from tests.ports import address_of_this_machine, free_ports
+from undaunted.base.process import open_pidfd, read_stat, wait_pidfd
 from undaunted.inprocess.core.messages import Limits
 from undaunted.inprocess.guard import program, startup
 
@@ -80,6 +80,13 @@ class Rank:
     def guard(self) -> int:
         return int(self.pidfile.read_text())
 
+    @property
+    def program(self) -> int:
+        """The process that has forked the guard."""
+        stat = read_stat(self.guard)
+        assert stat is not None
+        return stat.ppid
+
     def guard_ends(self, timeout_s: float = DEADLINE_S) -> bool:
         with contextlib.suppress(FileNotFoundError):
             pidfd = open_pidfd(self.guard)
@@ -100,6 +107,7 @@ class Job:
         self.size = ranks
         self.task = {"limits": LIMITS, "store_file": str(directory), **task}
         self.ranks: list[Rank] = []
+        self.port = free_ports(1)
 
     def start(self, **environ: str) -> list[Rank]:
         for job_rank in range(self.size):
@@ -134,6 +142,7 @@ class Job:
             env={
                 "PATH": os.environ["PATH"],
                 "LOCAL_WORLD_SIZE": str(self.size),
+                "MASTER_PORT": str(self.port),
                 "PYTHONPATH": os.pathsep.join(sys.path),
                 **environ,
             },
@@ -183,6 +192,38 @@ def test_the_log_begins_with_who_watches_whom(tmp_path: Path) -> None:
             first, *_ = log.read_text().splitlines()
             assert f"monitor_process={rank.guard}" in first
             assert f"target_pid={rank.process.pid}" in first
+
+
+def test_the_ranks_of_a_node_start_one_program(tmp_path: Path) -> None:
+    with job(tmp_path, 4) as made:
+        ranks = made.begin()
+        assert len({rank.guard for rank in ranks}) == 4
+        (program,) = {rank.program for rank in ranks}
+        pidfd = open_pidfd(program)
+        assert pidfd is not None
+        for rank in ranks:
+            rank.do("close")
+        assert wait_pidfd(pidfd, DEADLINE_S)
+        os.close(pidfd)
+
+
+def test_each_job_on_a_node_starts_its_own_program(tmp_path: Path) -> None:
+    with job(tmp_path / "a", 2) as a, job(tmp_path / "b", 2) as b:
+        assert len({rank.program for rank in a.begin() + b.begin()}) == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_guards_need_no_program(tmp_path: Path, number: int) -> None:
+    with job(tmp_path, 2) as made:
+        ranks = made.begin()
+        program = ranks[0].program
+        os.kill(program, number)
+        ranks[1].process.kill()
+        assert "has ended" in ranks[0].hear("Stop")["reasons"][0]["text"]
+        ranks[0].do("join 1")
+        assert ranks[0].hear("Record")["members"] == [0]
+        if number == signal.SIGSTOP:
+            os.kill(program, signal.SIGCONT)
 
 
 def test_a_job_of_one_rank(tmp_path: Path) -> None:
@@ -361,7 +402,7 @@ def test_an_error_of_the_guard_itself_ends_it(monkeypatch: pytest.MonkeyPatch) -
     begin = startup.Begin(job_rank=0, world_size=1, hosts=True)
     startup.send(theirs, enter())
     with theirs, pytest.raises(asyncio.CancelledError):
-        asyncio.run(program._Program(begin, ours).run())
+        asyncio.run(program._Guard(begin, ours).run())
 
 
 def test_a_log_that_cannot_be_written_is_refused(tmp_path: Path) -> None:

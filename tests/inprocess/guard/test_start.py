@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.ports import free_ports
 from undaunted.inprocess.exception import InternalError
 from undaunted.inprocess.guard import start as module
-from undaunted.inprocess.guard.start import VARIABLE, Options, connect, guard_pid
+from undaunted.inprocess.guard.start import VARIABLE, Options, connect
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 
@@ -29,10 +31,12 @@ def agent():
 
 
 def test_under_our_launcher_the_agent_is_the_guard(agent: str) -> None:
-    with connect(Options(0, 2), environ={VARIABLE: agent}) as sock:
+    guard = connect(Options(0, 2), environ={VARIABLE: agent})
+    with guard.sock as sock:
         assert sock.gettimeout() is None
         assert sock.getpeername() == b"\0" + agent.encode()
-        assert guard_pid(sock) == os.getpid()  # who listens
+    assert guard.pid == os.getpid()  # who listens
+    assert not guard.own
 
 
 def test_an_agent_that_is_not_there(agent: str) -> None:
@@ -62,21 +66,53 @@ def test_a_guard_that_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.e2e
 def test_a_guard_that_says_nothing_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_execute", lambda theirs, environ: kept.append(theirs.dup()))
+    monkeypatch.setattr(module, "_execute", lambda listening, _: kept.append(listening.dup()))
     monkeypatch.setattr(module, "_BEYOND_S", 0.01)
     kept: list[socket.socket] = []
     with pytest.raises(InternalError, match="its guard is not ready after 0 s"):
         connect(Options(0, 1, barrier_timeout_s=0.0), environ={})
     kept[0].close()
-    module._guards.clear()
+
+
+@pytest.mark.e2e
+def test_a_program_that_ends_while_a_rank_connects(monkeypatch: pytest.MonkeyPatch) -> None:
+    execute, ended = module._execute, []
+
+    def end_first(listening: socket.socket, environ: Mapping[str, str]) -> None:
+        if ended:
+            execute(listening, environ)
+        ended.append(listening)
+
+    monkeypatch.setattr(module, "_execute", end_first)
+    environ = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1))}
+    connect(Options(0, 2, barrier_timeout_s=0.0), environ=environ).sock.close()
+    assert len(ended) == 2
+    _wait()
+
+
+@pytest.mark.e2e
+def test_where_another_user_listens_a_rank_has_a_program_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = []
+
+    def check(sock: socket.socket) -> None:
+        names.append(sock.getpeername())
+        if names.count(names[0]) == len(names):
+            raise PermissionError("user -1 listens there")
+
+    monkeypatch.setattr(module, "check_own", check)
+    environ = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1))}
+    connect(Options(0, 2, barrier_timeout_s=0.0), environ=environ).sock.close()
+    _wait()
 
 
 CLOSED = """
 import sys
 from pathlib import Path
-from undaunted.inprocess.guard.start import Options, connect, _guards
-connect(Options(0, 1, logfile=sys.argv[1])).close()
-Path(sys.argv[2]).write_text(str(_guards[0].wait(60)))
+from undaunted.inprocess.guard.start import Options, connect, _programs
+connect(Options(0, 1, logfile=sys.argv[1])).sock.close()
+Path(sys.argv[2]).write_text(str(_programs[0].wait(60)))
 """
 
 
@@ -92,6 +128,6 @@ def test_a_rank_whose_standard_streams_are_closed(tmp_path: Path) -> None:
 
 
 def _wait() -> None:
-    for guard in module._guards:
-        guard.wait(60)
-    module._guards.clear()
+    for program in module._programs:
+        program.wait(60)
+    module._programs.clear()

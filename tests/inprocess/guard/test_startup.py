@@ -18,10 +18,10 @@ def test_words_go_both_ways_and_nothing_more_is_read() -> None:
         ours.sendall(b"more")
         assert startup.receive(theirs, Begin) == begin
         assert theirs.recv(10) == b"more"
-        startup.send(theirs, Ready(7))
+        startup.send(theirs, Ready(3, 7))
         startup.send(theirs, Refused("no"))
         deadline = time.monotonic() + 60
-        assert startup.receive(ours, startup.Answer, deadline) == Ready(7)
+        assert startup.receive(ours, startup.Answer, deadline) == Ready(3, 7)
         assert startup.receive(ours, startup.Answer, deadline) == Refused("no")
 
 

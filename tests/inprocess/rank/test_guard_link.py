@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from undaunted.inprocess.core.reading import Phase
+from undaunted.inprocess.monitor_process import MonitorProcess
 from undaunted.inprocess.rank.guard_link import LostGuard, StoppedGuard
 from undaunted.inprocess.rank.page import Page
 
@@ -67,7 +68,7 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
 def test_a_guard_that_stays_stopped_is_killed(
     child: subprocess.Popen[bytes], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    watch = StoppedGuard(child, looks=3)
+    watch = StoppedGuard(MonitorProcess(child.pid), looks=3)
     os.kill(child.pid, signal.SIGSTOP)
     os.waitpid(child.pid, os.WUNTRACED)
     for _ in range(3):
@@ -80,7 +81,7 @@ def test_a_guard_that_stays_stopped_is_killed(
 
 
 def test_a_guard_that_goes_on_is_left_alone(child: subprocess.Popen[bytes]) -> None:
-    watch = StoppedGuard(child, looks=1)
+    watch = StoppedGuard(MonitorProcess(child.pid), looks=1)
     for _ in range(3):
         os.kill(child.pid, signal.SIGSTOP)
         os.waitpid(child.pid, os.WUNTRACED)

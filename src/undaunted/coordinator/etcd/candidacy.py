@@ -122,7 +122,7 @@ class Candidacy:
         self._epoch = 0
         self._hold_end_ns = 0
         self._held = False
-        self._unwritten: Ledger | None = None
+        self._unwritten: tuple[Ledger, Callable[[int], None]] | None = None
         self._writing = False
         self._unwritten_ns = 0  # since when a table could not be written, 0 = none waits
         self._timers = Timers()
@@ -138,10 +138,10 @@ class Candidacy:
             self._watching.cancel()
         self._watching = self._start(self._watch())
 
-    def keep(self, ledger: Ledger) -> None:
-        """Have a ledger written, unless a later one is; the leader hears when it is there."""
+    def keep(self, ledger: Ledger, written: Callable[[int], None]) -> None:
+        """Have a ledger written, unless a later one is; ``written`` hears when it is there."""
         if self._state is State.LEADING:
-            self._unwritten = ledger
+            self._unwritten = ledger, written
             self._write()
 
     def missed(self, missed: f.Missed) -> None:
@@ -391,31 +391,31 @@ class Candidacy:
 
     def _write(self) -> None:
         if self._state is State.LEADING and not self._writing and self._unwritten is not None:
-            ledger, self._unwritten, self._writing = self._unwritten, None, True
-            self._start(self._write_down(ledger, self._epoch))
+            (ledger, written), self._unwritten, self._writing = self._unwritten, None, True
+            self._start(self._write_down(ledger, written, self._epoch))
 
-    async def _write_down(self, ledger: Ledger, epoch: int) -> None:
+    async def _write_down(self, ledger: Ledger, written: Callable[[int], None], epoch: int) -> None:
         try:
-            written = await self._register.write(epoch, ledger)
+            leads = await self._register.write(epoch, ledger)
         except RegisterError as error:
             if self._leads(epoch):
-                self._write_later(ledger, self._failed("write", error))
+                self._unwritten = self._unwritten or (ledger, written)
+                self._write_later(self._failed("write", error))
             return
         if not self._leads(epoch):
             return
-        if not written:
+        if not leads:
             self._lost("another launcher leads the job")
             return
         self._writing, self._unwritten_ns = False, 0
         self._trouble_is_over("write")
-        if self._listener.leading is not None:
-            self._listener.leading.persisted(ledger.version)
+        written(ledger.version)
         self._write()
 
-    def _write_later(self, ledger: Ledger, pause_s: float) -> None:
+    def _write_later(self, pause_s: float) -> None:
         """Another launcher may reach etcd where this one does not: let it start the next round."""
-        self._writing = False
-        ledger = self._unwritten = self._unwritten or ledger
+        assert self._unwritten is not None
+        self._writing, (ledger, _) = False, self._unwritten
         now, lease_s = self._network.now_ns(), self._launcher.lease_s
         waits = ledger.pending_round > ledger.round
         self._unwritten_ns = (self._unwritten_ns or now) if waits else 0

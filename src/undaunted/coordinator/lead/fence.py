@@ -56,7 +56,6 @@ class Preparation:
         # Group ranks of those that have not acknowledged the table.
         self._awaited: dict[register.Voter, int] = {}
         self._told_ns = 0  # since when the ledger with the table is written
-        self._persisted = 0  # version of the ledger that is known to be written down
         self._waiting_said = False
 
     @property
@@ -114,10 +113,6 @@ class Preparation:
         if message.version == self._record.ledger.version:
             self._awaited.pop(session.voter, None)
 
-    def persisted(self, version: int) -> None:
-        """Note that this version of the ledger is written down."""
-        self._persisted = max(self._persisted, version)
-
     @property
     def complete(self) -> bool:
         """Whether all nodes of a table have acknowledged it."""
@@ -141,28 +136,15 @@ class Preparation:
         seated = all(register.voter(seat) in counting for seat in ledger.pending)
         return seated and not self._record.lacking(counting)
 
-    @property
-    def may_grow(self) -> bool:
-        """Whether a committee may be asked: the file of who kept the ledger alone names it."""
-        return self._persisted >= self._record.grown
-
-    @property
-    def is_written(self) -> bool:
-        """Whether the file, or etcd, knows what it has to: the ledger, or who keeps that."""
-        record = self._record
-        least = record.grown if record.ledger.committee else record.ledger.version
-        return self._persisted >= least
-
     def _is_held(self, now: int) -> bool:
         """Whether the register holds the ledger.
 
         A leader that keeps it alone, in a file, waits for no disk longer than a lease.
         """
-        version = self._record.ledger.version
-        if not self.is_written:
-            patience_s = inf if self._config.store else self._config.lease_s
-            return (now - self._told_ns) / _NS >= patience_s
-        return self._record.holds(self._sessions.taken(self._record.ledger), version)
+        record, patience_s = self._record, inf if self._config.store else self._config.lease_s
+        if not record.is_written and (now - self._told_ns) / _NS < patience_s:
+            return False
+        return record.holds(self._sessions.taken(record.ledger), record.ledger.version)
 
     @property
     def accepted(self) -> m.TableAccepted:

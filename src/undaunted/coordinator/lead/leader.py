@@ -189,7 +189,7 @@ class Leader:
             case c.Answered(message=p.MissAnswer() as answer):
                 return self._answered(answer)
             case c.Persisted(version=version):
-                self._preparation.persisted(version)
+                self._record.kept = max(self._record.kept, version)
                 asks = self._ask_committee() if self._may_replace else []
                 return asks + self._look_at_start(now)
             case c.Holds(held=held):
@@ -681,7 +681,7 @@ class Leader:
 
     def _ask_committee(self) -> list[c.Command]:
         """Have those take the ledger that keep it, and have not."""
-        if not self._preparation.may_grow:
+        if not self._record.may_grow:
             return []
         learn, commands = self._record.learn(), []
         taken = self._sessions.taken(self.ledger)

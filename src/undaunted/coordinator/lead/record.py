@@ -30,6 +30,7 @@ class Record:
         config: version of the first ledger of this epoch with its committees.
         grown: version in which a leader that kept the ledger alone has made a committee. A launcher
             that is started again on its node must not lead by a file that knows of none.
+        kept: latest version that the register outside of the launchers, a file or etcd, has taken.
     """
 
     def __init__(self, config: c.LeaderConfig, ledger: p.Ledger, epoch: int) -> None:
@@ -38,7 +39,7 @@ class Record:
         self.epoch = epoch
         self.started = 0
         self.replaceable = False
-        self.config = self.grown = 0
+        self.config = self.grown = self.kept = 0
         self.ledger = p.NO_LEDGER
         self.adopt(ledger)
 
@@ -92,6 +93,16 @@ class Record:
     def holds(self, taken: dict[register.Voter, int], version: int = 0) -> bool:
         """Whether the register holds a version, 0 = its committee; see `register.Writer`."""
         return register.Writer(self.ledger, self.config, taken).holds(version)
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether a committee may be asked: the file of who kept the ledger alone names it."""
+        return self.kept >= self.grown
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the file, or etcd, knows what it has to: the ledger, or who keeps that."""
+        return self.kept >= (self.grown if self.ledger.committee else self.ledger.version)
 
     def settle(self, taken: dict[register.Voter, int]) -> bool:
         """Leave the committee before, once the present one has taken its place; return whether."""

@@ -64,7 +64,7 @@ class Leading:
         leader: the state machine; nobody else feeds it.
         network: for questions to members that are not connected.
         keep: writes a ledger down; must not block. What it is given besides is called, in any
-            thread, with the version that is written, unless `persisted` is.
+            thread, with the version that is written.
         done: called once, with the address of the leader's successor or "".
         watch: called when the ledger has changed, and must not block; None = nobody looks.
         say: shows a line; None = nobody reads it.
@@ -143,14 +143,10 @@ class Leading:
         if link is not None and self._connections.pop(link, None) is not None:
             self._feed(c.Closed(link, reason, silent=not connection.was_ended))
 
-    def persisted(self, version: int) -> None:
-        """A ledger that was to be kept has been written down, where that matters."""
-        self._feed(c.Persisted(version))
-
     def _written(self, version: int) -> None:
-        """As `persisted`, in any thread."""
+        """A ledger has been written down; in any thread."""
         with contextlib.suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(self.persisted, version)
+            self._loop.call_soon_threadsafe(self._feed, c.Persisted(version))
 
     def holds(self, *, held: bool) -> None:
         """Others can see in the store that this leader is there, or not any more."""

@@ -34,6 +34,7 @@ from undaunted.fault_tolerance.agent.inprocess import InProcess
 from undaunted.fault_tolerance.agent.judge import serve_error_file
 from undaunted.fault_tolerance.agent.last_copies import write_last_copies
 from undaunted.fault_tolerance.agent.liveness import Liveness
+from undaunted.fault_tolerance.agent.narrator import UNREAD
 from undaunted.fault_tolerance.agent.node_health import NodeHealth
 from undaunted.fault_tolerance.agent.orders import find_orders
 from undaunted.fault_tolerance.agent.outside import Outside
@@ -42,7 +43,7 @@ from undaunted.fault_tolerance.agent.processes import Tree, Worker, Workers
 from undaunted.fault_tolerance.agent.progress import ProgressFile, ProgressNotes
 from undaunted.fault_tolerance.agent.ranks import Ranks
 from undaunted.fault_tolerance.agent.round import Round, RoundFactory
-from undaunted.fault_tolerance.agent.scribe import UNREAD, Scribe
+from undaunted.fault_tolerance.agent.scribe import Scribe
 from undaunted.fault_tolerance.agent.status import limits_in_words
 from undaunted.fault_tolerance.agent.step_times import StepTimes
 from undaunted.fault_tolerance.agent.stopping import Stopping
@@ -99,14 +100,16 @@ class Agent:
         self._config, self._front = config, front
         # --- what speaks and writes ---
         self._messages = Messages(config.ft.log_level, form=config.lines)
-        self._say = say = self._messages.say
-        self._logs = JobLogs(config, __version__, say)
+        self._logs = JobLogs(config, __version__, self._messages.say)
         if config.launcher_log:
             self._messages.write_to(config.launcher_log, config.node, self._logs.open)
         path = Path(config.run_dir, f"journal-{config.node}.jsonl")
         failure = failure_before(path)
-        self._journal = JournalWriter(path, node=config.node, version=__version__, say=say)
+        self._journal = JournalWriter(
+            path, node=config.node, version=__version__, say=self._messages.say
+        )
         self._scribe = Scribe(config, self._journal, self._messages)
+        self._say = say = self._scribe.say
         # --- what is made once, and serves every round ---
         self._begun = begun
         self._area, self._spawner, self._pulse = begun.area, begun.spawner, begun.pulse
@@ -131,7 +134,7 @@ class Agent:
         empty = partial(self._post, m.TreeEmpty())
         self._tree = Tree(self._workers, self._kept_processes, empty, self._spare_helpers)
         self._health = NodeHealth(config, begun.environment, self._journal, say)
-        self._clearing = Clearing(config, begun.environment, self._journal, say, self._health)
+        self._clearing = Clearing(config, begun.environment, self._journal, self._health)
         self._throttling = Throttling(begun.environment)
         self._rounds = RoundFactory(config, begun, self._logs.open, self._shelf.name)
         self._inprocess = InProcess(config, self._journal, say)
@@ -251,8 +254,9 @@ class Agent:
         self._tasks.start(self._join())
         self._tasks.start(self._control.serve())
         code = await self._ended
-        if code == job.Outcome.FAILED.exit_code and self._scribe.root_cause is not None:
-            await asyncio.to_thread(serve_error_file, self._scribe.root_cause)
+        cause = None if self._round is None else self._round.verdict
+        if code == job.Outcome.FAILED.exit_code and cause is not None:
+            await asyncio.to_thread(serve_error_file, cause)
         if code != job.Outcome.FINISHED.exit_code and self._round is not None:
             await write_last_copies(
                 self._shelf,
@@ -338,7 +342,7 @@ class Agent:
                 self._inprocess.begin_stop()
                 self._scribe.decided(order)
             case job.Blamed() if self._config.nodes is not None:
-                self._scribe.blamed(order)
+                self._blamed(order)
             case job.Advised():
                 self._scribe.advised(order)
             case job.Slow():
@@ -352,6 +356,13 @@ class Agent:
                 self._say(text)
             case job.End():
                 self._end(order)
+
+    def _blamed(self, order: job.Blamed) -> None:
+        """The error file of this node shall name the ranks that all nodes together blame."""
+        self._scribe.blamed(order)
+        elsewhere = bool(order.ranks) and order.node != self._config.node
+        if elsewhere and self._round is not None and self._round.verdict is not None:
+            self._round.verdict = self._round.verdict.blaming(order.line)
 
     async def _look_at_gpus(self, rank: int) -> None:
         """Say why the GPUs of a slow rank have low clocks, if they do."""
@@ -370,6 +381,7 @@ class Agent:
                 self._spawner.call_off()
             case m.Watch(on=on, anew=anew):
                 if anew:
+                    self._this_round().verdict = None
                     self._scribe.verdict_withdrawn()
                 self._ranks.hold_to_limits(on=on, anew=anew)
             case m.GoOnWithout(local_rank=rank, detail=detail):
@@ -500,7 +512,8 @@ class Agent:
                 by = f"the launcher of node {self._config.node}, whose {streams} {UNREAD},"
                 self._orders.post(job.RestartOrdered(self._config.node, self._node.round, by))
                 return
-        _, victim = self._scribe.verdict_of(self._node.round)
+        verdict = None if self._round is None else self._round.verdict
+        victim = verdict is not None and not verdict.certain
         about = (self._config.node, self._node.round, detail)
         hang, by_signal = report.kind == "hang", report.kind == "signal"
         self._orders.post(job.NodeFailed(*about, victim=victim, hang=hang, by_signal=by_signal))
@@ -621,12 +634,15 @@ class Agent:
             self._scribe.kernel_logged(current.number, records, current.kernel_log_path)
 
     async def _report_stopped(self, stopped: job.NodeStopped) -> None:
+        verdict = self._this_round().verdict
         iterations = await self._progress_file.reached(stopped.iterations)
-        verdict, victim = self._scribe.verdict_of(stopped.round)
-        finding = self._ranks.finding(stopped.round)
         self._orders.post(
             msgspec.structs.replace(
-                stopped, iterations=iterations, verdict=verdict, victim=victim, finding=finding
+                stopped,
+                iterations=iterations,
+                verdict="" if verdict is None else verdict.event.line,
+                victim=verdict is not None and not verdict.certain,
+                finding=self._ranks.finding(verdict),
             )
         )
 
@@ -649,12 +665,10 @@ class Agent:
 
     # --- what comes from outside (see `Outside`) --------------------------------------------------
 
-    def _stop_signalled(self, number: int, again: bool) -> None:
+    def _stop_signalled(self, number: int) -> None:
         """Pass it on to the policy, which passes it on to the ranks."""
         name = signal.Signals(number).name
-        first = self._round is None or not self._round.stopping
-        ranks = self._node.state is not m.State.IDLE
-        self._scribe.signal_received(name, ranks=ranks, first=first, again=again)
+        self._scribe.signal_received(name)
         self._restart_decided = False
         self._spawner.replace_no_more()
         self._post(m.NoRestart())
@@ -669,7 +683,7 @@ class Agent:
         self._scribe.programs_signal(signal.Signals(number).name, ranks, everywhere=everywhere)
 
     def _front_ends(self, number: int) -> None:
-        self._scribe.launcher_ends(signal.Signals(number).name)
+        self._scribe.signal_received(signal.Signals(number).name)
 
     def _kill_now(self) -> None:
         """The user insists."""

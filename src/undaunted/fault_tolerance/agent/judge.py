@@ -10,13 +10,13 @@ import os
 import re
 import signal
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from undaunted.attribution import core_file, crash, error_file, hang, oom
 from undaunted.attribution.findings import UNEQUAL, UNREAD
 from undaunted.base.deadline import within
+from undaunted.fault_tolerance.agent.round import Judgement
 from undaunted.fault_tolerance.output.destinations import in_words, last_lines, without_reader
 from undaunted.journal.events import HARD_TIMEOUT, Verdict
 from undaunted.progress import learning
@@ -52,19 +52,6 @@ _NO_SHARED_MEMORY = "unable to allocate shared memory"
 _CANNOT_FLUSH = 120  # exit code of a Python whose last output could not be written
 _OCTAL = re.compile(r"\\([0-7]{3})")
 _MOUNTS = "/proc/self/mounts"
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """A verdict, the local ranks to blame, and what torch's error file would say.
-
-    ``certain`` is False where only victims are known.
-    """
-
-    event: Verdict
-    culprits: tuple[int, ...]
-    certain: bool
-    report: error_file.ErrorReport
 
 
 def judge_crash(

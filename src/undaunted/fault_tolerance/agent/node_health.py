@@ -180,7 +180,6 @@ class NodeHealth:
             )
         )
         if problem:
-            self._say(one_line(f"this node is unhealthy: {problem}"))
             await self._strike(problem)
         for note in checked.report.notes():
             if note not in self._said:

@@ -47,10 +47,9 @@ if TYPE_CHECKING:
     from undaunted.attribution.hang import Seen
     from undaunted.fault_tolerance.agent.begun import Begun
     from undaunted.fault_tolerance.agent.inprocess import InProcess
-    from undaunted.fault_tolerance.agent.judge import Judgement
     from undaunted.fault_tolerance.agent.orders import Orders
     from undaunted.fault_tolerance.agent.processes import Worker, Workers
-    from undaunted.fault_tolerance.agent.round import Round
+    from undaunted.fault_tolerance.agent.round import Judgement, Round
     from undaunted.fault_tolerance.agent.scribe import Scribe
     from undaunted.fault_tolerance.agent.stopping import Stopping
     from undaunted.fault_tolerance.run_config import RunConfig
@@ -217,7 +216,7 @@ class Ranks:
         """Say which rank crashed first and why; if that is not clear yet, post it."""
         judgement = self._judged()
         if judgement.certain or final:
-            self._scribe.verdict(judgement)
+            self._give_verdict(judgement)
         else:
             self._post(m.CrashUnclear())
 
@@ -228,7 +227,11 @@ class Ranks:
             for local_rank in judgement.culprits:
                 code = self._workers.all[local_rank].code
                 self.crash_detected(local_rank, m.describe_exit(code or 0))
-            self._scribe.verdict(judgement)
+            self._give_verdict(judgement)
+
+    def _give_verdict(self, judgement: Judgement) -> None:
+        self._this_round().verdict = judgement
+        self._scribe.verdict(judgement.event)
 
     async def gather_evidence(self, how: m.GatherEvidence) -> None:
         """Gather stacks and states of all ranks; post that they are there."""
@@ -315,7 +318,7 @@ class Ranks:
             self._post(m.GoOn(current.number))
             return
         judgement = judge_hang(current, self._evidence, self._seen)
-        self._scribe.verdict(judgement)
+        self._give_verdict(judgement)
         self._post(m.HangJudged(current.number, judgement.culprits, judgement.event.line))
 
     def _compiling(self, current: Round) -> tuple[Seen, Expired] | None:
@@ -331,14 +334,13 @@ class Ranks:
             return None
         return self._seen[culprits[0]], alarm
 
-    def finding(self, number: int) -> bytes:
-        """What a verdict about a round of this node says, for the leader; b"" = there is none."""
-        verdict = self._scribe.verdict_event(number)
+    def finding(self, verdict: Judgement | None) -> bytes:
+        """What the verdict about the last round says, for the leader; b"" = there is none."""
         if verdict is None or not self._workers.all:
             return b""
-        worker = self._workers.all[verdict.local_rank]
+        worker = self._workers.all[verdict.event.local_rank]
         ended_ns = worker.exited_ns or time.monotonic_ns()
-        return advice.encode(verdict, (ended_ns - worker.spawned_ns) / _NS)
+        return advice.encode(verdict.event, (ended_ns - worker.spawned_ns) / _NS)
 
     async def start_again(self, current: Round, local_rank: int) -> None:
         """Start a process in the place of a lost rank of this round; it joins the others again."""

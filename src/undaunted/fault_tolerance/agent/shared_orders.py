@@ -403,7 +403,7 @@ class SharedOrders:
         leading = Leading(
             leader,
             self._reach,
-            keep=self._keep,
+            keep=(self._candidacy or self._ledger).keep,
             done=lambda _: self._leading_done(leading),  # the follower finds its successor
             watch=None if self._cycle_info is None else self._cycle_info.follow(leader),
             say=self._say,
@@ -504,12 +504,6 @@ class SharedOrders:
         self._say(text)
 
     # --- leaves ---------------------------------------------------------------------------------
-
-    def _keep(self, ledger: Ledger, written: Callable[[int], None]) -> None:
-        if self._candidacy is not None:
-            self._candidacy.keep(ledger)
-        else:
-            self._ledger.keep(ledger, written)
 
     def _take(self, command: job.NodeCommand) -> None:
         if isinstance(command, job.End):

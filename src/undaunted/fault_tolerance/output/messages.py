@@ -53,11 +53,6 @@ class Messages:
         self._thread.start()
         self._log: LauncherLog | None = None
 
-    @property
-    def at_terminal(self) -> bool:
-        """Whether a person reads the lines as they come."""
-        return bool(self._form.on(self._fd).columns)
-
     def write_to(self, path: str, node: str, open_log: OpenLog = open_here) -> None:
         """Append lines to a file as well from now on, see `LauncherLog`; its problems are shown."""
         self._log = LauncherLog(path, node, self._show_problem, open_log)
@@ -66,9 +61,9 @@ class Messages:
         self, text: str, *, level: int = WARNING, rank: int | None = None, prefix: bool = True
     ) -> None:
         """Write ``text`` soon, see `LineFormat.line`; never blocks."""
-        if level < self._level:
-            return
         form = self._form.on(self._fd)  # a window changes its size
+        if level < self._level or (level == PROGRESS and not form.columns):
+            return
         self._show(form.line(text, level=level, rank=rank, prefix=prefix))
         log = self._log  # read once: another thread may be closing it
         if log is not None and level != PROGRESS:

@@ -302,6 +302,16 @@ def _run(environ: Mapping[str, str]) -> str:
     return ".".join(environ.get(name, "") for name in names)
 
 
+def job_name(environ: Mapping[str, str]) -> str:
+    """Return a name that all ranks of this start of the job have, and no other job on the node.
+
+    "" = the environment has none.
+    """
+    names = ("MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID")
+    words = [environ.get(name, "") for name in names] + [_run(environ)]
+    return " ".join(words) if any(word.strip(".") for word in words[1:]) else ""
+
+
 def _number(port: str) -> int:
     return int(port) if port.isascii() and port.isdigit() else 0
 

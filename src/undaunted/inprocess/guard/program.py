@@ -1,6 +1,7 @@
-"""The guard of one rank outside of `undaunted run`: a process that outlives the rank.
+"""The guards of a job's ranks on this node, outside of `undaunted run`.
 
-Started by `start.connect`; its only argument is the descriptor of its end of a socket pair. The
+Started by `start.connect` of one of the ranks; its only argument is the descriptor of a listening
+Unix socket. It forks a guard for each rank that connects: a process that outlives the rank. The
 guard of rank 0 also runs the controller, for as long as any guard is connected.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import resource
 import signal
@@ -18,24 +20,31 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from undaunted import __version__
+from undaunted.base.process import open_pidfd, wait_for_any, wait_readable
 from undaunted.base.signals import PROGRAMS_SIGNALS
 from undaunted.coordinator.protocol import MAX_LINK_BYTES
+from undaunted.coordinator.wire.client import connect
+from undaunted.coordinator.wire.connection import WireError
+from undaunted.coordinator.wire.handshake import Terms
+from undaunted.coordinator.wire.server import Server
 from undaunted.coordinator.wire.sockets import peer
 from undaunted.inprocess.core.links import silence_s, unreachable_s
 from undaunted.inprocess.core.messages import VERSION
 from undaunted.inprocess.guard import startup
+from undaunted.inprocess.guard.controller_link import ControllerLink
 from undaunted.inprocess.guard.host import ControllerHost, LocalConnection
+from undaunted.inprocess.guard.links import ToController, ToGuard
 from undaunted.inprocess.guard.service import GuardService
 
 if TYPE_CHECKING:
-    from undaunted.coordinator.wire.handshake import Terms
-    from undaunted.coordinator.wire.server import Server
     from undaunted.inprocess.core.commands import Note
-    from undaunted.inprocess.guard.controller_link import ControllerLink
 
 # A scheduler sends these to all processes; the rank decides what follows for the job.
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *PROGRAMS_SIGNALS)
 
+
+# For the rank that has started this program to connect, seconds.
+_UNUSED_S = 60.0
 
 # Exit codes.
 _FAILED = 1
@@ -47,30 +56,92 @@ class _RefusedError(Exception):
 
 
 def main(argv: list[str]) -> int:
-    """Serve the rank at the other end of descriptor ``argv[0]``; return the exit code."""
+    """Fork guards for ranks that connect to descriptor ``argv[0]``; return the exit code."""
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
-    with socket.socket(fileno=int(argv[0])) as sock:
-        begin = startup.receive(sock, startup.Begin)
-        if begin is None:
-            return 0  # the rank has ended, or found no controller
-        try:
-            _redirect(begin.logfile)
-            _leave_pid(begin)
-            target = peer(sock).pid
-            _say(begin, f"monitor_process={os.getpid()} begins to watch target_pid={target}")
-            asyncio.run(_Program(begin, sock).run())
-        except (_RefusedError, OSError) as error:
-            _say(begin, str(error))
-            _answer(sock, startup.Refused(str(error)))
-            return _FAILED
-        except asyncio.CancelledError:
-            return _BROKEN
+    with socket.socket(fileno=int(argv[0])) as listening:
+        _redirect("")  # the streams are those of one rank
+        sock = _fork_guards(listening)
+    if sock is None:
+        return 0
+    with sock:
+        return _guard(sock)
+
+
+def _fork_guards(listening: socket.socket) -> socket.socket | None:
+    """Fork a guard for each rank that connects, until none of them is left.
+
+    A guard neither needs this process nor notices its end.
+
+    Returns:
+        In each guard the connection of its rank; in this process None, at the end.
+    """
+    gc.freeze()  # a collection would write to, and so copy, the memory that all share
+    guards: dict[int, int] = {}  # pids, by pidfd
+    if not wait_readable(listening.fileno(), _UNUSED_S):
+        return None
+    listening.setblocking(False)
+    while True:
+        for fd in wait_for_any([listening.fileno(), *guards]):
+            if fd in guards:
+                os.waitpid(guards.pop(fd), 0)
+                os.close(fd)
+            elif (sock := _accepted(listening)) is not None:
+                pid = os.fork()
+                if pid == 0:
+                    for other in guards:
+                        os.close(other)
+                    return sock
+                sock.close()
+                pidfd = open_pidfd(pid)
+                assert pidfd is not None  # nobody else waits for it
+                guards[pidfd] = pid
+        if not guards:
+            return None
+
+
+def _accepted(listening: socket.socket) -> socket.socket | None:
+    """Return a connection of a process of this user; None = there is none."""
+    try:
+        sock, _ = listening.accept()
+    except OSError:
+        return None  # it has gone
+    if peer(sock).user == os.geteuid():
+        return sock
+    sock.close()
+    return None
+
+
+def _guard(sock: socket.socket) -> int:
+    """Be the guard of the rank at the other end; return the exit code."""
+    target = peer(sock).pid
+    _live_beside(target)
+    begin = startup.receive(sock, startup.Begin)
+    if begin is None:
+        return 0  # the rank has ended, or found no controller
+    try:
+        _redirect(begin.logfile)
+        _leave_pid(begin)
+        _say(begin, f"monitor_process={os.getpid()} begins to watch target_pid={target}")
+        asyncio.run(_Guard(begin, sock).run())
+    except (_RefusedError, OSError) as error:
+        _say(begin, str(error))
+        _answer(sock, startup.Refused(str(error)))
+        return _FAILED
+    except asyncio.CancelledError:
+        return _BROKEN
     return 0
 
 
-class _Program:
-    """The guard process, on its loop."""
+def _live_beside(rank: int) -> None:
+    """Share CPU time as if the rank had started this process, not another rank of the node."""
+    os.setsid()  # sessions share it among each other
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(0, os.sched_getaffinity(rank))
+
+
+class _Guard:
+    """The guard of one rank, on its loop."""
 
     def __init__(self, begin: startup.Begin, sock: socket.socket) -> None:
         self._begin = begin
@@ -94,7 +165,7 @@ class _Program:
 
     async def _serve(self, port: int = 0) -> None:
         """Serve the rank until it has ended and that was reported."""
-        _answer(self._sock, startup.Ready(port))
+        _answer(self._sock, startup.Ready(os.getpid(), port))
         try:
             self._service.serve(self._sock)
             await self._service.idle()
@@ -118,10 +189,6 @@ class _Program:
     # --- the controller is elsewhere ------------------------------------------------------------
 
     async def _follow(self) -> None:
-        from undaunted.coordinator.wire.client import connect
-        from undaunted.inprocess.guard.controller_link import ControllerLink
-        from undaunted.inprocess.guard.links import ToGuard
-
         link = ControllerLink(
             self._begin.address,
             partial(connect, terms=self._terms(), messages=ToGuard),
@@ -136,8 +203,6 @@ class _Program:
 
     async def _connect(self, link: ControllerLink) -> bool:
         """Return whether there is a connection; the rank may have ended before."""
-        from undaunted.coordinator.wire.connection import WireError
-
         loop = asyncio.get_running_loop()
         connecting = loop.create_task(link.connected(self._begin.barrier_timeout_s))
         loop.add_reader(self._sock, connecting.cancel)  # readable now means that the rank has ended
@@ -157,8 +222,6 @@ class _Program:
         return True
 
     def _terms(self) -> Terms:
-        from undaunted.coordinator.wire.handshake import Terms
-
         return Terms(
             run_id=f"inprocess {self._begin.run}",
             build=__version__,
@@ -184,10 +247,6 @@ class _Program:
                 await server.close("the controller ends")
 
     async def _listen(self, host: ControllerHost) -> Server:
-        from undaunted.coordinator.wire.connection import WireError
-        from undaunted.coordinator.wire.server import Server
-        from undaunted.inprocess.guard.links import ToController
-
         server = Server(
             self._begin.address, host, self._terms(), say=self._say, messages=ToController
         )

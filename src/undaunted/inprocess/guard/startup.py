@@ -1,6 +1,6 @@
-"""The first messages between a rank and the guard that it starts.
+"""The first messages between a rank and a guard of its own.
 
-Blocking, on a socket pair: frames of a 4-byte big-endian length and MessagePack. The messages of
+Blocking, on a Unix socket: frames of a 4-byte big-endian length and MessagePack. The messages of
 `undaunted.inprocess.core.messages` follow on the same socket.
 """
 
@@ -52,8 +52,14 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """The guard serves; ``port`` is the one the controller listens at, 0 = it does not."""
+    """The guard serves.
 
+    Attributes:
+        pid: of the guard.
+        port: that the controller listens at, 0 = it does not.
+    """
+
+    pid: int
     port: int = 0
 
 

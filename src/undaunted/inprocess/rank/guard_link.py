@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from undaunted.base.process import read_stat
 from undaunted.coordinator.wire import frames
 from undaunted.inprocess.core.messages import MAX_MESSAGE_BYTES, FromRank, ToRank
 from undaunted.inprocess.core.reading import Phase
 from undaunted.inprocess.exception import InternalError
-from undaunted.inprocess.guard.start import VARIABLE, guard_pid
+from undaunted.inprocess.guard.start import VARIABLE
 from undaunted.inprocess.monitor_process import MonitorProcess
 from undaunted.inprocess.rank.forks import forget_in_children
 from undaunted.inprocess.rank.page import Page
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable
+
+    from undaunted.inprocess.guard.start import Guard
 
 # Variables that name the job and the rank. The wrapper itself writes the last two.
 _NAMES = (
@@ -62,17 +62,19 @@ class GuardLink:
         world_size: as assigned last.
         calls: how many calls have begun.
         guard: the process at the other end.
+        own: the guard serves this rank alone, and ends with it.
         page: shows the guard the state of this process.
     """
 
-    def __init__(self, sock: socket.socket, job_rank: int, job_size: int) -> None:
-        self.guard = MonitorProcess(guard_pid(sock))
+    def __init__(self, guard: Guard, job_rank: int, job_size: int) -> None:
+        self.guard = MonitorProcess(guard.pid)
+        self.own = guard.own
         self.page = Page()
         self.job_rank = self.rank = job_rank
         self.job_size = self.world_size = job_size
         self.calls = 0
-        sock.settimeout(_SEND_S)
-        self._socket = sock
+        guard.sock.settimeout(_SEND_S)
+        self._socket = guard.sock
         self._lock = threading.Lock()
         self._frames = frames.FrameDecoder(MAX_MESSAGE_BYTES)
         self._decoder: msgspec.msgpack.Decoder[ToRank] = msgspec.msgpack.Decoder(ToRank)
@@ -229,11 +231,11 @@ class StoppedGuard:
     job was stopped and is continued, the rank may wake before its guard.
     """
 
-    def __init__(self, guard: subprocess.Popen[bytes] | None, looks: int) -> None:
+    def __init__(self, guard: MonitorProcess | None, looks: int) -> None:
         """Begin to look.
 
         Args:
-            guard: of this rank; None = this process has not started it, and must not kill it.
+            guard: of this rank alone; None = it serves others too, and must not be killed.
             looks: how often in a row the guard may be seen stopped.
         """
         self._guard = guard
@@ -244,12 +246,12 @@ class StoppedGuard:
         """Look at the guard; called at regular intervals."""
         if self._guard is None:
             return
-        stat = read_stat(self._guard.pid)
-        self._seen = self._seen + 1 if stat is not None and stat.state == "T" else 0
+        self._seen = self._seen + 1 if self._guard.is_stopped() else 0
         if self._seen > self._looks:
             text = f"its guard (process {self._guard.pid}) was stopped and is killed: it leaves"
             _say(f"process {os.getpid()}: {text}")
-            self._guard.kill()
+            with contextlib.suppress(OSError):
+                os.kill(self._guard.pid, signal.SIGKILL)
             self._guard = None
 
 

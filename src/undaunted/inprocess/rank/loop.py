@@ -488,8 +488,8 @@ def _connect(arguments: Arguments, base_store: Any) -> GuardLink:
         logfile=arguments.monitor_process_logfile or "",
         pidfile=arguments.monitor_process_pidfile or "",
     )
-    sock = start.connect(options, base_store=base_store)
-    return GuardLink(sock, first.rank, first.world_size)
+    guard = start.connect(options, base_store=base_store)
+    return GuardLink(guard, first.rank, first.world_size)
 
 
 def _store(arguments: Arguments, base_store: Any, job_size: int) -> EpochStore:

@@ -29,7 +29,6 @@ from undaunted.inprocess.attribution import (
     format_interruption_records,
 )
 from undaunted.inprocess.core.messages import Dismissed, End, Finished, Record, Stop
-from undaunted.inprocess.guard import start
 from undaunted.inprocess.rank.forks import forget_in_children
 from undaunted.inprocess.rank.guard_link import GuardLinkError, LostGuard, StoppedGuard
 
@@ -217,7 +216,8 @@ class Watcher:
         # None = the number in the first record that comes.
         self._call = None if loop.rejoins else loop.call
         self._interval_s = given.progress_watchdog_interval.total_seconds()
-        self._stopped_guard = StoppedGuard(start.own_guard(loop.link.guard.pid), round(looks))
+        own = loop.link.guard if loop.link.own else None
+        self._stopped_guard = StoppedGuard(own, round(looks))
         self._lost_guard = LostGuard(loop.page, left.total_seconds())
         self._epoch = -1
         self._closing = False
