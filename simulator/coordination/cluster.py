@@ -626,7 +626,9 @@ class _Watched(Leader):
     ) -> None:
         super().__init__(config, ledger, *about)
         known = cluster.disks.get(name)
-        if known is not None and known.round >= 0 and not ledger.run_id:
+        # What etcd had of an earlier start has left its epoch.
+        began = ledger.epoch > 0 if config.store else known is not None and known.round >= 0
+        if began and not ledger.run_id:
             cluster.checker.began_anew.add(name)
         self._cluster, self._name = cluster, name
         self._nodes: dict[int, str] = {}  # who is at the other end of a connection

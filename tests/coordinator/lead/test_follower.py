@@ -573,7 +573,25 @@ def test_a_member_ends_when_the_others_were_started_again_for_sure():
     started_again(harness, "a")
     assert not harness.all(f.GiveUp), "c has a vote"
     started_again(harness, "ac")
-    assert "a, c were started again" in harness.last(f.GiveUp).reason
+    assert "of a, c have ended" in harness.last(f.GiveUp).reason
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_member_ends_when_nobody_listens_where_the_others_did(again: bool):
+    """They have ended, so no majority can come back; one that does not answer may."""
+    harness = Harness().running()
+    harness.handle(f.Closed(harness.link, "reset"))
+    for _ in range(5):
+        harness.handle(f.Answered("a", None, ended=True))
+        harness.handle(f.Answered("c", None))
+        harness.pass_time(1)
+    assert not harness.all(f.GiveUp)
+    if again:
+        started_again(harness, "c")
+    else:
+        for _ in range(5):
+            harness.handle(f.Answered("c", None, ended=True))
+    assert "of a, c have ended" in harness.last(f.GiveUp).reason
 
 
 def test_a_member_does_not_end_as_long_as_one_of_the_others_knows_of_a_round():

@@ -121,8 +121,8 @@ class Follower:
                 return self._opened(now) if link == self._link else []
             case f.Closed(link=link):
                 return self._closed(event, now) if link == self._link else []
-            case f.Answered(node=node, message=answer):
-                return self._answered(node, answer, now)
+            case f.Answered():
+                return self._answered(event, now)
             case f.Tell(event=happened):
                 return self._tell(happened, now)
             case f.TableKnown():
@@ -607,13 +607,13 @@ class Follower:
         replaced = self._is_fenced or absence.stop_ns <= self._lease.until_ns
         return "; the job may go on without this node" if replaced else ""
 
-    def _answered(self, node: str, answer: p.Message | None, now: int) -> list[f.Command]:
+    def _answered(self, event: f.Answered, now: int) -> list[f.Command]:
         if self._absence is None:
             return []
-        commands = self._lead(self._absence.answered(node, answer, now))
-        if replaced := self._absence.replaced:
-            names = name_some(replaced)
-            reason = f"the launchers of {names} were started again, and too few others are left"
+        answer = event.message
+        commands = self._lead(self._absence.answered(event, now))
+        if gone := self._absence.gone_for_good:
+            reason = f"the launchers of {name_some(gone)} have ended, and too few others are left"
             return self._end_alone(f"{reason} to go on; start this one again as well")
         match answer:
             case p.MissAnswer(lost=False, round=-1) if p.has_committee(self.knows.ledger):

@@ -87,10 +87,14 @@ class Closed(_Message, frozen=True):
 
 
 class Answered(_Message, frozen=True):
-    """Answer to `Ask`; None = there was none within its deadline."""
+    """Answer to `Ask`; None = there was none within its deadline.
+
+    ``ended``: nobody listens there any more, so the launcher that did has ended.
+    """
 
     node: str
     message: p.Message | None
+    ended: bool = False
 
 
 class Asked(_Message, frozen=True):

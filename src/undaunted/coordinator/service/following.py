@@ -13,8 +13,8 @@ from undaunted.base.timers import Timers
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.lead import follower_messages as f
 from undaunted.coordinator.lead.follower import FollowerState
-from undaunted.coordinator.lead.times import DIAL_S
-from undaunted.coordinator.service.asking import ask
+from undaunted.coordinator.lead.times import ANSWER_S, DIAL_S
+from undaunted.coordinator.service.asking import answer_of
 from undaunted.coordinator.service.option_differences import Differences
 from undaunted.coordinator.wire.connection import WireError
 
@@ -269,5 +269,11 @@ class Following:
             self._feed(closed)
 
     async def _ask(self, command: f.Ask) -> None:
-        answer = await ask(command.address, command.message, self._network)
-        self._feed(f.Answered(command.node, answer))
+        answer, ended = None, False
+        try:
+            answer = await answer_of(
+                command.address, command.message, self._network, timeout_s=ANSWER_S
+            )
+        except WireError as error:
+            ended = error.number == errno.ECONNREFUSED
+        self._feed(f.Answered(command.node, answer, ended))
