@@ -399,8 +399,8 @@ class TemplateReady(Event, tag="template_ready", frozen=True, kw_only=True):
 class ImportsLearned(Event, tag="imports_learned", frozen=True, kw_only=True):
     """Workers of later rounds find imported what those of this round have imported.
 
-    ``modules`` of them, of ``packages``: to import them, and compare with new processes, has taken
-    ``took_ns``. ``left`` are packages that each rank imports itself, and why; ``problem`` why all.
+    ``modules`` of them, of ``packages``: to import them has taken ``took_ns``. ``left`` are those
+    packages that each rank imports itself, and why; ``problem`` why all.
     """
 
     modules: int = 0

@@ -339,12 +339,13 @@ class QuorumLost(_Message, frozen=True):
     """The leader cannot reach enough members to decide anything; ``reason`` names them.
 
     ``grace_s``: what ranks get between SIGTERM and SIGKILL, as others may take their places.
-    ``counts``: the restart that follows uses the budget.
+    ``counts``: the restart that follows uses the budget. ``final``: there will be no quorum again.
     """
 
     reason: str
     grace_s: float = 2.0
     counts: bool = True
+    final: bool = False
 
 
 class QuorumRegained(_Message, frozen=True):

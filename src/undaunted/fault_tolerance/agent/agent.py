@@ -157,7 +157,6 @@ class Agent:
         )
         self._imports = ImportLearner(
             config,
-            begun.environment,
             self._area,
             self._ranks.recordings,
             self._workers,
