@@ -494,6 +494,7 @@ class Agent:
             return
         self._workers.adopt(spawned.pids)
         self._scribe.workers_spawned(spawned)
+        self._messages.share(any(not each.stdout or not each.stderr for each in current.specs))
         self._progress.begin()
         self._parts.ranks_run(current, spawned)
         self._health.begin_watch(current.number, self._unhealthy)
@@ -615,6 +616,7 @@ class Agent:
             self._keep_kernel_log()
         self._close_round()
         seen = self._progress.end()
+        self._messages.share(False)
         self._scribe.round_stopped(unkillable)
         if problem := report.problem or self._injected(self._node.round + 1):
             self._unhealthy(problem)
