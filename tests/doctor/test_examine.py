@@ -10,8 +10,8 @@ from undaunted.doctor.examine import examine
 from undaunted.doctor.facts import Asked, Facts
 from undaunted.doctor.finding import Finding
 from undaunted.doctor.gather import Places
-from undaunted.doctor.meeting.meet import Meeting
-from undaunted.doctor.meeting.messages import Verdict
+from undaunted.doctor.meeting import Meeting
+from undaunted.doctor.meeting_messages import Verdict
 from undaunted.doctor.self_test import SelfTest, Step
 
 

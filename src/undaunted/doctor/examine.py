@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from undaunted.base.text import one_line
-from undaunted.doctor.checks.all import judge
+from undaunted.doctor.checks import judge
 from undaunted.doctor.finding import Finding, ordered
 from undaunted.doctor.gather import gather, probes
 from undaunted.doctor.known_issues import known_issues
-from undaunted.doctor.meeting.meet import meet
-from undaunted.doctor.probe.child import Children
+from undaunted.doctor.meeting import meet
+from undaunted.doctor.probes import Children
 from undaunted.doctor.report import Report
 from undaunted.doctor.self_test import SelfTest, run_self_test
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from undaunted.doctor.facts import Asked
     from undaunted.doctor.gather import Places
     from undaunted.doctor.known_issues import KnownIssues
-    from undaunted.doctor.meeting.meet import Meeting
+    from undaunted.doctor.meeting import Meeting
 
 
 def examine(

@@ -139,7 +139,7 @@ class VariableIssue(Issue, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class SettingIssue(Issue, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Something about the machine, which a check in `checks/` looks at.
+    """Something about the machine, which a function of `checks` looks at.
 
     Attributes:
         what: what is looked at.

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from undaunted.base.console import labelled
+from undaunted.base.sizes import size
 from undaunted.base.text import format_duration, printable
-from undaunted.doctor.checks.all import CHECKS, absent
-from undaunted.doctor.checks.sizes import size
+from undaunted.doctor.checks import CHECKS, absent
 from undaunted.doctor.finding import WORST_FIRST, Finding
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def _fine(report: Report, columns: int) -> Iterator[Line]:
     """Say which subjects nothing is said about: they were looked at."""
     named = {finding.subject for finding in report.findings if finding.severity != "info"}
     named.update(absent(report.facts))
-    fine = [one.SUBJECT for one in CHECKS if one.SUBJECT not in named]
+    fine = [subject for subject in CHECKS if subject not in named]
     if fine:
         yield from labelled("fine  ", ", ".join(fine), columns, style="green")
 

@@ -9,8 +9,8 @@ from undaunted.coordinator.wire.address import Address
 from undaunted.coordinator.wire.handshake import Terms
 from undaunted.doctor.facts import Facts, Names
 from undaunted.doctor.known_issues import known_issues
-from undaunted.doctor.meeting.host import Host
-from undaunted.doctor.meeting.messages import (
+from undaunted.doctor.meeting import Host
+from undaunted.doctor.meeting_messages import (
     Clock,
     Everyone,
     Hello,

@@ -14,13 +14,12 @@ from tests.ports import free_ports
 from undaunted.coordinator.wire.client import connect
 from undaunted.coordinator.wire.connection import WireError
 from undaunted.coordinator.wire.handshake import Terms
+from undaunted.doctor import meeting as guest
+from undaunted.doctor import meeting as module
 from undaunted.doctor.facts import Facts, Names
 from undaunted.doctor.known_issues import known_issues
-from undaunted.doctor.meeting import guest
-from undaunted.doctor.meeting import meet as module
-from undaunted.doctor.meeting.host import Host
-from undaunted.doctor.meeting.meet import Meeting, meet
-from undaunted.doctor.meeting.messages import (
+from undaunted.doctor.meeting import Host, Meeting, meet
+from undaunted.doctor.meeting_messages import (
     Clock,
     Everyone,
     FromHost,
@@ -31,7 +30,7 @@ from undaunted.doctor.meeting.messages import (
 )
 
 if TYPE_CHECKING:
-    from undaunted.doctor.meeting.messages import Verdict
+    from undaunted.doctor.meeting_messages import Verdict
 
 ISSUES = known_issues()
 TOKEN = b"0123456789abcdef"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from undaunted.doctor.checks.sizes import GIB, parse_size, size, whole
+from undaunted.base.sizes import GIB, parse_size, size, whole
 
 
 @pytest.mark.parametrize(

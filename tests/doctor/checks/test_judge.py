@@ -3,8 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.doctor.checks.saying import ISSUES
-from undaunted.doctor.checks import memory
-from undaunted.doctor.checks.all import CHECKS, judge
+from undaunted.doctor.checks import MEMORY, judge, memory
 from undaunted.doctor.facts import Asked, Facts
 
 if TYPE_CHECKING:
@@ -16,20 +15,13 @@ def test_nothing_known_is_nothing_said() -> None:
 
 
 def test_a_check_that_breaks_does_not_stop_the_others() -> None:
-    class Broken:
-        SUBJECT = "luck"
+    def broken(facts: Facts, asked: Asked, issues: Any) -> list[Finding]:
+        raise ZeroDivisionError("by\nzero")
 
-        def check(self, facts: Facts, asked: Asked, issues: Any) -> list[Finding]:
-            raise ZeroDivisionError("by\nzero")
-
-    found = judge(Facts(oom_score_adj=7), Asked(), ISSUES, [Broken(), memory])
+    checks = {"luck": broken, MEMORY: memory}
+    found = judge(Facts(oom_score_adj=7), Asked(), ISSUES, checks)
     assert [(finding.id, finding.subject) for finding in found] == [
         ("D01", "luck"),
         ("L11", "memory"),
     ]
     assert "this check is broken (ZeroDivisionError('by\\nzero'))" in found[0].found
-
-
-def test_every_check_has_its_subject() -> None:
-    subjects = [check.SUBJECT for check in CHECKS]
-    assert len(set(subjects)) == len(subjects)

@@ -1,22 +1,23 @@
-"""Names, addresses, ports, and the hosts that were given."""
+"""From facts about names, addresses and ports to findings. Pure."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from undaunted.base.sizes import whole
 from undaunted.base.text import one_line
 from undaunted.coordinator.wire.address import is_loopback
-from undaunted.doctor.checks.sizes import whole
 
 if TYPE_CHECKING:
     from undaunted.doctor.facts import Asked, Facts, Remote
     from undaunted.doctor.finding import Finding, Severity
     from undaunted.doctor.known_issues import KnownIssues
 
-SUBJECT = "network"
+
+NETWORK = "network"
 
 
-def check(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
+def network(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
     """Own name, families of addresses, ports, the queue of connections, other hosts."""
     return [
         *_own_name(facts, asked, issues),
@@ -38,12 +39,12 @@ def _own_name(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
     )  # on one node nobody else has to come here
     if names.problem:
         found = f"own name {one_line(names.host)}: {names.problem}"
-        return [issue.finding(SUBJECT, found, "warn", wanted=issue.wanted)]
+        return [issue.finding(NETWORK, found, "warn", wanted=issue.wanted)]
     if not names.addresses:
         return []
     shown = f"own name {one_line(names.host)} leads to {', '.join(names.addresses)}"
     if all(is_loopback(address) for address in names.addresses):
-        return [issue.finding(SUBJECT, shown, severity, wanted=issue.wanted)]
+        return [issue.finding(NETWORK, shown, severity, wanted=issue.wanted)]
     foreign = [
         address
         for address in names.addresses
@@ -51,7 +52,7 @@ def _own_name(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
     ]
     if foreign and len(foreign) == sum(not is_loopback(one) for one in names.addresses):
         found = f"{shown}, which is not this host"
-        return [issue.finding(SUBJECT, found, "warn", wanted=issue.wanted)]
+        return [issue.finding(NETWORK, found, "warn", wanted=issue.wanted)]
     return []
 
 
@@ -64,7 +65,7 @@ def _families(facts: Facts, issues: KnownIssues) -> list[Finding]:
     ):
         if any(":" in address for address in addresses):
             found = f"{one_line(name)} has an address of IPv6, the kernel has no IPv6"
-            return [issues.setting("L16").finding(SUBJECT, found)]
+            return [issues.setting("L16").finding(NETWORK, found)]
     return []
 
 
@@ -82,7 +83,7 @@ def _ports(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
     )
     for what, port in asked_for:
         if bounds[0] <= port <= bounds[1]:
-            findings.append(issue.finding(SUBJECT, f"{what} is {port}", wanted=wanted))
+            findings.append(issue.finding(NETWORK, f"{what} is {port}", wanted=wanted))
     return findings
 
 
@@ -92,20 +93,20 @@ def _backlog(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
     if most is None or most >= ranks:
         return []
     found = f"net.core.somaxconn is {most}, with {ranks} ranks"
-    return [issues.setting("L14").finding(SUBJECT, found, wanted=f"at least {ranks}")]
+    return [issues.setting("L14").finding(NETWORK, found, wanted=f"at least {ranks}")]
 
 
 def _remote(remote: Remote, issues: KnownIssues) -> list[Finding]:
     if not remote.problem:
         return []
-    return [issues.setting("N01").finding(SUBJECT, f"{one_line(remote.host)}: {remote.problem}")]
+    return [issues.setting("N01").finding(NETWORK, f"{one_line(remote.host)}: {remote.problem}")]
 
 
 def _loopback(facts: Facts, issues: KnownIssues) -> list[Finding]:
     if not facts.names.loopback:
         return []
     found = f"127.0.0.1 cannot be connected to: {facts.names.loopback}"
-    return [issues.setting("N04").finding(SUBJECT, found)]
+    return [issues.setting("N04").finding(NETWORK, found)]
 
 
 def _interfaces(facts: Facts, issues: KnownIssues) -> list[Finding]:
@@ -128,7 +129,7 @@ def _interfaces(facts: Facts, issues: KnownIssues) -> list[Finding]:
             severity: Severity = "fail" if gloo else "warn"
             found = f"{name}={one_line(value)}: there is no {one_line(missing[0])} here"
             wanted = f"one of {', '.join(there)}"
-            findings.append(issue.finding(SUBJECT, found, severity, wanted=one_line(wanted)))
+            findings.append(issue.finding(NETWORK, found, severity, wanted=one_line(wanted)))
     return findings
 
 
@@ -139,8 +140,8 @@ def _store(name: str, facts: Facts, issues: KnownIssues) -> list[Finding]:
     if store.problem:
         # undaunted run gives its ranks a MASTER_ADDR of its own.
         severity: Severity = "warn" if name == "MASTER_ADDR" else "fail"
-        return [issue.finding(SUBJECT, f"{where}: {store.problem}", severity, wanted=issue.wanted)]
+        return [issue.finding(NETWORK, f"{where}: {store.problem}", severity, wanted=issue.wanted)]
     if store.answer == "open":
         found = f"{where}: somebody listens at port {store.port} already"
-        return [issue.finding(SUBJECT, found, "warn", wanted=issue.wanted)]
+        return [issue.finding(NETWORK, found, "warn", wanted=issue.wanted)]
     return []

@@ -1,4 +1,4 @@
-"""Nodes laid beside each other: what differs between them, and who does not reach whom. Pure."""
+"""Nodes side by side: their differences, those of their clocks, and who reaches whom. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from undaunted.base.sizes import size
 from undaunted.base.text import format_duration, one_line
-from undaunted.doctor.checks.sizes import size
-from undaunted.doctor.checks.software import NAMES
+from undaunted.doctor.checks import NAMES
+from undaunted.doctor.meeting_messages import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,7 +18,32 @@ if TYPE_CHECKING:
     from undaunted.doctor.facts import Facts, Limit
     from undaunted.doctor.finding import Finding, Severity
     from undaunted.doctor.known_issues import KnownIssues
-    from undaunted.doctor.meeting.messages import Clock, Unreached
+    from undaunted.doctor.meeting_messages import Pong, Unreached
+
+
+# --- differences of clocks, from four timestamps as in NTP ----------------------------------------
+
+
+PINGS = 8
+
+
+def estimate(pong: Pong, back_ns: int) -> Clock:
+    """Return how far the other clock is ahead; ``back_ns``: when the answer came, by one's own.
+
+    The error is half of the time on the way: all of it may have been spent in one direction.
+    """
+    ahead_ns = ((pong.got_ns - pong.sent_ns) + (pong.answered_ns - back_ns)) // 2
+    way_ns = (back_ns - pong.sent_ns) - (pong.answered_ns - pong.got_ns)
+    return Clock(ahead_ns, max(0, (way_ns + 1) // 2))
+
+
+def best(estimates: Sequence[Clock]) -> Clock:
+    """Return the estimate with the least error: the one that met the least traffic."""
+    return min(estimates, key=lambda clock: clock.error_ns)
+
+
+# --- nodes laid beside each other: what differs between them, and who does not reach whom ---------
+
 
 SUBJECT = "nodes of the job"
 _SKEW_NS = 1_000_000_000
