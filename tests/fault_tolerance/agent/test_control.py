@@ -59,7 +59,7 @@ class Launcher:
             post=self._posted,
             status=lambda: self.job,
             recent=lambda: {"policy": Recent({})},
-            let_ask=self._let_ask,
+            serve_questions=self._let_ask,
             pass_on=self._pass_on,
         )
         ranks: Any = SimpleNamespace(next_look=self._next_look, now=list)

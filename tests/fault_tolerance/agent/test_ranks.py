@@ -335,13 +335,13 @@ async def test_only_ranks_that_run_are_held_to_limits(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held: list[Any] = []
-    monkeypatch.setattr(
-        type(node.ranks.watch), "hold_to_limits", lambda _self, *about, **_: held.append(about)
-    )
+    watch = type(node.ranks.watch)
+    monkeypatch.setattr(watch, "hold_to_limits", lambda _self, *about, **_: held.append(about))
+    monkeypatch.setattr(watch, "release", lambda _self: held.append("nobody"))
     node.all[0].code = 0
     node.ranks.hold_to_limits(on=True)
     node.ranks.hold_to_limits(on=False)
-    assert held == [([1, 2], [0]), ([], [])]
+    assert held == [([1, 2], [0]), "nobody"]
 
 
 @on_loop
@@ -370,10 +370,10 @@ async def test_a_crash_that_nobody_has_reported_is_recorded_if_it_is_certain(
     monkeypatch.setattr(type(node.ranks.watch), "read_pages", lambda _self: None)
     node.begin_round()
     node.all[1].code, node.all[1].exited_ns = -11, 5
-    node.ranks.judge_unseen()
+    node.ranks.judge_late_crash()
     assert node.heard == []
     judgement.certain = True
-    node.ranks.judge_unseen()
+    node.ranks.judge_late_crash()
     node.ranks.limits.end_round()
     detected = ("crash_detected", 5, 5, "killed by SIGSEGV")
     assert node.heard == [detected, ("verdict", judgement.event)]

@@ -329,7 +329,7 @@ class Played:
         os.close(pidfd)
 
     def look(self):
-        self.spawner.look()
+        self.spawner.replace_dead_template()
         self._seen()
 
     async def close(self):

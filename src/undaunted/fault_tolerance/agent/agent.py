@@ -393,8 +393,8 @@ class Agent:
                 self._ranks.judge_hang()
             case m.JudgeCrash(final=final):
                 self._ranks.judge_crash(final=final)
-            case m.JudgeUnseen():
-                self._ranks.judge_unseen()
+            case m.JudgeLateCrash():
+                self._ranks.judge_late_crash()
             case m.SignalRanks(local_ranks=ranks, signal=number, agree=agree):
                 self._signal_ranks(ranks, number, agree=agree)
             case m.SayLate(local_ranks=ranks, grace_s=grace_s):
@@ -577,7 +577,7 @@ class Agent:
         self._helpers.look()
         self._tree.look()
         if not self._abandoned and not self._ended.done():
-            self._spawner.look()
+            self._spawner.replace_dead_template()
 
     def _kept_processes(self) -> set[int]:
         """Processes that belong to no round."""

@@ -84,7 +84,7 @@ class Control:
 
     async def serve(self) -> None:
         """Begin to answer."""
-        self._orders.let_ask(self.answer)
+        self._orders.serve_questions(self.answer)
         await self._server.open()
 
     async def close(self) -> None:

@@ -200,6 +200,9 @@ class Ranks:
     def hold_to_limits(self, *, on: bool, anew: bool = False) -> None:
         """Watch all ranks of the round that still run; or none. ``anew``: limits count from now."""
         workers = self._workers.all if on else []
+        if not workers:
+            self.watch.release()
+            return
         self.watch.hold_to_limits(
             [worker.spawned_ns for worker in workers],
             [worker.local_rank for worker in workers if worker.code is not None],
@@ -220,7 +223,7 @@ class Ranks:
         else:
             self._post(m.CrashUnclear())
 
-    def judge_unseen(self) -> None:
+    def judge_late_crash(self) -> None:
         """Say which rank crashed first and why, if one did of its own; none was reported."""
         judgement = self._judged()
         if judgement.certain:

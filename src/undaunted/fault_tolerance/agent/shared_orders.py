@@ -161,9 +161,9 @@ class SharedOrders:
             found |= {"leader": leading.recent, "policy": leading.leader.recent}
         return found
 
-    def let_ask(self, answer: Callable[[bytes, str], Awaitable[bytes]]) -> None:
-        """Have what is asked over the port answered."""
-        self._participant.let_ask(self._config.node, answer)
+    def serve_questions(self, answer: Callable[[bytes, str], Awaitable[bytes]]) -> None:
+        """Answer questions that come over the port."""
+        self._participant.serve_questions(self._config.node, answer)
 
     async def pass_on(self, order: bytes, by: str) -> bool:
         """Have another node report it, where this one leads."""

@@ -174,8 +174,8 @@ class Spawner:
             self._say(reason, replaced=self._begin_another())
         return Spawned(self._fresh.spawn(specs), "fresh", reason)
 
-    def look(self) -> None:
-        """After the end of a child: where that was the template, another one begins to import."""
+    def replace_dead_template(self) -> None:
+        """Start another template if this one has died. Called when any child has exited."""
         if self._warm is None or (self._one is not None and self._one.locked()):
             return
         self._warm.look()
