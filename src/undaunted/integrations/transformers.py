@@ -19,13 +19,13 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
+from undaunted.base import torch_ranks
 from undaunted.base.text import count, name_ranks
 from undaunted.integrations.replaced import replaced
 from undaunted.integrations.requirements import Requirement, check
 from undaunted.integrations.resuming import begin_alike, newest
 from undaunted.integrations.transformers_data import LoaderMixin
 from undaunted.progress.api import heartbeat
-from undaunted.training import exchange
 from undaunted.training.session import Session
 
 try:
@@ -488,7 +488,7 @@ def _check(checkpoint: str) -> None:
 
 
 def _say_if_of_other_ranks(checkpoint: str, ranks: int, *, noted: bool) -> None:
-    rank, now = exchange.place()
+    rank, now = torch_ranks.place()
     if ranks != now and rank == 0:
         _LOG.warning(
             "%s has the random generators of %s, and there are %d now%s: training goes on, with "

@@ -22,10 +22,10 @@ import sys
 import time
 from typing import TYPE_CHECKING, TypeVar
 
+from undaunted.base import torch_ranks
 from undaunted.progress import api
 from undaunted.progress.layout import EVALUATION, LATEST, STEP_SECTION
 from undaunted.progress.writer import current_writer
-from undaunted.training import exchange
 from undaunted.training.attempts import Attempts, End, Rerun, ResultError, check
 from undaunted.training.over_store import OverStore, name_of_group
 from undaunted.training.signals import Signals
@@ -577,7 +577,7 @@ class Step:
 
 
 def _rank() -> int:
-    return exchange.place()[0]
+    return torch_ranks.place()[0]
 
 
 def _reason(value: object) -> StopReason:

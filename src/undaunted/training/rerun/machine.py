@@ -14,8 +14,7 @@ import logging
 import math
 from typing import TYPE_CHECKING, Any
 
-from undaunted.base import random_generators
-from undaunted.training import exchange
+from undaunted.base import random_generators, torch_ranks
 from undaunted.training.rerun import table
 from undaunted.training.rerun.batches import RerunDataIterator
 from undaunted.training.rerun.difference import difference
@@ -118,7 +117,7 @@ class RerunStateMachine:
         self._save_state, self._restore_state = state_save_func, state_restore_func
         self._tracker = Tracker(result_rejected_tracker_filename)
         self._fatal_checks = fatal_checks
-        self._any_rank = any_rank or exchange.any_rank
+        self._any_rank = any_rank or torch_ranks.any_rank
         self._on_verdict = on_verdict
         self._forgives = frozenset(forgives)
         self._generators: States | None = None  # as they were before the step
@@ -225,7 +224,7 @@ class RerunStateMachine:
         mine = bool(self._wishes)  # to run again: in a first run there is no other wish
         reduced, self._reduced = self._reduced, None
         if reduced is None and not self._fatal_checks:
-            reduced = mine and not exchange.is_distributed()
+            reduced = mine and not torch_ranks.is_distributed()
         elif reduced is None:
             (reduced,) = self._any_rank((mine,))
         if reduced:
@@ -528,10 +527,10 @@ class RerunStateMachine:
             return
         here = {message: stats.state() for message, stats in self._stats.items()}
         if _rank() != 0:
-            exchange.gather(here)
+            torch_ranks.gather(here)
             self._stats.clear()  # rank 0 has it now
             return
-        _, *others = exchange.gather({})
+        _, *others = torch_ranks.gather({})
         for there in others:
             for message, state in there.items():
                 mine = self._stats.setdefault(message, QuickStats())
@@ -632,4 +631,4 @@ def _copy(result: Any) -> Any:
 
 
 def _rank() -> int:
-    return exchange.place()[0]
+    return torch_ranks.place()[0]
