@@ -29,7 +29,7 @@ from undaunted.attribution.findings import (
     worst_first,
 )
 from undaunted.attribution.logs.rules import rules, template
-from undaunted.attribution.peer_lost import is_of_a_socket
+from undaunted.attribution.peers import is_of_a_socket
 from undaunted.attribution.verdicts import blames_rank, cause_seen
 from undaunted.base.text import count, format_duration, name_ranks, one_line, printable
 from undaunted.journal import events as e

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from undaunted.attribution.peer_failed import failed_rank
+from undaunted.attribution.peers import failed_rank
 from undaunted.base.text import one_line
 from undaunted.chaos.checker.values import Blame, Finding
 from undaunted.chaos.kinds import KINDS

@@ -13,9 +13,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from undaunted.attribution import core_file, crash, error_file, hang, oom
+from undaunted.attribution import crash, error_file, hang
 from undaunted.attribution.findings import UNEQUAL, UNREAD
 from undaunted.base.deadline import within
+from undaunted.fault_tolerance.agent import core_file, oom
 from undaunted.fault_tolerance.agent.round import Judgement
 from undaunted.fault_tolerance.output.destinations import in_words, last_lines, without_reader
 from undaunted.journal.events import HARD_TIMEOUT, Verdict

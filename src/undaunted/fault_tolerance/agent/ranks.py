@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from undaunted.attribution.communication import COMPILING
 from undaunted.attribution.findings import UNEQUAL
 from undaunted.attribution.hang import judge, look, with_recording
-from undaunted.attribution.peer_lost import is_peer_lost, names_lost_peer
+from undaunted.attribution.peers import is_peer_lost, names_lost_peer
 from undaunted.attribution.ruling import encode
 from undaunted.base import process
 from undaunted.base.signals import SPREAD_S
