@@ -678,7 +678,7 @@ class Coordinator(Program):
         setup, participant = self._cluster.setup, Participant()
         kept = cast("LedgerFile", _Disk(self._cluster, COORDINATOR, self))
         over = asyncio.Event()
-        known = await left_behind(kept, RUN_ID, self)
+        known = await left_behind(kept, RUN_ID, self, lambda _: None)
         epoch = register.next_epoch(known.epoch, self._incarnation)
         config = c.LeaderConfig(
             run_id=RUN_ID,

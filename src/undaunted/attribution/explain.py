@@ -18,7 +18,9 @@ from undaunted.attribution.crash import without_frames
 from undaunted.attribution.decision import Decision, History, Round, decide, without_cause
 from undaunted.attribution.findings import (
     CAUSES,
+    INJECTED,
     LIKELY,
+    MISSING,
     OUT_OF_MEMORY,
     SAID_BY_ANYBODY,
     SURE,
@@ -35,8 +37,9 @@ from undaunted.base.text import count, format_duration, name_ranks, one_line, pr
 from undaunted.journal import events as e
 from undaunted.journal.job.render import still_runs
 from undaunted.journal.job.values import JobRound, JobSummary  # noqa: TC001 - as above
+from undaunted.journal.query import every
 from undaunted.journal.render import NO_END, shown_rounds, utc, without_numbers
-from undaunted.journal.words import outcome_in_words
+from undaunted.journal.words import outcome_in_words, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -136,7 +139,7 @@ def explain(rounds: Sequence[Case | Round]) -> list[Explained]:
         advised = case.advised
         if advised is not None and _is_about(advised, root):
             advice = advised
-        elif advised is not None:
+        elif advised is not None and root is not None and root.cause != INJECTED:
             said = f"its launcher, which reads no logs, advised: {advised.action}: {advised.reason}"
             case = replace(case, did="; ".join(filter(None, (case.did, said))))  # noqa: PLW2901
         alike = sum(root is not None and _alike(one.root, root) for one in explained)
@@ -201,6 +204,8 @@ def joined(told: Finding | None, seen: Sequence[Finding]) -> tuple[Finding, ...]
     """
     if told is None:
         return tuple(seen)
+    if told.cause == INJECTED:  # what else is seen of these ranks is the fault, or follows from it
+        return (told, *(one for one in seen if one.ranks and not {*one.ranks} <= {*told.ranks}))
     seen = [one for one in seen if not _adds_nothing(one, told)]
     for one in worst_first(seen):
         if one.confidence >= SURE and _is_why(one, told):
@@ -220,7 +225,8 @@ def _adds_nothing(one: Finding, told: Finding) -> bool:
     """Whether it is only another name for what the launcher says, or what followed from it."""
     line = told.quote.partition("\n")[0]
     message = line.partition(": ")[2] or line
-    if one.cause in _OWN_WORDS and told.cause == "program_error" and message:
+    own = one.cause in _OWN_WORDS or (one.cause == "program_error" and told.cause == MISSING)
+    if own and told.cause in ("program_error", MISSING) and message:
         return message in one.quote and {*one.ranks} <= {*told.ranks}
     known, other = CAUSES.get(one.cause), CAUSES.get(told.cause)
     ended = other is not None and (other.follows or told.cause in {"killed", OUT_OF_MEMORY})
@@ -342,7 +348,7 @@ def case_of(
         if job.attempts == 1
         else f"launch {one.attempt}, round {one.round}",
         about=about,
-        line=one.cause or (_last_heard(job) if _broke_off(job, one) else ""),
+        line=one.cause or (_last_heard(job, launches) if _broke_off(job, one) else ""),
         findings=joined(finding, evidence.findings),
         # Of a hang that all nodes have judged the line counts the ranks of all nodes that wait.
         waiting=tuple(verdict.waiting) if verdict and not (blamed and blamed.ranks) else (),
@@ -383,8 +389,16 @@ def _missing(one: JobRound) -> Iterator[str]:
         )
 
 
-def _last_heard(job: JobSummary) -> str:
+def _last_heard(job: JobSummary, launches: Sequence[Launch]) -> str:
     """Say of a job that broke off when it was heard of last."""
+    told = [
+        words_of(event).full
+        for launch in launches
+        for event in every(launch.state.remarks, e.Remark)
+        if event.level == "error"
+    ]
+    if told:
+        return told[-1]
     text = (
         "no launcher runs any more, and none has recorded an end: they were killed, or their "
         "journals were cut off"
@@ -427,10 +441,13 @@ def _finding(
 ) -> Finding | None:
     """Return who it was, as the launchers know it, without time and quote."""
     if one.failure is None:
-        return Finding("preempted") if _is_preempted(job, one) else None
+        return _asked_for(job) if _is_preempted(job, one) else None
     said = one.advised
     if one.failure.kind == "crash" and said is not None and said.cause == UNEQUAL:
         return Finding(said.cause, tuple(said.ranks), confidence=said.confidence)
+    if verdict is not None and verdict.fault:
+        nodes = (one.failure.node,) if one.failure.node else ()
+        return Finding(INJECTED, (verdict.rank,), nodes)
     cause, confidence = cause_seen(one.failure.kind, verdict, blamed)
     if cause == "program_error" and verdict is not None and verdict.exception:
         cause = cause_of(verdict.exception)
@@ -452,6 +469,12 @@ def _finding(
     elif verdict is not None:
         ranks = sorted({verdict.rank, *verdict.suspects})
     return Finding(cause, tuple(ranks), nodes, confidence=confidence)
+
+
+def _asked_for(job: JobSummary) -> Finding:
+    """Return who has ended a job that did not fail: a person, or somebody who needs its place."""
+    by_user = outcome_in_words(job.outcome, job.reason) != job.outcome
+    return Finding("cancelled" if by_user else "preempted")
 
 
 def cause_of(exception: str) -> str:

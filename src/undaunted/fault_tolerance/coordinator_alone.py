@@ -100,7 +100,7 @@ async def _serve(config: AloneConfig) -> int:
     endpoint = config.nodes.endpoints[0]
     attempt = job_access.attempt(os.environ)
     kept = ledger_file.LedgerFile(config.run_dir, endpoint, _say)
-    known = await left_behind(kept, config.run_id, network, attempt)
+    known = await left_behind(kept, config.run_id, network, _say, attempt)
     participant = Participant()
     answer = partial(_answer, config, participant)
     participant.let_ask(s.COORDINATOR, answer)

@@ -235,7 +235,10 @@ def _imports(event: e.ImportsLearned) -> Words:
         return Words(f"restarted ranks import everything themselves: {event.problem}", "odd")
     modules, packages = count(event.modules, "module"), count(len(event.packages), "package")
     took = format_duration(event.took_ns / _NS)
-    left = "; ".join(f"{package} ({reason})" for package, reason in event.left.items())
+    packages_of: dict[str, list[str]] = {}
+    for package, reason in event.left.items():
+        packages_of.setdefault(reason, []).append(package)
+    left = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in packages_of.items())
     return Words(
         f"restarted ranks found {modules} of {packages} imported, which took {took} beside the "
         "training",

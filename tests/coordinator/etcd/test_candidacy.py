@@ -9,6 +9,7 @@ import pytest
 
 from simulator.virtual.loop import Loop
 from tests.coordinator.etcd.stand_in import HOLD_S, StandIn, Store
+from tests.coordinator.lead.seats import table
 from undaunted.coordinator.etcd import candidacy
 from undaunted.coordinator.etcd.candidacy import Candidacy, Launcher
 from undaunted.coordinator.lead import follower_messages as f
@@ -241,6 +242,22 @@ def test_a_ledger_is_gone_on_from_if_a_member_of_it_lives(monkeypatch, lives):
     assert (found == left) is lives
     assert found.epoch == 5 < epoch
     assert found.round == (3 if lives else -1)
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_job_of_which_nothing_is_left_has_ended_unless_others_of_its_round_live(
+    monkeypatch, lives
+):
+    async def living(known: Ledger, network: object) -> dict[tuple[str, str], object]:
+        del known, network
+        return {("b", "b1"): "answers"} | ({("a", "a1"): "answers"} if lives else {})
+
+    monkeypatch.setattr(candidacy, "living", living)
+    told = Ledger(run_id="job", leader="a", epoch=5, round=3, table=table("ab"))
+    party = Party(told=told).missed().pass_time(5)
+    assert len(party.all("lead")) == lives
+    assert len(party.all("given up")) == (not lives)
+    assert (party.register.store.leads.epoch > 0) is lives
 
 
 # --- while it leads -------------------------------------------------------------------------------

@@ -139,6 +139,19 @@ def test_a_leader_that_its_store_and_most_members_have_lost_starts_nothing():
     assert harness.leader.ledger.pending
 
 
+def test_a_leader_that_is_cut_off_says_so_and_charges_no_restart():
+    harness = running("abcd", max_restarts=0)
+    harness.handle(c.Holds(held=False))
+    for node in "bcd":
+        harness.pass_time(0.5, alive="a")
+        harness.say(node, p.Renew(epoch=harness.leader.epoch))
+    harness.pass_time(6, alive="a")
+    (stop,) = harness.heard("a", m.Stop)
+    assert "etcd does not answer" in stop.reason
+    assert harness.leader.ledger.restarts_used == 0
+    assert harness.leader.state is LeaderState.LEADING
+
+
 def next_leader(stops_s: float, nodes: str, *, of: str = "abc") -> test_leader.Harness:
     """Leads after node c, which was lost; these nodes of the last round are here, and spares."""
     known = ledger(of, committee=(), fenced=False, leader="c", replaceable=True)

@@ -38,7 +38,7 @@ from undaunted.coordinator.lead.times import (
 )
 from undaunted.coordinator.policy import messages as m
 from undaunted.coordinator.policy.placement import name_some
-from undaunted.coordinator.policy.policy import STOP_MARGIN_S, JobPolicy, Memory
+from undaunted.coordinator.policy.policy import STOP_MARGIN_S, JobPolicy, Memory, PolicyState
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -48,6 +48,8 @@ _NS = 1_000_000_000
 ORDERED = ("excluded", "limits", "stop")
 # So many members that are not here are asked at a time.
 ASK_AT_ONCE = 8
+# A launcher has ended if nobody has listened at its address so often in a row.
+ENDED_TIMES = 3
 # What a launcher of an earlier start of this job hears: before the first round, and after it.
 STARTS_AGAIN = (
     "this is another start of the job; launchers of an earlier one go on only if a majority of "
@@ -142,6 +144,7 @@ class Leader:
         self._early: list[tuple[Session, p.Report]] = []  # reports for the policy of the job
         # other leaders
         self._asked = 0  # members that are not here, one after the other
+        self._ended: dict[str, int] = {}  # how often in a row nobody listened at their addresses
         # launchers of other starts: when each has come first and last
         self._turned_away: dict[register.Voter, tuple[int, int]] = {}
         self._leaves = False  # so it waits for a round that runs without it
@@ -185,9 +188,9 @@ class Leader:
                 return self._received(link, message, now)
             case c.Closed(link=link, reason=reason, silent=silent):
                 session = self._sessions.by_link.get(link)
-                return [] if session is None else self._lose(session, reason, now, silent=silent)
-            case c.Answered(message=p.MissAnswer() as answer):
-                return self._answered(answer)
+                return [] if session is None else self._lose([session], reason, now, silent=silent)
+            case c.Answered():
+                return self._answered(event, now)
             case c.Persisted(version=version):
                 self._record.kept = max(self._record.kept, version)
                 asks = self._ask_committee() if self._may_replace else []
@@ -482,16 +485,22 @@ class Leader:
             commands += self._preparation.joined(session)
         return commands + self._look_at_quorum(now)
 
-    def _lose(self, session: Session, reason: str, now: int, *, silent: bool) -> list[c.Command]:
-        self._sessions.disconnect(session, silent=silent)
+    def _lose(
+        self, sessions: list[Session], reason: str, now: int, *, silent: bool
+    ) -> list[c.Command]:
+        for session in sessions:
+            self._sessions.disconnect(session, silent=silent)
         if self.state is LeaderState.ENDED:
             return self._done_if_all_gone(now)
-        session.orders.clear()
+        for session in sessions:
+            session.orders.clear()
         if self.state is LeaderState.RECOVERING:
             return []
         returns = self._sessions.stood_still(self.config.lease_s, now)
-        lost = m.NodeLost(session.node, f"node {session.node} is lost: {reason}", returns)
-        commands = self._feed(lost, now) + self._look_at_quorum(now)
+        commands = self._look_at_quorum(now)  # if it is this node that is cut off, that is why
+        for node in [each.node for each in sessions]:
+            lost = m.NodeLost(node, f"node {node} is lost: {reason}", returns)
+            commands += self._feed(lost, now)
         asks = [] if self._undecided is None else self._ask_absent()
         return [*commands, *asks, *self._look_at_committee(now)]
 
@@ -514,8 +523,9 @@ class Leader:
         """Tell the policy when a quorum is lost or regained."""
         if self.state is not LeaderState.LEADING:
             return []
-        had, lacking = self._has_quorum, self._record.lacking(self._sessions.voters)
-        self._has_quorum = not lacking and not self._may_be_replaced(now)
+        had, here = self._has_quorum, self._sessions.voters
+        lacking = self._record.lacking(here)
+        self._has_quorum = not lacking and not self._may_be_replaced(here, now)
         if self._has_quorum == had:
             return []
         if self._has_quorum:
@@ -584,7 +594,7 @@ class Leader:
         timers: list[c.Command] = [] if held else [c.SetTimer("unheld", 0, away_s)]
         return [*timers, *self._look_at_quorum(now)]
 
-    def _may_be_replaced(self, now: int) -> bool:
+    def _may_be_replaced(self, present: Collection[register.Voter], now: int) -> bool:
         """Whether another launcher may lead, and start a round once ranks here had time to stop.
 
         Not as long as more than half of the members follow this one: the other one waits for half
@@ -597,7 +607,7 @@ class Leader:
         table = self.ledger.table
         if len(table) == 1:
             return self.ledger.replaceable
-        here = sum(1 for seat in table if self._sessions.is_here(seat))
+        here = sum(register.voter(seat) in present for seat in table)
         return bool(table) and 2 * here <= len(table)
 
     def _who_is_needed(self, committee: tuple[register.Member, ...]) -> str:
@@ -606,9 +616,9 @@ class Leader:
         needed, here = len(committee) // 2 + 1, len(committee) - len(gone)
         are, wait = "is" if here == 1 else "are", format_duration(self.config.policy.join_timeout_s)
         return (
-            f"{here} of the {len(committee)} launchers that keep the state of the job {are} here, "
-            f"{needed} are needed (missing: {name_some(gone)}). Reconnect them within {wait}. If "
-            "they have ended, end this launcher too, then start the whole job again"
+            f"{here} of the {len(committee)} launchers of the committee {are} here, {needed} are "
+            f"needed (missing: {name_some(gone)}). Reconnect them within {wait}, or end this "
+            "launcher and start the job again"
         )
 
     # --- the committee --------------------------------------------------------------------------
@@ -787,7 +797,7 @@ class Leader:
             case p.Renew():
                 return self._renewed(session, message, now)
             case p.Miss():
-                return self._give_up(session, "it has heard nothing of its coordinator", now)
+                return self._give_up([session], "it has heard nothing of its coordinator", now)
             case p.Prepared(epoch=epoch) if epoch == self.epoch:
                 self._preparation.acknowledged(session, message)
                 return self._settle() + self._look_at_start(now)
@@ -856,16 +866,29 @@ class Leader:
 
     def _expire(self, now: int) -> list[c.Command]:
         """Lose the followers whose lease is over."""
-        commands: list[c.Command] = []
-        for session in self._sessions.silent(self.config.lease_s, now):
-            reason = f"nothing was heard of it for {self.config.lease_s:g} s"
-            commands += self._give_up(session, reason, now)
-        return commands
+        silent = self._sessions.silent(self.config.lease_s, now)
+        if not silent or self._is_cut_off(silent, now):
+            return []
+        reason = f"nothing was heard of it for {self.config.lease_s:g} s"
+        return self._give_up(silent, reason, now)
 
-    def _give_up(self, session: Session, reason: str, now: int) -> list[c.Command]:
-        """Close the connection of a follower that may live; it need not be heard again."""
-        assert session.link is not None
-        return [c.Close(session.link), *self._lose(session, reason, now, silent=True)]
+    def _is_cut_off(self, silent: list[Session], now: int) -> bool:
+        """Whether it seems that most leases end within a renewal, as this node is cut off.
+
+        Then these nodes are not lost one by one: once a quorum is, that is the cause of all.
+        """
+        here, lasts = self._sessions.voters, self._lasts
+        heard = self._sessions.counting(2 * lasts.renew_s, now)
+        left = here.keys() - {each.voter for each in silent}
+        return self._has_quorum and self._is_too_few(heard, now) and not self._is_too_few(left, now)
+
+    def _is_too_few(self, present: Collection[register.Voter], now: int) -> bool:
+        return bool(self._record.lacking(present)) or self._may_be_replaced(present, now)
+
+    def _give_up(self, sessions: list[Session], reason: str, now: int) -> list[c.Command]:
+        """Close connections of followers that may live; they need not be heard again."""
+        closes = [c.Close(each.link) for each in sessions if each.link is not None]
+        return [*closes, *self._lose(sessions, reason, now, silent=True)]
 
     def _probe(self, now: int) -> list[c.Command]:
         """While a start is held up: time may have made it possible."""
@@ -925,9 +948,34 @@ class Leader:
         """Whether a quorum is here, and has agreed to this leader."""
         return self._has_quorum and self._record.agreed and self.state is LeaderState.LEADING
 
-    def _answered(self, answer: p.MissAnswer) -> list[c.Command]:
-        leader = answer.leader if self._gives_way(answer) else ""
-        return self._stand_down("another node leads the job", leader) if leader else []
+    def _answered(self, answered: c.Answered, now: int) -> list[c.Command]:
+        answer = answered.message
+        if isinstance(answer, p.MissAnswer) and answer.leader and self._gives_way(answer):
+            return self._stand_down("another node leads the job", answer.leader)
+        times = self._ended.get(answered.node, 0)
+        self._ended[answered.node] = times + 1 if answered.ended else 0
+        return self._end_if_alone(now)
+
+    def _end_if_alone(self, now: int) -> list[c.Command]:
+        """End where so many of the committee have ended that no majority of it can come back.
+
+        Once nothing runs any more.
+        """
+        if self._has_quorum or self.policy.state is not PolicyState.FORMING:
+            return []
+        keepers, is_here = register.members(self.ledger), self._sessions.is_here
+        ended = [
+            who
+            for who, each in keepers.items()
+            if self._ended.get(each.node, 0) >= ENDED_TIMES and not is_here(each)
+        ]
+        if not self._record.lacking(keepers.keys() - ended):
+            return []
+        reason = (
+            f"the launchers of {name_some(node for node, _ in ended)} have ended. If the job has "
+            "not ended with them, start all of it again"
+        )
+        return self._feed(m.QuorumLost(reason, self._lasts.grace_s, final=True), now)
 
     def _gives_way(self, answer: p.MissAnswer) -> bool:
         """Whether to give way to the leader that another member follows.

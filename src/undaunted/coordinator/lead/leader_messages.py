@@ -75,10 +75,14 @@ class Closed(_Message, frozen=True):
 
 
 class Answered(_Message, frozen=True):
-    """Answer to `Ask`; None = there was none within its deadline."""
+    """Answer to `Ask`; None = there was none within its deadline.
+
+    ``ended``: nobody listens there, so that the launcher has ended.
+    """
 
     node: str
     message: p.Message | None
+    ended: bool = False
 
 
 class Persisted(_Message, frozen=True):

@@ -210,7 +210,7 @@ class NodeStopped(_Message, frozen=True):
     ``all_ok``: every rank had exited with 0, its work done; not stopped before. ``iterations``: how
     far the round came. ``verdict``: what the node found out about its own failure in the meantime,
     "" = it has none or nothing new; ``finding``: the same for `Advise`, opaque to the policy.
-    ``misuse``: its ranks ended as do programs that are called with wrong arguments; None = no rank
+    ``misuse``: its ranks ended as do programs that cannot run as they are called; None = no rank
     ended by itself. ``left``: ranks that have ended with 0, not stopped before.
     """
 
@@ -339,12 +339,13 @@ class QuorumLost(_Message, frozen=True):
     """The leader cannot reach enough members to decide anything; ``reason`` names them.
 
     ``grace_s``: what ranks get between SIGTERM and SIGKILL, as others may take their places.
-    ``counts``: the restart that follows uses the budget.
+    ``counts``: the restart that follows uses the budget. ``final``: there will be no quorum again.
     """
 
     reason: str
     grace_s: float = 2.0
     counts: bool = True
+    final: bool = False
 
 
 class QuorumRegained(_Message, frozen=True):

@@ -77,8 +77,8 @@ _WISHES = {
     "straggler": (m.Outcome.STRAGGLER, "{} is slow"),
 }
 _MISUSE = (
-    "not restarted: every rank that ended did so at once and with exit code 2, as programs do that "
-    "are called with wrong arguments"
+    "not restarted: every rank that ended did so at once, as programs do that are called with "
+    "wrong arguments (exit code 2), or whose script is no valid Python"
 )
 
 
@@ -781,6 +781,9 @@ class JobPolicy:
 
     def _quorum_lost(self, event: m.QuorumLost) -> list[m.Command]:
         self.no_quorum = f"the job cannot go on: {event.reason}"
+        if event.final and self.state is PolicyState.FORMING:
+            ending = Ending(m.Outcome.TOO_FEW_NODES, self.no_quorum)
+            return self._end(self.last.closing.ending or ending)
         if self.preparing:
             return self._form()
         if self.state is PolicyState.STOPPING:
@@ -902,7 +905,8 @@ class JobPolicy:
         if self.last.closing.reason:
             cause = self.last.blame.first_cause
             why = self.last.closing.reason if cause is None else cause.text
-            reason += f"; round {self.round} had been stopped because of this: {why}"
+            if why not in reason:
+                reason += f"; round {self.round} had been stopped because of this: {why}"
         return self._end(self.last.closing.ending or Ending(m.Outcome.TOO_FEW_NODES, reason))
 
     def _prepare_timed_out(self, silent: Collection[str]) -> list[m.Command]:

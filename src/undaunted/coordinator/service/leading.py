@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -14,8 +15,9 @@ from undaunted.base.timers import Timers
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.lead import leader_messages as c
 from undaunted.coordinator.lead.leader import LeaderState
+from undaunted.coordinator.lead.times import ANSWER_S
 from undaunted.coordinator.policy.placement import name_some
-from undaunted.coordinator.service.asking import answer_of, ask
+from undaunted.coordinator.service.asking import answer_of
 from undaunted.coordinator.service.option_differences import Differences
 from undaunted.coordinator.wire.connection import WireError
 
@@ -245,5 +247,12 @@ class Leading:
                 self._done(successor)
 
     async def _ask(self, command: c.Ask) -> None:
-        answer: Any = await ask(command.address, command.message, self._network)
-        self._feed(c.Answered(command.node, answer))
+        answer, ended = None, False
+        try:
+            question = answer_of(
+                command.address, command.message, self._network, timeout_s=ANSWER_S
+            )
+            answer = await question
+        except WireError as error:
+            ended = error.number == errno.ECONNREFUSED
+        self._feed(c.Answered(command.node, answer, ended))

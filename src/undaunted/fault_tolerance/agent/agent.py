@@ -51,7 +51,7 @@ from undaunted.fault_tolerance.agent.tasks import Tasks, Turns, end_on_failed_ca
 from undaunted.fault_tolerance.agent.throttling import Throttling
 from undaunted.fault_tolerance.output.destinations import in_words
 from undaunted.fault_tolerance.output.job_logs import JobLogs
-from undaunted.fault_tolerance.output.lines import TEXT
+from undaunted.fault_tolerance.output.lines import ERROR, TEXT
 from undaunted.fault_tolerance.output.messages import Messages, append_to
 from undaunted.fault_tolerance.pulse import BEAT_S
 from undaunted.fault_tolerance.run_config import SCRIPT_MAY_BE_LOST
@@ -157,7 +157,6 @@ class Agent:
         )
         self._imports = ImportLearner(
             config,
-            begun.environment,
             self._area,
             self._ranks.recordings,
             self._workers,
@@ -695,7 +694,7 @@ class Agent:
         self._abandoned = True
         if self._ended.done():
             return  # the ranks have ended; a copy in memory may just be written
-        self._say("the launcher was killed: its ranks are ended as well")
+        self._say("the launcher was killed: its ranks are ended as well", level=ERROR)
         if self._config.nodes is not None:
             reason = "its launcher was killed"
             self._orders.post(job.NodeFailed(self._config.node, self._node.round, reason))

@@ -186,7 +186,7 @@ class SharedOrders:
             self._let_etcd_decide(address)
             return
         attempt = job_access.attempt(os.environ)
-        known = await left_behind(self._ledger, self._config.run_id, network, attempt)
+        known = await left_behind(self._ledger, self._config.run_id, network, self._say, attempt)
         members = [seat.address for seat in known.table if seat.address]
         led = led_by_others(known, self._config.node)
         may_lead = self._nodes.is_host and not led

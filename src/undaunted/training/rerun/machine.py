@@ -14,11 +14,11 @@ import logging
 import math
 from typing import TYPE_CHECKING, Any
 
+from undaunted.base import random_generators
 from undaunted.training import exchange
 from undaunted.training.rerun import table
 from undaunted.training.rerun.batches import RerunDataIterator
 from undaunted.training.rerun.difference import difference
-from undaunted.training.rerun.generators import Generators
 from undaunted.training.rerun.injection import RerunErrorInjector
 from undaunted.training.rerun.odd import (
     EXPLAINED,
@@ -46,6 +46,8 @@ from undaunted.training.rerun.tracker import Tracker
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Collection, Iterable, Sequence
+
+    from undaunted.base.random_generators import States
 
 REPORTING_INTERVAL_ITERATIONS = 2
 _LOG = logging.getLogger("undaunted")
@@ -119,7 +121,7 @@ class RerunStateMachine:
         self._any_rank = any_rank or exchange.any_rank
         self._on_verdict = on_verdict
         self._forgives = frozenset(forgives)
-        self._generators = Generators()
+        self._generators: States | None = None  # as they were before the step
         self._user_state: Any = None
         self._resumed_generators: dict[str, Any] | None = None
         self._resumed_batches: list[dict[str, Any] | None] | None = None
@@ -264,12 +266,13 @@ class RerunStateMachine:
             one.keeps = again
             one.advance()
         if again:
-            self._generators.keep()
+            self._generators = random_generators.states()
             if self._save_state is not None:
                 self._user_state = self._save_state()
 
     def _restore(self, batches: Collection[RerunDataIterator]) -> None:
-        self._generators.put_back()
+        if self._generators is not None:
+            random_generators.set_states(self._generators)
         if self._restore_state is not None:
             self._restore_state(self._user_state)
         for one in batches:
@@ -292,11 +295,10 @@ class RerunStateMachine:
         kept, self._resumed_generators = self._resumed_generators, None
         if kept:
             try:
-                self._generators.load_state_dict(kept)
+                random_generators.set_states(random_generators.from_plain(kept))
             except Exception as error:  # noqa: BLE001 - the program may have set them, too
                 _LOG.warning("random generators cannot be set as they were: %s", error)
-        else:
-            self._generators.keep()
+        self._generators = random_generators.states()
         if self._save_state is not None:
             self._user_state = self._save_state()
 
@@ -619,7 +621,9 @@ class RerunStateMachine:
         return [None if one is None else self.batches(one).state_dict() for one in some]
 
     def _saved_generators(self) -> dict[str, Any]:
-        return self._resumed_generators or self._generators.state_dict()
+        if self._resumed_generators or self._generators is None:
+            return self._resumed_generators or {}
+        return random_generators.to_plain(self._generators)
 
 
 def _copy(result: Any) -> Any:

@@ -8,8 +8,7 @@ modules, functions and classes, and the variables that they set, in four process
     forked       one forked from the template, with the environment of ``new``
 
 A value that is another one in ``new`` and ``again`` cannot matter, unless it has the number of the
-process in it or names a file. One that follows a variable of the rank is set after each fork
-(`set_rank_values`). With any other difference the package is left to the ranks.
+process in it or names a file. Any other difference is told.
 """
 
 from __future__ import annotations
@@ -17,13 +16,10 @@ from __future__ import annotations
 import os
 import re
 import sys
-from functools import reduce
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-
-from undaunted.fault_tolerance.worker.messages import RankValue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,7 +32,7 @@ _NONE: dict[str, str] = {}
 _ABSENT = "not there"
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class Snapshot(msgspec.Struct, frozen=True, tag=True):
     """What a process has after its imports.
 
     ``variables`` are those of the environment that imports have set, each with the package.
@@ -79,57 +75,49 @@ def _plain(names: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
             yield name, value
 
 
-class Verdict(NamedTuple):
-    """``rank_values`` are set after each fork; ``left`` has packages, and why."""
-
-    rank_values: list[RankValue]
-    left: dict[str, str]
-
-
 def compare(
     of_new: Sequence[Snapshot],
     forked: Snapshot,
     environments: tuple[Mapping[str, str], Mapping[str, str]],
-) -> Verdict:
-    """Judge what differs.
+) -> dict[str, list[str]]:
+    """Return the differences of each package.
 
     Args:
         of_new: those of ``new``, ``again`` and ``first``.
         forked: that of the process that was forked.
         environments: variables that only ranks have, of ``new`` and of ``first``.
     """
-    verdict = Verdict([], {})
+    differences: dict[str, list[str]] = {}
     new, again, first = of_new
     for module, names in new.values.items():
-        package = module.partition(".")[0]
+        found = differences.setdefault(module.partition(".")[0], [])
         others = [each.values.get(module, _NONE) for each in (again, first, forked)]
         for name, value in names.items():
             same, one, own = (each.get(name, _ABSENT) for each in others)
             if value == same == one == own:
                 continue
-            if value != same:
-                if _matters(value, new.pid, own, forked.pid):
-                    reason = f"{module}.{name} is {own:.80} in all ranks, and not their own"
-                    verdict.left.setdefault(package, reason)
-            elif own != _ABSENT and (variable := _followed(value, one, environments)):
-                is_number = value.isdecimal()
-                verdict.rank_values.append(RankValue(module, name, variable, is_number))
-            else:
-                reason = f"{module}.{name} is {value:.80}, {one:.80} in rank 0, not {own:.80}"
-                verdict.left.setdefault(package, reason)
+            if value == same:
+                source = _followed(value, one, environments)
+                follows = f", as {source}" if source else ""
+                found.append(
+                    f"{module}.{name} is {value:.80}, {one:.80} in rank 0{follows}, not {own:.80}"
+                )
+            elif _matters(value, new.pid, own, forked.pid):
+                found.append(f"{module}.{name} is {own:.80} in all ranks, and not their own")
     for module in forked.values.keys() - (new.values.keys() & first.values.keys()):
-        verdict.left.setdefault(module.partition(".")[0], f"ranks do not import {module}")
-    _compare_variables(verdict, (new, again, first, forked))
-    return verdict
+        differences.setdefault(module.partition(".")[0], []).append(f"ranks do not import {module}")
+    for package, name in _variables((new, again, first, forked)):
+        differences.setdefault(package, []).append(f"each rank sets {name} itself")
+    return {package: found for package, found in differences.items() if found}
 
 
-def _compare_variables(verdict: Verdict, each: tuple[Snapshot, ...]) -> None:
+def _variables(each: tuple[Snapshot, ...]) -> Iterator[tuple[str, str]]:
+    """Yield package and name of a variable that imports set in another way."""
     for name in set().union(*(snapshot.variables for snapshot in each)):
         found = [snapshot.variables.get(name) for snapshot in each]
-        new, again, first, forked = found
+        new, again, first, forked = (value[0] if value else None for value in found)
         if not new == again == first == forked and (new == again or forked is None):
-            package = next(package for _, package in filter(None, found))
-            verdict.left.setdefault(package, f"each rank sets {name} itself")
+            yield next(package for _, package in filter(None, found)), name
 
 
 def _followed(
@@ -153,16 +141,3 @@ def _matters(value: str, pid: int, own: str, own_pid: int) -> bool:
     if re.search(rf"(?<!\w){pid}(?!\w)", value):
         return not re.search(rf"(?<!\w){own_pid}(?!\w)", own)
     return "/" in own and os.path.lexists(own.strip("'"))
-
-
-def set_rank_values(rank_values: Iterable[RankValue], environment: Mapping[str, str]) -> None:
-    """Set what comes from variables of a rank; nothing where one is missing."""
-    for each in rank_values:
-        text = environment.get(each.variable)
-        *path, last = each.name.split(".")
-        try:
-            owner = reduce(getattr, path, sys.modules[each.module])
-            if text is not None:
-                setattr(owner, last, int(text) if each.is_number else text)
-        except (KeyError, AttributeError, TypeError, ValueError):
-            continue  # the module has changed since
