@@ -143,7 +143,7 @@ class Group:
 
 
 @dataclass(slots=True)
-class Seen:
+class LineSeen:
     """All lines of one cause.
 
     Attributes:
@@ -601,9 +601,9 @@ class LogScan:
                 (group.numbers if prefix.is_number else group.ranks).add(prefix.rank)
         group.more.clear()
 
-    def seen(self) -> list[Seen]:
+    def seen(self) -> list[LineSeen]:
         """Return, by cause, the lines after which the program did not go on."""
-        found: dict[str, Seen] = {}
+        found: dict[str, LineSeen] = {}
         for groups in self._groups.values():
             for kept in (kept for group in groups for kept in group.kept):
                 self._note_number(self._prefix(clean(kept.raw)))
@@ -615,7 +615,7 @@ class LogScan:
                 if over or group.step + SURVIVED_BY <= self.steps:
                     continue
                 self._read_ranks(group)
-                one = found.setdefault(cause, Seen(cause))
+                one = found.setdefault(cause, LineSeen(cause))
                 one.hits += map(self._hit, group.kept)
                 one.ranks |= group.ranks
                 one.ranks |= group.numbers if self._numbers_are_ranks() else set()

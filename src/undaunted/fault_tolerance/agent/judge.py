@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from undaunted.attribution.crash import RankFailure
     from undaunted.attribution.evidence import RankEvidence
-    from undaunted.attribution.hang import Seen
+    from undaunted.attribution.hang import RankObservation
     from undaunted.fault_tolerance.agent.processes import Worker
     from undaunted.fault_tolerance.agent.round import Round
     from undaunted.fault_tolerance.output.destinations import Stream
@@ -106,7 +106,9 @@ def judge_crash(
     return Judgement(event, (root.local_rank,), verdict.certain, _report(root, line))
 
 
-def judge_hang(current: Round, evidence: Sequence[RankEvidence], seen: Sequence[Seen]) -> Judgement:
+def judge_hang(
+    current: Round, evidence: Sequence[RankEvidence], seen: Sequence[RankObservation]
+) -> Judgement:
     """Which rank of this node hangs, and which ones wait for it.
 
     Args:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from undaunted.journal.events import JournalOpened
-    from undaunted.journal.job.clocks import Place
+    from undaunted.journal.job.clocks import ClockOffset
 
 # A larger uncertainty is worth a line.
 _UNCERTAIN_NS = 1_000_000_000
@@ -219,7 +219,7 @@ def _between(attempts: Sequence[Attempt]) -> int:
     return gaps
 
 
-def _clocks(launches: Iterable[Launch], places: Sequence[Place]) -> list[Clock]:
+def _clocks(launches: Iterable[Launch], places: Sequence[ClockOffset]) -> list[Clock]:
     by_clock: dict[int, list[Launch]] = {}
     for launch in launches:
         by_clock.setdefault(launch.clock, []).append(launch)
