@@ -14,7 +14,7 @@ from undaunted.journal.job.launches import launches_of
 from undaunted.journal.job.rank_time import Price
 from undaunted.journal.job.render import render_job
 from undaunted.journal.job.summary import summarize_job
-from undaunted.journal.job.values import Clock, JobSummary
+from undaunted.journal.job.values import BootClock, JobSummary
 from undaunted.journal.reader import Journal
 from undaunted.journal.summary import RunSummary
 
@@ -89,7 +89,7 @@ def test_lines_fit_into_a_terminal() -> None:
 
 
 def test_how_clocks_are_related() -> None:
-    clock = Clock(boot_id="", nodes=["a"], offset_ns=0, uncertainty_ns=0, method="reference")
+    clock = BootClock(boot_id="", nodes=["a"], offset_ns=0, uncertainty_ns=0, method="reference")
     other = msgspec.structs.replace(clock, uncertainty_ns=20_000_000, method="order")
     text = plain(render_job(msgspec.structs.replace(job(), clocks=[clock, other])))
     assert "clocks:   2 machines, related by the order of events to ±20 ms\n" in text
