@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Protocol, get_args
 import msgspec
 
 from undaunted.attribution.ruling import rule
-from undaunted.attribution.straggler.pace import Pace
 from undaunted.base.recent import plain
 from undaunted.base.text import one_line
 from undaunted.coordinator import protocol as p
@@ -30,6 +29,7 @@ from undaunted.coordinator.policy.config import PolicyConfig
 from undaunted.coordinator.policy.policy import JobPolicy, Memory
 from undaunted.fault_tolerance.advice import advise
 from undaunted.fault_tolerance.agent import node
+from undaunted.fault_tolerance.slow_ranks.pace import Pace
 from undaunted.inprocess.core import commands as inprocess
 from undaunted.inprocess.core.controller import Controller
 from undaunted.inprocess.core.guard import RankGuard

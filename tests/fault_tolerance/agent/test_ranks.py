@@ -14,7 +14,7 @@ import pytest
 
 from tests.coordinator.wire.talk import on_loop
 from undaunted.attribution.evidence import RankEvidence
-from undaunted.attribution.hang import Seen, Standing
+from undaunted.attribution.hang import RankObservation, Standing
 from undaunted.base import process
 from undaunted.coordinator.policy import messages as job
 from undaunted.fault_tolerance.agent import node as m
@@ -396,7 +396,7 @@ async def test_a_hang_is_judged_by_its_evidence(
     node.ranks.limits.end_round()
     ((seen, path, _),) = node.reports_of("evidence_collected")
     assert (seen, path) == ([known], "/stacks")
-    (sent,) = msgspec.msgpack.decode(node.ranks.evidence(), type=list[Seen])
+    (sent,) = msgspec.msgpack.decode(node.ranks.evidence(), type=list[RankObservation])
     assert (sent.rank, sent.standing, sent.node) == (5, Standing.STOPPED, "here")
     assert node.heard[1:] == [
         m.EvidenceGathered(2),

@@ -13,7 +13,7 @@ import pytest
 from tests.fault_tolerance.agent.journal_and_lines import OpenScribe
 from tests.fault_tolerance.agent.test_environment import CONFIG, START
 from undaunted.attribution.evidence import RankEvidence
-from undaunted.attribution.hang import Seen, Standing
+from undaunted.attribution.hang import RankObservation, Standing
 from undaunted.coordinator.policy import messages as job
 from undaunted.coordinator.policy.messages import NO_ITERATIONS, Iterations
 from undaunted.fault_tolerance.agent.kernel_log import Record
@@ -423,7 +423,7 @@ def test_who_is_silent_is_written_and_said_and_no_failure(
     it = scribe(tmp_path)
     page = PageSnapshot(phase=Phase.STEPPING)
     evidence = [RankEvidence(1, 1, 7, page, (), "S", "stack of it", "")]
-    seen = Seen(1, "n", 7, Standing.BUSY, frame="load (train.py:12)")
+    seen = RankObservation(1, "n", 7, Standing.BUSY, frame="load (train.py:12)")
     expired = Expired("heartbeat", "", 1, 2, age_s=31.0, limit_s=124.0, source="default")
     path = str(tmp_path / "early.txt")
     it.rank_silent(evidence, seen, expired, path)

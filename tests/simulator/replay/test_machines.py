@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from simulator.__main__ import main
-from undaunted.attribution.straggler.pace import Pace
 from undaunted.base.recent import MOST, Recent
 from undaunted.coordinator.policy import messages as m
 from undaunted.coordinator.policy.config import PolicyConfig
 from undaunted.coordinator.policy.policy import JobPolicy, Memory
 from undaunted.fault_tolerance.agent import node
+from undaunted.fault_tolerance.slow_ranks.pace import Pace
 
 if TYPE_CHECKING:
     from pathlib import Path

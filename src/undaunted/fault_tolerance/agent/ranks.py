@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from undaunted.attribution.communication import COMPILING
 from undaunted.attribution.findings import UNEQUAL
 from undaunted.attribution.hang import judge, look, with_recording
-from undaunted.attribution.peer_lost import is_peer_lost, names_lost_peer
+from undaunted.attribution.peers import is_peer_lost, names_lost_peer
 from undaunted.attribution.ruling import encode
 from undaunted.base import process
 from undaunted.base.signals import SPREAD_S
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from undaunted.attribution.evidence import RankEvidence
-    from undaunted.attribution.hang import Seen
+    from undaunted.attribution.hang import RankObservation
     from undaunted.fault_tolerance.agent.begun import Begun
     from undaunted.fault_tolerance.agent.inprocess import InProcess
     from undaunted.fault_tolerance.agent.orders import Orders
@@ -115,8 +115,8 @@ class Ranks:
         self._signals = begun.signals
         self._told_at: dict[int, float] = {}  # when local ranks have got a signal to stop
         self._evidence: list[RankEvidence] = []  # what was gathered last in this round
-        self._seen: list[Seen] = []  # what that says
-        self._look: asyncio.Future[tuple[list[RankEvidence], list[Seen]]] | None = None
+        self._seen: list[RankObservation] = []  # what that says
+        self._look: asyncio.Future[tuple[list[RankEvidence], list[RankObservation]]] | None = None
         self._silent: tuple[int, Expired] | None = None  # for whom all are being looked at
         self._left = False  # all are being looked at since some have ended with 0
         self._timers = Timers()
@@ -266,7 +266,7 @@ class Ranks:
         self,
         current: Round,
         evidence: list[RankEvidence],
-        looked: list[Seen],
+        looked: list[RankObservation],
         began_ns: int,
         *,
         by_hand: bool,
@@ -287,7 +287,7 @@ class Ranks:
         if silent is None and not left and not self._compiling(current):
             self._scribe.evidence_collected(evidence, current.stacks_path, began_ns)
 
-    def next_look(self) -> asyncio.Future[tuple[list[RankEvidence], list[Seen]]]:
+    def next_look(self) -> asyncio.Future[tuple[list[RankEvidence], list[RankObservation]]]:
         """What the look at the ranks that ends next has seen."""
         if self._look is None or self._look.done():
             self._look = asyncio.get_running_loop().create_future()
@@ -324,7 +324,7 @@ class Ranks:
         self._give_verdict(judgement)
         self._post(m.HangJudged(current.number, judgement.culprits, judgement.event.line))
 
-    def _compiling(self, current: Round) -> tuple[Seen, Expired] | None:
+    def _compiling(self, current: Round) -> tuple[RankObservation, Expired] | None:
         """Which rank would be blamed for a hang, and for which limit, though it only compiles."""
         alarms = [each.expired for each in self._seen if each.expired is not None]
         if not self._compilers or not alarms:
@@ -517,7 +517,7 @@ def _in_words(error: ErrorRecord) -> str:
     return f"exits with {error.message if is_code else 1}"
 
 
-async def _compilers_at_work(looked: Sequence[Seen]) -> set[int]:
+async def _compilers_at_work(looked: Sequence[RankObservation]) -> set[int]:
     """Return local ranks that compile, and below which processes compute; takes a moment then."""
     pids = {i: each.pid for i, each in enumerate(looked) if each.activity == COMPILING}
     if not pids or not any(each.expired for each in looked):

@@ -22,7 +22,7 @@ from undaunted.progress.layout import EVALUATION
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from undaunted.attribution.hang import HangVerdict, Seen
+    from undaunted.attribution.hang import HangVerdict, RankObservation
     from undaunted.coordinator.policy import messages as job
     from undaunted.coordinator.policy.messages import Iterations
     from undaunted.fault_tolerance.agent.kernel_log import Record
@@ -306,7 +306,7 @@ class Scribe:
             detail=detail,
         )
 
-    def rank_compiles(self, seen: Seen, alarm: Expired, limits: int) -> None:
+    def rank_compiles(self, seen: RankObservation, alarm: Expired, limits: int) -> None:
         """A limit was passed, but a rank compiles in child processes: that is no hang."""
         self._hang = None
         longest = format_duration(limits * alarm.limit_s)
@@ -342,7 +342,7 @@ class Scribe:
         self.journal.record(e.EvidenceCollected(ranks=ranks, path=path, duration_ns=took_ns))
 
     def rank_silent(
-        self, evidence: list[RankEvidence], seen: Seen, expired: Expired, path: str
+        self, evidence: list[RankEvidence], seen: RankObservation, expired: Expired, path: str
     ) -> None:
         """All ranks were looked at, since one has done nothing for a part of its limit."""
         at = f" at {seen.frame}" if seen.frame else ""
