@@ -13,7 +13,7 @@ import msgspec
 from undaunted.base.recent import Recent
 from undaunted.base.timers import Timers
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.lead import leader_messages as c
+from undaunted.coordinator.lead import messages as c
 from undaunted.coordinator.lead.leader import LeaderState
 from undaunted.coordinator.lead.times import ANSWER_S
 from undaunted.coordinator.policy.placement import name_some
@@ -209,7 +209,7 @@ class Leading:
         self._connections.clear()
         self._links.clear()
 
-    def _feed(self, event: c.Event) -> None:
+    def _feed(self, event: c.LeaderEvent) -> None:
         if self._over:
             return
         now = self._network.now_ns()
@@ -221,7 +221,7 @@ class Leading:
             self._watched = self.leader.ledger
             self._watch(self.leader)
 
-    def _carry_out(self, command: c.Command) -> None:
+    def _carry_out(self, command: c.LeaderCommand) -> None:
         match command:
             case c.Send(link=link, message=message):
                 if link in self._connections:
