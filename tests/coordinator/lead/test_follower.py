@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,6 +12,9 @@ from undaunted.coordinator.lead.follower import Follower, FollowerState
 from undaunted.coordinator.lead.register import Member
 from undaunted.coordinator.lead.times import Durations
 from undaunted.coordinator.policy import messages as m
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 S = 1_000_000_000
 EPOCH = 1
@@ -567,13 +570,32 @@ def started_again(harness: Harness, nodes: str, **about: int) -> None:
         harness.pass_time(1)
 
 
-def test_a_member_ends_when_the_others_were_started_again_for_sure():
+def have_ended(harness: Harness, nodes: str) -> None:
+    """Nobody listens where members did."""
+    for _ in range(5):
+        for node in nodes:
+            harness.handle(c.Answered(node, None, ended=True))
+        harness.pass_time(1)
+
+
+@pytest.mark.parametrize("gone", [started_again, have_ended])
+def test_a_member_ends_when_the_others_have_for_sure(gone: Callable[[Harness, str], None]) -> None:
     harness = Harness().running()
     harness.handle(c.Closed(harness.link, "reset"))
-    started_again(harness, "a")
+    gone(harness, "a")
     assert not harness.all(c.GiveUp), "c has a vote"
-    started_again(harness, "ac")
-    assert "a, c were started again" in harness.last(c.GiveUp).reason
+    gone(harness, "ac")
+    assert "a, c" in harness.last(c.GiveUp).reason
+
+
+def test_a_member_that_is_cut_off_does_not_end_soon() -> None:
+    harness = Harness().running()
+    harness.handle(c.Closed(harness.link, "reset"))
+    for _ in range(10):
+        for node in "ac":
+            harness.handle(c.Answered(node, None))
+        harness.pass_time(1)
+    assert not harness.all(c.GiveUp)
 
 
 def test_a_member_does_not_end_as_long_as_one_of_the_others_knows_of_a_round():

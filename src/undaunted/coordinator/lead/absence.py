@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 _NS = 1_000_000_000
 # Who did not answer so often in a row is not waited for by the next leader.
 SILENT_TIMES = 2
-# A launcher that answers in place of a member so often, once a second, is no step of the job's.
-REPLACED_TIMES = 5
+# A member has ended if so often, once a second, nobody listens at its address, or a launcher does
+# that knows of no round.
+ENDED_TIMES = 5
 # A node without a vote asks so often at first, to learn soon of a leader that is elected after a
 # reset.
 SOON_TIMES = 8
@@ -55,8 +56,8 @@ class Absence:
     _lost_by: LostBy = field(init=False)
     # Nodes whose member did not answer the last time, and how often in a row.
     _silent: dict[str, int] = field(default_factory=dict)
-    # Members in whose place a launcher has answered that knows of no round, and how often.
-    _replaced: dict[register.Voter, int] = field(default_factory=dict)
+    # Members in whose place nobody has listened, or a launcher that knows of no round: how often.
+    _gone: dict[register.Voter, int] = field(default_factory=dict)
     _times: int = 0  # that the others were asked
     _claim: register.Claim[p.Ledger] | None = None  # one that is under way
     _claimed_ns: int = 0
@@ -133,14 +134,15 @@ class Absence:
         missing = self._lost_by.members(self._voters, now)
         return self.knows.votes and register.is_kept_by(missing, self.knows.ledger)
 
-    def answered(self, node: str, answer: p.Message | None, now: int) -> list[c.FollowerCommand]:
+    def answered(self, answered: c.Answered, now: int) -> list[c.FollowerCommand]:
         """Take in what another member says, or that it says nothing."""
-        voters = self._voters
+        voters, node, answer = self._voters, answered.node, answered.message
         if isinstance(answer, _Answer) and (answer.node, answer.incarnation) in voters:
             self._silent.pop(node, None)
+            self._gone.pop((answer.node, answer.incarnation), None)
         else:  # nobody, or another agent of that node, which has no vote and asks nobody
             self._silent[node] = self._silent.get(node, 0) + 1
-            self._note_replaced(node, answer)
+            self._note_gone(node, answer, ended=answered.ended)
         if isinstance(answer, p.MissAnswer):
             self._lost_by.hear(answer, voters, now)
             if answer.lost and now < self._due_ns:
@@ -148,21 +150,21 @@ class Absence:
             return self._set_claim(now)
         return self._granted(answer, now) if isinstance(answer, p.Grant) else []
 
-    def _note_replaced(self, node: str, answer: p.Message | None) -> None:
-        """A launcher listens where one of before did, which so has ended."""
-        if not isinstance(answer, p.MissAnswer) or answer.round is None:
+    def _note_gone(self, node: str, answer: p.Message | None, *, ended: bool) -> None:
+        """Nobody listens where a member did, or another launcher, so that it has ended."""
+        if not ended and (not isinstance(answer, p.MissAnswer) or answer.round is None):
             return
-        if answer.round >= 0:
-            self._replaced.clear()  # it knows how the job goes on
+        if isinstance(answer, p.MissAnswer) and (answer.round or 0) >= 0:
+            self._gone.clear()  # it knows how the job goes on
             return
         for who in self._voters:
             if who[0] == node:
-                self._replaced[who] = self._replaced.get(who, 0) + 1
+                self._gone[who] = self._gone.get(who, 0) + 1
 
     @property
-    def replaced(self) -> list[str]:
-        """Nodes whose members were started again, if no majority is left without them for sure."""
-        gone = {who for who, times in self._replaced.items() if times >= REPLACED_TIMES}
+    def ended_nodes(self) -> list[str]:
+        """Nodes whose members have ended, if no majority is left without them for sure."""
+        gone = {who for who, times in self._gone.items() if times >= ENDED_TIMES}
         if not gone:
             return []
         left = self._voters.keys() - gone

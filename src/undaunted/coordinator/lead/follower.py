@@ -121,8 +121,8 @@ class Follower:
                 return self._opened(now) if link == self._link else []
             case c.Closed(link=link):
                 return self._closed(event, now) if link == self._link else []
-            case c.Answered(node=node, message=answer):
-                return self._answered(node, answer, now)
+            case c.Answered():
+                return self._answered(event, now)
             case c.Tell(event=happened):
                 return self._tell(happened, now)
             case c.TableKnown():
@@ -607,15 +607,14 @@ class Follower:
         replaced = self._is_fenced or absence.stop_ns <= self._lease.until_ns
         return "; the job may go on without this node" if replaced else ""
 
-    def _answered(self, node: str, answer: p.Message | None, now: int) -> list[c.FollowerCommand]:
+    def _answered(self, answered: c.Answered, now: int) -> list[c.FollowerCommand]:
         if self._absence is None:
             return []
-        commands = self._lead(self._absence.answered(node, answer, now))
-        if replaced := self._absence.replaced:
-            names = name_some(replaced)
-            reason = f"the launchers of {names} were started again, and too few others are left"
+        commands = self._lead(self._absence.answered(answered, now))
+        if ended := self._absence.ended_nodes:
+            reason = f"the launchers of {name_some(ended)} have ended, and too few others are left"
             return self._end_alone(f"{reason} to go on; start this one again as well")
-        match answer:
+        match answered.message:
             case p.MissAnswer(lost=False, round=-1) if p.has_committee(self.knows.ledger):
                 pass  # it follows who begins the job anew, and takes nobody of this start
             case p.MissAnswer(lost=False, leader=leader) if leader and not self._open:

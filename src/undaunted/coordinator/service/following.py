@@ -269,5 +269,5 @@ class Following:
             self._feed(closed)
 
     async def _ask(self, command: c.Ask) -> None:
-        answer = await ask(command.address, command.message, self._network)
-        self._feed(c.Answered(command.node, answer))
+        answer, ended = await ask(command.address, command.message, self._network)
+        self._feed(c.Answered(command.node, answer, ended))
