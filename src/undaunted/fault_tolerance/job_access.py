@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from undaunted.attribution.ruling import rule
 from undaunted.base.directories import make_private
-from undaunted.coordinator.lead.leader_messages import LeaderConfig
+from undaunted.coordinator.lead.messages import LeaderConfig
 from undaunted.coordinator.policy.config import PolicyConfig
 from undaunted.coordinator.wire import credentials
 from undaunted.coordinator.wire.address import is_loopback, parse_address
