@@ -44,18 +44,18 @@ round 1.1 4.1 s, 2 ranks, 1 node, iterations 7 to 47, hang
 round 1.2 3.9 s, 2 ranks, 1 node, iterations 7 to 107, finished
 
 where the time of all ranks went
-            rank-time  share    EUR
-productive      9.8 s   27 %   9.82  steps done for the first time
-recomputed     13.1 s   36 %  13.10  steps done again, and those a failure cut short
-spawn           60 ms  0.2 %   0.06  until all workers existed
-import          84 ms  0.2 %   0.08  imports for warm workers, and until the program ran
-load           276 ms  0.8 %   0.28  until the first step
-detect         12.0 s   33 %  12.01  until the failure was noticed (a hang: from its beginning)
-evidence       403 ms  1.1 %   0.40  gathered and judged
-decide          16 ms  0.1 %   0.02  until the ranks were told to stop
-stop           192 ms  0.5 %   0.19  until all had ended
-idle            52 ms  0.1 %   0.05  between rounds, before the first and after the last
-all            36.0 s  100 %  36.01
+            rank-time   share    EUR
+productive      9.8 s    27 %   9.82  steps done for the first time
+recomputed     13.1 s    36 %  13.10  steps done again, and those a failure cut short
+spawn           60 ms   0.2 %   0.06  until all workers existed
+import          84 ms   0.2 %   0.08  imports for warm workers, and until the program ran
+load           276 ms   0.8 %   0.28  until the first step
+detect         12.0 s    33 %  12.01  until the failure was noticed (a hang: from its beginning)
+evidence       403 ms   1.1 %   0.40  gathered and judged
+decide          16 ms  <0.1 %   0.02  until the ranks were told to stop
+stop           192 ms   0.5 %   0.19  until all had ended
+idle            52 ms   0.1 %   0.05  between rounds, before the first and after the last
+all            36.0 s   100 %  36.01
 """
 
 
