@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -173,10 +172,7 @@ class LimitKeeper:
         sources |= {key: limit.source for key, limit in learned.items()}
         if _differ(limits, self._recorded):
             self._recorded = limits
-            now_ns = time.monotonic_ns()
-            self._journal.record(
-                LimitsChanged(t=now_ns, round=self._round, limits=limits, sources=sources)
-            )
+            self._journal.record(LimitsChanged(limits=limits, sources=sources))
 
     def _own_knowledge(self) -> Knowledge:
         past = self._own.get(self._world_size, Knowledge(world_size=self._world_size))
