@@ -70,7 +70,6 @@ class LimitKeeper:
             say(f"{path}: {problem}; limits are learned anew")
         self._own: dict[int, Knowledge] = {}  # rounds of this launch that are over
         self._world_size = 0
-        self._round = -1
         self._observer: Observer | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._saved = ""
@@ -80,9 +79,9 @@ class LimitKeeper:
 
     # --- rounds ---------------------------------------------------------------------------------
 
-    def begin_round(self, number: int, world_size: int) -> None:
+    def begin_round(self, world_size: int) -> None:
         """New processes begin; what is known of as many ranks holds for them."""
-        self._round, self._world_size = number, world_size
+        self._world_size = world_size
         self._observer = Observer(world_size)
         self._apply()
         self._schedule()
