@@ -72,6 +72,7 @@ _OWN_WORDS = frozenset({"data_error", "not_finite"})
 # Outcomes of a job: another start is of no use; is of use without a node.
 STOPS = frozenset({"no restart", "invalid"})
 _ELSEWHERE = frozenset({"excluded", "suspect", "straggler"})
+_ASKED = frozenset({"preempted", "cancelled"})  # no failures
 _BLAMED = re.compile(r"\(?\bnode ([\w.-]+)")
 _LAUNCHER_KNOWS = _OWN_WORDS | {"peer_lost"}
 
@@ -713,7 +714,8 @@ def lines_of(page: Page, *, everything: bool = False) -> Iterator[str]:
     for problem in page.problems[:_MOST_LINES]:
         yield one_line(problem)
     if page.job is not None:
-        yield _job_line(page.job, len(page.rounds))
+        asked = sum(one.root is not None and one.root.cause in _ASKED for one in page.rounds)
+        yield _job_line(page.job, len(page.rounds) - asked)
     yield f"conclusion: {one_line(conclusion(page))}"
     last = page.rounds[-1] if page.rounds else None
     if last is not None and last.root is not None:

@@ -26,6 +26,7 @@ from undaunted.fault_tolerance.config import FaultToleranceConfig
 from undaunted.fault_tolerance.data import WorkloadAction, WorkloadControlRequest, encode_request
 from undaunted.fault_tolerance.worker.messages import WorkerSpec
 from undaunted.fault_tolerance.worker.spawner import Spawned
+from undaunted.journal import events as e
 from undaunted.progress.area import MailboxRequest, PageArea
 from undaunted.progress.limits import Limits
 from undaunted.progress.snapshot import ErrorRecord, PageSnapshot, Phase
@@ -420,7 +421,7 @@ class TestReplacement:
         await self.start(node)
         assert node.heard == [
             ("spawn", {"A": "b", "UNDAUNTED_INPROCESS_REJOIN": "1"}),
-            ("rank_replaced", node.current, 1, node.pid),
+            e.RankReplaced(rank=5, pid=node.pid),
             ("adopted", 1),
         ]
         os.kill(node.pid, signal.SIGKILL)

@@ -51,7 +51,8 @@ _SURE_OF_LAUNCHER = 0.95
 # How a launcher calls an end that somebody asked for, or that a node is the cause of.
 _ASKED_BY = {
     "preempted": "preempted",
-    "interrupted": "cancelled",
+    "interrupted": "cancelled",  # of older versions
+    "stopped by the user (Ctrl-C)": "cancelled",
     "too few nodes": "node_failed",
 }
 _SLURM = re.compile(r"(?:[\[\w.:+ -]{0,40}[\]:] )?\W{0,3}(?:srun|slurmstepd(?:-[\w.-]+)?|sbatch): ")

@@ -38,6 +38,7 @@ from undaunted.fault_tolerance.agent.recordings import Recordings
 from undaunted.fault_tolerance.agent.status import RankNow
 from undaunted.fault_tolerance.agent.watch import Callbacks, PageWatch
 from undaunted.fault_tolerance.data import WorkloadAction, decode_request
+from undaunted.journal import events as e
 from undaunted.progress.snapshot import ErrorRecord, PageSnapshot, Phase
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ class Ranks:
             page_changed=self._page_changed,
             ring_events=self._ring_events,
             request=self._request,
-            paused=scribe.agent_paused,
+            paused=lambda seconds: scribe.journal.record(e.AgentPaused(seconds=seconds)),
             no_heartbeats=scribe.heartbeats_missing,
         )
         self.watch = PageWatch(begun.area, config.limits, callbacks)
@@ -138,7 +139,7 @@ class Ranks:
         """The pages are of these ranks from now on."""
         self._round, self._evidence, self._seen, self._silent = current, [], [], None
         self._left = False
-        self.limits.begin_round(current.number, current.start.world_size)
+        self.limits.begin_round(current.start.world_size)
         self._stopping.begin_round(current.number)
         for local_rank in range(self._area.ranks):
             self._signals.drain(local_rank)
@@ -367,7 +368,7 @@ class Ranks:
         if current.stopping:
             self._workers.end(pid)
         self.watch.rank_replaced(local_rank, time.monotonic_ns())
-        self._scribe.rank_replaced(current, local_rank, pid)
+        self._scribe.journal.record(e.RankReplaced(rank=rank, pid=pid))
         self._workers.replace(local_rank, pid, began_ns)
 
     def could_not_write(self, local_rank: int) -> bool:
