@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from undaunted.attribution import exits
 from undaunted.attribution.findings import OUT_OF_MEMORY, UNEQUAL
-from undaunted.attribution.peer_failed import failed_rank
-from undaunted.attribution.peer_lost import (
+from undaunted.attribution.peers import (
+    failed_rank,
     is_peer_lost,
     names_lost_peer,
     raised_in_communication,

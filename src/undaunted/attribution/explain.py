@@ -31,7 +31,7 @@ from undaunted.attribution.findings import (
     worst_first,
 )
 from undaunted.attribution.logs.rules import rules, template
-from undaunted.attribution.peer_lost import is_of_a_socket
+from undaunted.attribution.peers import is_of_a_socket
 from undaunted.attribution.verdicts import blames_rank, cause_seen
 from undaunted.base.text import count, format_duration, name_ranks, one_line, printable
 from undaunted.journal import events as e
@@ -72,6 +72,7 @@ _OWN_WORDS = frozenset({"data_error", "not_finite"})
 # Outcomes of a job: another start is of no use; is of use without a node.
 STOPS = frozenset({"no restart", "invalid"})
 _ELSEWHERE = frozenset({"excluded", "suspect", "straggler"})
+_ASKED = frozenset({"preempted", "cancelled"})  # no failures
 _BLAMED = re.compile(r"\(?\bnode ([\w.-]+)")
 _LAUNCHER_KNOWS = _OWN_WORDS | {"peer_lost"}
 
@@ -254,8 +255,8 @@ class Evidence(msgspec.Struct, frozen=True):
     unknown: tuple[str, ...] = ()
 
 
-class Told(msgspec.Struct, frozen=True):
-    """Who tells of a failure.
+class FailureSource(msgspec.Struct, frozen=True):
+    """The line or event that reports a failure.
 
     Attributes:
         launch: which launch.
@@ -268,7 +269,7 @@ class Told(msgspec.Struct, frozen=True):
     verdict: e.Verdict | None
 
 
-Places = Callable[[Told], tuple[str, str]]
+Places = Callable[[FailureSource], tuple[str, str]]
 """Returns a quote ("" = there is none better than the journal's line) and its place."""
 
 
@@ -291,7 +292,7 @@ def _broke_off(job: JobSummary, one: JobRound) -> bool:
     return no_end and one is job.rounds[-1] and still_runs(job) is False
 
 
-def told_by(one: JobRound, launches: Sequence[Launch]) -> Told | None:
+def told_by(one: JobRound, launches: Sequence[Launch]) -> FailureSource | None:
     """Return who tells best of the failure of a round, None = nobody."""
     failure = one.failure
     if failure is None:
@@ -305,7 +306,7 @@ def told_by(one: JobRound, launches: Sequence[Launch]) -> Told | None:
         for launch in first if kind is e.Verdict else [*first, *there]:
             event = launch.state.rounds[one.round].first(kind)
             if event is not None:
-                return Told(launch, event, event if isinstance(event, e.Verdict) else None)
+                return FailureSource(launch, event, event if isinstance(event, e.Verdict) else None)
     return None
 
 
@@ -713,7 +714,8 @@ def lines_of(page: Page, *, everything: bool = False) -> Iterator[str]:
     for problem in page.problems[:_MOST_LINES]:
         yield one_line(problem)
     if page.job is not None:
-        yield _job_line(page.job, len(page.rounds))
+        asked = sum(one.root is not None and one.root.cause in _ASKED for one in page.rounds)
+        yield _job_line(page.job, len(page.rounds) - asked)
     yield f"conclusion: {one_line(conclusion(page))}"
     last = page.rounds[-1] if page.rounds else None
     if last is not None and last.root is not None:

@@ -119,7 +119,7 @@ CAUSES: Mapping[str, Cause] = {
                     "the job was told to stop, usually by a scheduler that wants its nodes",
                 ),
                 ("time_limit", "job", "restart", 1, "the time of the job was over"),
-                ("cancelled", "job", "restart", 1, "the job was cancelled"),
+                ("cancelled", "job", "restart", 1, "a person stopped the job (Ctrl-C, scancel)"),
                 (OUT_OF_MEMORY, "node", "restart", 1, "a node ran out of memory"),
                 (
                     "shared_memory_full",

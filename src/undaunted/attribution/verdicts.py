@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING
 
 from undaunted.attribution.findings import MISSING, UNEQUAL, UNREAD, UNSAVED
-from undaunted.attribution.peer_lost import is_peer_lost
+from undaunted.attribution.peers import is_peer_lost
 from undaunted.journal.events import HARD_TIMEOUT
 
 if TYPE_CHECKING:

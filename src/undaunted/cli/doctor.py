@@ -26,7 +26,7 @@ from undaunted.doctor.known_issues import FEATURES
 if TYPE_CHECKING:
     from undaunted.base.console import Line
     from undaunted.doctor.meeting import Meeting
-    from undaunted.doctor.report import Report
+    from undaunted.doctor.report import DoctorReport
 
 _FAILURES = 1
 _TERMINATED = 143  # as shells have it
@@ -201,7 +201,7 @@ def _terminated(_number: int, _frame: object) -> NoReturn:
     raise SystemExit(_TERMINATED)
 
 
-def _examine(options: DoctorOptions) -> "Report":
+def _examine(options: DoctorOptions) -> "DoctorReport":
     from undaunted.doctor.examine import examine
     from undaunted.doctor.gather import Places
 

@@ -19,8 +19,8 @@ from undaunted.attribution.explain import (
     MOST_ROUNDS,
     Case,
     Evidence,
+    FailureSource,
     Page,
-    Told,
     as_json,
     case_of,
     failed_rounds,
@@ -227,7 +227,7 @@ def _of_run(
     return page_of(path, job, rounds, problems)
 
 
-def _journal_lines(tellers: Iterable[Told]) -> dict[tuple[Path, int], int]:
+def _journal_lines(tellers: Iterable[FailureSource]) -> dict[tuple[Path, int], int]:
     """Return on which line of its journal each event stands, by file and time."""
     wanted: dict[Path, dict[bytes, int]] = {}
     for told in tellers:
@@ -243,7 +243,9 @@ def _journal_lines(tellers: Iterable[Told]) -> dict[tuple[Path, int], int]:
     return found
 
 
-def _place(told: Told, run_dir: Path, lines: dict[tuple[Path, int], int]) -> tuple[str, str]:
+def _place(
+    told: FailureSource, run_dir: Path, lines: dict[tuple[Path, int], int]
+) -> tuple[str, str]:
     """Return what shows the failure, and where: the stack of a hang, else the journal."""
     verdict = told.verdict
     if verdict and verdict.kind == "hang" and verdict.frame and (file := _stacks(told, run_dir)):
@@ -255,7 +257,7 @@ def _place(told: Told, run_dir: Path, lines: dict[tuple[Path, int], int]) -> tup
     return quote, f"{told.launch.path}:{line}" if line else str(told.launch.path)
 
 
-def _stacks(told: Told, run_dir: Path) -> Path | None:
+def _stacks(told: FailureSource, run_dir: Path) -> Path | None:
     if told.verdict is None or not told.verdict.stacks:
         return None
     written = Path(told.verdict.stacks)

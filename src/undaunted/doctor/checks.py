@@ -12,8 +12,8 @@ from undaunted.doctor.versions import parse_range, parse_version, unaffected
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from undaunted.doctor.advice import Advice, Severity
     from undaunted.doctor.facts import Asked, Facts, Trial
-    from undaunted.doctor.finding import Finding, Severity
     from undaunted.doctor.known_issues import Case, KnownIssues, SettingIssue, VersionIssue
 
 
@@ -34,7 +34,7 @@ NAMES = {
 }
 
 
-def software(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
+def software(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Advice]:
     """Look for torch and for calls of the launcher; compare every version with every range."""
     findings = [*_torch(facts, issues), *_launcher(facts, issues)]
     for issue in issues.versions:
@@ -46,7 +46,7 @@ def software(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
     return findings
 
 
-def _torch(facts: Facts, issues: KnownIssues) -> list[Finding]:
+def _torch(facts: Facts, issues: KnownIssues) -> list[Advice]:
     """Without torch the ranks of most programs end at once."""
     issue = issues.setting("D03")
     python = one_line(facts.python)
@@ -59,7 +59,7 @@ def _torch(facts: Facts, issues: KnownIssues) -> list[Finding]:
     return []
 
 
-def _launcher(facts: Facts, issues: KnownIssues) -> list[Finding]:
+def _launcher(facts: Facts, issues: KnownIssues) -> list[Advice]:
     """Look for functions of the kernel and of Python that the launcher uses."""
     findings = []
     if facts.refused:
@@ -93,7 +93,7 @@ def _affected(version: str, issue: VersionIssue, facts: Facts) -> bool:
 ENVIRONMENT = "environment variables"
 
 
-def environment(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
+def environment(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Advice]:
     """Look at each variable of each issue; the first case that holds counts."""
     findings = []
     for issue in issues.variables:
@@ -153,7 +153,7 @@ def _concerns(case: Case, name: str, facts: Facts, asked: Asked) -> bool:
 GPUS = "GPUs"
 
 
-def gpu(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
+def gpu(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Advice]:
     """The driver answers, fits its library, and wants nothing; switches are managed."""
     gpus = facts.gpus
     if not gpus.present:
@@ -186,7 +186,7 @@ SHARED_MEMORY = "shared memory"
 _FEW = 128 * 1024 * 1024  # what containers give unless asked (64 MB), and somewhat more
 
 
-def shared_memory(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
+def shared_memory(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Advice]:
     """A GiB free, and room for a checkpoint where one is kept in memory."""
     issue = issues.setting("L01")
     shm = facts.file_systems.get("shm")
@@ -213,7 +213,7 @@ MEMORY = "memory"
 _PER_RANK = 2 * GIB  # torch with CUDA takes about this before it has any data
 
 
-def memory(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
+def memory(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Advice]:
     """The limit of the container, out-of-memory kills, overcommit, scores, core files."""
     return [
         *_container(facts, asked, issues),
@@ -222,7 +222,7 @@ def memory(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
     ]
 
 
-def _container(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
+def _container(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Advice]:
     issue = issues.setting("L10")
     group = facts.cgroup
     findings = []
@@ -240,7 +240,7 @@ def _container(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]
     return findings
 
 
-def _overcommit(facts: Facts, issues: KnownIssues) -> list[Finding]:
+def _overcommit(facts: Facts, issues: KnownIssues) -> list[Advice]:
     issue = issues.setting("L11")
     findings = []
     if whole(facts.settings.get("vm.overcommit_memory")) == 2:
@@ -252,7 +252,7 @@ def _overcommit(facts: Facts, issues: KnownIssues) -> list[Finding]:
     return findings
 
 
-def _core_files(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
+def _core_files(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Advice]:
     core = facts.limits.get("core")
     pattern = facts.settings.get("kernel.core_pattern", "")
     if core is None or core.soft == 0 or pattern.startswith("|"):
@@ -273,7 +273,7 @@ _FEW_FILES = 4096
 _FEW_LOCKED = 64 * MIB  # what systems give unless asked is 64 KiB to 8 MiB
 
 
-def limits(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
+def limits(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Advice]:
     """Open files, locked memory, stack, and who has set them."""
     return [
         *_open_files(facts, issues),
@@ -283,7 +283,7 @@ def limits(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
     ]
 
 
-def _open_files(facts: Facts, issues: KnownIssues) -> list[Finding]:
+def _open_files(facts: Facts, issues: KnownIssues) -> list[Advice]:
     files = facts.limits.get("nofile")
     if files is None or files.soft is None or files.soft >= _FILES:
         return []
@@ -295,7 +295,7 @@ def _open_files(facts: Facts, issues: KnownIssues) -> list[Finding]:
     return [issues.setting("L03").finding(LIMITS, found, severity, wanted=str(_FILES))]
 
 
-def _locked_memory(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
+def _locked_memory(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Advice]:
     locked = facts.limits.get("memlock")
     rdma = bool(facts.rdma) or "rdma" in asked.features
     if locked is None or locked.soft is None or not rdma:
@@ -311,7 +311,7 @@ def _devices(facts: Facts) -> str:
     return f"RDMA ({', '.join(facts.rdma[:4])})" if facts.rdma else "to be RDMA"
 
 
-def _stack(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
+def _stack(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Advice]:
     stack = facts.limits.get("stack")
     if stack is None or stack.soft is not None:
         return []
@@ -320,7 +320,7 @@ def _stack(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
     return [issue.finding(LIMITS, "ulimit -s is unlimited", severity, wanted="8192 KiB")]
 
 
-def _handed_on(facts: Facts, issues: KnownIssues) -> list[Finding]:
+def _handed_on(facts: Facts, issues: KnownIssues) -> list[Advice]:
     """Slurm's own record of the limits of the submitting shell, where it has handed them on."""
     files = facts.limits.get("nofile")
     told = facts.environ.get("SLURM_RLIMIT_NOFILE", "")
@@ -340,12 +340,12 @@ _THREADS_PER_RANK = 64
 _LEAST = 4097
 
 
-def threads(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
+def threads(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Advice]:
     """The limits of user and container, and OMP_NUM_THREADS."""
     return [*_allowed(facts, asked, issues), *_oversubscribed(facts, asked, issues)]
 
 
-def _allowed(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
+def _allowed(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Advice]:
     issue = issues.setting("L04")
     threads = max(1, whole(facts.environ.get("OMP_NUM_THREADS")) or 1)
     wanted = max(_LEAST, _THREADS_PER_RANK * (asked.nproc_per_node or 1) * threads)
@@ -366,7 +366,7 @@ def _allowed(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
     return findings
 
 
-def _oversubscribed(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
+def _oversubscribed(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Advice]:
     threads = whole(facts.environ.get("OMP_NUM_THREADS"))
     ranks = asked.nproc_per_node or 1
     if threads is None or facts.cpus is None or threads * ranks <= facts.cpus:
@@ -386,7 +386,7 @@ _SYS_NICE = 1 << 23
 _NEEDS_NICE = parse_range(">=2.24")
 
 
-def tracing(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:  # noqa: ARG001
+def tracing(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Advice]:  # noqa: ARG001
     """ptrace_scope, and capabilities in containers."""
     findings = []
     scope = whole(facts.settings.get("kernel.yama.ptrace_scope"))
@@ -418,12 +418,12 @@ _REMOTE = frozenset(
 _CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
-def temporary(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:  # noqa: ARG001
+def temporary(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Advice]:  # noqa: ARG001
     """Writable, programs allowed, local, with room; and RemoveIPC."""
     return [*_directory(facts, issues), *_remove_ipc(facts, issues)]
 
 
-def _directory(facts: Facts, issues: KnownIssues) -> list[Finding]:
+def _directory(facts: Facts, issues: KnownIssues) -> list[Advice]:
     issue = issues.setting("L12")
     place = facts.file_systems.get("tmp")
     if place is None:
@@ -445,7 +445,7 @@ def _directory(facts: Facts, issues: KnownIssues) -> list[Finding]:
     return findings
 
 
-def _remove_ipc(facts: Facts, issues: KnownIssues) -> list[Finding]:
+def _remove_ipc(facts: Facts, issues: KnownIssues) -> list[Advice]:
     value = facts.settings.get("RemoveIPC", "").strip().casefold()
     if value not in {"yes", "true", "1", "on"}:
         return []
@@ -464,13 +464,13 @@ _SLOW = 20 * MIB  # bytes per second
 _LOG_ROOM = GIB
 
 
-def storage(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
+def storage(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Advice]:
     """What a trial in each directory gave."""
     issue = issues.setting("L21")
     return [finding for trial in facts.trials for finding in _trial(trial, asked, issue)]
 
 
-def _trial(trial: Trial, asked: Asked, issue: SettingIssue) -> list[Finding]:
+def _trial(trial: Trial, asked: Asked, issue: SettingIssue) -> list[Advice]:
     where = f"{trial.path} ({trial.purpose})"
     if trial.problem:
         return [issue.finding(STORAGE, f"{where}: {trial.problem}", "fail", wanted="writable")]
@@ -488,7 +488,7 @@ def _trial(trial: Trial, asked: Asked, issue: SettingIssue) -> list[Finding]:
     return findings
 
 
-def _room(trial: Trial, where: str, asked: Asked, issue: SettingIssue) -> list[Finding]:
+def _room(trial: Trial, where: str, asked: Asked, issue: SettingIssue) -> list[Advice]:
     place = trial.file_system
     findings = []
     needed = _LOG_ROOM
@@ -518,12 +518,12 @@ _EARLY_ENDS = (
 )
 
 
-def scheduler(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:  # noqa: ARG001
+def scheduler(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Advice]:  # noqa: ARG001
     """What ends a job, and how much time it has then."""
     return [*_early_end(facts, issues), *_grace(facts, issues), *_kubernetes(facts, issues)]
 
 
-def _early_end(facts: Facts, issues: KnownIssues) -> list[Finding]:
+def _early_end(facts: Facts, issues: KnownIssues) -> list[Advice]:
     """What makes srun end the launchers of all nodes because one of them has ended."""
     issue = issues.setting("L18")
     findings = []
@@ -538,7 +538,7 @@ def _early_end(facts: Facts, issues: KnownIssues) -> list[Finding]:
     return findings
 
 
-def _grace(facts: Facts, issues: KnownIssues) -> list[Finding]:
+def _grace(facts: Facts, issues: KnownIssues) -> list[Advice]:
     issue = issues.setting("L19")
     findings = []
     wait = _seconds(facts, "KillWait")
@@ -561,7 +561,7 @@ def _seconds(facts: Facts, name: str) -> int | None:
     return whole(words[0]) if words else None
 
 
-def _kubernetes(facts: Facts, issues: KnownIssues) -> list[Finding]:
+def _kubernetes(facts: Facts, issues: KnownIssues) -> list[Advice]:
     if not facts.environ.get("KUBERNETES_SERVICE_HOST"):
         return []
     found = "this is a pod of Kubernetes; its grace period cannot be seen from inside"
@@ -574,7 +574,7 @@ def _kubernetes(facts: Facts, issues: KnownIssues) -> list[Finding]:
 UNANSWERED = "not looked at"
 
 
-def unanswered(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:  # noqa: ARG001
+def unanswered(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Advice]:  # noqa: ARG001
     """Return a finding for each."""
     issue = issues.setting("D01")
     return [issue.finding(UNANSWERED, f"{what}: {why}") for what, why in facts.unknown.items()]
@@ -583,7 +583,7 @@ def unanswered(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]
 # --- all of them ----------------------------------------------------------------------------------
 
 if TYPE_CHECKING:
-    Check = Callable[[Facts, Asked, KnownIssues], list[Finding]]
+    Check = Callable[[Facts, Asked, KnownIssues], list[Advice]]
 
 CHECKS: Mapping[str, Check] = {
     SOFTWARE: software,
@@ -605,7 +605,7 @@ CHECKS: Mapping[str, Check] = {
 
 def judge(
     facts: Facts, asked: Asked, issues: KnownIssues, checks: Mapping[str, Check] = CHECKS
-) -> list[Finding]:
+) -> list[Advice]:
     """Return what all checks find. One that breaks says so, and stops no other."""
     return [
         finding
@@ -627,7 +627,7 @@ def absent(facts: Facts) -> list[str]:
 
 def _made(
     subject: str, check: Check, facts: Facts, asked: Asked, issues: KnownIssues
-) -> list[Finding]:
+) -> list[Advice]:
     try:
         return check(facts, asked, issues)
     except Exception as error:  # noqa: BLE001 - a bug of ours must not hide other findings

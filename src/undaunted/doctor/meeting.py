@@ -25,12 +25,12 @@ from undaunted.doctor.meeting_messages import (
     FromGuest,
     FromHost,
     Hello,
+    MeetingVerdict,
     Peer,
     Ping,
     Pong,
     Reached,
     Unreached,
-    Verdict,
 )
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ _ANSWER_S = 10.0  # of the host, to a ping
 
 async def attend(
     endpoint: str, terms: Terms, facts: Facts, *, join_s: float, reach_s: float
-) -> Verdict:
+) -> MeetingVerdict:
     """Take part in the meeting at ``endpoint``; return what came of it.
 
     Args:
@@ -84,7 +84,7 @@ async def attend(
             connection.send(best(clocks))
             everyone = await inbox.next(Everyone, max(0.0, deadline - loop.time()) + _ANSWER_S)
             connection.send(Reached(await try_peers(everyone)))
-            verdict: Verdict = await inbox.next(Verdict, reach_s + _ANSWER_S)
+            verdict: MeetingVerdict = await inbox.next(MeetingVerdict, reach_s + _ANSWER_S)
             return verdict
         finally:
             connection.close("the doctor has what it wants")
@@ -293,7 +293,7 @@ class Host:
         self._over = True
         members = list(self._members.values())
         findings = compare(members, self._expected, self._issues)
-        verdict = Verdict([member.facts.node for member in members], findings)
+        verdict = MeetingVerdict([member.facts.node for member in members], findings)
         for connection in self._members:
             connection.send(verdict)
 
@@ -323,17 +323,19 @@ class Meeting(msgspec.Struct, frozen=True, kw_only=True):
     join_s: float
 
 
-def meet(meeting: Meeting, facts: Facts, version: str, issues: KnownIssues) -> Verdict:
+def meet(meeting: Meeting, facts: Facts, version: str, issues: KnownIssues) -> MeetingVerdict:
     """Meet the other nodes; what prevents that is a finding. Never raises because of others."""
     try:
         return asyncio.run(_meet(meeting, facts, version, issues))
     except WireError as error:
         why = str(error).removeprefix(f"{meeting.endpoint}: ")
         found = f"no meeting at {meeting.endpoint}: {why}"
-        return Verdict([], [issues.setting("N03").finding(SUBJECT, found)])
+        return MeetingVerdict([], [issues.setting("N03").finding(SUBJECT, found)])
 
 
-async def _meet(meeting: Meeting, facts: Facts, version: str, issues: KnownIssues) -> Verdict:
+async def _meet(
+    meeting: Meeting, facts: Facts, version: str, issues: KnownIssues
+) -> MeetingVerdict:
     terms = Terms(run_id=_RUN_ID, build=version, token=meeting.token, node=facts.node)
     host = Host(meeting.endpoint, terms, meeting.nodes, issues)
     try:

@@ -15,8 +15,8 @@ from undaunted.doctor.meeting_messages import Clock
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from undaunted.doctor.advice import Advice, Severity
     from undaunted.doctor.facts import Facts, Limit
-    from undaunted.doctor.finding import Finding, Severity
     from undaunted.doctor.known_issues import KnownIssues
     from undaunted.doctor.meeting_messages import Pong, Unreached
 
@@ -71,7 +71,7 @@ class Member(msgspec.Struct, kw_only=True):
     unreached: list[Unreached] = []
 
 
-def compare(members: Sequence[Member], expected: int, issues: KnownIssues) -> list[Finding]:
+def compare(members: Sequence[Member], expected: int, issues: KnownIssues) -> list[Advice]:
     """Return what is wrong with these nodes together.
 
     Args:
@@ -87,7 +87,7 @@ def compare(members: Sequence[Member], expected: int, issues: KnownIssues) -> li
     ]
 
 
-def _missing(members: Sequence[Member], expected: int, issues: KnownIssues) -> list[Finding]:
+def _missing(members: Sequence[Member], expected: int, issues: KnownIssues) -> list[Advice]:
     if len(members) >= expected:
         return []
     there = _nodes([member.facts.node for member in members])
@@ -96,7 +96,7 @@ def _missing(members: Sequence[Member], expected: int, issues: KnownIssues) -> l
     return [issue.finding(SUBJECT, found, wanted=f"undaunted doctor on all {expected} nodes")]
 
 
-def _unreached(members: Sequence[Member], issues: KnownIssues) -> list[Finding]:
+def _unreached(members: Sequence[Member], issues: KnownIssues) -> list[Advice]:
     """One finding per node that is not reached and reason, with all that have tried."""
     by_problem: defaultdict[tuple[int, str, bool], list[str]] = defaultdict(list)
     for member in members:
@@ -112,7 +112,7 @@ def _unreached(members: Sequence[Member], issues: KnownIssues) -> list[Finding]:
     return findings
 
 
-def _differences(members: Sequence[Member], issues: KnownIssues) -> list[Finding]:
+def _differences(members: Sequence[Member], issues: KnownIssues) -> list[Advice]:
     findings = []
     for severity, what, values in _values(members):
         groups: defaultdict[str, list[str]] = defaultdict(list)
@@ -176,7 +176,7 @@ def _limit(name: str, limit: Limit) -> str:
     return size(limit.soft) if name in _IN_BYTES else str(limit.soft)
 
 
-def _skew(members: Sequence[Member], issues: KnownIssues) -> list[Finding]:
+def _skew(members: Sequence[Member], issues: KnownIssues) -> list[Advice]:
     """Find the clocks that are furthest apart, for certain."""
     known = [(member.clock, member.facts.node) for member in members if member.clock is not None]
     if len(known) < 2:

@@ -6,15 +6,15 @@ Ping, eight times    <------>  Pong
 Clock                ------->
                      <-------  Everyone, when all are there, or time is up
 Reached              ------->
-                     <-------  Verdict, when all have answered, or time is up
+                     <-------  MeetingVerdict, when all have answered, or time is up
 """
 
 from __future__ import annotations
 
 import msgspec
 
+from undaunted.doctor.advice import Advice  # noqa: TC001 - as above
 from undaunted.doctor.facts import Facts  # noqa: TC001 - msgspec reads the annotations
-from undaunted.doctor.finding import Finding  # noqa: TC001 - as above
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
@@ -85,12 +85,12 @@ class Reached(msgspec.Struct, frozen=True, tag="reached"):
     unreached: list[Unreached]
 
 
-class Verdict(msgspec.Struct, frozen=True, tag="verdict"):
+class MeetingVerdict(msgspec.Struct, frozen=True, tag="verdict"):
     """What the nodes, laid beside each other, have shown."""
 
     nodes: list[str]
-    findings: list[Finding]
+    findings: list[Advice]
 
 
 FromGuest = Hello | Ping | Clock | Reached
-FromHost = Pong | Everyone | Verdict
+FromHost = Pong | Everyone | MeetingVerdict

@@ -9,15 +9,15 @@ from undaunted.base.text import one_line
 from undaunted.coordinator.wire.address import is_loopback
 
 if TYPE_CHECKING:
+    from undaunted.doctor.advice import Advice, Severity
     from undaunted.doctor.facts import Asked, Facts, Remote
-    from undaunted.doctor.finding import Finding, Severity
     from undaunted.doctor.known_issues import KnownIssues
 
 
 NETWORK = "network"
 
 
-def network(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
+def network(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Advice]:
     """Own name, families of addresses, ports, the queue of connections, other hosts."""
     return [
         *_own_name(facts, asked, issues),
@@ -31,7 +31,7 @@ def network(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
     ]
 
 
-def _own_name(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
+def _own_name(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Advice]:
     issue = issues.setting("L15")
     names = facts.names
     severity: Severity = (
@@ -56,7 +56,7 @@ def _own_name(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
     return []
 
 
-def _families(facts: Facts, issues: KnownIssues) -> list[Finding]:
+def _families(facts: Facts, issues: KnownIssues) -> list[Advice]:
     if facts.names.ipv6 is not False:
         return []
     for name, addresses in (
@@ -69,7 +69,7 @@ def _families(facts: Facts, issues: KnownIssues) -> list[Finding]:
     return []
 
 
-def _ports(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
+def _ports(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Advice]:
     words = facts.settings.get("net.ipv4.ip_local_port_range", "").split()
     bounds = [whole(word) for word in words]
     if len(bounds) != 2 or bounds[0] is None or bounds[1] is None:
@@ -87,7 +87,7 @@ def _ports(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
     return findings
 
 
-def _backlog(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
+def _backlog(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Advice]:
     most = whole(facts.settings.get("net.core.somaxconn"))
     ranks = asked.nnodes * (asked.nproc_per_node or 1)
     if most is None or most >= ranks:
@@ -96,20 +96,20 @@ def _backlog(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
     return [issues.setting("L14").finding(NETWORK, found, wanted=f"at least {ranks}")]
 
 
-def _remote(remote: Remote, issues: KnownIssues) -> list[Finding]:
+def _remote(remote: Remote, issues: KnownIssues) -> list[Advice]:
     if not remote.problem:
         return []
     return [issues.setting("N01").finding(NETWORK, f"{one_line(remote.host)}: {remote.problem}")]
 
 
-def _loopback(facts: Facts, issues: KnownIssues) -> list[Finding]:
+def _loopback(facts: Facts, issues: KnownIssues) -> list[Advice]:
     if not facts.names.loopback:
         return []
     found = f"127.0.0.1 cannot be connected to: {facts.names.loopback}"
     return [issues.setting("N04").finding(NETWORK, found)]
 
 
-def _interfaces(facts: Facts, issues: KnownIssues) -> list[Finding]:
+def _interfaces(facts: Facts, issues: KnownIssues) -> list[Advice]:
     """Variables that name interfaces: gloo wants whole names, NCCL beginnings of them."""
     issue = next(issue for issue in issues.variables if issue.id == "E28")
     there = facts.names.interfaces
@@ -133,7 +133,7 @@ def _interfaces(facts: Facts, issues: KnownIssues) -> list[Finding]:
     return findings
 
 
-def _store(name: str, facts: Facts, issues: KnownIssues) -> list[Finding]:
+def _store(name: str, facts: Facts, issues: KnownIssues) -> list[Advice]:
     """Nobody must listen yet where ranks or nodes will meet."""
     issue, store = issues.setting("N03"), facts.stores[name]
     where = f"{name}: {one_line(store.host)}"

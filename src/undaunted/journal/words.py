@@ -75,11 +75,26 @@ def exit_in_words(exited: e.RankExited) -> str:
     return f"{how}, told to stop" if exited.by_us else how
 
 
-def happened_at(event: e.Event) -> int:
-    """Return when what an event tells of happened, on the clock of ``t``."""
-    if isinstance(event, (e.RankEvent, e.RankMilestone)):  # launchers empty pages now and then
-        return event.at_ns
-    return event.t
+def is_news(event: e.Event) -> bool:
+    """Whether an event tells of more than that things go as they should; quick."""
+    match event:
+        case e.RoundStarted(round=number):
+            return number > 0
+        case e.Decision(round=number):  # a node without a seat does not tell of which round it is
+            return number >= 0
+        case e.RoundAdvised(line=line):
+            return bool(line)
+        case e.InProcessPhase(phase=phase):
+            return phase in ("detect", "re-enter")
+        case e.InProcessCall(what=what):
+            return what == "ended"
+        case e.NodeChecked(problem=problem):
+            return bool(problem)
+        case e.MemoryReclaimed(held=held, skipped=skipped):
+            return bool(held or skipped)
+        case e.RoundStopped(unkillable=pids):
+            return bool(pids)
+    return True
 
 
 # --- a row each -----------------------------------------------------------------------------------

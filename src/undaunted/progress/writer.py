@@ -26,17 +26,12 @@ from undaunted.progress.layout import (
     HEARTBEATS,
     ITERATION,
     ITERATION_NS,
-    LAST_CLOSE_NS,
-    OUTSIDE_COUNT,
-    OUTSIDE_MAX_NS,
-    SECTION_OPEN_NS,
-    STEP_SECTION,
     STOP,
     STOP_ASKED,
 )
 from undaunted.progress.mailbox import Mailbox
 from undaunted.progress.reader import EVENT
-from undaunted.progress.section import Section, count, encoded_name, keep_longest
+from undaunted.progress.section import Section, encoded_name, keep_longest
 from undaunted.progress.snapshot import Maxima, Phase
 
 if TYPE_CHECKING:
@@ -274,12 +269,6 @@ class PageWriter:
         return word
 
     @property
-    def asked_last(self) -> int:
-        """The iteration that was asked about last; less than 0 = none."""
-        word: int = self._words[STOP_ASKED]
-        return word % layout.LEFT - 2
-
-    @property
     def stop_word(self) -> int:
         """The word `layout.STOP`."""
         word: int = self._words[layout.STOP]
@@ -305,8 +294,8 @@ class PageWriter:
         """Return the longest of each kind, warm-up included."""
         words = self._words
         began, first = words[layout.INITIALIZED_NS], words[layout.FIRST_HEARTBEAT_NS]
-        since = words[LAST_CLOSE_NS] or began
-        outside_ns = max(words[OUTSIDE_MAX_NS : OUTSIDE_MAX_NS + 2])
+        since = words[layout.LAST_CLOSE_NS] or began
+        outside_ns = max(words[layout.OUTSIDE_MAX_NS : layout.OUTSIDE_MAX_NS + 2])
         outside_ns = max(outside_ns, words[layout.OUTSIDE_FIRST_NS])
         if since and not self._open_now:
             outside_ns = max(outside_ns, monotonic_ns() - since)
@@ -436,10 +425,7 @@ class PageWriter:
             self._name_slot(layout.SECTION_SLOTS - 1, layout.OTHERS.encode())
             section: Section = self._others
         else:
-            kind = StepSection if name == STEP_SECTION else Section
-            new = kind(name, self._words, layout.section_slot(index), self._open_now)
-            if isinstance(new, StepSection):
-                new.writer, new.steps, new.offset = self, self.steps, 0
+            new = Section(name, self._words, layout.section_slot(index), self._open_now)
             section = self._sections.setdefault(name, new)
             if section is new:  # else another thread was faster, and a slot stays empty
                 self._name_slot(index, encoded)
@@ -468,57 +454,6 @@ class PageWriter:
         self._words = self._bytes.cast("Q")
         for section in (*self._sections.values(), self._others):
             section.move_to(self._words)
-
-
-class StepSection(Section):
-    """The section ``step``, of a writer that has the same `PageWriter.steps`.
-
-    Attributes:
-        offset: what `end` adds to an iteration when it asks about it.
-    """
-
-    __slots__ = ("offset", "steps", "writer")
-    offset: int
-    steps: deque[tuple[int, int, int]]
-    writer: PageWriter
-
-    def begin(self, iteration: int) -> None:
-        """What `PageWriter.step` and then `__enter__` do, at once: it costs half of both.
-
-        Of one frame, few objects, and one look at the clock: after a step of training nothing of it
-        is in the caches of the processor.
-
-        Args:
-            iteration: its number, from 0 to `layout.LATEST`.
-        """
-        words, open_now, writer = self._words, self._open_now, self.writer
-        last = writer.last_beat
-        if not last or not words[ITERATION] or on_step is not None:
-            writer.step(iteration)
-            self.__enter__()
-            return
-        now = writer.last_beat = monotonic_ns()
-        number = iteration + 1
-        words[HEARTBEAT_NS] = words[ITERATION_NS] = now
-        words[ITERATION] = number
-        words[HEARTBEATS] = writer.heartbeats = writer.heartbeats + 1
-        if now - last > writer.longest_gap:
-            writer.keep_longest_gap(now - last)
-        self.steps.append((now, number, thread_time_ns() if number % CHUNK == 1 else 0))
-        last_close = words[LAST_CLOSE_NS]
-        if last_close and not open_now:
-            count(words, OUTSIDE_COUNT, OUTSIDE_MAX_NS, now - last_close)
-        open_now.append(None)
-        self._starts.append(now)
-        words[self._slot + SECTION_OPEN_NS] = now
-
-    def end(self, iteration: int) -> int:
-        """What `__exit__` and then `PageWriter.asked` do."""
-        self.__exit__(None, None, None)
-        words = self._words
-        words[STOP_ASKED] = iteration + self.offset + 2  # before the other word is looked at
-        word: int = words[STOP]
-        return word
 
 
 class NullWriter(PageWriter):

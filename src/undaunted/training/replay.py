@@ -21,11 +21,11 @@ import msgspec
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from undaunted.base import random_generators
+from undaunted.base import random_generators, torch_ranks
 from undaunted.digests.each import digests_of_each
 from undaunted.digests.state import digest_of
 from undaunted.progress.api import event
-from undaunted.training import attempts, exchange
+from undaunted.training import attempts
 from undaunted.training.rerun.slot import this_slot
 
 if TYPE_CHECKING:
@@ -200,11 +200,11 @@ class Replay:
         again = attempts.again() if self._on_mismatch is None else None
         if again is not None:
             again.check_passes(", ".join(what[:_NAMES]))
-        if exchange.any_rank([bool(what)]) == [False]:
+        if torch_ranks.any_rank([bool(what)]) == [False]:
             return False
-        rank, slot = exchange.place()[0], this_slot()
+        rank, slot = torch_ranks.place()[0], this_slot()
         mine = Mismatch(rank, slot.node, slot.device, iteration, tuple(what[:_NAMES]), len(what))
-        everyone = msgspec.convert(exchange.gather(msgspec.to_builtins(mine)), list[Mismatch])
+        everyone = msgspec.convert(torch_ranks.gather(msgspec.to_builtins(mine)), list[Mismatch])
         error = NotReproducibleError([one for one in everyone if one.count])
         if what:
             event("replay_mismatch", f"iteration {iteration}: {', '.join(what)}")

@@ -7,7 +7,7 @@ import pytest
 
 from tests.coordinator.lead.seats import LISTENS, ledger, table
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.lead import leader_messages as c
+from undaunted.coordinator.lead import messages as c
 from undaunted.coordinator.lead.leader import ENDED_TIMES, Leader, LeaderState
 from undaunted.coordinator.lead.times import LINGER_S
 from undaunted.coordinator.policy import messages as m
@@ -50,12 +50,12 @@ class Harness:
         self.now = 1000 * S
         self.timers: dict[str, tuple[int, int]] = {}
         self.said: dict[int, list[p.Message]] = {}
-        self.out: list[c.Command] = []
+        self.out: list[c.LeaderCommand] = []
         self.links: dict[str, int] = {}
         self.last_link = 0
         self.handle(c.Begin())
 
-    def handle(self, event: c.Event) -> list[c.Command]:
+    def handle(self, event: c.LeaderEvent) -> list[c.LeaderCommand]:
         commands = self.leader.handle(event, self.now)
         self.out += commands
         for command in commands:
@@ -115,7 +115,7 @@ class Harness:
             self.say(node, p.Renew(**about))
         return self.last_link
 
-    def say(self, node: str, message: p.Message) -> list[c.Command]:
+    def say(self, node: str, message: p.Message) -> list[c.LeaderCommand]:
         return self.handle(c.Received(self.links[node], message))
 
     def prepared(self, nodes: str) -> None:

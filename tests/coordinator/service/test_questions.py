@@ -11,7 +11,7 @@ import pytest
 from tests.coordinator.wire.talk import Recorder, on_loop, serving, terms
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.lead.leader import Leader
-from undaunted.coordinator.lead.leader_messages import LeaderConfig
+from undaunted.coordinator.lead.messages import LeaderConfig
 from undaunted.coordinator.policy.config import PolicyConfig
 from undaunted.coordinator.service import leading as leading_module
 from undaunted.coordinator.service import questions

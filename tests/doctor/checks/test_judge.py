@@ -7,7 +7,7 @@ from undaunted.doctor.checks import MEMORY, judge, memory
 from undaunted.doctor.facts import Asked, Facts
 
 if TYPE_CHECKING:
-    from undaunted.doctor.finding import Finding
+    from undaunted.doctor.advice import Advice
 
 
 def test_nothing_known_is_nothing_said() -> None:
@@ -15,7 +15,7 @@ def test_nothing_known_is_nothing_said() -> None:
 
 
 def test_a_check_that_breaks_does_not_stop_the_others() -> None:
-    def broken(facts: Facts, asked: Asked, issues: Any) -> list[Finding]:
+    def broken(facts: Facts, asked: Asked, issues: Any) -> list[Advice]:
         raise ZeroDivisionError("by\nzero")
 
     checks = {"luck": broken, MEMORY: memory}

@@ -552,7 +552,7 @@ def test_without_fatal_checks_a_process_that_is_alone_runs_again():
 
 
 def test_without_fatal_checks_ranks_do_not_run_again(monkeypatch):
-    monkeypatch.setattr(machine_module.exchange, "is_distributed", lambda: True)
+    monkeypatch.setattr(machine_module.torch_ranks, "is_distributed", lambda: True)
     one = machine(fatal_checks=False)
     first(one)
     assert step(one, lambda: NAN, fatal=False) == (1, GO_ON)

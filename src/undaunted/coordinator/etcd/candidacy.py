@@ -42,7 +42,7 @@ from undaunted.coordinator.service.register import Leads, RegisterError, Won
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from undaunted.coordinator.lead import follower_messages as f
+    from undaunted.coordinator.lead import messages as c
     from undaunted.coordinator.lead.leader import Leader
     from undaunted.coordinator.protocol import Ledger
     from undaunted.coordinator.service.participant import Participant
@@ -117,7 +117,7 @@ class Candidacy:
         self._begin_to_lead, self._give_up, self._say = lead, give_up, say
         self._state = State.LOOKING
         self._seen: Leads | None = None  # last
-        self._missed: f.Missed | None = None  # None = a leader is followed, or may be found
+        self._missed: c.Missed | None = None  # None = a leader is followed, or may be found
         self._ended_epoch = 0  # nobody listens any more where the leader of that one did
         self._claims = False  # it is this launcher's turn in a moment
         self._trouble = Trouble()
@@ -148,7 +148,7 @@ class Candidacy:
             self._unwritten = ledger, written
             self._write()
 
-    def missed(self, missed: f.Missed) -> None:
+    def missed(self, missed: c.Missed) -> None:
         """The follower here cannot reach the leader."""
         known, seen = self._missed, self._seen
         lost = missed.lost or (known is not None and known.lost)
@@ -283,7 +283,7 @@ class Candidacy:
         """
         known = self._known
         me = (self._launcher.node, self._launcher.incarnation)
-        if known is None or known.round < 0 or {me} == set(map(rules.voter, known.table)):
+        if known is None or known.round < 0 or not {*map(rules.voter, known.table)} - {me}:
             return False
         return not (await living(known, self._network)).keys() - {me}
 

@@ -25,7 +25,6 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec.structs import replace
 
 from undaunted.base.text import count, format_duration
@@ -90,37 +89,6 @@ class PolicyState(enum.Enum):
     RUNNING = enum.auto()
     STOPPING = enum.auto()
     ENDED = enum.auto()
-
-
-class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """All that whoever leads next has to know; fields of the ledger have the same names.
-
-    Attributes:
-        restarts_used: of the job's budget.
-        excluded: node to reason.
-        reached: highest iteration reached, None = unknown.
-        stalled: one text per round in a row without progress.
-        history: of the rounds that are over, see `verdict`.
-        failure: of the last round, see `verdict.Advice`.
-        slow: ranks whose node was left out since they were slow.
-        turned: by how many places ranks are on other slots than in the first round.
-        limits: that somebody has ordered for all ranks, None = nobody has.
-        stop: somebody has ordered the end of the job, None = nobody has.
-    """
-
-    restarts_used: int = 0
-    excluded: dict[str, str] = {}
-    reached: int | None = None
-    stalled: tuple[str, ...] = ()
-    history: bytes = b""
-    failure: str = ""
-    slow: tuple[int, ...] = ()
-    turned: int = 0
-    limits: m.NewLimits | None = None
-    stop: m.StopOrdered | None = None
-
-
-_NOTHING = Memory()
 
 
 @dataclass(slots=True)
@@ -189,7 +157,7 @@ class JobPolicy:
         round: int,  # noqa: A002 - called so everywhere
         nodes: Iterable[m.NodeInfo],
         prepared: int = -1,
-        memory: Memory = _NOTHING,
+        memory: m.Memory = m.NOTHING,
     ) -> JobPolicy:
         """Go on where another policy of the job stopped, with its round running.
 
@@ -218,10 +186,10 @@ class JobPolicy:
         return policy
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> m.Memory:
         """What whoever leads next has to know."""
         reached, stalled = self.tracker.known
-        return Memory(
+        return m.Memory(
             restarts_used=self.restarts_used,
             excluded=dict(self.roster.excluded),
             reached=reached,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,11 +12,10 @@ import msgspec
 from undaunted.base.recent import Recent
 from undaunted.base.timers import Timers
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.lead import leader_messages as c
+from undaunted.coordinator.lead import messages as c
 from undaunted.coordinator.lead.leader import LeaderState
-from undaunted.coordinator.lead.times import ANSWER_S
 from undaunted.coordinator.policy.placement import name_some
-from undaunted.coordinator.service.asking import answer_of
+from undaunted.coordinator.service.asking import answer_of, ask
 from undaunted.coordinator.service.option_differences import Differences
 from undaunted.coordinator.wire.connection import WireError
 
@@ -209,7 +207,7 @@ class Leading:
         self._connections.clear()
         self._links.clear()
 
-    def _feed(self, event: c.Event) -> None:
+    def _feed(self, event: c.LeaderEvent) -> None:
         if self._over:
             return
         now = self._network.now_ns()
@@ -221,7 +219,7 @@ class Leading:
             self._watched = self.leader.ledger
             self._watch(self.leader)
 
-    def _carry_out(self, command: c.Command) -> None:
+    def _carry_out(self, command: c.LeaderCommand) -> None:
         match command:
             case c.Send(link=link, message=message):
                 if link in self._connections:
@@ -247,12 +245,5 @@ class Leading:
                 self._done(successor)
 
     async def _ask(self, command: c.Ask) -> None:
-        answer, ended = None, False
-        try:
-            question = answer_of(
-                command.address, command.message, self._network, timeout_s=ANSWER_S
-            )
-            answer = await question
-        except WireError as error:
-            ended = error.number == errno.ECONNREFUSED
+        answer, ended = await ask(command.address, command.message, self._network)
         self._feed(c.Answered(command.node, answer, ended))

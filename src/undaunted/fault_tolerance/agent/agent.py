@@ -56,6 +56,7 @@ from undaunted.fault_tolerance.output.messages import Messages, append_to
 from undaunted.fault_tolerance.pulse import BEAT_S
 from undaunted.fault_tolerance.run_config import SCRIPT_MAY_BE_LOST
 from undaunted.fault_tolerance.simulated_faults import injected
+from undaunted.journal import events as e
 from undaunted.journal.writer import JournalWriter
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class Agent:
         # --- what is made once, and serves every round ---
         self._begun = begun
         self._area, self._spawner, self._pulse = begun.area, begun.spawner, begun.pulse
-        self._spawner.report_to(self._scribe.workers_start_fresh, self._scribe.template_ready, say)
+        self._spawner.report_to(self._start_fresh, self._scribe.template_ready, say)
         self._outside = Outside(
             front,
             config.signals,
@@ -369,7 +370,8 @@ class Agent:
         for worker in self._workers.all if current is not None else ():
             if current is not None and current.rank(worker.local_rank) == rank:
                 for device in await self._throttling.devices(worker.pid):
-                    self._scribe.gpu_throttled(rank, device.index, device.throttled)
+                    gpu, reasons = device.index, device.throttled
+                    self._journal.record(e.GpuThrottled(rank=rank, gpu=gpu, reasons=reasons))
 
     def _carry_out(self, command: m.Command) -> None:  # noqa: C901, PLR0912, PLR0915 - one case each
         """Carry out a command of the node."""
@@ -430,6 +432,10 @@ class Agent:
         if self._pulse is not None:
             self._pulse.beat(0.0 if self._ended.done() else self._orders.ranks_outlive_s)
             self._timers.set("beat", BEAT_S, self._beat)
+
+    def _start_fresh(self, reason: str) -> None:
+        """Workers are not forked from the template any more."""
+        self._journal.record(e.TemplateLost(reason=reason))
 
     def _end(self, end: job.End) -> None:
         self._scribe.job_ended(end)
@@ -493,7 +499,9 @@ class Agent:
             self._post(m.SpawnFailed(f"workers could not be started: {error}"))
             return
         self._workers.adopt(spawned.pids)
-        self._scribe.workers_spawned(spawned)
+        mode, pids = spawned.mode, list(spawned.pids)
+        self._journal.record(e.WorkersSpawned(mode=mode, pids=pids, reason=spawned.reason))
+        self._messages.share(any(not each.stdout or not each.stderr for each in current.specs))
         self._progress.begin()
         self._parts.ranks_run(current, spawned)
         self._health.begin_watch(current.number, self._unhealthy)
@@ -615,6 +623,7 @@ class Agent:
             self._keep_kernel_log()
         self._close_round()
         seen = self._progress.end()
+        self._messages.share(False)
         self._scribe.round_stopped(unkillable)
         if problem := report.problem or self._injected(self._node.round + 1):
             self._unhealthy(problem)
@@ -667,7 +676,7 @@ class Agent:
     def _stop_signalled(self, number: int) -> None:
         """Pass it on to the policy, which passes it on to the ranks."""
         name = signal.Signals(number).name
-        self._scribe.signal_received(name)
+        self._journal.record(e.SignalReceived(signal=name))
         self._restart_decided = False
         self._spawner.replace_no_more()
         self._post(m.NoRestart())
@@ -679,10 +688,11 @@ class Agent:
         if everywhere or passed:
             self._programs_signal_s = time.monotonic()
         ranks = [self._this_round().rank(local_rank) for local_rank in passed]
-        self._scribe.programs_signal(signal.Signals(number).name, ranks, everywhere=everywhere)
+        name = signal.Signals(number).name
+        self._journal.record(e.SignalPassedOn(signal=name, ranks=ranks, everywhere=everywhere))
 
     def _front_ends(self, number: int) -> None:
-        self._scribe.signal_received(signal.Signals(number).name)
+        self._journal.record(e.SignalReceived(signal=signal.Signals(number).name))
 
     def _kill_now(self) -> None:
         """The user insists."""

@@ -162,7 +162,6 @@ class ImportLearner(Part):
         self._wanted = not problem  # should this template be lost
         self._journal.record(
             ImportsLearned(
-                t=time.monotonic_ns(),
                 modules=0 if problem or ready is None else ready.learned,
                 packages=[] if problem else [name for name in learned.packages if name not in left],
                 took_ns=time.monotonic_ns() - began_ns,

@@ -13,9 +13,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from undaunted.attribution import core_file, crash, error_file, hang, oom
+from undaunted.attribution import crash, error_file, hang
 from undaunted.attribution.findings import UNEQUAL, UNREAD
 from undaunted.base.deadline import within
+from undaunted.fault_tolerance.agent import core_file, oom
 from undaunted.fault_tolerance.agent.round import Judgement
 from undaunted.fault_tolerance.output.destinations import in_words, last_lines, without_reader
 from undaunted.journal.events import HARD_TIMEOUT, Verdict
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from undaunted.attribution.crash import RankFailure
     from undaunted.attribution.evidence import RankEvidence
-    from undaunted.attribution.hang import Seen
+    from undaunted.attribution.hang import RankObservation
     from undaunted.fault_tolerance.agent.processes import Worker
     from undaunted.fault_tolerance.agent.round import Round
     from undaunted.fault_tolerance.output.destinations import Stream
@@ -105,7 +106,9 @@ def judge_crash(
     return Judgement(event, (root.local_rank,), verdict.certain, _report(root, line))
 
 
-def judge_hang(current: Round, evidence: Sequence[RankEvidence], seen: Sequence[Seen]) -> Judgement:
+def judge_hang(
+    current: Round, evidence: Sequence[RankEvidence], seen: Sequence[RankObservation]
+) -> Judgement:
     """Which rank of this node hangs, and which ones wait for it.
 
     Args:

@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from undaunted import __version__
-from undaunted.attribution.straggler.pace import Pace
 from undaunted.base.recent import Recent
 from undaunted.base.timers import Timers
 from undaunted.coordinator.policy import messages as job
@@ -19,6 +18,7 @@ from undaunted.coordinator.policy.config import PolicyConfig
 from undaunted.coordinator.policy.policy import JobPolicy
 from undaunted.fault_tolerance.advice import advise
 from undaunted.fault_tolerance.agent.status import of_policy
+from undaunted.fault_tolerance.slow_ranks.pace import Pace
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

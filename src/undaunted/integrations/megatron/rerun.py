@@ -10,9 +10,9 @@ import importlib
 import logging
 from typing import Any
 
+from undaunted.base import torch_ranks
 from undaunted.integrations.megatron.ranks import end_together
 from undaunted.progress.writer import current_writer
-from undaunted.training import exchange
 from undaunted.training.rerun import machine
 from undaunted.training.rerun.batches import RerunDataIterator
 from undaunted.training.rerun.difference import COMPARISON_MATCH, COMPARISON_MISMATCH
@@ -80,7 +80,7 @@ class RerunStateMachine(machine.RerunStateMachine):
             odd = self.verdict or self.odd
             if self.verdict is not None:
                 current_writer().event("odd_result", self.verdict.text)
-            rank, text = (None, "") if odd is None else (exchange.place()[0], odd.text)
+            rank, text = (None, "") if odd is None else (torch_ranks.place()[0], odd.text)
             end_together(_REASONS[found[2]], rank, text)
         return found
 
@@ -146,5 +146,5 @@ def _sharded(state: dict[str, Any]) -> Any:
         mapping: Any = importlib.import_module("megatron.core.dist_checkpointing.mapping")
     except ImportError:
         return state
-    rank, world_size = exchange.place()
+    rank, world_size = torch_ranks.place()
     return mapping.ShardedObject(_KEY, state, (world_size,), (rank,))

@@ -14,8 +14,7 @@ import logging
 import math
 from typing import TYPE_CHECKING, Any
 
-from undaunted.base import random_generators
-from undaunted.training import exchange
+from undaunted.base import random_generators, torch_ranks
 from undaunted.training.rerun import table
 from undaunted.training.rerun.batches import RerunDataIterator
 from undaunted.training.rerun.difference import difference
@@ -51,11 +50,6 @@ if TYPE_CHECKING:
 
 REPORTING_INTERVAL_ITERATIONS = 2
 _LOG = logging.getLogger("undaunted")
-# Looked up in each step; members of enums take longer.
-_DISABLED = RerunMode.DISABLED
-_VALIDATE = RerunMode.VALIDATE_RESULTS
-_GO_ON = (False, False, 0)
-_BEFORE, _RUNNING = RerunState.NOT_RUNNING_YET, RerunState.INITIAL_RUN
 
 
 class RerunStateMachine:
@@ -118,7 +112,7 @@ class RerunStateMachine:
         self._save_state, self._restore_state = state_save_func, state_restore_func
         self._tracker = Tracker(result_rejected_tracker_filename)
         self._fatal_checks = fatal_checks
-        self._any_rank = any_rank or exchange.any_rank
+        self._any_rank = any_rank or torch_ranks.any_rank
         self._on_verdict = on_verdict
         self._forgives = frozenset(forgives)
         self._generators: States | None = None  # as they were before the step
@@ -152,18 +146,7 @@ class RerunStateMachine:
             data_iterator: the source of batches, a list of some, or None. Those that are not of
                 `RerunDataIterator` are wrapped: take what `batches` returns for them.
         """
-        state = self.state  # the two rows of nearly all steps come at once
-        if state is _BEFORE:
-            self._begin(() if data_iterator is None else self._iterators(data_iterator))
-            self.state = _RUNNING
-            return True
-        if state is _RUNNING and self._nothing_wished():
-            self.state = _BEFORE
-            return False
-        return self._turn(state, data_iterator)
-
-    def _turn(self, state: RerunState, data_iterator: Any) -> bool:
-        mode = self._mode
+        mode, state = self._mode, self.state
         turn = table.next_turn(mode, state, self._wishes_of_all(mode, state))
         batches = () if data_iterator is None else self._iterators(data_iterator)
         if state is RerunState.WILL_RERUN_FROM_CHECKPOINT:
@@ -183,8 +166,6 @@ class RerunStateMachine:
         What is saved is the state before this step, as the optimizer has not seen its gradients.
         """
         self.first = False
-        if self.state is _BEFORE:
-            return _GO_ON
         found = table.leave(self._mode, self.state)
         if found.say:
             self._say_once(found.say)
@@ -218,26 +199,23 @@ class RerunStateMachine:
         """
         self._reduced = total != 0  # NaN is no 0 either
 
-    def _nothing_wished(self) -> bool:
-        """Whether no rank wishes to run the step again, which has run for the first time."""
-        if self._mode is _DISABLED:
-            return True
-        mine = bool(self._wishes)  # to run again: in a first run there is no other wish
+    def _any_wishes_rerun(self) -> bool:
+        """Whether any rank wishes to run the step again, which has run for the first time."""
+        mine = Wish.RERUN in self._wishes
         reduced, self._reduced = self._reduced, None
-        if reduced is None and not self._fatal_checks:
-            reduced = mine and not exchange.is_distributed()
-        elif reduced is None:
-            (reduced,) = self._any_rank((mine,))
-        if reduced:
-            self._wishes.add(Wish.RERUN)  # of any rank is this rank's, too
-        return not reduced
+        if reduced is not None:
+            return reduced
+        if not self._fatal_checks:
+            return mine and not torch_ranks.is_distributed()
+        (reduced,) = self._any_rank((mine,))
+        return reduced
 
     def _wishes_of_all(self, mode: RerunMode, state: RerunState) -> Collection[Wish]:
-        if state is _RUNNING:
-            return self._wishes  # all know of them: `_nothing_wished`
         wanted = table.wishes_of_all(mode, state)
         if not wanted:
             return ()
+        if wanted == (Wish.RERUN,):
+            return wanted if self._any_wishes_rerun() else ()
         self._nothing_found()
         found = self._any_rank([wish in self._wishes for wish in wanted])
         return [wish for wish, any_has in zip(wanted, found, strict=True) if any_has]
@@ -256,10 +234,7 @@ class RerunStateMachine:
     def _begin(self, batches: Collection[RerunDataIterator]) -> None:
         self.current_iteration += 1
         self.odd = self.verdict = None
-        self._counts.clear()
-        if self._wishes:
-            self._wishes.clear()
-        again = self._mode is not _DISABLED
+        again = self._mode is not RerunMode.DISABLED
         if len(self._wrapped) > len(batches):  # iterators of former epochs have processes, perhaps
             self._wrapped = {k: one for k, one in self._wrapped.items() if one[1] in batches}
         for one in batches:
@@ -335,31 +310,27 @@ class RerunStateMachine:
                 result odd.
         """
         mode, state = self._mode, self.state
-        if mode is _DISABLED:
+        if mode is RerunMode.DISABLED:
             self._checked(result, rejection_func, message, fatal=fatal)
             return
         if not self._said_enabled:
             self._say_enabled()
         number = self._counts[message] = self._counts.get(message, 0) + 1
         odd = self.odd
-        if state is _RUNNING and mode is _VALIDATE and odd is None and not self.first:
-            injector = self.error_injector  # the row of nearly all checks comes at once
-            injected = injector.error_injection_rate and injector.maybe_inject(_rank())
-            if injected or rejection_func(result):
-                self._reject(result, message, number, fatal=fatal)
-            return
         same = odd is not None and odd.call[1] == number and odd.call[0][0] == message
         asked = table.question(
             mode, state, first=self.first, pending=odd is not None, same_call=same
         )
-        if asked is Question.NOTHING:
-            return
-        if asked is Question.USABLE:
+        compare = comparison_func or difference
+        if asked is Question.ODD:
+            injector = self.error_injector
+            injected = injector.error_injection_rate and injector.maybe_inject(_rank())
+            if injected or rejection_func(result):
+                self._reject(result, message, number, fatal=fatal)
+        elif asked is Question.USABLE:
             if fatal and rejection_func(result):
                 self._fail(result, message)
-            return
-        compare = comparison_func or difference
-        if asked is Question.DIFFERENT and odd is not None:
+        elif asked is Question.DIFFERENT and odd is not None:
             apart = self.error_injector.maybe_miscompare(compare, odd.result, result, state)
             self._judge(odd, result, rejection_func, different=not apart <= tolerance, fatal=fatal)
         elif asked is Question.KEEP:
@@ -528,10 +499,10 @@ class RerunStateMachine:
             return
         here = {message: stats.state() for message, stats in self._stats.items()}
         if _rank() != 0:
-            exchange.gather(here)
+            torch_ranks.gather(here)
             self._stats.clear()  # rank 0 has it now
             return
-        _, *others = exchange.gather({})
+        _, *others = torch_ranks.gather({})
         for there in others:
             for message, state in there.items():
                 mine = self._stats.setdefault(message, QuickStats())
@@ -577,7 +548,7 @@ class RerunStateMachine:
         """
         if state_dict is None:
             return
-        if self._mode is _DISABLED:
+        if self._mode is RerunMode.DISABLED:
             self._say_once(
                 "RerunStateMachine disabled via CLI, ignoring machine state saved in checkpoint"
             )
@@ -632,4 +603,4 @@ def _copy(result: Any) -> Any:
 
 
 def _rank() -> int:
-    return exchange.place()[0]
+    return torch_ranks.place()[0]

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from undaunted.attribution import oom
+from undaunted.fault_tolerance.agent import oom
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,6 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from undaunted.agreement.connect import device_of
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -56,10 +54,15 @@ def gather(value: Any, group: ProcessGroup | None = None) -> list[Any]:
         value: of numbers, texts, lists and dicts.
         group: None = the default one, or this rank alone where there is none.
     """
-    data = json.dumps(value).encode()
-    lengths = gather_bytes(len(data).to_bytes(8, "little"), group)
-    longest = max(int.from_bytes(one, "little") for one in lengths)
-    return [json.loads(one) for one in gather_bytes(data.ljust(longest), group)]
+    return [json.loads(one) for one in gather_texts(json.dumps(value).encode(), group)]
+
+
+def gather_texts(data: bytes, group: ProcessGroup | None = None) -> list[bytes]:
+    """Return what each rank of a group gives, of any length; see `gather`."""
+    told = gather_bytes(len(data).to_bytes(8, "little"), group)
+    lengths = [int.from_bytes(one, "little") for one in told]
+    texts = gather_bytes(data.ljust(max(lengths)), group)
+    return [text[:length] for text, length in zip(texts, lengths, strict=True)]
 
 
 def gather_bytes(data: bytes, group: ProcessGroup | None) -> list[bytes]:
@@ -79,13 +82,21 @@ def gather_bytes(data: bytes, group: ProcessGroup | None) -> list[bytes]:
     mine = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device_of(dist, group))
     each = [torch.empty_like(mine) for _ in members(group)]
     dist.all_gather(each, mine, group=group)
-    return [bytes(row.tolist()) for row in torch.stack(each).cpu()]
+    together = bytearray(len(each) * len(data))
+    torch.frombuffer(together, dtype=torch.uint8).copy_(torch.cat(each))
+    return [bytes(together[at : at + len(data)]) for at in range(0, len(together), len(data))]
 
 
 def is_member(group: ProcessGroup | None) -> bool:
     """Whether this rank belongs to a group."""
     torch = _torch()
     return torch is None or torch.distributed.get_rank(group) >= 0
+
+
+def device_of(dist: Any, group: ProcessGroup | None) -> str:
+    """Return where tensors have to be to travel over a group."""
+    config = str(dist.get_backend_config(group))
+    return "cpu" if "cpu:" in config else config.partition(":")[0]
 
 
 def _torch() -> Any:

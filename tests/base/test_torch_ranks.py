@@ -8,25 +8,25 @@ from pathlib import Path
 import pytest
 
 from tests.training import gloo_ranks
-from undaunted.training import exchange
+from undaunted.base import torch_ranks
 
 
 def test_a_process_that_is_alone(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    assert exchange.any_rank([True, False]) == [True, False]
-    assert exchange.gather({"a": 1}) == [{"a": 1}]
-    assert exchange.place() == (0, 1)
-    assert not exchange.is_distributed()
+    assert torch_ranks.any_rank([True, False]) == [True, False]
+    assert torch_ranks.gather({"a": 1}) == [{"a": 1}]
+    assert torch_ranks.place() == (0, 1)
+    assert not torch_ranks.is_distributed()
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "4")
-    assert exchange.place() == (3, 4)
+    assert torch_ranks.place() == (3, 4)
 
 
 @pytest.mark.e2e
 @pytest.mark.torch
 def test_ranks_of_gloo(tmp_path):
-    program = Path(__file__).with_name("exchange_program.py")
+    program = Path(__file__).with_name("torch_ranks_program.py")
     said = gloo_ranks.run(program, 2, tmp_path)
     for rank, one in enumerate(said):
         assert one["place"] == [rank, 2]

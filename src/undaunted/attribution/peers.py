@@ -1,4 +1,9 @@
-"""Recognizes errors that say "my peer is gone": their rank is a victim. Pure."""
+"""Recognizes errors that are somebody else's: of a peer that is gone, or that has failed. Pure.
+
+A save that fails on one rank is raised on all of them, with a message that names the one as
+``rank 3: `` (see `undaunted.checkpointing.errors`), or as ``ranks:dict_keys([3])`` by torch. Which
+of them is seen first is chance, and the others are often stopped before they can say anything.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +43,11 @@ _DISTRIBUTED_ERRORS = frozenset(
     {"DistBackendError", "DistNetworkError", "DistStoreError", "DistError"}
 )
 _MAX_CHARACTERS = 64 << 10
+_KINDS = "undaunted.checkpointing."
+# The first rank that is named, and whether what follows is its failure; its host may be between.
+_FIRST = re.compile(r"\branks? (\d{1,9})((?: \([^()]*\))?: )?")
+# torch's own saves and loads: raised on all ranks, with the ranks that have failed.
+_OF_CHECKPOINT = re.compile(r"CheckpointException ranks:dict_keys\(\[(\d{1,9})")
 
 
 def names_lost_peer(text: str) -> bool:
@@ -68,3 +78,17 @@ def is_of_a_socket(kind: str) -> bool:
 def raised_in_communication(traceback: str) -> bool:
     """Whether an exception was raised in a collective or while waiting for a store."""
     return bool(waiting_in(parse_traceback(traceback)))
+
+
+def failed_rank(exception: str) -> int | None:
+    """Return the rank that an exception says has failed, its own or another; None = it names none.
+
+    Args:
+        exception: ``KIND: MESSAGE``, the kind with its module.
+    """
+    kind, _, message = exception.partition(": ")
+    if kind.rpartition(".")[2] == "CheckpointException":
+        found = _OF_CHECKPOINT.match(message)
+        return int(found[1]) if found else None
+    first = _FIRST.search(message) if kind.startswith(_KINDS) else None
+    return int(first[1]) if first and first[2] else None

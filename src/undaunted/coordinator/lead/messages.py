@@ -1,4 +1,4 @@
-"""What goes into a follower and what comes out of it."""
+"""What goes into leaders and followers, and what comes out of them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,43 @@ import msgspec
 if TYPE_CHECKING:
     from undaunted.coordinator import protocol as p
     from undaunted.coordinator.policy import messages as m
+    from undaunted.coordinator.policy.config import PolicyConfig
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderConfig:
+    """What a leader knows.
+
+    Attributes:
+        run_id: the job.
+        policy: of the job.
+        node: the node it runs on, "" = on a host of its own.
+        incarnation: random text that no other agent or leader has.
+        takeover: members may take over.
+        address: where its node can be reached, "" = nobody needs to know.
+        endpoints: where other leaders of this job may be, besides at its members.
+        lease_s: a follower that is silent for so long is lost.
+        away_timeout_s: as in `FollowerConfig`.
+        store: etcd says who leads: another launcher may claim that at any time, and nothing starts
+            before the ledger is there.
+        settings: as in `protocol.Hello`; these hold.
+        attempt: see `protocol.Ledger`.
+        program: as in `protocol.Hello`, of its node.
+    """
+
+    run_id: str
+    policy: PolicyConfig
+    node: str = ""
+    incarnation: str = ""
+    takeover: bool = True
+    address: str = ""
+    endpoints: tuple[str, ...] = ()
+    lease_s: float = 5.0
+    away_timeout_s: float = 60.0
+    store: bool = False
+    settings: dict[str, str] = field(default_factory=dict)
+    attempt: int = 0
+    program: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,46 +88,89 @@ class _Message(msgspec.Struct, frozen=True, gc=False):
     """Made for every event: a struct takes a fifth of the time of a frozen dataclass."""
 
 
-# --- events -------------------------------------------------------------------------------------
+# --- events of both -----------------------------------------------------------------------------
 
 
 class Begin(_Message, frozen=True):
     """The first event."""
 
 
-class Opened(_Message, frozen=True):
-    """The connection asked for by `Dial` stands, handshake included."""
-
-    link: int
-
-
 class Received(_Message, frozen=True):
-    """The leader said something."""
+    """The other side said something: the leader, a follower, or somebody who wants to be one."""
 
-    link: int
+    link: int  # never used again
     message: p.Message
 
 
 class Closed(_Message, frozen=True):
     """The connection is gone, or could not be made.
 
-    ``refused``: one side does not want the other: version, token, job or name do not fit.
-    ``silent``: the other side has not ended it, and may live.
-    ``ended``: nobody listens there, so that the launcher of that address has ended.
+    Attributes:
+        link, reason: which one, and why.
+        silent: the other side has not ended it, and may live.
+        refused: one side does not want the other: version, token, job or name do not fit.
+        ended: nobody listens there, so that the launcher of that address has ended.
     """
 
     link: int
     reason: str
-    refused: bool = False
     silent: bool = False
+    refused: bool = False
     ended: bool = False
 
 
 class Answered(_Message, frozen=True):
-    """Answer to `Ask`; None = there was none within its deadline."""
+    """Answer to `Ask`; None = there was none within its deadline.
+
+    ``ended``: nobody listens there, so that the launcher has ended.
+    """
 
     node: str
     message: p.Message | None
+    ended: bool = False
+
+
+class TimerFired(_Message, frozen=True):
+    """A timer set by `SetTimer` ran out."""
+
+    name: str
+    round: int = 0
+
+
+# --- events of a leader -------------------------------------------------------------------------
+
+
+class Persisted(_Message, frozen=True):
+    """This version of the ledger, or a later one, has been written down; see `Persist`."""
+
+    version: int
+
+
+class Deposed(_Message, frozen=True):
+    """Whoever decides about that has taken the lead away."""
+
+    reason: str
+
+
+class Holds(_Message, frozen=True):
+    """Others can see in the store that this leader is there, or ``held`` is False: not any more.
+
+    Then another one may lead soon, where that one is not in the way of the members that follow.
+    """
+
+    held: bool
+
+
+LeaderEvent = Begin | Received | Closed | Answered | Persisted | Deposed | Holds | TimerFired
+
+
+# --- events of a follower -----------------------------------------------------------------------
+
+
+class Opened(_Message, frozen=True):
+    """The connection asked for by `Dial` stands, handshake included."""
+
+    link: int
 
 
 class Asked(_Message, frozen=True):
@@ -126,17 +206,71 @@ class LeaderAt(_Message, frozen=True):
     epoch: int = 0
 
 
-class TimerFired(_Message, frozen=True):
-    """A timer set by `SetTimer` ran out."""
+FollowerEvent = (
+    Begin
+    | Opened
+    | Received
+    | Closed
+    | LeaderAt
+    | Answered
+    | Asked
+    | Tell
+    | TableKnown
+    | TimerFired
+)
+
+
+# --- commands of both ---------------------------------------------------------------------------
+
+
+class Send(_Message, frozen=True):
+    """Say something to the other side."""
+
+    link: int
+    message: p.Message
+
+
+class Ask(_Message, frozen=True):
+    """Ask a member that is not connected; answer with Answered within a second."""
+
+    node: str
+    address: str
+    message: p.Miss | p.Claim
+
+
+class SetTimer(_Message, frozen=True):
+    """Answer with TimerFired(name, round) after ``delay_s``; replaces a timer of that name."""
 
     name: str
+    delay_s: float
+    round: int = 0
 
 
-OfLeader = Opened | Received | Closed | LeaderAt
-Event = Begin | OfLeader | Answered | Asked | Tell | TableKnown | TimerFired
+# --- commands of a leader -----------------------------------------------------------------------
 
 
-# --- commands -----------------------------------------------------------------------------------
+class Close(_Message, frozen=True):
+    """Close a connection; no answer."""
+
+    link: int
+
+
+class Persist(_Message, frozen=True):
+    """Write the ledger down, when there is time."""
+
+    ledger: p.Ledger
+
+
+class Done(_Message, frozen=True):
+    """The leader has nothing more to do. ``successor``: address of the leader that replaced it."""
+
+    successor: str = ""
+
+
+LeaderCommand = Send | Close | Ask | Persist | SetTimer | Done
+
+
+# --- commands of a follower ---------------------------------------------------------------------
 
 
 class Dial(_Message, frozen=True):
@@ -150,21 +284,6 @@ class Hangup(_Message, frozen=True):
     """Close a connection; no answer."""
 
     link: int
-
-
-class Send(_Message, frozen=True):
-    """Say something to the leader."""
-
-    link: int
-    message: p.Message
-
-
-class Ask(_Message, frozen=True):
-    """Ask another member; answer with Answered within a second."""
-
-    node: str
-    address: str
-    message: p.Miss | p.Claim
 
 
 class Answer(_Message, frozen=True):
@@ -246,13 +365,6 @@ class GiveUp(_Message, frozen=True):
     lost: bool = False
 
 
-class SetTimer(_Message, frozen=True):
-    """Answer with TimerFired(name) after ``delay_s``; replaces a timer of that name."""
-
-    name: str
-    delay_s: float
-
-
 class Say(_Message, frozen=True):
     """A line for the user."""
 
@@ -260,6 +372,9 @@ class Say(_Message, frozen=True):
 
 
 # What others are told, and what this node is to do.
+
+
+# What others are told, and what this node is to do.
 ToOthers = Dial | Hangup | Send | Ask | Answer
 OfNode = Prepare | Deliver | StopRanks | Lead | StandDown | Missed | Found | Leave | GiveUp
-Command = ToOthers | OfNode | SetTimer | Say
+FollowerCommand = ToOthers | OfNode | SetTimer | Say

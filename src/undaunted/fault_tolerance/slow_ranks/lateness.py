@@ -9,7 +9,7 @@ import math
 import statistics
 from typing import TYPE_CHECKING
 
-from undaunted.attribution.straggler.slow import ALLOWANCE, Times, late
+from undaunted.fault_tolerance.slow_ranks.slow import ALLOWANCE, Times, late
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from undaunted.attribution import core_file
-from undaunted.attribution.core_file import find, paths_of
+from undaunted.fault_tolerance.agent import core_file
+from undaunted.fault_tolerance.agent.core_file import find, paths_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from undaunted.attribution.straggler.own_times import Chunk, RankTimes
-from undaunted.attribution.straggler.pace import Pace
 from undaunted.coordinator.policy.messages import MOST_TIMES, Place, Say, Slow
+from undaunted.fault_tolerance.slow_ranks.own_times import Chunk, RankTimes
+from undaunted.fault_tolerance.slow_ranks.pace import Pace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -400,7 +400,7 @@ def test_times_of_0_end_nothing() -> None:
 
 
 def test_an_error_of_ours_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("undaunted.attribution.straggler.pace._loads", lambda _: 1 // 0)
+    monkeypatch.setattr("undaunted.fault_tolerance.slow_ranks.pace._loads", lambda _: 1 // 0)
     pace = Pace(0, PLACES)
     told = [one for number in range(3) for one in pace("a", report("a", number))]
     assert [type(one) for one in told] == [Say]

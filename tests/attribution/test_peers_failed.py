@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from undaunted.agreement.failures import Failure
 from undaunted.agreement.turn import Member, Turn
-from undaunted.attribution.peer_failed import failed_rank
+from undaunted.attribution.peers import failed_rank
 from undaunted.checkpointing.errors import AGREED
 
 OURS = "undaunted.checkpointing.errors.SaveError: "

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from undaunted.attribution.peer_lost import names_lost_peer
+from undaunted.attribution.peers import names_lost_peer
 
 LONG_S = 0.2
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from undaunted.attribution.straggler.lateness import Lateness
-from undaunted.attribution.straggler.lines import excess
-from undaunted.attribution.straggler.own_times import Chunk, RankTimes, most_chunks, tails_us
-from undaunted.attribution.straggler.slow import SlowRanks, Times, late
 from undaunted.coordinator.policy.messages import MOST_TIMES, Place, Say, Slow
+from undaunted.fault_tolerance.slow_ranks.lateness import Lateness
+from undaunted.fault_tolerance.slow_ranks.lines import excess
+from undaunted.fault_tolerance.slow_ranks.own_times import Chunk, RankTimes, most_chunks, tails_us
+from undaunted.fault_tolerance.slow_ranks.slow import SlowRanks, Times, late
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import msgspec
 import pytest
 
-from undaunted.attribution.straggler import own_times
-from undaunted.attribution.straggler.own_times import RankTimes, Step
-from undaunted.attribution.straggler.pace import Pace
 from undaunted.coordinator.policy.messages import Place, Slow
+from undaunted.fault_tolerance.slow_ranks import own_times
+from undaunted.fault_tolerance.slow_ranks.own_times import RankTimes, Step
+from undaunted.fault_tolerance.slow_ranks.pace import Pace
 
 MS = 1_000_000
 PARTS_MS = {

@@ -1,11 +1,11 @@
-"""A rank that reduces and gathers: `test_exchange`."""
+"""A rank that reduces and gathers: `test_torch_ranks`."""
 
 from __future__ import annotations
 
 import logging
 
 from tests.training import gloo_ranks
-from undaunted.training import exchange
+from undaunted.base import torch_ranks
 from undaunted.training.rerun.machine import RerunStateMachine
 
 
@@ -25,10 +25,10 @@ def main() -> None:
             machine.validate_result(1.0 if rank == 0 else float(runs), bool, "loss")
     gloo_ranks.leave(
         {
-            "place": exchange.place(),
-            "distributed": exchange.is_distributed(),
-            "any": exchange.any_rank([rank == 1, False, True]),
-            "gathered": exchange.gather({"rank": rank, "text": "x" * rank, "inf": float("inf")}),
+            "place": torch_ranks.place(),
+            "distributed": torch_ranks.is_distributed(),
+            "any": torch_ranks.any_rank([rank == 1, False, True]),
+            "gathered": torch_ranks.gather({"rank": rank, "text": "x" * rank, "inf": float("inf")}),
             "last": lines[-1:],
         }
     )

@@ -8,8 +8,8 @@ import statistics
 
 import pytest
 
-from undaunted.attribution.straggler.lateness import Lateness
-from undaunted.attribution.straggler.slow import Times
+from undaunted.fault_tolerance.slow_ranks.lateness import Lateness
+from undaunted.fault_tolerance.slow_ranks.slow import Times
 
 
 def after(steps: int, *, more: float, noise: float, seed: int = 0) -> Lateness:

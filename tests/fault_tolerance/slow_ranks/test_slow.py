@@ -7,7 +7,7 @@ import statistics
 
 import pytest
 
-from undaunted.attribution.straggler.slow import SlowRanks, Times
+from undaunted.fault_tolerance.slow_ranks.slow import SlowRanks, Times
 
 RANKS = 8
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from undaunted.attribution.straggler import own_times
-from undaunted.attribution.straggler.own_times import Chunk, Step
+from undaunted.fault_tolerance.slow_ranks import own_times
+from undaunted.fault_tolerance.slow_ranks.own_times import Chunk, Step
 from undaunted.progress.writer import CHUNK
 
 MS = 1_000_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from undaunted.attribution.straggler.lines import Lines, Place, excess, stack_of
+from undaunted.fault_tolerance.slow_ranks.lines import Lines, Place, excess, stack_of
 
 TORCH = "/venv/lib/python3.12/site-packages/torch/nn/utils/clip_grad.py"
 MAIN: Place = ("/job/train.py", "<module>", 90)

@@ -10,7 +10,7 @@ Severity = Literal["fail", "warn", "info"]
 WORST_FIRST: tuple[Severity, ...] = ("fail", "warn", "info")
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """One thing a reader should know.
 
     Attributes:
@@ -37,6 +37,6 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     unconfirmed: bool = False
 
 
-def ordered(findings: list[Finding]) -> list[Finding]:
+def ordered(findings: list[Advice]) -> list[Advice]:
     """Return the findings, worst first, as they came otherwise."""
     return sorted(findings, key=lambda finding: WORST_FIRST.index(finding.severity))
