@@ -33,8 +33,7 @@ from undaunted.base.timers import Timers
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.etcd.client import Client
 from undaunted.coordinator.etcd.store import Access, parse_store
-from undaunted.coordinator.lead import follower_messages as f
-from undaunted.coordinator.lead import leader_messages as c
+from undaunted.coordinator.lead import messages as c
 from undaunted.coordinator.lead import register
 from undaunted.coordinator.lead.follower import Follower, FollowerState
 from undaunted.coordinator.lead.leader import Leader, LeaderState
@@ -326,7 +325,7 @@ class Agent(Program):
         self._timers = Timers()
         self._exiting = False
         config = cluster.setup.config(name)
-        about = f.FollowerConfig(name, incarnation, slots=self._slots, endpoints=())
+        about = c.FollowerConfig(name, incarnation, slots=self._slots, endpoints=())
         self._unborn = Follower(about)
         self.orders = SharedOrders(
             config,
@@ -626,13 +625,15 @@ class _Watched(Leader):
     ) -> None:
         super().__init__(config, ledger, *about)
         known = cluster.disks.get(name)
-        if known is not None and known.round >= 0 and not ledger.run_id:
+        # What etcd had of an earlier start has left its epoch.
+        began = ledger.epoch > 0 if config.store else known is not None and known.round >= 0
+        if began and not ledger.run_id:
             cluster.checker.began_anew.add(name)
         self._cluster, self._name = cluster, name
         self._nodes: dict[int, str] = {}  # who is at the other end of a connection
         self._known: dict[int, set[str]] = {}  # who has confirmed which version of the ledger
 
-    def handle(self, event: c.Event, now: int) -> list[c.Command]:
+    def handle(self, event: c.LeaderEvent, now: int) -> list[c.LeaderCommand]:
         """See `Leader`."""
         checker = self._cluster.checker
         used = self.policy.restarts_used
@@ -678,7 +679,7 @@ class Coordinator(Program):
         setup, participant = self._cluster.setup, Participant()
         kept = cast("LedgerFile", _Disk(self._cluster, COORDINATOR, self))
         over = asyncio.Event()
-        known = await left_behind(kept, RUN_ID, self)
+        known = await left_behind(kept, RUN_ID, self, lambda _: None)
         epoch = register.next_epoch(known.epoch, self._incarnation)
         config = c.LeaderConfig(
             run_id=RUN_ID,

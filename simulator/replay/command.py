@@ -12,19 +12,19 @@ import msgspec
 
 from simulator.replay.check import check
 from simulator.replay.values import EXPECTED
+from undaunted.base.console import plain
 from undaunted.base.streams import take_any_text
 from undaunted.base.text import one_line, printable
 from undaunted.cli.run_journals import NoRunError, damage, find_run, read_run
 from undaunted.journal.lines import MAX_LINE, decode
 from undaunted.journal.reader import DEFAULT_RUNS
-from undaunted.journal.render import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from simulator.replay.values import Findings, Violation
+    from undaunted.base.console import Line
     from undaunted.journal.events import Event
-    from undaunted.journal.render import Line
 
 # How many violations of one rule are shown; those that follow are mostly of the same cause.
 _SHOWN = 5

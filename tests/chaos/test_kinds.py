@@ -53,9 +53,9 @@ def test_a_bad_checkpoint_is_saved_by_ranks_or_made_of_files() -> None:
 
 
 def test_how_long_a_fault_of_the_nemesis_lasts_is_not_told_to_the_rank() -> None:
-    planned = Planned("disk-1", "slow-disk", rank=0, iteration=3, run=1, seconds=2.0)
+    planned = Planned("network-1", "slow-network", rank=0, iteration=3, run=1, seconds=2.0)
 
-    assert injections([planned]) == "call:rank=0,iteration=3,id=disk-1"
+    assert injections([planned]) == "call:rank=0,iteration=3,id=network-1"
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.coordinator.etcd.server import Cluster, Etcd, Way, skip_without_etcd
+from tests.coordinator.etcd.server import Cluster, Etcd, Way, secured_cluster, skip_without_etcd
 from tests.e2e.launcher import DEADLINE_S, Launcher, wait_until_gone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from undaunted.coordinator.etcd.store import Access
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
@@ -39,8 +41,15 @@ _NUMBERS = itertools.count(1)
 class Job:
     """Launchers on this host, one per node."""
 
-    def __init__(self, cwd: Path, url: str, nnodes: str, restarts: int = 3) -> None:
+    def __init__(
+        self, cwd: Path, url: str, nnodes: str, restarts: int = 3, access: Access | None = None
+    ) -> None:
         self.cwd = cwd
+        self._env = {"UNDAUNTED_TOKEN": "a token of the tests"}
+        if access is not None:
+            self._env["ETCDCTL_USER"] = f"{access.user}:{access.password}"
+            files = {"CACERT": access.ca, "CERT": access.cert, "KEY": access.key}
+            self._env |= {f"ETCDCTL_{name}": path for name, path in files.items()}
         self.nodes: dict[str, Launcher] = {}
         self.id = f"job{next(_NUMBERS)}"
         (cwd / "train.py").write_text(textwrap.dedent(RANK))
@@ -60,8 +69,7 @@ class Job:
             options = ["--rdzv-id", self.id, "--worker-start", "fresh", *self._options]
             options += ["--node-name", name, "--run-dir", f"run-{name}", "--rdzv-conf", conf]
             options += ["--coordinator-store", url or self._url]
-            env = {"UNDAUNTED_TOKEN": "a token of the tests"}
-            self.nodes[name] = Launcher([*options, script], self.cwd, env)
+            self.nodes[name] = Launcher([*options, script], self.cwd, self._env)
 
     def __getitem__(self, name: str) -> Launcher:
         return self.nodes[name]
@@ -109,8 +117,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     with contextlib.ExitStack() as opened:
 
-        def make(url: str, nnodes: str, restarts: int = 3) -> Job:
-            job = Job(tmp_path, url, nnodes, restarts)
+        def make(url: str, nnodes: str, restarts: int = 3, access: Access | None = None) -> Job:
+            job = Job(tmp_path, url, nnodes, restarts, access)
             opened.callback(job.close)
             return job
 
@@ -167,6 +175,35 @@ def test_the_leader_is_killed_and_the_leading_member_of_etcd_freezes(
         member.resume()
     found = "this node takes over the coordination of the job from node a"
     assert sum(found in three[name].text for name in "bc") == 1
+
+
+def test_users_certificates_and_the_leader_lost_with_a_member(
+    tmp_path: Path, job: Callable[..., Job]
+) -> None:
+    """From start to end with TLS and passwords; the leading member and a's launcher are killed."""
+    skip_without_etcd()
+    (tmp_path / "etcd").mkdir()
+    secured = secured_cluster(tmp_path / "etcd")
+    try:
+        three = job(secured.cluster.url, "2:3", access=secured.access)
+        three.start("a", conf="lease=2,join_timeout=60,last_call_timeout=60")
+        three["a"].wait_for("1 of 2 nodes are here")
+        three.start("bc")
+        (rank,) = three.runs(0, "a")
+        member = secured.leader()
+        member.kill()
+        three.kill("a")
+        assert not wait_until_gone([rank], 10.0)
+        for name in "bc":
+            three[name].wait_for(r"rank \d of 2 in round 1, pid")
+        found = "this node takes over the coordination of the job from node a"
+        assert sum(found in three[name].text for name in "bc") == 1
+        three.end()
+        three.ends("bc")
+        left = next(each for each in secured.cluster.members if each is not member)
+        assert left.control(*secured.admin, "get", "--prefix", f"/undaunted/{three.id}/") == ""
+    finally:
+        secured.cluster.kill()
 
 
 def test_the_leader_leaves_in_order(cluster: Cluster, job: Callable[..., Job]) -> None:

@@ -6,9 +6,10 @@ import math
 
 import pytest
 
+from undaunted.base.console import plain
 from undaunted.journal.checkpoints import advice, checkpoints, cost, joined, reports_of
 from undaunted.journal.events import FailureDetected, RankEvent
-from undaunted.journal.render import checkpoint_lines, plain
+from undaunted.journal.render import checkpoint_lines
 
 S = 1_000_000_000
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.journal.faulty import FaultyFiles
+from undaunted.journal import events as e
 from undaunted.journal import writer as writer_module
 from undaunted.journal.events import (
     Event,
@@ -25,7 +26,7 @@ from undaunted.journal.events import (
 )
 from undaunted.journal.lines import MAX_LINE
 from undaunted.journal.reader import read_journal
-from undaunted.journal.writer import JournalWriter
+from undaunted.journal.writer import JournalWriter, append_last
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -223,16 +224,45 @@ def test_another_one_gets_every_event_also_when_the_disk_is_full(
     fs.full = True
     writer = JournalWriter(tmp_path / "j", node="n7", clock=FixedClock(), fs=fs)
     got: list[Event] = []
-    writer.also = got.append
+    writer.subscribe(got.append)
     writer.record(event(1))
     assert [(one.t, one.node) for one in got] == [(1, "n7")]
 
     def broken(_: Event) -> None:
         raise ValueError
 
-    writer.also = broken
+    writer.subscribe(broken)
     writer.record(event(2))
     assert writer.close(DEADLINE_S)
+    assert [one.t for one in got] == [1, 2]
+
+
+def test_a_last_word_is_a_line_of_its_own_in_the_same_launch(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    append_last(path, e.Remark(t=3, text="nobody there"))
+    assert not path.exists()
+    writer = JournalWriter(path, node="n")
+    writer.record(event(1))
+    assert writer.close(DEADLINE_S)
+    with path.open("ab") as file:
+        file.write(b'{"event":"rank_ev')
+    append_last(path, e.Remark(t=3, node="n", text="it was killed"))
+    (launch,) = read_journal(path).launches()
+    assert [type(each) for each in launch] == [e.JournalOpened, RankEvent, e.Remark]
+    assert read_journal(path).unreadable == 1
+
+
+def test_moment_and_round_are_filled_in(tmp_path: Path) -> None:
+    writer = JournalWriter(tmp_path / "j", node="n7", clock=FixedClock())
+    got: list[Event] = []
+    writer.subscribe(got.append)
+    for each in (e.AgentPaused(seconds=1.0), e.RoundStarted(round=3, world_size=1, ranks=[0])):
+        writer.record(each)
+    writer.record(e.AgentPaused(seconds=1.0))
+    writer.record(e.AgentPaused(t=5, round=2, seconds=1.0))
+    assert writer.close(DEADLINE_S)
+    now_ns = FixedClock().monotonic_ns()
+    assert [(one.t, one.round) for one in got] == [(now_ns, -1), (now_ns, 3), (now_ns, 3), (5, 2)]
 
 
 def test_hanging_disk_blocks_nobody_and_the_queue_is_bounded(
@@ -241,9 +271,9 @@ def test_hanging_disk_blocks_nobody_and_the_queue_is_bounded(
     writer = JournalWriter(tmp_path / "j", node="n", max_events=10, fs=fs)
     assert writer.flush(DEADLINE_S)
     fs.gate.clear()
-    writer.record(event(0))
+    writer.record(event(1))
     assert fs.hanging.wait(DEADLINE_S)
-    for number in range(1, 101):
+    for number in range(2, 102):
         writer.record(event(number))
     assert not writer.write_text(tmp_path / "t", "x")
     assert not writer.flush(0.01)
@@ -253,7 +283,7 @@ def test_hanging_disk_blocks_nobody_and_the_queue_is_bounded(
     writer.record(event(500))
     assert writer.close(DEADLINE_S)
     got = events_of(tmp_path / "j")
-    assert [e.t for e in got if isinstance(e, RankEvent)] == [*range(10), 500]
+    assert [e.t for e in got if isinstance(e, RankEvent)] == [*range(1, 11), 500]
     (gap,) = [e for e in got if isinstance(e, EventsLost)]
     assert gap.count == 91
     assert got.index(gap) == 10  # where the hole is

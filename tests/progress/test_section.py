@@ -85,7 +85,6 @@ def test_a_full_table_watches_the_rest_as_one(area, writer):
             assert area.snapshot(0).out_of_section_since_ns is None
     page = area.snapshot(0)
     assert set(page.sections) == {*(f"s{i}" for i in range(own)), layout.OTHERS}
-    assert page.sections_dropped == 3
     assert page.sections[layout.OTHERS].count == 3
     with writer.section("s0"):
         pass
@@ -97,7 +96,7 @@ def test_names_that_do_not_fit(area, writer, name):
     with writer.section(name):
         pass
     page = area.snapshot(0)
-    assert (set(page.sections), page.sections_dropped) == ({layout.OTHERS}, 1)
+    assert set(page.sections) == {layout.OTHERS}
 
 
 def test_a_name_of_any_characters(area, writer):
@@ -213,3 +212,43 @@ def test_time_between_two_initialisations_is_not_outside(area, writer):
     writer.initialize()
     writer.open_section("a")
     assert area.snapshot(0).outside_count == 0
+
+
+# --- the longest of everything --------------------------------------------------------------------
+
+S = 1_000_000_000
+
+
+def test_maxima_of_heartbeats_begin_with_monitoring(writer, clock):
+    clock(100 * S)
+    writer.initialize()
+    assert writer.maxima().initial_ns == 0
+    for moment in (103, 104, 109, 110):
+        clock(moment * S)
+        writer.heartbeat()
+    seen = writer.maxima()
+    assert (seen.initial_ns, seen.subsequent_ns) == (3 * S, 5 * S)
+
+
+def test_maxima_of_sections_and_of_the_time_outside(writer, clock):
+    clock(100 * S)
+    writer.initialize()
+    clock(102 * S)
+    assert writer.maxima().out_of_section_ns == 2 * S
+    writer.open_section("a")
+    clock(103 * S)
+    writer.open_section("b")
+    clock(110 * S)
+    writer.close_section("a")
+    clock(111 * S)
+    writer.close_section("b")
+    clock(112 * S)
+    seen = writer.maxima()
+    assert seen.sections_ns == {"a": 8 * S, "b": 8 * S}
+    assert seen.out_of_section_ns == 2 * S, "before the first one"
+    clock(120 * S)
+    assert writer.maxima().out_of_section_ns == 9 * S, "what lasts until now counts"
+    writer.open_section("a")
+    clock(150 * S)
+    assert writer.maxima().out_of_section_ns == 9 * S
+    assert writer.maxima().sections_ns["a"] == 8 * S, "an open section has not shown its length"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.top.pages import row
-from undaunted.journal.render import plain
+from undaunted.base.console import plain
 from undaunted.top.table import room_for_notes, style_of, table
 
 RANKS = [

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.top.pages import row
-from undaunted.journal.render import plain
+from undaunted.base.console import plain
 from undaunted.top.model import Job
 from undaunted.top.notes import Note
 from undaunted.top.view import SORTS, Choice, screen, snapshot

@@ -25,8 +25,6 @@ _DISK_MARGIN_BYTES = 16 << 20
 _FULL_FLOOR_S = 3.0
 _RESTARTS_MARGIN = 3
 _SLOW_MOST_S = 5.0
-_SLOW_LEAST_BYTES_PER_S = 1 << 16
-_SLOW_PART = 10
 
 
 def longest_silence(entries: Iterable[Knowledge]) -> float:
@@ -66,13 +64,8 @@ def disk_full_seconds(reference_s: float) -> float:
 
 
 def slow_seconds(limit_s: float) -> float:
-    """Return how long a disk or the network is slow: no rank that waits for it may be hung."""
+    """Return how long the network is slow: no rank that waits for it may be hung."""
     return min(_SLOW_MOST_S, limit_s / 2)
-
-
-def slow_disk_bytes_per_s(left_bytes: int, slow_s: float) -> int:
-    """Return what a slow disk lets through in a second: a part of what the program leaves."""
-    return max(_SLOW_LEAST_BYTES_PER_S, int(left_bytes / (_SLOW_PART * slow_s)))
 
 
 def small_disk_bytes(left_bytes: int) -> int:

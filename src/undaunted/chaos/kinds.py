@@ -197,13 +197,6 @@ _ALL = (
         needs="a small file system of its own, in a mount namespace",
     ),
     KindOf(
-        "slow-disk",
-        "the disk is slow for a while",
-        ("call",),
-        outside=True,
-        needs="a control group that limits a disk (io, or blkio of version 1)",
-    ),
-    KindOf(
         "slow-network",
         "the network is slow for a while",
         ("call",),

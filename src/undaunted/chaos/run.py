@@ -17,7 +17,7 @@ from undaunted.chaos.checker.verdict import judge
 from undaunted.chaos.generator import settle
 from undaunted.chaos.history import read_history
 from undaunted.chaos.kinds import KINDS
-from undaunted.chaos.nemesis import slow_disk, slow_network, small_disk
+from undaunted.chaos.nemesis import slow_network, small_disk
 from undaunted.chaos.nemesis.conduct import WORK_DIR, Trial, conduct
 from undaunted.chaos.nemesis.helper import NotPossibleError
 from undaunted.chaos.outcome import Outcome, write_outcome
@@ -37,7 +37,7 @@ from undaunted.chaos.result import Result, run_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from undaunted.chaos.checker.values import Verdict
+    from undaunted.chaos.checker.values import Judgement
     from undaunted.chaos.generator import Wanted
     from undaunted.chaos.plan import Plan, Planned
 
@@ -211,7 +211,7 @@ class Campaign:
 
     def _judge(
         self, directory: Path, faults: Sequence[Planned], reference: Reference
-    ) -> list[Verdict]:
+    ) -> list[Judgement]:
         history = read_history(directory)
         if history.outcome.interrupted:
             raise KeyboardInterrupt
@@ -251,7 +251,7 @@ class Campaign:
             f"--checkpoint-dir {folder}"
         )
 
-    def _may_go(self, verdicts: Sequence[Verdict]) -> bool:
+    def _may_go(self, verdicts: Sequence[Judgement]) -> bool:
         """Whether nobody needs the checkpoints of these faults any more."""
         good = all(verdict.colour in ("green", "skipped") for verdict in verdicts)
         return good and not self._request.keep_all
@@ -274,8 +274,6 @@ class Campaign:
     ) -> Trial:
         kinds = {fault.kind for fault in faults}
         small = "disk-full" in kinds
-        slow_s = bounds.slow_seconds(reference.limit_s)
-        slow_bytes_per_s = bounds.slow_disk_bytes_per_s(reference.left_bytes, slow_s)
         if small:
             trial.place.mkdir(mode=0o700, exist_ok=True)
         return replace(
@@ -284,9 +282,7 @@ class Campaign:
             small_disk_bytes=self._disk_bytes(reference) if small else 0,
             disk_full_s=bounds.disk_full_seconds(reference.seconds),
             slow_network="slow-network" in kinds,
-            # The small disk is in memory, where nothing can be slow.
-            slow_disk_bytes_per_s=slow_bytes_per_s if "slow-disk" in kinds and not small else 0,
-            slow_s=slow_s,
+            slow_s=bounds.slow_seconds(reference.limit_s),
             last=reference.last,
         )
 
@@ -315,15 +311,12 @@ class Campaign:
     def _not_possible(self, plan: Plan, reference: Reference) -> dict[str, str]:
         """Return the kinds of the plan that this machine does not allow, and why."""
         kinds = {fault.kind for fault in plan.faults}
-        place = self._request.checkpoint_dir or self._place.path
         reasons = {}
         if "disk-full" in kinds:
             trial = self._place.path / "try"
             trial.mkdir(mode=0o700)
             reasons["disk-full"] = small_disk.not_possible(trial, self._disk_bytes(reference))
             trial.rmdir()
-        if "slow-disk" in kinds:
-            reasons["slow-disk"] = slow_disk.not_possible(place)
         if "slow-network" in kinds:
             reasons["slow-network"] = slow_network.not_possible()
         return {
@@ -346,7 +339,7 @@ def _planned(faults: Sequence[Planned]) -> str:
     )
 
 
-def _became(verdicts: Sequence[Verdict]) -> str:
+def _became(verdicts: Sequence[Judgement]) -> str:
     worst = next(
         (v for colour in ("red", "yellow", "green") for v in verdicts if v.colour == colour), None
     )

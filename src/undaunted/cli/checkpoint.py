@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import msgspec
 
 from undaunted.base import values
+from undaunted.base.console import plain, table
 from undaunted.base.options import Kind, Opt
 from undaunted.base.shown import Shown
+from undaunted.base.sizes import size
 from undaunted.base.streams import take_any_text
 from undaunted.base.text import count, format_duration, name_ranks, one_line, printable
 from undaunted.base.values import Flag, Text
@@ -22,8 +24,7 @@ from undaunted.checkpointing import inspection
 from undaunted.checkpointing.errors import CheckpointError, DamagedCheckpointError
 from undaunted.checkpointing.format.rules import Rule
 from undaunted.cli.command import Command, Parsed, Words
-from undaunted.cli.messages import UsageError, json_text, printing, table
-from undaunted.doctor.checks.sizes import size
+from undaunted.cli.messages import UsageError, json_text, printing
 
 if TYPE_CHECKING:
     from undaunted.checkpointing.content import Contents, Difference
@@ -234,6 +235,11 @@ def _in_words(error: OSError) -> str:
     return f"{text}\n  {remedy}" if remedy else text
 
 
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    cells = ([printable(cell) for cell in row] for row in rows)
+    return plain(table(heads, cells)).splitlines()
+
+
 def _print(lines: Iterable[str]) -> None:
     with printing():
         for line in lines:
@@ -356,7 +362,7 @@ def _listing(found: "Listing", now: float) -> Iterator[str]:
             )
             for one in found.checkpoints
         ]
-        yield from table(("STEP", "AGE", "SIZE", "RANKS", "STATE"), rows)
+        yield from _table(("STEP", "AGE", "SIZE", "RANKS", "STATE"), rows)
     if found.strays or found.kept_aside or found.unfinished:
         yield ""
         yield "beside them:"
@@ -411,7 +417,7 @@ def _local_listing(found: "Listing", now: float) -> Iterator[str]:
         )
         for one in found.local
     ]
-    yield from table(("ITERATION", "RUN", "AGE", "SIZE", "RANKS", "STATE"), rows)
+    yield from _table(("ITERATION", "RUN", "AGE", "SIZE", "RANKS", "STATE"), rows)
     for problem in found.problems:
         yield f"  {one_line(problem)}"
     yield from _kept_aside(found)
@@ -603,10 +609,10 @@ def _show(parsed: Parsed[ListOptions]) -> int:
     rows = [
         (one.name, one.dtype, _shape(one.shape), str(one.size), str(one.parts)) for one in tensors
     ]
-    _print(table(("TENSOR", "DTYPE", "SHAPE", "BYTES", "PARTS"), rows))
+    _print(_table(("TENSOR", "DTYPE", "SHAPE", "BYTES", "PARTS"), rows))
     if objects:
         rows_ = [(one.name, str(one.size)) for one in objects]
-        _print(["", *table(("OBJECT", "BYTES IN THE FILE"), rows_)])
+        _print(["", *_table(("OBJECT", "BYTES IN THE FILE"), rows_)])
     return 0
 
 
@@ -660,7 +666,7 @@ def _differences(paths: Sequence[str], found: "Sequence[Difference]") -> Iterato
         yield "they have the same names, shapes, dtypes and values"
         return
     rows = [(one.name, one.what, _apart(one)) for one in found]
-    yield from table(("NAME", "DIFFERS IN", "HOW"), rows)
+    yield from _table(("NAME", "DIFFERS IN", "HOW"), rows)
 
 
 def _apart(one: "Difference") -> str:

@@ -1,7 +1,6 @@
 """`undaunted doctor`: is this a good place to train?"""
 
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -13,20 +12,21 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, Protocol
 import msgspec
 
 from undaunted import __version__
-from undaunted.base import values
+from undaunted.base import console, values
 from undaunted.base.options import Kind, Opt
+from undaunted.base.sizes import parse_size, whole
 from undaunted.base.streams import take_any_text
 from undaunted.base.values import Flag, Seconds, Text
 from undaunted.cli.command import Command, Parsed
 from undaunted.cli.messages import UsageError, json_text, printing
 from undaunted.coordinator.wire.address import Address, parse_address
-from undaunted.doctor.checks.sizes import parse_size, whole
 from undaunted.doctor.facts import Asked
 from undaunted.doctor.known_issues import FEATURES
 
 if TYPE_CHECKING:
-    from undaunted.doctor.meeting.meet import Meeting
-    from undaunted.doctor.report import Line, Report
+    from undaunted.base.console import Line
+    from undaunted.doctor.meeting import Meeting
+    from undaunted.doctor.report import DoctorReport
 
 _FAILURES = 1
 _TERMINATED = 143  # as shells have it
@@ -201,7 +201,7 @@ def _terminated(_number: int, _frame: object) -> NoReturn:
     raise SystemExit(_TERMINATED)
 
 
-def _examine(options: DoctorOptions) -> "Report":
+def _examine(options: DoctorOptions) -> "DoctorReport":
     from undaunted.doctor.examine import examine
     from undaunted.doctor.gather import Places
 
@@ -248,7 +248,7 @@ def _meeting(options: DoctorOptions) -> "Meeting | None":
     if options.rdzv_endpoint is None or options.nnodes == 1:
         return None
     from undaunted.coordinator.wire.credentials import TokenError
-    from undaunted.doctor.meeting.meet import Meeting
+    from undaunted.doctor.meeting import Meeting
     from undaunted.fault_tolerance.job_access import token
     from undaunted.fault_tolerance.nodes_config import Nodes
 
@@ -320,22 +320,6 @@ def show(value: object, render: Render, *, as_json: bool) -> None:
             if as_json:
                 sys.stdout.write(json_text(value))
             else:
-                _print(render)
+                console.show(render(width=console.columns()))
     except UsageError as error:
         print(f"undaunted doctor: {error}", file=sys.stderr)
-
-
-def _print(render: Render) -> None:
-    if not sys.stdout.isatty():
-        sys.stdout.write("".join(f"{_plain(line)}\n" for line in render()))
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(highlight=False)
-    for line in render(width=shutil.get_terminal_size().columns):
-        console.print(Text.assemble(*line), soft_wrap=True)
-
-
-def _plain(line: "Line") -> str:
-    return "".join(text for text, _ in line).rstrip()

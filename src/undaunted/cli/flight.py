@@ -19,12 +19,13 @@ from undaunted.attribution.flight.culprits import (
 from undaunted.attribution.flight.files import Dumps, read_directory, read_files, read_folders
 from undaunted.attribution.flight.recording import MOST_RANKS
 from undaunted.base import values
+from undaunted.base.console import plain, table
 from undaunted.base.options import Kind, Opt
 from undaunted.base.streams import take_any_text
 from undaunted.base.text import count, format_ranks, name_ranks, one_line
 from undaunted.base.values import Flag
 from undaunted.cli.command import Command, Parsed
-from undaunted.cli.messages import UsageError, json_text, printing, table
+from undaunted.cli.messages import UsageError, json_text, printing
 
 _MOST_LINES = 20  # of a kind, for people
 _MOST_RANGES = 32  # of ranks in a line
@@ -157,10 +158,9 @@ def lines_of(found: Analysis, dumps: Dumps) -> Iterator[str]:
         yield f"waiting for them: {name_ranks(found.waiting, _MOST_RANGES)}"
     if found.groups:
         yield ""
-        yield from table(
-            ("GROUP", "OPERATION", "NUMBER", "WAITING", "NOT COME"),
-            [_row(one) for one in found.groups[:_MOST_LINES]],
-        )
+        heads = ("GROUP", "OPERATION", "NUMBER", "WAITING", "NOT COME")
+        rows = [_row(one) for one in found.groups[:_MOST_LINES]]
+        yield from plain(table(heads, rows)).splitlines()
         yield from _more(len(found.groups))
     if dumps.problems:
         yield ""

@@ -10,7 +10,7 @@ from undaunted.base.streams import discard_stdout
 from undaunted.base.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 USAGE_ERROR = 2  # exit code
 
@@ -58,11 +58,3 @@ def show(command: str, text: str) -> int:
         discard_stdout()  # or the interpreter complains of the rest once more at its end
         return complain(command, error)
     return 0
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Return the lines of a table, columns two spaces apart."""
-    widths = [max(len(row[place]) for row in [head, *rows]) for place in range(len(head))]
-    for row in [head, *rows]:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        yield "  ".join(cells).rstrip()

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 from undaunted.base import values
+from undaunted.base.console import Line, columns, labelled, show
 from undaunted.base.garbage import collection_paused
 from undaunted.base.options import Kind, Opt
 from undaunted.base.streams import take_any_text
@@ -25,7 +25,7 @@ from undaunted.journal.job.render import render_job, still_runs
 from undaunted.journal.job.summary import summarize_job
 from undaunted.journal.job.values import JobSummary
 from undaunted.journal.reader import DEFAULT_RUNS, Journal
-from undaunted.journal.render import Line, labelled, plain, render_round, render_run, utc
+from undaunted.journal.render import render_round, render_run, utc
 from undaunted.journal.summary import RunSummary
 from undaunted.journal.words import outcome_in_words
 from undaunted.services.slurm.steps import is_running
@@ -147,7 +147,7 @@ def _report(
     elif options.trace is not None:
         return _write_trace(job, launches, options.trace)
     else:
-        _show(damage(journals) + _body(job, options))
+        show(damage(journals) + _body(job, options))
     return 0
 
 
@@ -228,7 +228,7 @@ def _body(job: JobSummary, options: ReportOptions) -> list[Line]:
     """Return the report of the job, where it is not one launch alone, and of its launches."""
     number, node = options.round, options.node or None
     times, everything = options.times, options.all
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    width = columns()
     launches = [run for run in job.launches if node in (None, run.node)]
     if not launches:
         raise NoRunError(f"there is no journal of node {node!r}; nodes: {', '.join(job.nodes)}")
@@ -276,16 +276,3 @@ def _no_round(number: int, launches: Sequence[RunSummary]) -> str:
     if known:
         span = f"rounds {known[0]} to {known[-1]}" if len(known) > 1 else f"only round {known[0]}"
     return f"there is no round {number}; the journal has {span}"
-
-
-def _show(lines: Sequence[Line]) -> None:
-    if not sys.stdout.isatty():
-        sys.stdout.write(plain(lines))
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console()
-    for line in lines:
-        # The terminal breaks what is too long; rich would break it inside of paths.
-        console.print(Text.assemble(*line), soft_wrap=True)

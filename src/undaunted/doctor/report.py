@@ -6,19 +6,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from undaunted.base.console import labelled
+from undaunted.base.sizes import size
 from undaunted.base.text import format_duration, printable
-from undaunted.doctor.checks.all import CHECKS, absent
-from undaunted.doctor.checks.sizes import size
-from undaunted.doctor.finding import WORST_FIRST, Finding
-from undaunted.journal.render import wrap
+from undaunted.doctor.advice import WORST_FIRST, Advice
+from undaunted.doctor.checks import CHECKS, absent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from undaunted.base.console import Line
     from undaunted.doctor.facts import Facts
     from undaunted.doctor.self_test import SelfTest
-
-Line = list[tuple[str, str]]  # pieces of text, each with a style of rich
 
 SCHEMA = 1
 _STYLES = {"fail": "bold red", "warn": "yellow", "info": "cyan"}
@@ -29,7 +28,7 @@ _SHOWN_NODES = 8
 _SAY_ENOUGH = frozenset({"L21"})  # in a note: the speed that was measured
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
     """What the doctor has found; printed by ``--json``.
 
     Attributes:
@@ -43,7 +42,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: int = SCHEMA
     version: str = ""
-    findings: list[Finding]
+    findings: list[Advice]
     facts: Facts
     nodes: list[str] = []
     self_test: SelfTest | None = None
@@ -53,7 +52,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return sum(finding.severity == severity for finding in self.findings)
 
 
-def render(report: Report, *, width: int | None = None) -> list[Line]:
+def render(report: DoctorReport, *, width: int | None = None) -> list[Line]:
     """Return the report as lines.
 
     Args:
@@ -77,7 +76,7 @@ def render(report: Report, *, width: int | None = None) -> list[Line]:
     return [*lines, [], _summary(report)]
 
 
-def render_messages(findings: list[Finding], *, width: int | None = None) -> list[Line]:
+def render_messages(findings: list[Advice], *, width: int | None = None) -> list[Line]:
     """Return what is known about the messages of a log as lines; see `log_reader`."""
     columns = min(width or _LONGEST, _LONGEST)
     if not findings:
@@ -88,7 +87,7 @@ def render_messages(findings: list[Finding], *, width: int | None = None) -> lis
     return lines[:-1]
 
 
-def _head(report: Report, columns: int) -> Iterator[Line]:
+def _head(report: DoctorReport, columns: int) -> Iterator[Line]:
     facts = report.facts
     known = [f"{name} {version}" for name, version in sorted(facts.versions.items())]
     if facts.cpus is not None:
@@ -98,7 +97,7 @@ def _head(report: Report, columns: int) -> Iterator[Line]:
     if facts.gpus.count is not None:
         known.append(f"{facts.gpus.count} GPUs")
     yield [("undaunted doctor", "bold"), (f" on node {printable(facts.node)}", "")]
-    yield from _labelled("", "", ", ".join(known), columns, "dim")
+    yield from labelled("", printable(", ".join(known)), columns, text_style="dim")
     if report.nodes:
         others = len(report.nodes) - 1
         met = (
@@ -106,7 +105,7 @@ def _head(report: Report, columns: int) -> Iterator[Line]:
             if others
             else "met no other node"
         )
-        yield from _labelled("", "", met, columns, "dim")
+        yield from labelled("", met, columns, text_style="dim")
 
 
 def _some(nodes: list[str]) -> str:
@@ -115,11 +114,11 @@ def _some(nodes: list[str]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def _full(finding: Finding, columns: int) -> Iterator[Line]:
+def _full(finding: Advice, columns: int) -> Iterator[Line]:
     doubt = " (concluded; no source says exactly this)" if finding.unconfirmed else ""
     head = f"{finding.id}  {finding.subject}: {finding.found}"
     label, style = f"{_LABELS[finding.severity]}  ", _STYLES[finding.severity]
-    yield from _labelled(label, style, head, columns, "bold")
+    yield from labelled(label, printable(head), columns, style=style, text_style="bold")
     for name, text in (
         ("wanted", finding.wanted),
         ("why", finding.why + doubt),
@@ -130,41 +129,42 @@ def _full(finding: Finding, columns: int) -> Iterator[Line]:
             yield from _named(name, text, columns, "dim" if name == "see" else "")
 
 
-def _short(finding: Finding, columns: int) -> Iterator[Line]:
+def _short(finding: Advice, columns: int) -> Iterator[Line]:
     text = f"{finding.id}  {finding.found}"
     if finding.why and finding.id not in _SAY_ENOUGH:
         text += f": {finding.why}"
     label, style = f"{_LABELS[finding.severity]}  ", _STYLES[finding.severity]
-    yield from _labelled(label, style, text, columns)
+    yield from labelled(label, printable(text), columns, style=style)
     if finding.remedy and finding.id not in _SAY_ENOUGH:
         yield from _named("do", finding.remedy, columns)
 
 
 def _named(name: str, text: str, columns: int, style: str = "") -> Iterator[Line]:
-    return _labelled(" " * _INDENT + f"{name:<8}", "dim", text, columns, style)
+    label = " " * _INDENT + f"{name:<8}"
+    return labelled(label, printable(text), columns, text_style=style)
 
 
-def _fine(report: Report, columns: int) -> Iterator[Line]:
+def _fine(report: DoctorReport, columns: int) -> Iterator[Line]:
     """Say which subjects nothing is said about: they were looked at."""
     named = {finding.subject for finding in report.findings if finding.severity != "info"}
     named.update(absent(report.facts))
-    fine = [one.SUBJECT for one in CHECKS if one.SUBJECT not in named]
+    fine = [subject for subject in CHECKS if subject not in named]
     if fine:
-        yield from _labelled("fine  ", "green", ", ".join(fine), columns)
+        yield from labelled("fine  ", ", ".join(fine), columns, style="green")
 
 
 def _self_test(test: SelfTest, columns: int) -> Iterator[Line]:
     yield [(f"self-test, {format_duration(test.seconds)}:", "bold")]
     for step in test.steps:
         mark, style = ("ok    ", "green") if step.ok else ("FAIL  ", "bold red")
-        yield from _labelled(mark, style, f"{step.name}: {step.text}", columns)
+        yield from labelled(mark, printable(f"{step.name}: {step.text}"), columns, style=style)
     for line in test.output.splitlines():
         yield [(f"      | {printable(line)}", "dim")]
     if test.directory:
         yield [(f"      left in {test.directory}", "")]
 
 
-def _summary(report: Report) -> Line:
+def _summary(report: DoctorReport) -> Line:
     failures, warnings = report.count("fail"), report.count("warn")
     text = f"{_counted(failures, 'failure')}, {_counted(warnings, 'warning')}"
     if failures:
@@ -176,11 +176,3 @@ def _summary(report: Report) -> Line:
 
 def _counted(count: int, name: str) -> str:
     return f"{count or 'no'} {name}{'' if count == 1 else 's'}"
-
-
-def _labelled(
-    label: str, label_style: str, text: str, columns: int, style: str = ""
-) -> Iterator[Line]:
-    """Yield a text after its label, further lines below its beginning."""
-    for number, line in enumerate(wrap(printable(text), columns, len(label)) or [""]):
-        yield [(" " * len(label) if number else label, label_style), (line, style)]

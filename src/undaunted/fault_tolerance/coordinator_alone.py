@@ -100,10 +100,10 @@ async def _serve(config: AloneConfig) -> int:
     endpoint = config.nodes.endpoints[0]
     attempt = job_access.attempt(os.environ)
     kept = ledger_file.LedgerFile(config.run_dir, endpoint, _say)
-    known = await left_behind(kept, config.run_id, network, attempt)
+    known = await left_behind(kept, config.run_id, network, _say, attempt)
     participant = Participant()
     answer = partial(_answer, config, participant)
-    participant.let_ask(s.COORDINATOR, answer)
+    participant.serve_questions(s.COORDINATOR, answer)
     here = ControlServer(config.run_dir, config.run_id, s.COORDINATOR, __version__, answer, _say)
     files = cycle_info.of(config.cycle_info, _say)
     leader = _leader(config, known)

@@ -35,9 +35,11 @@ class Event(
         wall: Unix time, seconds.
         node: name of the node that wrote it.
         round: number of the round, -1 before the first.
+
+    The writer fills in those that are not given: an event of this moment, this node, this round.
     """
 
-    t: Nanoseconds
+    t: Nanoseconds = 0
     wall: Seconds = 0.0
     node: str = ""
     round: int = -1
@@ -105,6 +107,7 @@ class RoundStarted(Event, tag="round_started", frozen=True, kw_only=True):
     ranks: list[int]
     master_addr: str = ""
     master_port: int = 0
+    max_restarts: int = 0
 
 
 class WorkersSpawned(Event, tag="workers_spawned", frozen=True, kw_only=True):
@@ -188,7 +191,8 @@ class Verdict(Event, tag="verdict", frozen=True, kw_only=True):
     rank that in-process restart has ended for its hang has the ``signal`` of a crash and the
     ``watch`` ``hard timeout``. ``peak_memory_bytes`` is the most memory that the process, or
     one that it had waited for, had; ``core`` says where its core file is. ``cause``: its name,
-    where the verdict itself knows it, "" = see ``kind``.
+    where the verdict itself knows it, "" = see ``kind``. ``fault`` is the id of a fault that was
+    injected into the rank in this round, "" = none was.
     """
 
     kind: str
@@ -213,6 +217,7 @@ class Verdict(Event, tag="verdict", frozen=True, kw_only=True):
     peak_memory_bytes: int | None = None
     core: str = ""
     cause: str = ""
+    fault: str = ""
 
 
 class LimitsChanged(Event, tag="limits_changed", frozen=True, kw_only=True):
@@ -348,13 +353,15 @@ class Decision(Event, tag="decision", frozen=True, kw_only=True):
 
     A second one in a round replaces the first: the restart was taken back. ``by``: who has ordered
     it, by ``undaunted ctl``, or the launcher whose output nobody reads any more; such a restart is
-    none of those that ``--max-restarts`` allows.
+    none of those that ``--max-restarts`` allows. ``number``: of the round that is decided about,
+    -1 = ``round``.
     """
 
     action: str
     reason: str
     restarts_left: int = 0
     by: str = ""
+    number: int = -1
 
 
 class ControlRequested(Event, tag="control_requested", frozen=True, kw_only=True):
@@ -392,8 +399,8 @@ class TemplateReady(Event, tag="template_ready", frozen=True, kw_only=True):
 class ImportsLearned(Event, tag="imports_learned", frozen=True, kw_only=True):
     """Workers of later rounds find imported what those of this round have imported.
 
-    ``modules`` of them, of ``packages``: to import them, and compare with new processes, has taken
-    ``took_ns``. ``left`` are packages that each rank imports itself, and why; ``problem`` why all.
+    ``modules`` of them, of ``packages``: to import them has taken ``took_ns``. ``left`` are those
+    packages that each rank imports itself, and why; ``problem`` why all.
     """
 
     modules: int = 0
@@ -470,7 +477,8 @@ class RoundBlamed(Event, tag="round_blamed", frozen=True, kw_only=True):
     """In a job of several nodes: what ended round ``number`` first, on which node.
 
     ``victims`` are nodes that failed because of it. ``ranks`` to blame and ``cause`` are known
-    where all nodes were looked at after a hang; not ``certain``: most likely.
+    where all nodes were looked at after a hang; not ``certain``: most likely. ``lost``: the node is
+    gone, and can say nothing itself.
     """
 
     number: int
@@ -480,6 +488,7 @@ class RoundBlamed(Event, tag="round_blamed", frozen=True, kw_only=True):
     ranks: list[int] = []
     cause: str = ""
     certain: bool = True
+    lost: bool = False
 
 
 class RoundAdvised(Event, tag="round_advised", frozen=True, kw_only=True):
@@ -535,7 +544,8 @@ class SlowRank(Event, tag="slow_rank", frozen=True, kw_only=True):
 class GpuThrottled(Event, tag="gpu_throttled", frozen=True, kw_only=True):
     """A rank was found slow, and a GPU that it uses has low clocks; of a node's own ranks.
 
-    ``gpu`` is its number as the driver counts; ``reasons`` are those of the driver.
+    ``gpu`` is its number as the driver counts; ``reasons`` are those of the driver. ``line`` is of
+    earlier versions.
     """
 
     rank: int
@@ -547,7 +557,8 @@ class GpuThrottled(Event, tag="gpu_throttled", frozen=True, kw_only=True):
 class KernelLogged(Event, tag="kernel_logged", frozen=True, kw_only=True):
     """Lines that the kernel of this node has logged in a round that failed, if one is an error.
 
-    ``lines`` are the first ones; ``count`` how many there are, all of them in ``file``.
+    ``lines`` are the first ones; ``count`` how many there are, all of them in ``file``. ``line`` is
+    of earlier versions.
     """
 
     lines: list[str]
@@ -585,18 +596,20 @@ class LastCopy(Event, tag="last_copy", frozen=True, kw_only=True):
 
 
 class JobEnded(Event, tag="job_ended", frozen=True, kw_only=True):
-    """The job is over; only ``last_copy`` comes later.
+    """The job is over; only ``last_copy`` and ``remark`` come later.
 
     ``outcome``: finished, failed, preempted, excluded, no_restart, suspect, invalid, straggler,
     too_few_nodes.
 
     ``alone``: this node has ended by itself; what became of the job, it does not know.
+    ``last_round`` is the last one of the job, as far as the node knows.
     """
 
     outcome: str
     exit_code: int
     reason: str = ""
     alone: bool = False
+    last_round: int = -1
 
 
 AnyEvent = (

@@ -9,7 +9,7 @@ journals that are complete and for those that are still being written.
 from __future__ import annotations
 
 import sys
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from copy import copy
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,7 +18,7 @@ from undaunted.journal.checkpoints import EVENT as CHECKPOINT
 from undaunted.journal.checkpoints import numbers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
 MOST_KEPT = 50_000
 """A thousand restarts of eight ranks: how much a state keeps that lives as long as its job."""
@@ -34,7 +34,6 @@ _ONCE: frozenset[type[e.Event]] = frozenset((
 ))  # fmt: skip
 # These tell of their round only, and are most of a journal.
 _OF_ROUNDS = frozenset((e.RankMilestone, e.RankExited, e.WorkersSpawned, e.StopRequested))
-_ADDED_UP = _OF_ROUNDS | {e.RoundProgress}  # without a look at each, where there are many
 # A reader should know of them besides.
 _REMARKS = frozenset((
     e.TemplateLost, e.ImportsLearned, e.AgentPaused, e.EventsLost, e.RoundStopped,
@@ -168,71 +167,51 @@ class RoundState:
         if t < self._earliest_ns:  # noqa: PLR1730
             self._earliest_ns = t
         if (add := _ADD.get(type(event))) is not None:
-            add(self, (event,), thin)
+            add(self, event, thin)
 
-    def take_all(
-        self, kinds: Mapping[type[e.Event], Sequence[e.Event]], first_ns: int, last_ns: int
-    ) -> None:
-        """Take in events by their kind, the same as each of them alone in their order.
+    def _add_milestone(self, event: e.RankMilestone, _thin: bool) -> None:
+        name, rank, at_ns = event.name, event.rank, event.at_ns
+        moments = self.milestones.get(name)
+        if moments is None:
+            moments = self.milestones[name] = {}
+            self._latest[name] = -1
+        if rank not in moments:
+            moments[rank] = at_ns
+            self.kept += 1
+        if at_ns > self._latest[name]:  # noqa: PLR1730
+            self._latest[name] = at_ns
+        if event.iteration is not None and name == "first_step":
+            self.iterations.add(event.iteration)
+        self.passed[rank] = event
 
-        Args:
-            kinds: the events, in their order.
-            first_ns: when the earliest of them was.
-            last_ns: when the latest was.
-        """
-        self.last_ns = max(self.last_ns, last_ns)
-        self._earliest_ns = min(self._earliest_ns, first_ns)
-        for kind, events in kinds.items():
-            if (add := _ADD.get(kind)) is not None:
-                add(self, events, False)
+    def _add_exit(self, event: e.RankExited, _thin: bool) -> None:
+        self.exits.append(event)
+        self.kept += 1
 
-    def _add_milestones(self, events: Sequence[e.RankMilestone], _thin: bool) -> None:
-        milestones, latest = self.milestones, self._latest
-        for event in events:
-            name, rank, at_ns = event.name, event.rank, event.at_ns
-            moments = milestones.get(name)
-            if moments is None:
-                moments = milestones[name] = {}
-                latest[name] = -1
-            if rank not in moments:
-                moments[rank] = at_ns
-                self.kept += 1
-            if at_ns > latest[name]:  # noqa: PLR1730
-                latest[name] = at_ns
-            if event.iteration is not None and name == "first_step":
-                self.iterations.add(event.iteration)
-        self.passed.update({event.rank: event for event in events})
-
-    def _add_exits(self, events: Sequence[e.RankExited], _thin: bool) -> None:
-        self.exits += events
-        self.kept += len(events)
-
-    def _add_first(self, events: Sequence[e.Event], _thin: bool) -> None:
-        if (kind := type(events[0])) not in self._once:
-            self._once[kind] = events[0]
+    def _add_first(self, event: e.Event, _thin: bool) -> None:
+        if (kind := type(event)) not in self._once:
+            self._once[kind] = event
             self.kept += 1
 
-    def _add_failures(self, events: Sequence[e.FailureDetected], thin: bool) -> None:
-        self._add_first(events, thin)
-        known = [self.since_ns, *(event.since_ns for event in events)]
+    def _add_failure(self, event: e.FailureDetected, thin: bool) -> None:
+        self._add_first(event, thin)
+        known = (self.since_ns, event.since_ns)
         self.since_ns = min((moment for moment in known if moment is not None), default=None)
 
-    def _add_judged(self, events: Sequence[e.RoundBlamed | e.RoundAdvised], _thin: bool) -> None:
-        for event in events:
-            if event.number == self.number:
-                self._once[type(event)] = event  # of a hang before it, a round may have gone on
+    def _add_judged(self, event: e.RoundBlamed | e.RoundAdvised, _thin: bool) -> None:
+        if event.number == self.number:
+            self._once[type(event)] = event  # of a hang before it, a round may have gone on
 
-    def _add_progress(self, events: Sequence[e.RoundProgress], thin: bool) -> None:
-        self.iteration = events[-1]
-        highest = max([event.last_iteration for event in events])
-        self.last_iteration = max(highest, self.last_iteration or highest)
-        self.iterations.update([event.first_iteration for event in events])
-        if not thin:
-            self.progress += events
-            self.kept += len(events)
-            return
-        for event in events:
+    def _add_progress(self, event: e.RoundProgress, thin: bool) -> None:
+        self.iteration = event
+        last = event.last_iteration
+        self.last_iteration = max(last, self.last_iteration or last)
+        self.iterations.add(event.first_iteration)
+        if thin:
             self._add_thin(event)
+        else:
+            self.progress.append(event)
+            self.kept += 1
 
     def _add_thin(self, event: e.RoundProgress) -> None:
         """Keep of a round the first, the last, and the two around what was done before it."""
@@ -245,32 +224,24 @@ class RoundState:
             seen.append(event)
             self.kept += 1
 
-    def _add_replaced(self, events: Sequence[e.RankReplaced], _thin: bool) -> None:
-        before = len(self.replaced)
-        self.replaced |= {event.rank: event.pid for event in events}
-        self.kept += len(self.replaced) - before
+    def _add_replaced(self, event: e.RankReplaced, _thin: bool) -> None:
+        self.kept += event.rank not in self.replaced
+        self.replaced[event.rank] = event.pid
 
-    def _add_inprocess(self, events: Sequence[e.InProcessPhase], _thin: bool) -> None:
-        before = len(self.inprocess)
-        for event in events:
-            self.inprocess[event.call, event.epoch, event.phase] = event
-            if event.phase in ("detect", "re-enter"):
-                self.restarts_inside = event.phase == "detect"
-        self.kept += len(self.inprocess) - before
+    def _add_inprocess(self, event: e.InProcessPhase, _thin: bool) -> None:
+        key = (event.call, event.epoch, event.phase)
+        self.kept += key not in self.inprocess
+        self.inprocess[key] = event
+        if event.phase in ("detect", "re-enter"):
+            self.restarts_inside = event.phase == "detect"
 
 
-def _times(kinds: Mapping[type[e.Event], Sequence[e.Event]]) -> tuple[int, int]:
-    """Return when the earliest and the latest of events were; there is one at least."""
-    times = [event.t for events in kinds.values() for event in events]
-    return min(times), max(times)
-
-
-# What a round does with events of a kind, at least one; of all others it takes the time only.
+# What a round does with an event of a kind; of all others it takes the time only.
 _ADD: dict[type[e.Event], Callable[[RoundState, Any, bool], None]] = {
     **dict.fromkeys(_ONCE, RoundState._add_first),  # noqa: SLF001 - the table of that class
-    e.RankMilestone: RoundState._add_milestones,  # noqa: SLF001
-    e.RankExited: RoundState._add_exits,  # noqa: SLF001
-    e.FailureDetected: RoundState._add_failures,  # noqa: SLF001
+    e.RankMilestone: RoundState._add_milestone,  # noqa: SLF001
+    e.RankExited: RoundState._add_exit,  # noqa: SLF001
+    e.FailureDetected: RoundState._add_failure,  # noqa: SLF001
     e.RoundBlamed: RoundState._add_judged,  # noqa: SLF001
     e.RoundAdvised: RoundState._add_judged,  # noqa: SLF001
     e.RoundProgress: RoundState._add_progress,  # noqa: SLF001
@@ -353,11 +324,8 @@ class LaunchState:
     def of(cls, events: Iterable[e.Event], most: int | None = None) -> LaunchState:
         """Return the state after all of these events."""
         state = cls(most)
-        if most is None:
-            state._take_all(list(events))
-        else:
-            for event in events:
-                state.take(event)
+        for event in events:
+            state.take(event)
         return state
 
     def copy(self) -> LaunchState:
@@ -456,41 +424,6 @@ class LaunchState:
         if kind not in _OF_ROUNDS:
             self._take(event)
             if kind in _REMARKS:
-                self.remarks.append(event)
-
-    def _take_all(self, events: Sequence[e.Event]) -> None:
-        """Take in all events of a journal at once: the same as each alone, in half the time.
-
-        Only into a state that has none and is not bounded.
-        """
-        rounds: dict[int, defaultdict[type[e.Event], list[Any]]] = {}
-        number = None
-        for event in events:
-            if event.round != number:
-                number = event.round
-                kinds = rounds.setdefault(number, defaultdict(list))
-            kinds[type(event)].append(event)
-        for number, kinds in rounds.items():
-            first_ns, last_ns = _times(kinds)
-            self.first_ns, self.last_ns = min(self.first_ns, first_ns), max(self.last_ns, last_ns)
-            if number >= 0:
-                self.rounds[number] = RoundState(number, self.reached)
-                self.rounds[number].take_all(kinds, first_ns, last_ns)
-            for kind, some in kinds.items():
-                self._kinds[kind] = self._kinds.get(kind, 0) + len(some)
-            reached = [one.last_iteration for one in kinds.get(e.RoundProgress, ())]
-            self.reached = max([self.reached, *reached])
-        begun = next((event for event in events if event.wall > 0), None)
-        if begun is not None:
-            self.first_wall = begun.wall
-            self.wall_ahead_ns = round(begun.wall * 1e9) - begun.t
-            self.last_wall = next(event.wall for event in reversed(events) if event.wall > 0)
-        # That of a blamed round is the node blamed.
-        named = (event for event in events if event.node and type(event) is not e.RoundBlamed)
-        self.node = next((event.node for event in named), "")
-        for event in [event for event in events if type(event) not in _ADDED_UP]:
-            self._take(event)
-            if type(event) in _REMARKS:
                 self.remarks.append(event)
 
     def _own(self, number: int) -> RoundState:

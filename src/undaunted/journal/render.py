@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, TypeVar
 
+from undaunted.base.console import labelled, plain, table, wrap
 from undaunted.base.text import count, format_duration, format_ranks, one_line, printable
 from undaunted.journal.words import exit_in_words, outcome_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from undaunted.base.console import Line
     from undaunted.journal.checkpoints import Checkpoints
     from undaunted.journal.events import RankExited, RoundAdvised
     from undaunted.journal.goodput import Times
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 
 
 Each = TypeVar("Each")
-
-# A line is a list of (text, style); styles are names that rich knows, "" for none.
-Line = list[tuple[str, str]]
 
 # Width of explanations where nothing is known of the reader's terminal.
 _LEGEND_WIDTH = 100
@@ -148,7 +146,9 @@ def percent(part: float) -> str:
     """Return a part of a whole for people; only all of it is 100 %, only nothing of it 0 %."""
     if part <= 0 or part >= 1:
         return f"{part * 100:.0f} %"
-    return f"{min(99.9, max(0.1, part * 100)):.{0 if 0.095 <= part < 0.995 else 1}f} %"
+    if part < 0.0005:
+        return "<0.1 %"
+    return f"{min(99.9, part * 100):.{0 if 0.095 <= part < 0.995 else 1}f} %"
 
 
 def _durations(times: Times, shown: Sequence[Column]) -> list[str]:
@@ -172,27 +172,20 @@ def _table(
 ) -> Iterator[Line]:
     """Yield a table, or where it is too wide one paragraph per row; then what the columns mean."""
     titles = [key, *(column.title for column in columns)]
-    widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
+    lines = table(titles, rows, right=range(len(titles)))
     yield [(heading, "bold")]
-    if width is not None and sum(widths) + 2 * (len(widths) - 1) > width:
+    if width is not None and len(plain(lines[:1])) > width + 1:
         for row in rows:
             pairs = zip(titles[1:], row[1:], strict=True)
             said = ", ".join(f"{title} {cell}" for title, cell in pairs)
             name = f"round {row[0]}" if row[0].isdigit() else row[0]
-            for part in textwrap.wrap(f"{name}: {said}", max(20, width), subsequent_indent="  "):
-                yield [(part, "")]
+            first, *others = wrap(f"{name}: {said}", width, 2)
+            yield from [[(first, "")], *([("  " + other, "")] for other in others)]
     else:
-        yield [(_row(titles, widths), "dim")]
-        for row in rows:
-            yield [(_row(row, widths), "")]
+        yield from lines
     meanings = [f"{column.title}: {column.meaning}" for column in columns]
     legend = "; ".join([*meanings, *([more] if more else [])])
-    for part in textwrap.wrap(legend, max(20, width or _LEGEND_WIDTH), break_on_hyphens=False):
-        yield [(part, "dim")]
-
-
-def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+    yield from ([(part, "dim")] for part in wrap(legend, width or _LEGEND_WIDTH))
 
 
 def checkpoint_lines(of: Checkpoints) -> Iterator[Line]:
@@ -282,10 +275,10 @@ def _times(run: RunSummary, width: int | None) -> Iterator[Line]:
         (inprocess_table, any(one.inprocess for one in run.rounds)),
         (time_table, bool(run.times.total_ns and run.rounds)),
     )
-    for table, has_rows in tables:
+    for lines_of, has_rows in tables:
         if has_rows:
             yield []
-            yield from table(run, width)
+            yield from lines_of(run, width)
 
 
 def shown_rounds(
@@ -367,11 +360,6 @@ def render_round(run: RunSummary, number: int, *, width: int | None = None) -> l
     return lines
 
 
-def plain(lines: Sequence[Line]) -> str:
-    """Return lines as text without styles, each with its line feed."""
-    return "".join("".join(text for text, _ in line).rstrip() + "\n" for line in lines)
-
-
 def _header(run: RunSummary, width: int | None) -> Iterator[Line]:
     outcome = outcome_in_words(run.outcome, run.reason) or NO_END[run.running]
     code = "" if run.exit_code is None else f", exit code {run.exit_code}"
@@ -445,7 +433,7 @@ def _round(one: RoundSummary, width: int | None) -> Iterator[Line]:
     ]
     if one.cause and one.outcome != "finished":
         cause = one.cause.replace(f"; stacks: {one.stacks}", "", 1)  # they have their own line
-        for part in wrap(one_line(cause, longest=2000), width):
+        for part in wrap(one_line(cause, longest=2000), width, len(INDENT)):
             yield [(INDENT + part, "")]
     yield from advice_line(one.advised, width)
     if one.stacks:
@@ -468,7 +456,7 @@ def _inprocess(one: RoundSummary, width: int | None, *, most: int) -> Iterator[L
         lost = f" (without {format_ranks(restart.lost)})" if restart.lost else ""
         cause = restart.causes[0] if restart.causes else "it was stopped"
         text = f"in-process restart {restart.epoch}: {ranks}{lost} again after {cause}"
-        for part in wrap(one_line(text, longest=400), width):
+        for part in wrap(one_line(text, longest=400), width, len(INDENT)):
             yield [(INDENT + part, "")]
 
 
@@ -477,25 +465,6 @@ def iterations(one: RoundSummary) -> str:
     if not one.iterations or one.last_iteration is None:
         return ""
     return f"iterations {one.iterations[0]} to {one.last_iteration}, "
-
-
-def labelled(label: str, text: str, width: int | None, *, style: str = "dim") -> Iterator[Line]:
-    """Yield a text after its label, further lines below its beginning."""
-    for number, part in enumerate(wrap(text, width, len(label))):
-        yield [(" " * len(label), "") if number else (label, style), (part, "")]
-
-
-def wrap(text: str, width: int | None, indent: int = len(INDENT)) -> list[str]:
-    """Return a text in lines of a terminal, one line if its width is None."""
-    if width is None:
-        return [text]
-    # Words are not broken: a path must stay one piece to be copied.
-    return textwrap.wrap(
-        text,
-        max(20, width - indent),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def _details(one: RoundSummary) -> Iterator[Line]:

@@ -75,11 +75,26 @@ def exit_in_words(exited: e.RankExited) -> str:
     return f"{how}, told to stop" if exited.by_us else how
 
 
-def happened_at(event: e.Event) -> int:
-    """Return when what an event tells of happened, on the clock of ``t``."""
-    if isinstance(event, (e.RankEvent, e.RankMilestone)):  # launchers empty pages now and then
-        return event.at_ns
-    return event.t
+def is_news(event: e.Event) -> bool:
+    """Whether an event tells of more than that things go as they should; quick."""
+    match event:
+        case e.RoundStarted(round=number):
+            return number > 0
+        case e.Decision(round=number):  # a node without a seat does not tell of which round it is
+            return number >= 0
+        case e.RoundAdvised(line=line):
+            return bool(line)
+        case e.InProcessPhase(phase=phase):
+            return phase in ("detect", "re-enter")
+        case e.InProcessCall(what=what):
+            return what == "ended"
+        case e.NodeChecked(problem=problem):
+            return bool(problem)
+        case e.MemoryReclaimed(held=held, skipped=skipped):
+            return bool(held or skipped)
+        case e.RoundStopped(unkillable=pids):
+            return bool(pids)
+    return True
 
 
 # --- a row each -----------------------------------------------------------------------------------
@@ -150,28 +165,37 @@ def _advised(event: e.RoundAdvised) -> Words:
 
 
 def _inprocess(event: e.InProcessPhase) -> Words:
-    name = f"in-process restart {event.epoch}"
+    name, took = f"in-process restart {event.epoch}", format_duration(event.took_s)
     match event.phase:
         case "detect":
             why = event.reasons[0] if event.reasons else "it was stopped"
-            return Words(f"{name}: {why}", "odd")
+            others = f"and {len(event.reasons) - 1} more" if len(event.reasons) > 1 else ""
+            return Words(f"{name}: {why}", "odd", others)
         case "re-enter":
+            ranks = f"{count(event.members, 'rank')} " if event.members else ""
             lost = f", without {name_ranks(event.lost)}" if event.lost else ""
-            return Words(f"{name}: running again after {format_duration(event.took_s)}{lost}")
-    return Words(f"{name}: {event.phase} took {format_duration(event.took_s)}")
+            return Words(f"{name}: {ranks}running again after {took}{lost}")
+    return Words(f"{name}: {event.phase} took {took}")
 
 
 def _call(event: e.InProcessCall) -> Words:
+    if event.what == "ended":
+        return Words("the function cannot go on in any rank", "bad", event.text)
     ranks = f" of {count(event.members, 'rank')}" if event.members else ""
-    what = f"call {event.call} of a restartable function{ranks} {event.what.replace('_', ' ')}"
-    return Words(what, "odd" if event.what == "ended" else "", event.text)
+    return Words(f"call {event.call} of a restartable function{ranks} {event.what}", "", event.text)
 
 
 def _memory(event: e.MemoryReclaimed) -> Words:
     took = format_duration(event.duration_ns / _NS)
+    if event.skipped:
+        return Words(f"restarts do not wait for device memory: {event.skipped}", "odd")
     if event.held:
-        vain = f"after round {event.round}, {took} in vain for GPU memory"
-        return Words(f"{vain}: {event.held}", "odd")
+        hint = (
+            "if it belongs to others, raise --ft-gpu-memory-tolerance-mb, or give "
+            "--ft-gpu-memory-reclaim-timeout 0"
+        )
+        what = f"device memory is not free {took} after round {event.round}: {event.held}"
+        return Words(what, "odd", hint if event.devices else "")
     return Words(f"{took} until the memory of {count(event.devices, 'GPU')} was free")
 
 
@@ -226,7 +250,10 @@ def _imports(event: e.ImportsLearned) -> Words:
         return Words(f"restarted ranks import everything themselves: {event.problem}", "odd")
     modules, packages = count(event.modules, "module"), count(len(event.packages), "package")
     took = format_duration(event.took_ns / _NS)
-    left = "; ".join(f"{package} ({reason})" for package, reason in event.left.items())
+    packages_of: dict[str, list[str]] = {}
+    for package, reason in event.left.items():
+        packages_of.setdefault(reason, []).append(package)
+    left = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in packages_of.items())
     return Words(
         f"restarted ranks found {modules} of {packages} imported, which took {took} beside the "
         "training",
@@ -257,8 +284,10 @@ def _ended(event: e.JobEnded) -> Words:
 
 
 def _last_copy(event: e.LastCopy) -> Words:
-    text = f"the copy of step {event.step} is {event.outcome.replace('_', ' ')}"
-    return Words(text, "" if event.outcome == "written" else "bad", event.why)
+    copy = f"the copy of step {event.step}" if event.step >= 0 else "what was copied last"
+    if event.outcome == "written":
+        return Words(f"{copy} is written to {event.place}")
+    return Words(f"{copy} is lost, as it was not written to {event.place}: {event.why}", "bad")
 
 
 def _kernel(event: e.KernelLogged) -> Words:
@@ -297,7 +326,9 @@ _WORDS: dict[type[e.Event], Callable[[Any], Words]] = {
     ),
     e.KernelLogged: _kernel,
     e.RankLost: lambda event: Words(
-        f"rank {event.rank} is lost, the others go on without it: {event.detail}", "bad"
+        f"rank {event.rank} (node {event.node}) is lost: {event.detail}",
+        "bad",
+        "the others go on without it",
     ),
     e.RankReplaced: lambda event: Words(f"rank {event.rank} is replaced by pid {event.pid}"),
     e.InProcessPhase: _inprocess,

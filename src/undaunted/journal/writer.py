@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from undaunted.base.deadline import within
 from undaunted.journal import lines
 from undaunted.journal.appender import Appender
-from undaunted.journal.events import Event, EventsLost, JobEnded, RoundStopped
+from undaunted.journal.events import Event, EventsLost, JobEnded, RoundStarted, RoundStopped
 from undaunted.journal.files import FileSystem, replace_text
 from undaunted.journal.owner import this_process
 
@@ -79,10 +80,6 @@ class JournalWriter:
     Owns one daemon thread and one descriptor; ``close`` releases both, unless the disk hangs: then
     it returns in time and the thread lets go when the disk answers, or with the process.
     Methods may be called from any thread and from signal handlers.
-
-    Attributes:
-        also: called with every event as it is written, by whoever records it; must not wait. What
-            it raises is ignored.
     """
 
     def __init__(
@@ -114,7 +111,8 @@ class JournalWriter:
         self._node = node
         self._version = version
         self._say = say
-        self.also: Callable[[Event], None] | None = None
+        self._subscribers: list[Callable[[Event], None]] = []
+        self._round = -1
         self._max_events = max_events
         self._max_bytes = max_bytes
         self._clock = clock
@@ -142,6 +140,13 @@ class JournalWriter:
         self._thread = threading.Thread(target=self._run, name="undaunted-journal", daemon=True)
         self._thread.start()
 
+    def subscribe(self, take: Callable[[Event], None]) -> None:
+        """Have ``take`` called with every event from now on, by whoever records it.
+
+        It must not wait; what it raises is dropped. What the disk does not take comes as well.
+        """
+        self._subscribers.append(take)
+
     @property
     def lost(self) -> int:
         """How many events have been lost so far."""
@@ -151,8 +156,10 @@ class JournalWriter:
         """Take an event for writing. Never blocks, never raises: what cannot be kept is counted.
 
         Args:
-            event: its ``t`` says when it happened; ``wall`` and ``node`` are filled in if empty.
+            event: ``t``, ``wall``, ``node`` and ``round`` are filled in if they are not given.
         """
+        if type(event) is RoundStarted:
+            self._round = event.round
         try:
             event = self._stamp(event)
             line = lines.encode(event)
@@ -161,9 +168,9 @@ class JournalWriter:
             return
         if not self._put(_Line(line, isinstance(event, _SYNC_AFTER))):
             self._drop("the journal could not keep up")
-        if self.also is not None:
+        for take in self._subscribers:
             with contextlib.suppress(Exception):
-                self.also(event)
+                take(event)
 
     def write_text(self, path: str | os.PathLike[str], text: str) -> bool:
         """Take a whole file for writing: atomically, mode 0600, after the events recorded so far.
@@ -198,11 +205,14 @@ class JournalWriter:
     # Caller's side.
 
     def _stamp(self, event: Event) -> Event:
-        age_s = (self._clock.monotonic_ns() - event.t) / 1e9
+        now_ns = self._clock.monotonic_ns()
+        t = event.t or now_ns
         return msgspec.structs.replace(
             event,
-            wall=event.wall or round(self._clock.time() - age_s, 6),
+            t=t,
+            wall=event.wall or round(self._clock.time() - (now_ns - t) / 1e9, 6),
             node=event.node or self._node,
+            round=self._round if event.round < 0 else event.round,
         )
 
     def _put(self, item: _Item) -> bool:
@@ -325,3 +335,24 @@ class JournalWriter:
     def _lost_line(self, count: int, reason: str) -> bytes:
         lost = EventsLost(t=self._clock.monotonic_ns(), count=count, reason=reason)
         return lines.encode(self._stamp(lost))
+
+
+def append_last(path: str | os.PathLike[str], event: Event, timeout_s: float = 1.0) -> None:
+    """Append an event to the journal of a writer that is gone. Never raises.
+
+    Args:
+        path: the journal; nothing is done if there is none.
+        event: with its time, node and round.
+        timeout_s: longest wait for the disk.
+    """
+
+    def append() -> str:
+        if not os.path.isfile(path):  # noqa: PTH113 - as `os` is the file system here
+            return ""
+        appender = Appender(os.fspath(path), header=bytes, lost_line=lambda *_: b"")
+        try:
+            return appender.append([lines.encode(event)])
+        finally:
+            appender.close()
+
+    within(timeout_s, append, "")

@@ -31,8 +31,8 @@ from undaunted.progress.layout import (
 )
 from undaunted.progress.mailbox import Mailbox
 from undaunted.progress.reader import EVENT
-from undaunted.progress.section import OverflowSection, Section, encoded_name, keep_longest
-from undaunted.progress.snapshot import Phase
+from undaunted.progress.section import Section, encoded_name, keep_longest
+from undaunted.progress.snapshot import Maxima, Phase
 
 if TYPE_CHECKING:
     import logging
@@ -87,7 +87,7 @@ class PageWriter:
         self._free_slots = iter(range(layout.SECTION_SLOTS - 1))
         others = layout.section_slot(layout.SECTION_SLOTS - 1)
         self._open_now: list[None] = []
-        self._others = OverflowSection(layout.OTHERS, self._words, others, self._open_now)
+        self._others = Section(layout.OTHERS, self._words, others, self._open_now)
         self._event_numbers = itertools.count(self._words[layout.RING_HEAD] % 2**32 + 1)
         self._mailbox: Mailbox | None = None
         self._kick_file = ""
@@ -289,6 +289,23 @@ class PageWriter:
         """
         self._words[layout.STOP_WANTED] = layout.wish_word(why, rank)
         self._kick()
+
+    def maxima(self) -> Maxima:
+        """Return the longest of each kind, warm-up included."""
+        words = self._words
+        began, first = words[layout.INITIALIZED_NS], words[layout.FIRST_HEARTBEAT_NS]
+        since = words[layout.LAST_CLOSE_NS] or began
+        outside_ns = max(words[layout.OUTSIDE_MAX_NS : layout.OUTSIDE_MAX_NS + 2])
+        outside_ns = max(outside_ns, words[layout.OUTSIDE_FIRST_NS])
+        if since and not self._open_now:
+            outside_ns = max(outside_ns, monotonic_ns() - since)
+        sections = {name: section.longest_ns for name, section in list(self._sections.items())}
+        return Maxima(
+            initial_ns=max(1, first - began) if began and first else 0,
+            subsequent_ns=max(words[HEARTBEAT_MAX_NS : HEARTBEAT_MAX_NS + 2]),
+            out_of_section_ns=outside_ns,
+            sections_ns={name: longest for name, longest in sections.items() if longest},
+        )
 
     def record_error(self, error: BaseException) -> None:
         """Store an exception that ends this rank, and tell the agent."""

@@ -8,19 +8,13 @@ import re
 import termios
 from typing import TYPE_CHECKING
 
+from undaunted.base.console import coloured
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from undaunted.journal.render import Line
+    from undaunted.base.console import Line
 
-_STYLES = {
-    "bold": "\x1b[1m",
-    "dim": "\x1b[2m",
-    "red": "\x1b[31m",
-    "green": "\x1b[32m",
-    "yellow": "\x1b[33m",
-}
-_PLAIN = "\x1b[0m"
 # A screen of its own, no cursor, no breaking of lines; and back.
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 _LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
@@ -107,7 +101,7 @@ class Terminal:
         Raises:
             OSError: the terminal is gone.
         """
-        drawn = (self._styled(line) + _END_OF_LINE for line in lines)
+        drawn = (coloured(line, self._colour) + _END_OF_LINE for line in lines)
         self._write(_HOME + "\r\n".join(drawn) + _BELOW)
 
     def keys(self) -> list[str] | None:
@@ -122,13 +116,6 @@ class Terminal:
             return None
         found = _SEQUENCE.findall(data.decode("utf-8", "replace"))
         return [_KEYS.get(key, key) for key in found]
-
-    def _styled(self, line: Line) -> str:
-        if not self._colour:
-            return "".join(text for text, _ in line)
-        return "".join(
-            f"{_STYLES[style]}{text}{_PLAIN}" if style in _STYLES else text for text, style in line
-        )
 
     def _write(self, text: str) -> None:
         data = memoryview(text.encode("utf-8", "backslashreplace"))

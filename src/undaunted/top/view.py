@@ -6,15 +6,15 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from undaunted.base.console import cut, width_of
 from undaunted.base.text import format_duration, one_line
 from undaunted.journal.render import percent
-from undaunted.top.cells import cut, width_of
 from undaunted.top.table import room_for_notes, style_of, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from undaunted.journal.render import Line
+    from undaunted.base.console import Line
     from undaunted.top.model import Job
     from undaunted.top.notes import Note
     from undaunted.top.ranks import Rank

@@ -271,7 +271,7 @@ def test_other_ranks_are_answered_while_tc_takes_its_time(
 
 
 def test_a_run_with_nothing_that_can_be_slow(tmp_path: Path) -> None:
-    outcome = conduct(trial(tmp_path, planned("slow-disk", 7)))
+    outcome = conduct(trial(tmp_path, planned("slow-network", 7)))
 
     assert outcome.exit_codes == [0]
     assert made(outcome) == ["failed"]

@@ -6,13 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 from undaunted.base import process
 from undaunted.chaos.nemesis import stage
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # Starts a stage that becomes `sleep`, tells its pid, and waits to be killed.
 PARENT = """
@@ -47,15 +43,6 @@ def test_a_command_that_does_not_exist() -> None:
 
     assert done.returncode == stage.CANNOT_START
     assert "/no/such/program" in done.stderr
-
-
-def test_a_control_group_that_does_not_exist(tmp_path: Path) -> None:
-    words = stage.command(os.getpid(), (), ["/bin/sh", "-c", "echo here"], tmp_path / "missing")
-
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
-
-    assert (done.returncode, done.stdout) == (stage.CANNOT_START, "")
-    assert "cgroup.procs" in done.stderr
 
 
 def test_dies_with_the_parent() -> None:

@@ -10,11 +10,13 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
+from tests.coordinator.wire.certificates import make_certificate
 from tests.ports import free_ports
+from undaunted.coordinator.etcd.store import Access
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -153,10 +155,10 @@ class Cluster:
     def url(self) -> str:
         return "etcd://" + ",".join(f"127.0.0.1:{member.port}" for member in self.members)
 
-    def leader(self) -> Etcd:
-        """The member that leads the others."""
+    def leader(self, *options: str) -> Etcd:
+        """The member that leads the others; ``options``: of etcdctl."""
         for member in self.members:
-            words = member.control("endpoint", "status", "-w", "fields").splitlines()
+            words = member.control(*options, "endpoint", "status", "-w", "fields").splitlines()
             found = dict(line.split(" : ", 1) for line in words if " : " in line)
             if found['"MemberID"'] == found['"Leader"']:
                 return member
@@ -177,6 +179,44 @@ class Cluster:
         for member in self.members:
             member.resume()
             member.kill()
+
+
+class Secured(NamedTuple):
+    """Three members that want certificates of clients, users and passwords."""
+
+    cluster: Cluster
+    access: Access
+    admin: tuple[str, ...]  # options of etcdctl
+
+    def control(self, *words: str) -> str:
+        return self.cluster.control(*self.admin, *words)
+
+    def leader(self) -> Etcd:
+        return self.cluster.leader(*self.admin)
+
+
+def secured_cluster(directory: Path) -> Secured:
+    """Start them, with a user that may use the keys of jobs and nothing else."""
+    server = make_certificate(directory, "server", "IP:127.0.0.1")
+    own = make_certificate(directory, "own", "DNS:own")
+    cluster = Cluster(
+        directory,
+        *("--cert-file", str(server.cert), "--key-file", str(server.key)),
+        *("--client-cert-auth", "--trusted-ca-file", str(own.cert)),
+    )
+    tls = ("--cacert", str(server.cert), "--cert", str(own.cert), "--key", str(own.key))
+    for words in (
+        "role add jobs",
+        "role grant-permission jobs --prefix=true readwrite /undaunted/",
+        "user add root:root",
+        "user grant-role root root",
+        "user add me:secret",
+        "user grant-role me jobs",
+        "auth enable",
+    ):
+        cluster.control(*tls, *words.split())
+    access = Access("me", "secret", str(server.cert), str(own.cert), str(own.key))
+    return Secured(cluster, access, (*tls, "--user", "root:root"))
 
 
 _FORWARDER = """

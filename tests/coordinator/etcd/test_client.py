@@ -7,17 +7,17 @@ import socket
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.coordinator.etcd.server import Cluster, Etcd, Way, skip_without_etcd
+from tests.coordinator.etcd.server import Etcd, Secured, Way, secured_cluster, skip_without_etcd
 from tests.coordinator.wire.certificates import make_certificate
 from undaunted.base.timers import lease_clock_ns
 from undaunted.coordinator.etcd.candidacy import Candidacy, Launcher
 from undaunted.coordinator.etcd.client import Client, EtcdError
 from undaunted.coordinator.etcd.store import Access, parse_store
-from undaunted.coordinator.lead import follower_messages as f
+from undaunted.coordinator.lead import messages as c
 from undaunted.coordinator.lead.leader import LeaderState
 from undaunted.coordinator.protocol import Ledger
 from undaunted.coordinator.service.participant import Participant
@@ -96,7 +96,7 @@ class Candidate:
 
     def miss(self, *, ended: str = "") -> None:
         """Its follower has lost the leader."""
-        self.candidacy.missed(f.Missed(lost=True, ended=ended, turn=0))
+        self.candidacy.missed(c.Missed(lost=True, ended=ended, turn=0))
 
     def _lead(
         self, epoch: int, ledger: Ledger, lost: str, silent: tuple[str, ...], stops_s: float
@@ -242,42 +242,12 @@ def test_keys_of_something_else_are_left_alone(etcd: Etcd) -> None:
     run(main)
 
 
-class Secured(NamedTuple):
-    """Three members that want certificates of clients, users and passwords."""
-
-    cluster: Cluster
-    access: Access
-    admin: tuple[str, ...]  # options of etcdctl
-
-    def control(self, *words: str) -> None:
-        self.cluster.control(*self.admin, *words)
-
-
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     skip_without_etcd()
-    directory = tmp_path_factory.mktemp("secured")
-    server = make_certificate(directory, "server", "IP:127.0.0.1")
-    own = make_certificate(directory, "own", "DNS:own")
-    cluster = Cluster(
-        directory,
-        *("--cert-file", str(server.cert), "--key-file", str(server.key)),
-        *("--client-cert-auth", "--trusted-ca-file", str(own.cert)),
-    )
-    tls = ("--cacert", str(server.cert), "--cert", str(own.cert), "--key", str(own.key))
-    for words in (
-        "role add jobs",
-        "role grant-permission jobs --prefix=true readwrite /undaunted/",
-        "user add root:root",
-        "user grant-role root root",
-        "user add me:secret",
-        "user grant-role me jobs",
-        "auth enable",
-    ):
-        cluster.control(*tls, *words.split())
-    access = Access("me", "secret", str(server.cert), str(own.cert), str(own.key))
-    yield Secured(cluster, access, (*tls, "--user", "root:root"))
-    cluster.kill()
+    made = secured_cluster(tmp_path_factory.mktemp("secured"))
+    yield made
+    made.cluster.kill()
 
 
 def test_users_and_certificates(secured: Secured, tmp_path: Path) -> None:

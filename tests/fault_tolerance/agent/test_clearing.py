@@ -61,7 +61,7 @@ def clearing(told: Told, program: str, **options: Any) -> Clearing:
     environ = {**os.environ, PROVIDER_VARIABLE: program}
     journal = cast("JournalWriter", told)
     told.health.append(NodeHealth(config, environ, journal, told.say))
-    return Clearing(config, environ, journal, told.say, told.health[-1])
+    return Clearing(config, environ, journal, told.health[-1])
 
 
 def test_free_memory_is_told_to_the_journal_and_no_problem(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from undaunted.attribution.flight.recorder import Calls
-from undaunted.attribution.straggler.own_times import OwnTimes
+from undaunted.fault_tolerance.slow_ranks.own_times import OwnTimes
 from undaunted.fault_tolerance.worker import witness
 from undaunted.progress import writer
 

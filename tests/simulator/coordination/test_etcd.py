@@ -35,6 +35,10 @@ def test_every_kind_of_fault(seed: int) -> None:
     assert not run(vary(seed, 4, 2, etcd=True), seed, kinds=ALL).problem
 
 
+def test_a_spare_that_knows_an_old_state_comes_to_a_job_that_has_begun_anew() -> None:
+    assert not run(vary(910175, 2, 1, etcd=True), 910175, kinds=ALL).problem
+
+
 @pytest.mark.parametrize(("nodes", "spares"), [(1, 1), (2, 0), (2, 1), (3, 0)])
 def test_every_kind_of_fault_in_a_small_job(nodes: int, spares: int) -> None:
     for seed in range(4):

@@ -157,6 +157,13 @@ def test_who_has_missed_a_hand_over_has_stopped_before_others_take_its_place() -
     assert not run(vary(50142, 8, 2), 50142, faults=12).problem
 
 
+@pytest.mark.parametrize("seed", [910523, 910794])
+def test_who_is_left_of_an_earlier_start_does_not_wait_for_members_that_have_ended(
+    seed: int,
+) -> None:
+    assert not run(vary(seed, 2, 1), seed).problem
+
+
 @pytest.mark.parametrize("seed", [18407, 27155])
 def test_who_knows_only_a_node_that_is_gone_need_not_hear_of_the_end(seed: int) -> None:
     assert not run(vary(seed, 4, 2), seed, kinds=BEFORE_ORDERS).problem

@@ -13,7 +13,7 @@ import os
 import signal
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from undaunted.chaos.history import DIGESTS_DIR, RUN_DIR, read_history
 from undaunted.chaos.kinds import KINDS, injections
@@ -22,7 +22,6 @@ from undaunted.chaos.nemesis.damage import damage_newest
 from undaunted.chaos.nemesis.helper import NotPossibleError
 from undaunted.chaos.nemesis.launcher import Launcher
 from undaunted.chaos.nemesis.planting import plant
-from undaunted.chaos.nemesis.slow_disk import SlowDisk
 from undaunted.chaos.nemesis.slow_network import SlowNetwork
 from undaunted.chaos.nemesis.small_disk import SmallDisk
 from undaunted.chaos.outcome import Note, Outcome, disk_filled_by, write_outcome
@@ -59,8 +58,7 @@ class Trial:
         small_disk_bytes: size of the file system on ``place``; 0 = none of its own.
         disk_full_s: how long a full disk stays full if nothing fails, seconds.
         slow_network: whether the run has a network of its own, which can be made slow.
-        slow_disk_bytes_per_s: what a slow disk lets through; 0 = the disk is never slow.
-        slow_s: how long a disk or the network is slow, seconds.
+        slow_s: how long the network is slow, seconds.
         last: iteration with which the program is done, None = not known.
     """
 
@@ -76,7 +74,6 @@ class Trial:
     small_disk_bytes: int = 0
     disk_full_s: float = 5.0
     slow_network: bool = False
-    slow_disk_bytes_per_s: int = 0
     slow_s: float = 2.5
     last: int | None = None
 
@@ -122,8 +119,8 @@ class _Conductor:
         self._calls = calls.CallServer(trial.directory, self._act)
         self._launcher: Launcher | None = None
         self._timer: asyncio.TimerHandle | None = None
-        # What is slow now, by kind: the fault that made it so, and what ends that in time.
-        self._slowed: dict[str, tuple[str, asyncio.Task[None]]] = {}
+        # While the network is slow: the fault that made it so, and what ends that in time.
+        self._slowed: tuple[str, asyncio.Task[None]] | None = None
         self._slowing = asyncio.Lock()
 
     async def run(self) -> Outcome:
@@ -142,8 +139,8 @@ class _Conductor:
                 loop.remove_signal_handler(number)
             if self._timer is not None:
                 self._timer.cancel()
-            for _, ending in self._slowed.values():
-                ending.cancel()
+            if self._slowed is not None:
+                self._slowed[1].cancel()
             await self._calls.close()
         return Outcome(
             exit_codes=self._state.exit_codes,
@@ -206,7 +203,6 @@ class _Conductor:
             trial.directory / OUTPUT_FILE,
             self._around.namespaces,
             trial.cwd,
-            self._around.group,
         )
 
     def _left(self) -> list[Planned]:
@@ -317,30 +313,31 @@ class _Conductor:
             self._state.full_since = ""
 
     async def _slow(self, fault: Planned, call: calls.Call) -> str:
-        if fault.kind not in self._around.slow:
+        network = self._around.network
+        if network is None:
             raise NotPossibleError(f"this run has nothing for {fault.kind}")
         async with self._slowing:
-            await self._lift(fault.kind)  # an earlier one that still lasts is over with this one
-            how = await asyncio.to_thread(self._around.slow[fault.kind].slow)
+            await self._lift(network)  # an earlier one that still lasts is over with this one
+            how = await asyncio.to_thread(network.slow)
             seconds = fault.seconds or self._trial.slow_s
-            ending = asyncio.create_task(self._lift_after(seconds, fault.kind))
-            self._slowed[fault.kind] = fault.id, ending
+            ending = asyncio.create_task(self._lift_after(seconds, network))
+            self._slowed = fault.id, ending
             self._note(fault.id, "slowed", f"for {seconds:g} s: {how}", call)
         return ""
 
-    async def _lift_after(self, seconds: float, kind: str) -> None:
+    async def _lift_after(self, seconds: float, network: SlowNetwork) -> None:
         await asyncio.sleep(seconds)
         async with self._slowing:
-            await self._lift(kind)
+            await self._lift(network)
 
-    async def _lift(self, kind: str) -> None:
-        if kind not in self._slowed:
+    async def _lift(self, network: SlowNetwork) -> None:
+        if self._slowed is None:
             return
-        fault, ending = self._slowed.pop(kind)
+        (fault, ending), self._slowed = self._slowed, None
         if ending is not asyncio.current_task():
             ending.cancel()
         try:
-            await asyncio.to_thread(self._around.slow[kind].lift)
+            await asyncio.to_thread(network.lift)
         except (NotPossibleError, OSError) as error:
             self._note(fault, "failed", f"it stays slow: {error}")
         else:
@@ -376,24 +373,13 @@ async def _within(work: asyncio.Task[None], seconds: float) -> bool:
 __all__ = ["OUTPUT_FILE", "WORK_DIR", "Trial", "conduct"]
 
 
-class CanBeSlow(Protocol):
-    """Something that a fault makes slow."""
-
-    def slow(self) -> str:
-        """Make it slow; return in words how."""
-
-    def lift(self) -> None:
-        """Make it as fast as before."""
-
-
 class Surroundings:
     """What one run has of its own. The owner calls `close` after its last launcher.
 
     Attributes:
         disk: the small disk, None = there is none.
         namespaces: descriptors of the namespaces that launchers enter, in order.
-        group: directory of the control group that they join, None = ours.
-        slow: what can be made slow, by the kind of fault.
+        network: one that can be made slow, None = there is none.
     """
 
     def __init__(self, trial: Trial) -> None:
@@ -404,23 +390,16 @@ class Surroundings:
         """
         self.disk: SmallDisk | None = None
         self.namespaces: tuple[int, ...] = ()
-        self.group: Path | None = None
-        self.slow: dict[str, CanBeSlow] = {}
+        self.network: SlowNetwork | None = None
         with contextlib.ExitStack() as opened:
             if trial.small_disk_bytes:
                 self.disk = SmallDisk(trial.place, trial.small_disk_bytes)
                 opened.callback(self.disk.close)
                 self.namespaces = self.disk.namespaces
             if trial.slow_network:
-                network = SlowNetwork(self.namespaces)
-                opened.callback(network.close)
-                self.namespaces = network.namespaces
-                self.slow["slow-network"] = network
-            if trial.slow_disk_bytes_per_s:
-                limited = SlowDisk(trial.place, trial.slow_disk_bytes_per_s)
-                opened.callback(limited.close)
-                self.group = limited.group
-                self.slow["slow-disk"] = limited
+                self.network = SlowNetwork(self.namespaces)
+                opened.callback(self.network.close)
+                self.namespaces = self.network.namespaces
             self._opened = opened.pop_all()
 
     def close(self) -> None:

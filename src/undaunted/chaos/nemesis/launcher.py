@@ -38,7 +38,6 @@ class Launcher:
         output: Path,
         namespaces: Sequence[int] = (),
         cwd: Path | None = None,
-        group: Path | None = None,
     ) -> None:
         """Start ``undaunted run`` in a session of its own.
 
@@ -48,7 +47,6 @@ class Launcher:
             output: file that its standard output and error are appended to.
             namespaces: descriptors of namespaces in which it is to run.
             cwd: where; None = where this process is.
-            group: directory of the control group that it is to join; None = ours.
 
         Raises:
             OSError: the output cannot be opened, or the process not be started.
@@ -57,7 +55,7 @@ class Launcher:
         fd = os.open(output, flags, 0o600)
         try:
             self._process = subprocess.Popen(
-                stage.command(os.getpid(), namespaces, [*LAUNCHER, *arguments], group),
+                stage.command(os.getpid(), namespaces, [*LAUNCHER, *arguments]),
                 env=environ,
                 cwd=cwd,
                 stdin=subprocess.DEVNULL,

@@ -1,18 +1,16 @@
 """The process in which a launcher of a chaos run begins.
 
-    python -m undaunted.chaos.nemesis.stage PARENT GROUP NAMESPACES COMMAND...
+    python -m undaunted.chaos.nemesis.stage PARENT NAMESPACES COMMAND...
 
-It joins the control group whose directory is GROUP (or "-"), enters the namespaces behind the
-descriptors NAMESPACES (numbers with commas between, or "-"), asks the kernel to be killed when
-PARENT, the chaos process, has ended, and becomes COMMAND. The agent of a launcher that is killed
-ends everything below it, so nothing of a run outlives chaos.
+It enters the namespaces behind the descriptors NAMESPACES (numbers with commas between, or "-"),
+asks the kernel to be killed when PARENT, the chaos process, has ended, and becomes COMMAND. The
+agent of a launcher that is killed ends everything below it, so nothing of a run outlives chaos.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from undaunted.base import process
@@ -22,23 +20,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _NO_NAMESPACES = "-"
-_NO_GROUP = "-"
 CANNOT_START = 70  # EX_SOFTWARE
 
 
-def command(
-    parent: int, fds: Sequence[int], argv: Sequence[str], group: Path | None = None
-) -> list[str]:
+def command(parent: int, fds: Sequence[int], argv: Sequence[str]) -> list[str]:
     """Return the command line of the program above.
 
     Args:
         parent: pid of the process without which it is not to live.
         fds: descriptors of namespaces.
         argv: the command, with its path.
-        group: directory of a control group; None = that of the caller.
     """
-    where = _NO_GROUP if group is None else str(group)
-    return process.module_command(__name__, str(parent), where, numbers(fds), *argv)
+    return process.module_command(__name__, str(parent), numbers(fds), *argv)
 
 
 def numbers(fds: Sequence[int]) -> str:
@@ -59,12 +52,9 @@ def enter_all(text: str) -> None:
 
 def main(words: Sequence[str]) -> int:
     """Become the command; return only if that is not possible."""
-    parent, group, fds, *argv = words
+    parent, fds, *argv = words
     try:
         here = os.getcwd()  # noqa: PTH109 - pathlib gives the same, wrapped
-        if group != _NO_GROUP:
-            # First: afterwards, neither the path nor the rights need be what they were.
-            Path(group, "cgroup.procs").write_text("0", encoding="ascii")
         enter_all(fds)
         os.chdir(here)  # entering a mount namespace leads to its root
         # After that: a change of credentials forgets the request.

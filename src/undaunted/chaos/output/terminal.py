@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TextIO
 
+from undaunted.base import console
 from undaunted.base.text import format_duration, printable
 from undaunted.chaos.output import words
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from collections.abc import Iterator
 
-    from undaunted.chaos.checker.values import Colour, Finding, Verdict
+    from undaunted.base.console import Line
+    from undaunted.chaos.checker.values import Colour, Defect, Judgement
     from undaunted.chaos.result import Result
 
 # Wide enough for the table where the output is no terminal.
@@ -20,7 +22,7 @@ _WIDTH_OF_PARTS = 110
 _OF_WHICH = ", and what that was spent on, in seconds"
 _COMPARED = (
     "identical: parameters, buffers, optimizer, random state and data; other state, such as an "
-    "average of\nthe parameters, if it is given to undaunted.step(i, digest=...)"
+    "average of the parameters, if it is given to undaunted.step(i, digest=...)"
 )
 _STYLES: dict[Colour, str] = {
     "red": "bold red",
@@ -28,74 +30,56 @@ _STYLES: dict[Colour, str] = {
     "green": "green",
     "skipped": "dim",
 }
-_INDENT = 4
+_INDENT = " " * 4
 
 
 def show(result: Result, file: TextIO) -> None:
     """Print what a chaos run has found."""
-    from rich.console import Console
-
-    width = None if file.isatty() else _WIDTH_OF_FILES
-    console = Console(file=file, width=width, highlight=False, emoji=False, markup=False)
-    if result.verdicts:
-        _table(result, console)
+    width = console.columns(file) or _WIDTH_OF_FILES
+    lines = _table(result, width) if result.verdicts else []
     for verdict in result.verdicts:
         if verdict.skipped or verdict.findings:
-            _paragraph(verdict, console)
-    console.print(_last_line(result), style="bold", soft_wrap=True)
+            lines += _paragraph(verdict, width)
+    console.show([*lines, [(_last_line(result), "bold")]], file)
 
 
-def _table(result: Result, console: Console) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    wide = console.width >= _WIDTH_OF_PARTS
+def _table(result: Result, width: int) -> list[Line]:
+    wide = width >= _WIDTH_OF_PARTS
     parts = ("spent on",) if wide else ()
-    padding = (0, 2 if wide else 1, 0, 0)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=padding)
-    for name in ("fault", "rank @ step", "verdict", "blamed", "back", *parts, "lost", "identical"):
-        right = name in ("rank @ step", "back", "lost")
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
-    for verdict in result.verdicts:
-        table.add_row(
+    heads = ("fault", "rank @ step", "verdict", "blamed", "back", *parts, "lost", "identical")
+    rows: list[list[str | tuple[str, str]]] = [
+        [
             verdict.fault.id,
             words.place(verdict),
-            Text(verdict.colour, _STYLES[verdict.colour]),
+            (verdict.colour, _STYLES[verdict.colour]),
             words.blamed(verdict),
             words.back(verdict),
             *(words.parts(verdict) for _ in parts),
             words.number(verdict.steps_lost),
             words.identical(verdict),
-        )
-    console.print()
-    console.print(table)
-    console.print(f"\nback: until every rank stepped again{_OF_WHICH if wide else ''}; lost: steps")
-    console.print(f"{_COMPARED}\n")
+        ]
+        for verdict in result.verdicts
+    ]
+    right = [heads.index(name) for name in ("rank @ step", "back", "lost")]
+    legend = f"back: until every rank stepped again{_OF_WHICH if wide else ''}; lost: steps"
+    gap = 2 if wide else 1
+    lines = [[], *console.table(heads, rows, right=right, width=width, gap=gap), []]
+    texts = [part for text in (legend, _COMPARED) for part in console.wrap(text, width)]
+    return [*lines, *([(text, "")] for text in texts), []]
 
 
-def _paragraph(verdict: Verdict, console: Console) -> None:
-    from rich.text import Text
-
-    head = Text(verdict.colour.upper(), _STYLES[verdict.colour])
-    console.print(head.append(f"  {words.title(verdict)}", "bold"))
-    if verdict.skipped:
-        _indented(printable(verdict.skipped), console)
-    for finding in verdict.findings:
-        _indented(_said(finding), console)
-    console.print()
-
-
-def _indented(text: str, console: Console) -> None:
-    """Print text without the blanks at the ends of lines that a padding of rich has."""
-    from rich.text import Text
-
-    for line in Text(text).wrap(console, max(console.width - _INDENT, _INDENT)):
-        line.rstrip()
-        console.print(Text(" " * _INDENT).append_text(line), soft_wrap=True)
+def _paragraph(verdict: Judgement, width: int) -> Iterator[Line]:
+    colour = (verdict.colour.upper(), _STYLES[verdict.colour])
+    yield [colour, (f"  {words.title(verdict)}", "bold")]
+    texts = [printable(verdict.skipped)] if verdict.skipped else []
+    for text in [*texts, *map(_said, verdict.findings)]:
+        for line in text.splitlines():
+            for part in console.wrap(line, width, len(_INDENT)):
+                yield [(_INDENT + part, "")]
+    yield []
 
 
-def _said(finding: Finding) -> str:
+def _said(finding: Defect) -> str:
     text = printable(finding.text)
     return f"{text}\n{printable(finding.remedy)}" if finding.remedy else text
 

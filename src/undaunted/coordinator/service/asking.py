@@ -7,14 +7,14 @@ import errno
 from typing import TYPE_CHECKING, Any
 
 from undaunted.base.deadline import wait_for
-from undaunted.base.text import format_duration
+from undaunted.base.text import format_duration, one_line
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.lead import register
 from undaunted.coordinator.lead.times import ANSWER_S
 from undaunted.coordinator.wire.connection import WireError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from undaunted.coordinator.service.ledger_file import LedgerFile
     from undaunted.coordinator.wire.connection import Connection
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # Members of a job that has ended, which `left_behind` asks at the same time.
 _AT_ONCE = 64
+_LONGEST_NAME = 80  # characters of a name that are shown
 
 
 class UnansweredError(WireError):
@@ -49,12 +50,15 @@ class _Answer:
             self.answer.exception()  # has been seen, should nobody wait any more
 
 
-async def ask(address: str, question: p.Message, network: Network) -> p.Message | None:
-    """Return the answer of whoever listens at ``address``; None = there is none within a second."""
+async def ask(address: str, question: p.Message, network: Network) -> tuple[p.Message | None, bool]:
+    """Return the answer of whoever listens at ``address``; None = there is none within a second.
+
+    The second is whether nobody listens there, so that the launcher has ended.
+    """
     try:
-        return await answer_of(address, question, network, timeout_s=ANSWER_S)
-    except WireError:
-        return None
+        return await answer_of(address, question, network, timeout_s=ANSWER_S), False
+    except WireError as error:
+        return None, error.number == errno.ECONNREFUSED
 
 
 async def answer_of(
@@ -97,18 +101,23 @@ async def answer_of(
 
 
 async def left_behind(
-    file: LedgerFile, run_id: str, network: Network, attempt: int = 0
+    file: LedgerFile, run_id: str, network: Network, say: Callable[[str], None], attempt: int = 0
 ) -> p.Ledger:
     """Return the ledger that an earlier coordinator of this job has left, if any member lives.
 
     Otherwise the job begins anew, with an empty ledger of the same epoch; so it does if the ledger
-    is of an earlier attempt. A job is known by its run id and by where it meets.
+    is of an earlier attempt. A job is known by its run id and by where it meets. ``say`` shows a
+    line if the ledger is of another job.
 
     Raises:
         ValueError: the file is no ledger.
     """
     known = await asyncio.to_thread(file.read)
-    if known is None or known.run_id != run_id:
+    if known is None:
+        return p.NO_LEDGER
+    if known.run_id != run_id:
+        other = one_line(known.run_id, longest=_LONGEST_NAME)
+        say(f"the run directory has the state of job {other}: job {run_id} begins without it")
         return p.NO_LEDGER
     goes_on = known.attempt >= attempt and await living(known, network)
     return known if goes_on else anew(known)
@@ -126,7 +135,7 @@ async def living(known: p.Ledger, network: Network) -> dict[register.Voter, p.Mi
 
     async def answer_of_member(address: str) -> p.Message | None:
         async with slots:
-            return await ask(address, question, network)
+            return (await ask(address, question, network))[0]
 
     listening = {register.voter(seat): seat.address for seat in known.table if seat.address}
     listening |= {who: each.address for who, each in register.members(known).items()}

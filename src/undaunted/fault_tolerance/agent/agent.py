@@ -34,6 +34,7 @@ from undaunted.fault_tolerance.agent.inprocess import InProcess
 from undaunted.fault_tolerance.agent.judge import serve_error_file
 from undaunted.fault_tolerance.agent.last_copies import write_last_copies
 from undaunted.fault_tolerance.agent.liveness import Liveness
+from undaunted.fault_tolerance.agent.narrator import UNREAD
 from undaunted.fault_tolerance.agent.node_health import NodeHealth
 from undaunted.fault_tolerance.agent.orders import find_orders
 from undaunted.fault_tolerance.agent.outside import Outside
@@ -42,7 +43,7 @@ from undaunted.fault_tolerance.agent.processes import Tree, Worker, Workers
 from undaunted.fault_tolerance.agent.progress import ProgressFile, ProgressNotes
 from undaunted.fault_tolerance.agent.ranks import Ranks
 from undaunted.fault_tolerance.agent.round import Round, RoundFactory
-from undaunted.fault_tolerance.agent.scribe import UNREAD, Scribe
+from undaunted.fault_tolerance.agent.scribe import Scribe
 from undaunted.fault_tolerance.agent.status import limits_in_words
 from undaunted.fault_tolerance.agent.step_times import StepTimes
 from undaunted.fault_tolerance.agent.stopping import Stopping
@@ -50,11 +51,12 @@ from undaunted.fault_tolerance.agent.tasks import Tasks, Turns, end_on_failed_ca
 from undaunted.fault_tolerance.agent.throttling import Throttling
 from undaunted.fault_tolerance.output.destinations import in_words
 from undaunted.fault_tolerance.output.job_logs import JobLogs
-from undaunted.fault_tolerance.output.lines import TEXT
+from undaunted.fault_tolerance.output.lines import ERROR, TEXT
 from undaunted.fault_tolerance.output.messages import Messages, append_to
 from undaunted.fault_tolerance.pulse import BEAT_S
 from undaunted.fault_tolerance.run_config import SCRIPT_MAY_BE_LOST
 from undaunted.fault_tolerance.simulated_faults import injected
+from undaunted.journal import events as e
 from undaunted.journal.writer import JournalWriter
 
 if TYPE_CHECKING:
@@ -99,18 +101,20 @@ class Agent:
         self._config, self._front = config, front
         # --- what speaks and writes ---
         self._messages = Messages(config.ft.log_level, form=config.lines)
-        self._say = say = self._messages.say
-        self._logs = JobLogs(config, __version__, say)
+        self._logs = JobLogs(config, __version__, self._messages.say)
         if config.launcher_log:
             self._messages.write_to(config.launcher_log, config.node, self._logs.open)
         path = Path(config.run_dir, f"journal-{config.node}.jsonl")
         failure = failure_before(path)
-        self._journal = JournalWriter(path, node=config.node, version=__version__, say=say)
+        self._journal = JournalWriter(
+            path, node=config.node, version=__version__, say=self._messages.say
+        )
         self._scribe = Scribe(config, self._journal, self._messages)
+        self._say = say = self._scribe.say
         # --- what is made once, and serves every round ---
         self._begun = begun
         self._area, self._spawner, self._pulse = begun.area, begun.spawner, begun.pulse
-        self._spawner.report_to(self._scribe.workers_start_fresh, self._scribe.template_ready, say)
+        self._spawner.report_to(self._start_fresh, self._scribe.template_ready, say)
         self._outside = Outside(
             front,
             config.signals,
@@ -131,7 +135,7 @@ class Agent:
         empty = partial(self._post, m.TreeEmpty())
         self._tree = Tree(self._workers, self._kept_processes, empty, self._spare_helpers)
         self._health = NodeHealth(config, begun.environment, self._journal, say)
-        self._clearing = Clearing(config, begun.environment, self._journal, say, self._health)
+        self._clearing = Clearing(config, begun.environment, self._journal, self._health)
         self._throttling = Throttling(begun.environment)
         self._rounds = RoundFactory(config, begun, self._logs.open, self._shelf.name)
         self._inprocess = InProcess(config, self._journal, say)
@@ -154,7 +158,6 @@ class Agent:
         )
         self._imports = ImportLearner(
             config,
-            begun.environment,
             self._area,
             self._ranks.recordings,
             self._workers,
@@ -251,8 +254,9 @@ class Agent:
         self._tasks.start(self._join())
         self._tasks.start(self._control.serve())
         code = await self._ended
-        if code == job.Outcome.FAILED.exit_code and self._scribe.root_cause is not None:
-            await asyncio.to_thread(serve_error_file, self._scribe.root_cause)
+        cause = None if self._round is None else self._round.verdict
+        if code == job.Outcome.FAILED.exit_code and cause is not None:
+            await asyncio.to_thread(serve_error_file, cause)
         if code != job.Outcome.FINISHED.exit_code and self._round is not None:
             await write_last_copies(
                 self._shelf,
@@ -338,7 +342,7 @@ class Agent:
                 self._inprocess.begin_stop()
                 self._scribe.decided(order)
             case job.Blamed() if self._config.nodes is not None:
-                self._scribe.blamed(order)
+                self._blamed(order)
             case job.Advised():
                 self._scribe.advised(order)
             case job.Slow():
@@ -353,13 +357,21 @@ class Agent:
             case job.End():
                 self._end(order)
 
+    def _blamed(self, order: job.Blamed) -> None:
+        """The error file of this node shall name the ranks that all nodes together blame."""
+        self._scribe.blamed(order)
+        elsewhere = bool(order.ranks) and order.node != self._config.node
+        if elsewhere and self._round is not None and self._round.verdict is not None:
+            self._round.verdict = self._round.verdict.blaming(order.line)
+
     async def _look_at_gpus(self, rank: int) -> None:
         """Say why the GPUs of a slow rank have low clocks, if they do."""
         current = self._round
         for worker in self._workers.all if current is not None else ():
             if current is not None and current.rank(worker.local_rank) == rank:
                 for device in await self._throttling.devices(worker.pid):
-                    self._scribe.gpu_throttled(rank, device.index, device.throttled)
+                    gpu, reasons = device.index, device.throttled
+                    self._journal.record(e.GpuThrottled(rank=rank, gpu=gpu, reasons=reasons))
 
     def _carry_out(self, command: m.Command) -> None:  # noqa: C901, PLR0912, PLR0915 - one case each
         """Carry out a command of the node."""
@@ -370,6 +382,7 @@ class Agent:
                 self._spawner.call_off()
             case m.Watch(on=on, anew=anew):
                 if anew:
+                    self._this_round().verdict = None
                     self._scribe.verdict_withdrawn()
                 self._ranks.hold_to_limits(on=on, anew=anew)
             case m.GoOnWithout(local_rank=rank, detail=detail):
@@ -382,8 +395,8 @@ class Agent:
                 self._ranks.judge_hang()
             case m.JudgeCrash(final=final):
                 self._ranks.judge_crash(final=final)
-            case m.JudgeUnseen():
-                self._ranks.judge_unseen()
+            case m.JudgeLateCrash():
+                self._ranks.judge_late_crash()
             case m.SignalRanks(local_ranks=ranks, signal=number, agree=agree):
                 self._signal_ranks(ranks, number, agree=agree)
             case m.SayLate(local_ranks=ranks, grace_s=grace_s):
@@ -419,6 +432,10 @@ class Agent:
         if self._pulse is not None:
             self._pulse.beat(0.0 if self._ended.done() else self._orders.ranks_outlive_s)
             self._timers.set("beat", BEAT_S, self._beat)
+
+    def _start_fresh(self, reason: str) -> None:
+        """Workers are not forked from the template any more."""
+        self._journal.record(e.TemplateLost(reason=reason))
 
     def _end(self, end: job.End) -> None:
         self._scribe.job_ended(end)
@@ -482,7 +499,9 @@ class Agent:
             self._post(m.SpawnFailed(f"workers could not be started: {error}"))
             return
         self._workers.adopt(spawned.pids)
-        self._scribe.workers_spawned(spawned)
+        mode, pids = spawned.mode, list(spawned.pids)
+        self._journal.record(e.WorkersSpawned(mode=mode, pids=pids, reason=spawned.reason))
+        self._messages.share(any(not each.stdout or not each.stderr for each in current.specs))
         self._progress.begin()
         self._parts.ranks_run(current, spawned)
         self._health.begin_watch(current.number, self._unhealthy)
@@ -500,7 +519,8 @@ class Agent:
                 by = f"the launcher of node {self._config.node}, whose {streams} {UNREAD},"
                 self._orders.post(job.RestartOrdered(self._config.node, self._node.round, by))
                 return
-        _, victim = self._scribe.verdict_of(self._node.round)
+        verdict = None if self._round is None else self._round.verdict
+        victim = verdict is not None and not verdict.certain
         about = (self._config.node, self._node.round, detail)
         hang, by_signal = report.kind == "hang", report.kind == "signal"
         self._orders.post(job.NodeFailed(*about, victim=victim, hang=hang, by_signal=by_signal))
@@ -564,7 +584,7 @@ class Agent:
         self._helpers.look()
         self._tree.look()
         if not self._abandoned and not self._ended.done():
-            self._spawner.look()
+            self._spawner.replace_dead_template()
 
     def _kept_processes(self) -> set[int]:
         """Processes that belong to no round."""
@@ -603,6 +623,7 @@ class Agent:
             self._keep_kernel_log()
         self._close_round()
         seen = self._progress.end()
+        self._messages.share(False)
         self._scribe.round_stopped(unkillable)
         if problem := report.problem or self._injected(self._node.round + 1):
             self._unhealthy(problem)
@@ -621,12 +642,15 @@ class Agent:
             self._scribe.kernel_logged(current.number, records, current.kernel_log_path)
 
     async def _report_stopped(self, stopped: job.NodeStopped) -> None:
+        verdict = self._this_round().verdict
         iterations = await self._progress_file.reached(stopped.iterations)
-        verdict, victim = self._scribe.verdict_of(stopped.round)
-        finding = self._ranks.finding(stopped.round)
         self._orders.post(
             msgspec.structs.replace(
-                stopped, iterations=iterations, verdict=verdict, victim=victim, finding=finding
+                stopped,
+                iterations=iterations,
+                verdict="" if verdict is None else verdict.event.line,
+                victim=verdict is not None and not verdict.certain,
+                finding=self._ranks.finding(verdict),
             )
         )
 
@@ -649,12 +673,10 @@ class Agent:
 
     # --- what comes from outside (see `Outside`) --------------------------------------------------
 
-    def _stop_signalled(self, number: int, again: bool) -> None:
+    def _stop_signalled(self, number: int) -> None:
         """Pass it on to the policy, which passes it on to the ranks."""
         name = signal.Signals(number).name
-        first = self._round is None or not self._round.stopping
-        ranks = self._node.state is not m.State.IDLE
-        self._scribe.signal_received(name, ranks=ranks, first=first, again=again)
+        self._journal.record(e.SignalReceived(signal=name))
         self._restart_decided = False
         self._spawner.replace_no_more()
         self._post(m.NoRestart())
@@ -666,10 +688,11 @@ class Agent:
         if everywhere or passed:
             self._programs_signal_s = time.monotonic()
         ranks = [self._this_round().rank(local_rank) for local_rank in passed]
-        self._scribe.programs_signal(signal.Signals(number).name, ranks, everywhere=everywhere)
+        name = signal.Signals(number).name
+        self._journal.record(e.SignalPassedOn(signal=name, ranks=ranks, everywhere=everywhere))
 
     def _front_ends(self, number: int) -> None:
-        self._scribe.launcher_ends(signal.Signals(number).name)
+        self._journal.record(e.SignalReceived(signal=signal.Signals(number).name))
 
     def _kill_now(self) -> None:
         """The user insists."""
@@ -681,7 +704,7 @@ class Agent:
         self._abandoned = True
         if self._ended.done():
             return  # the ranks have ended; a copy in memory may just be written
-        self._say("the launcher was killed: its ranks are ended as well")
+        self._say("the launcher was killed: its ranks are ended as well", level=ERROR)
         if self._config.nodes is not None:
             reason = "its launcher was killed"
             self._orders.post(job.NodeFailed(self._config.node, self._node.round, reason))

@@ -131,7 +131,6 @@ class Attribution(Part):
     def _answered(self, answer: Answer) -> None:
         self._journal.record(
             AttributionResult(
-                t=time.monotonic_ns(),
                 round=answer.round,
                 log_path=answer.log_path,
                 action=answer.action,
@@ -139,8 +138,6 @@ class Attribution(Part):
                 duration_ns=answer.duration_ns,
             )
         )
-        advice = f" (it recommends {answer.action})" if answer.action else ""
-        self._say(f"attribution of round {answer.round}{advice}: {answer.text}")
         if answer.action == _STOP and self._config.attribution_may_end_job:
             self._advice = f"after round {answer.round}: {answer.text}"
             self._ask_to_stop()

@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING
 from undaunted.base import process
 from undaunted.base.child import Helper
 from undaunted.base.deadline import wait_for
-from undaunted.base.text import format_duration
 from undaunted.health import device_memory
 from undaunted.health.device_memory import MIB, DeviceUse, Held
 from undaunted.journal import events as e
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from collections.abc import Set as AbstractSet
 
     from undaunted.fault_tolerance.agent.node_health import NodeHealth
@@ -53,7 +52,6 @@ class Clearing:
         config: the run.
         environ: of the ranks.
         journal: gets how it went.
-        say: shows a line.
         health: checks the node; belongs to the caller.
     """
 
@@ -62,11 +60,9 @@ class Clearing:
         config: RunConfig,
         environ: Mapping[str, str],
         journal: JournalWriter,
-        say: Callable[[str], None],
         health: NodeHealth,
     ) -> None:
         self._journal = journal
-        self._say = say
         self._health = health
         self._timeout_s = config.ft.gpu_memory_reclaim_timeout
         self._reclaim = Reclaim(config, environ)
@@ -118,7 +114,6 @@ class Clearing:
         outcome = await self._reclaim.wait(ended)
         self._journal.record(
             e.MemoryReclaimed(
-                t=time.monotonic_ns(),
                 round=number,
                 duration_ns=outcome.duration_ns,
                 timeout_s=self._timeout_s,
@@ -128,17 +123,6 @@ class Clearing:
                 skipped=outcome.skipped,
             )
         )
-        if outcome.skipped:
-            self._say(f"restarts do not wait for device memory: {outcome.skipped}")
-        elif outcome.held:
-            hint = (
-                ". If it belongs to others, raise --ft-gpu-memory-tolerance-mb, or give "
-                "--ft-gpu-memory-reclaim-timeout 0"
-            )
-            self._say(
-                f"device memory is not free after {format_duration(self._timeout_s)}: "
-                f"{outcome.held}; going on{hint if outcome.devices else ''}"
-            )
         return ""
 
 

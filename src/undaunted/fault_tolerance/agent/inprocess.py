@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import time
 from typing import TYPE_CHECKING
 
-from undaunted.base.text import count, format_duration, one_line
+from undaunted.base.text import one_line
 from undaunted.fault_tolerance.agent.parts import Part
 from undaunted.journal.events import InProcessCall, InProcessPhase, RankLost
 
@@ -121,12 +120,7 @@ class InProcess(Part):
         """A rank is lost, and the others go on without it."""
         assert self._round is not None
         rank = self._round.rank(local_rank)
-        now_ns, number = time.monotonic_ns(), self._round.number
-        self._journal.record(RankLost(t=now_ns, round=number, rank=rank, detail=detail))
-        self._say(
-            f"rank {rank} (node {self._config.node}) is lost: {detail}; the function goes on "
-            f"without it: the job is smaller than its {count(self._round.start.world_size, 'rank')}"
-        )
+        self._journal.record(RankLost(round=self._round.number, rank=rank, detail=detail))
 
     def round_ends(self) -> None:
         """See `close`."""
@@ -200,16 +194,15 @@ class InProcess(Part):
         LocalConnection(self._host, service)
 
     def _notes(self, number: int, world_size: int) -> Callable[[Note], None]:
-        notes = Notes(self._journal, self._say, number, world_size)
+        notes = Notes(self._journal, number, world_size)
         return lambda note: None if self._stopping else notes.take(note)
 
 
 class Notes:
-    """Makes entries of the journal, and lines, out of what one controller of a round notes.
+    """Makes entries of the journal out of what one controller of a round notes.
 
     Args:
         journal: gets the entries.
-        say: shows a line.
         round: which one it is about; the node may take no part in it.
         world_size: ranks of the job.
     """
@@ -217,12 +210,10 @@ class Notes:
     def __init__(
         self,
         journal: JournalWriter,
-        say: Callable[[str], None],
         round: int,  # noqa: A002
         world_size: int,
     ) -> None:
         self._journal = journal
-        self._say = say
         self._round = round
         self._world_size = world_size
         self._members = 0  # of the epoch that is on
@@ -232,8 +223,6 @@ class Notes:
         if note.what == "stopped":
             after, reasons = note.epoch + 1, _lines(note.reasons)
             self._phase(note, "detect", note.took_s, epoch=after, reasons=reasons)
-            if note.reasons and note.reasons[0].named:  # a hang: its rank may be ended before long
-                self._say(reasons[0])
             return
         if note.what == "recorded":
             self._members = len(note.members)
@@ -243,7 +232,6 @@ class Notes:
         what = "begun" if note.what == "recorded" else note.what
         self._journal.record(
             InProcessCall(
-                t=time.monotonic_ns(),
                 round=self._round,
                 call=note.call,
                 epoch=note.epoch,
@@ -252,8 +240,6 @@ class Notes:
                 text=note.text,
             )
         )
-        if what == "ended":
-            self._say(f"the function cannot go on in any rank: {one_line(note.text)}")
 
     def _restarted(self, note: Note) -> None:
         known_s = 0.0
@@ -264,10 +250,6 @@ class Notes:
         lost = sorted(set(range(self._world_size)) - {*note.members})
         ranks, reasons = len(note.members), _lines(note.reasons)
         self._phase(note, "re-enter", note.took_s, members=ranks, lost=lost, reasons=reasons)
-        self._say(
-            f"in-process restart {note.epoch}: {count(ranks, 'rank')} running again "
-            f"{format_duration(note.took_s)} after {_first_of(note.reasons)}"
-        )
 
     def _phase(
         self,
@@ -283,7 +265,6 @@ class Notes:
     ) -> None:
         self._journal.record(
             InProcessPhase(
-                t=time.monotonic_ns(),
                 round=self._round,
                 call=note.call,
                 epoch=note.epoch if epoch < 0 else epoch,
@@ -295,18 +276,6 @@ class Notes:
                 reasons=list(reasons),
             )
         )
-
-
-def _first_of(reasons: tuple[Reason, ...]) -> str:
-    if not reasons:
-        return "it was stopped"
-    consequences = sum(reason.consequence for reason in reasons[1:])
-    more = len(reasons) - 1 - consequences
-    others = [f"{more} more"] if more else []
-    others += [count(consequences, "consequence")] if consequences else []
-    first = reasons[0]
-    cause = f"the hang of rank {first.job_rank}" if first.named else _line(first)
-    return cause + (f" (and {', '.join(others)})" if others else "")
 
 
 def _lines(reasons: tuple[Reason, ...]) -> list[str]:

@@ -13,7 +13,7 @@ from undaunted.attribution.exits import death_in_words, exit_in_words
 from undaunted.base import process
 from undaunted.base.child import Companion
 from undaunted.base.deadline import wait_for
-from undaunted.base.text import format_duration, one_line
+from undaunted.base.text import format_duration
 from undaunted.checkpointing.keeping.client import LastBegun, LastEnded
 from undaunted.journal.events import LastCopy
 
@@ -87,16 +87,12 @@ async def _write(
         outcome, why = "given_up", f"not done within {format_duration(allowed_s)}"
     except (OSError, ValueError) as error:
         why = str(error)
-    if why:
-        which = f"the copy of step {begun.step}" if begun.step >= 0 else "what was copied last"
-        say(f"{which} is lost, as it was not written to {place}: {one_line(why)}")
-    elif begun.step < 0:
+    if not why and begun.step < 0:
         return  # a checkpoint is as new
-    else:
+    if not why:
         outcome = "written"
     journal.record(
         LastCopy(
-            t=time.monotonic_ns(),
             round=number,
             step=begun.step,
             bytes=begun.bytes,

@@ -80,7 +80,7 @@ class Metrics(Part):
         self._push: Push | None = None
         wanted = wants_spans(config.metrics.otlp_endpoint, os.environ)
         self._spans = Spans() if wanted else None
-        journal.also = self._take
+        journal.subscribe(self._take)
 
     def open(self) -> None:
         """Begin to answer and to send."""

@@ -172,7 +172,6 @@ class NodeHealth:
         problem = checked.report.problem()
         self._journal.record(
             e.NodeChecked(
-                t=time.monotonic_ns(),
                 round=number,
                 duration_ns=checked.duration_ns,
                 problem=problem,
@@ -180,7 +179,6 @@ class NodeHealth:
             )
         )
         if problem:
-            self._say(one_line(f"this node is unhealthy: {problem}"))
             await self._strike(problem)
         for note in checked.report.notes():
             if note not in self._said:

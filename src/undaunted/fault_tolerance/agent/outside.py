@@ -26,7 +26,7 @@ class Outside(Part):
     Args:
         front: the socket; whoever made it closes it.
         signals: signals that mean to stop.
-        stop: called with such a signal, and whether it has come before.
+        stop: called with such a signal.
         kill: called when the user insists: a second Ctrl-C.
         programs: called with a signal that is the program's, and whether it came to all processes.
         ends: called with a signal that ends the front.
@@ -38,7 +38,7 @@ class Outside(Part):
         front: socket.socket,
         signals: Sequence[int],
         *,
-        stop: Callable[[int, bool], None],
+        stop: Callable[[int], None],
         kill: Callable[[], None],
         programs: Callable[[int, bool], None],
         ends: Callable[[int], None],
@@ -52,7 +52,6 @@ class Outside(Part):
         self._on_end = ends
         self._on_front_gone = front_gone
         self._interrupts = 0
-        self._seen: set[int] = set()
         self._own_at: dict[int, float] = {}  # when they came to this process
         self._fronts_at: dict[int, float] = {}  # when they came to the front
         self._timers = Timers()
@@ -105,7 +104,7 @@ class Outside(Part):
         if self._interrupts > 1 and number == signal.SIGINT:
             self._on_kill()
         elif not _just_now(self._own_at, number, SPREAD_S):
-            self._stop(number)
+            self._on_stop(number)
 
     def _programs_signal_in(self, delay_s: float, number: int) -> None:
         self._timers.set(f"{number}", delay_s, partial(self._fronts_programs, number))
@@ -118,14 +117,9 @@ class Outside(Part):
         same = _just_now(self._own_at, number) or _just_now(self._fronts_at, number, SPREAD_S)
         self._own_at[number] = time.monotonic()
         if number in self._signals and not same:
-            self._stop(number)
+            self._on_stop(number)
         elif self._timers.left_s(f"{number}") is not None:
             self._programs_signal_in(0.0, number)
-
-    def _stop(self, number: int) -> None:
-        again = number in self._seen
-        self._seen.add(number)
-        self._on_stop(number, again)
 
 
 def _just_now(moments: Mapping[int, float], number: int, within_s: float = SAME_S) -> bool:

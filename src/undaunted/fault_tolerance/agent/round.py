@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from undaunted.attribution import oom
+from undaunted.attribution import error_file
 from undaunted.checkpointing.keeping import client as keeping
-from undaunted.fault_tolerance.agent import error_files
+from undaunted.fault_tolerance.agent import error_files, oom
 from undaunted.fault_tolerance.agent.environment import (
     NOT_BOUND,
     RankPlace,
@@ -33,9 +35,27 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.output.destinations import RankOutput
     from undaunted.fault_tolerance.output.job_logs import OpenLog
     from undaunted.fault_tolerance.run_config import RunConfig
+    from undaunted.journal.events import Verdict
 
 # A real-time signal, never one that users' programs use themselves.
 EVIDENCE_SIGNAL = signal.SIGRTMIN + 7
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict, the local ranks to blame, and what torch's error file would say.
+
+    ``certain`` is False where only victims are known.
+    """
+
+    event: Verdict
+    culprits: tuple[int, ...]
+    certain: bool
+    report: error_file.ErrorReport
+
+    def blaming(self, line: str) -> Judgement:
+        """Return the same where all nodes together blame ranks of another one."""
+        return replace(self, report=error_file.ErrorReport(line, "", int(time.time())))
 
 
 class Round:
@@ -63,6 +83,7 @@ class Round:
         self.faults_happened: set[str] = set()  # their ids
         self.checkpoint_announced = False
         self.stopping = False  # the job policy has said so
+        self.verdict: Judgement | None = None
         self._output = output
 
     @property

@@ -1,8 +1,8 @@
 """In a rank: tells the agent, when it asks, what the Flight Recorder of this process holds.
 
 That is a recording after a hang, or now and then, out of the times of its entries, how long the
-rank has worked by itself in its steps (`straggler.own_times`), and at which lines of the program
-(`straggler.lines`). Once, it tells what the program has imported (`import_notes`).
+rank has worked by itself in its steps (`slow_ranks.own_times`), and at which lines of the program
+(`slow_ranks.lines`). Once, it tells what the program has imported (`import_notes`).
 
 One thread, which sleeps until it is asked; while it is asked for times, it looks at the stack of
 the main thread ten times a second. Nothing in here raises, keeps the rank waiting, or needs an
@@ -29,11 +29,11 @@ import msgspec
 
 from undaunted.attribution.flight.recorder import calls, record
 from undaunted.attribution.flight.recording import encode
-from undaunted.attribution.straggler import own_times
-from undaunted.attribution.straggler.lines import Lines, stack_of
-from undaunted.attribution.straggler.own_times import OwnTimes, Step
 from undaunted.base import process
 from undaunted.base.descriptors import close_own, identity, is_still, move_high
+from undaunted.fault_tolerance.slow_ranks import own_times
+from undaunted.fault_tolerance.slow_ranks.lines import Lines, stack_of
+from undaunted.fault_tolerance.slow_ranks.own_times import OwnTimes, Step
 from undaunted.fault_tolerance.worker import import_notes
 from undaunted.progress import writer
 

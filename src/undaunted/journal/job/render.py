@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from undaunted.base.console import labelled, table, wrap
 from undaunted.base.text import count, format_duration, one_line
 from undaunted.journal.render import (
     CLASSES,
@@ -16,7 +17,6 @@ from undaunted.journal.render import (
     checkpoint_lines,
     counted,
     down,
-    labelled,
     ordered,
     percent,
     shown_rounds,
@@ -24,15 +24,14 @@ from undaunted.journal.render import (
     utc,
     why,
     without_numbers,
-    wrap,
 )
 from undaunted.journal.words import outcome_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from undaunted.base.console import Line
     from undaunted.journal.job.values import Cost, JobRound, JobSummary
-    from undaunted.journal.render import Line
 
 _NAMED = 5  # nodes and ranks that failed
 _SPARE = "nodes without a seat in the round"
@@ -168,7 +167,7 @@ def _round(job: JobSummary, one: JobRound, width: int | None) -> Iterator[Line]:
         (one_line(one.outcome or "no end recorded"), STYLES.get(one.outcome, "yellow")),
     ]
     if one.cause and one.outcome != "finished":
-        for part in wrap(one_line(one.cause, longest=500), width):
+        for part in wrap(one_line(one.cause, longest=500), width, len(INDENT)):
             yield [(INDENT + part, "")]
     yield from advice_line(one.advised, width)
     undone = [f"{count(one.lost_steps, 'step')} done again"] if one.lost_steps else []
@@ -198,25 +197,17 @@ def _table(job: JobSummary) -> Iterator[Line]:
     spent = [(one.title, getattr(job.times, one.field), one.meaning) for one in CLASSES]
     spent.append(("spare", job.spare_ns, _SPARE))
     whole_ns = job.times.total_ns + job.spare_ns
-    rows = [["", "rank-time", "share"]]
-    meanings = [""]
+    heads = ["", "rank-time", "share"]
     if job.cost is not None:
-        rows[0].append(one_line(job.cost.currency) or "cost")
+        heads.append(one_line(job.cost.currency) or "cost")
+    rows: list[list[str | tuple[str, str]]] = []
     for title, ns, meaning in spent:
         if ns <= 0:
             continue
-        row = [title, format_duration(ns / 1e9), percent(ns / whole_ns)]
-        if job.cost is not None:
-            row.append(f"{job.cost.by_class[title]:,.2f}")
-        rows.append(row)
-        meanings.append(meaning)
-    rows.append(["all", format_duration(whole_ns / 1e9), "100 %"])
-    if job.cost is not None:
-        rows[-1].append(f"{job.cost.total:,.2f}")
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        cost = [] if job.cost is None else [f"{job.cost.by_class[title]:,.2f}"]
+        took = format_duration(ns / 1e9)
+        rows.append([title, took, percent(ns / whole_ns), *cost, (meaning, "dim")])
+    total = [] if job.cost is None else [f"{job.cost.total:,.2f}"]
+    rows.append(["all", format_duration(whole_ns / 1e9), "100 %", *total, ""])
     yield [("where the time of all ranks went", "bold")]
-    for row, meaning in zip(rows, [*meanings, ""], strict=True):
-        cells = [row[0].ljust(widths[0])]
-        cells += [cell.rjust(size) for cell, size in zip(row[1:], widths[1:], strict=True)]
-        style = "dim" if row is rows[0] else ""
-        yield [("  ".join(cells), style), (f"  {meaning}" if meaning else "", "dim")]
+    yield from table([*heads, ""], rows, right=range(1, len(heads)))

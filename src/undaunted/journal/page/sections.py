@@ -7,6 +7,7 @@ from html import escape
 from statistics import median
 from typing import TYPE_CHECKING
 
+from undaunted.base.console import plain
 from undaunted.base.text import count, format_duration, format_ranks, printable
 from undaunted.journal.job.rank_time import SPARE
 from undaunted.journal.job.render import still_runs
@@ -22,7 +23,7 @@ from undaunted.journal.page.markup import (
     text,
     took,
 )
-from undaunted.journal.render import CLASSES, PHASES, checkpoint_lines, ordered, percent, plain
+from undaunted.journal.render import CLASSES, PHASES, checkpoint_lines, ordered, percent
 from undaunted.journal.words import outcome_in_words
 
 if TYPE_CHECKING:

@@ -1,0 +1,119 @@
+"""Events in, lines out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.fault_tolerance.agent.test_environment import CONFIG
+from undaunted.fault_tolerance.agent.narrator import Narrator
+from undaunted.fault_tolerance.output.lines import DONE, ERROR, INFO, PROGRESS, WARNING
+from undaunted.journal import events as e
+
+S = 10**9
+
+
+class Told:
+    """A narrator, and what it has said."""
+
+    def __init__(self, **config: Any) -> None:
+        self.narrator = Narrator(msgspec.structs.replace(CONFIG, **config))
+        self.lines: list[Any] = []
+
+    def take(self, *events: e.Event) -> Told:
+        for event in events:
+            self.lines += self.narrator.take(event)
+        return self
+
+    def restarts(self) -> list[str]:
+        return [line.text.split(":")[0] for line in self.lines if line.text.startswith("restart ")]
+
+
+def begins(number: int) -> e.RoundStarted:
+    return e.RoundStarted(t=1, round=number, world_size=2, ranks=[0, 1], max_restarts=5)
+
+
+def fails(number: int, left: int, by: str = "") -> list[e.Event]:
+    return [
+        e.FailureDetected(t=2, round=number, kind="crash", rank=0),
+        e.Decision(t=3, round=number, number=number, action="restart", reason="oh",
+                   restarts_left=left, by=by),
+    ]  # fmt: skip
+
+
+def runs(number: int, *ranks: int) -> list[e.Event]:
+    return [
+        e.RankMilestone(t=S, round=number, rank=rank, name="first_line", at_ns=S) for rank in ranks
+    ]
+
+
+def test_restarts_are_counted_by_those_allowed_and_not_by_rounds() -> None:
+    told = Told().take(begins(0), *fails(0, 4), begins(3), *runs(3, 0, 1))
+    told.take(*fails(3, 3), begins(4), *runs(4, 0, 1))
+    assert told.restarts() == ["restart 1 of 5", "restart 2 of 5"]
+
+
+def test_a_restart_of_which_not_all_ranks_came_to_run_is_said() -> None:
+    told = Told().take(begins(0), *fails(0, 4), begins(1), *runs(1, 0), *fails(1, 3), begins(2))
+    told.take(*fails(2, 2), begins(3), *runs(3, 0, 1))
+    assert told.restarts() == ["restart 1 of 5", "restart 2 of 5", "restart 3 of 5"]
+    assert [line.text.partition(": ")[2][:7] for line in told.lines] == [
+        *("1 of 2 ", "0 of 2 ", "2 ranks"),
+    ]
+
+
+def test_a_restart_that_uses_none_of_those_allowed_says_so() -> None:
+    told = Told().take(begins(0), *fails(0, 5), begins(1), *runs(1, 0, 1))
+    assert told.restarts() == ["restart (none of the 5 allowed)"]
+
+
+def test_the_end_counts_rounds_that_were() -> None:
+    told = Told().take(begins(0), *fails(0, 4), begins(3), *runs(3, 0, 1))
+    end = e.JobEnded(t=9, round=3, outcome="finished", exit_code=0, reason="so", last_round=3)
+    assert told.take(end).lines[-1][:2] == ("finished, 1 restart: so", DONE)
+
+
+def test_people_at_a_terminal_see_about_once_a_minute_how_far_it_is() -> None:
+    told = Told()
+    for at_s, last in ((1, 4), (3, 8), (63, 104), (64, 105), (180, 105), (190, 114)):
+        told.take(
+            e.RoundProgress(round=0, first_iteration=0, last_iteration=last, last_ns=at_s * S)
+        )
+    assert [line.level for line in told.lines] == [PROGRESS] * 2
+    assert [line.text.split()[1] for line in told.lines] == ["104,", "105,"]
+
+
+@pytest.mark.parametrize(
+    ("event", "level", "rank"),
+    [
+        (e.Remark(text="oh", level="error", rank=3), ERROR, 3),
+        (e.Remark(text="oh", level="info"), INFO, None),
+        (e.TemplateLost(reason="a thread"), WARNING, None),
+        (e.AgentPaused(seconds=3.0), WARNING, None),
+        (e.SlowRank(rank=2, on="n", line="slow"), WARNING, 2),
+        (e.SlowRank(rank=2, on="n", line="not slow", over=True), INFO, 2),
+        (e.RoundStopped(unkillable=[7]), ERROR, None),
+        (e.FailureDetected(kind="spawn", rank=-1, detail="no"), ERROR, None),
+        (e.RankEvent(rank=0, name="checkpoint", at_ns=1, text="doubted step=7 taken=5 no"),
+         WARNING, 0),
+    ],
+)  # fmt: skip
+def test_what_is_shown_as_it_happens(event: e.Event, level: int, rank: int | None) -> None:
+    ((_, *about),) = Told().take(event).lines
+    assert about[:2] == [level, rank]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        e.RankExited(rank=0, pid=1, exit_code=0),
+        e.RoundStopped(),
+        e.WorkersSpawned(mode="warm", pids=[1]),
+        e.RankEvent(rank=0, name="checkpoint", at_ns=1, text="saved step=7"),
+        e.StopAgreed(iteration=3),
+    ],
+)
+def test_what_nobody_waits_for_is_not_shown(event: e.Event) -> None:
+    assert Told().take(event).lines == []
