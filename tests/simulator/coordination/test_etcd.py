@@ -39,6 +39,21 @@ def test_a_spare_that_knows_an_old_state_comes_to_a_job_that_has_begun_anew() ->
     assert not run(vary(910175, 2, 1, etcd=True), 910175, kinds=ALL).problem
 
 
+@pytest.mark.parametrize(
+    ("nodes", "spares", "seed"), [(4, 2, 1065), (2, 3, 1046), (2, 1, 563), (2, 3, 1141)]
+)
+def test_who_was_cut_off_brings_no_old_state_back(nodes: int, spares: int, seed: int) -> None:
+    """Into a job that has begun anew, as nobody answered of the start that was left in etcd."""
+    setup = vary(seed, nodes, spares, elastic=spares == 3, etcd=True)
+    result = run(setup, seed, kinds=ALL)
+    assert not result.problem
+    assert result.ended != "began anew"
+
+
+def test_a_launcher_that_is_started_after_the_end_has_a_job_of_its_own() -> None:
+    assert not run(vary(535, 2, 1, etcd=True), 535, kinds=ALL).problem
+
+
 @pytest.mark.parametrize(("nodes", "spares"), [(1, 1), (2, 0), (2, 1), (3, 0)])
 def test_every_kind_of_fault_in_a_small_job(nodes: int, spares: int) -> None:
     for seed in range(4):

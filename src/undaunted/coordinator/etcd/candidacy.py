@@ -325,7 +325,8 @@ class Candidacy:
 
     def _lead(self, epoch: int, ledger: Ledger, *, lost: bool, ended: bool) -> None:
         """Serve the job; ``ended``: the launcher that led has ended, and its ranks with it."""
-        following, node, stops_s, promised = self._listener.following, ledger.leader, 0.0, 0
+        following, stops_s, promised = self._listener.following, 0.0, 0
+        node = ledger.leader if ledger.run_id else ""
         if node not in {"", self._launcher.node}:
             self._say(f"this node takes over the coordination of the job from node {node}")
         if following is not None:
