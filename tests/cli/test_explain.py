@@ -85,6 +85,7 @@ def test_a_run_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     line = (run / "journal-n0.jsonl").read_text().splitlines()[int(place.rpartition(":")[2]) - 1]
     assert json.loads(line)["event"] == "verdict"
     assert "  then: rank 1 waited for it" in lines
+    assert '  look at the program: File "/home/me/train.py", line 12 in load' in lines
     assert out.count("not known: what the ranks have printed") == 1
     assert out.count("not known: which collectives") == 1
 

@@ -201,7 +201,7 @@ def test_one_round_in_detail() -> None:
     ):
         assert piece in text
     hang = plain(render_round(summary_of(sample.RUN), 1))
-    assert "waiting for it: ranks 1" in hang
+    assert "waiting for it: rank 1" in hang
     assert "at: train.py:12 in load" in hang
     assert render_round(summary_of(sample.RUN), 9) == []
 

@@ -10,7 +10,14 @@ from itertools import groupby
 from typing import TYPE_CHECKING, TypeVar
 
 from undaunted.base.console import labelled, plain, table, wrap
-from undaunted.base.text import count, format_duration, format_ranks, one_line, printable
+from undaunted.base.text import (
+    count,
+    format_duration,
+    format_ranks,
+    name_ranks,
+    one_line,
+    printable,
+)
 from undaunted.journal.words import exit_in_words, outcome_in_words
 
 if TYPE_CHECKING:
@@ -20,6 +27,7 @@ if TYPE_CHECKING:
     from undaunted.journal.checkpoints import Checkpoints
     from undaunted.journal.events import RankExited, RoundAdvised
     from undaunted.journal.goodput import Times
+    from undaunted.journal.job.values import Cost
     from undaunted.journal.summary import InProcessRestart, Phases, RoundSummary, RunSummary
 
 
@@ -239,7 +247,12 @@ NO_END = {
 
 
 def render_run(
-    run: RunSummary, *, width: int | None = None, times: bool = False, everything: bool = False
+    run: RunSummary,
+    *,
+    width: int | None = None,
+    times: bool = False,
+    everything: bool = False,
+    cost: Cost | None = None,
 ) -> list[Line]:
     """Return the report of one launch.
 
@@ -248,8 +261,11 @@ def render_run(
         width: columns of the terminal; None leaves long lines alone.
         times: with the tables of times.
         everything: every round, also those that are like the one before.
+        cost: of the job, where this launch is all of it.
     """
     lines = list(_header(run, width))
+    if cost is not None:
+        lines.extend(cost_line(cost, width))
     lines.append([])
     for few in shown_rounds(run.rounds, _likeness, everything=everything):
         one = few[0]
@@ -391,6 +407,16 @@ def _header(run: RunSummary, width: int | None) -> Iterator[Line]:
         yield from checkpoint_lines(run.checkpoints)
 
 
+def cost_line(cost: Cost, width: int | None) -> Iterator[Line]:
+    """Yield what the time of a job cost."""
+    currency = f" {one_line(cost.currency)}" if cost.currency else ""
+    text = (
+        f"{cost.total:,.2f}{currency}, {cost.productive:,.2f}{currency} of it productive "
+        f"(a rank-hour is {cost.price:g}{currency})"
+    )
+    yield from labelled("cost:     ", text, width)
+
+
 def down(lost_ns: int, of_ns: int | None) -> str:
     """Return how long failures kept a job from running, "" = for no time."""
     if not lost_ns:
@@ -475,7 +501,7 @@ def _details(one: RoundSummary) -> Iterator[Line]:
         yield [(f"{INDENT}first iteration: ", "dim"), (steps + last, "")]
     verdict = one.verdict
     if verdict is not None and verdict.waiting:
-        yield [(f"{INDENT}waiting for it: ranks ", "dim"), (format_ranks(verdict.waiting), "")]
+        yield [(f"{INDENT}waiting for it: ", "dim"), (name_ranks(verdict.waiting), "")]
     if verdict is not None and verdict.frame:
         yield [(f"{INDENT}at: ", "dim"), (one_line(verdict.frame), "")]
     if verdict is not None and verdict.distribution:

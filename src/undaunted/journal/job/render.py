@@ -15,6 +15,7 @@ from undaunted.journal.render import (
     advice_line,
     alike,
     checkpoint_lines,
+    cost_line,
     counted,
     down,
     ordered,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from undaunted.base.console import Line
-    from undaunted.journal.job.values import Cost, JobRound, JobSummary
+    from undaunted.journal.job.values import JobRound, JobSummary
 
 _NAMED = 5  # nodes and ranks that failed
 _SPARE = "nodes without a seat in the round"
@@ -92,7 +93,7 @@ def _header(job: JobSummary, width: int | None) -> Iterator[Line]:
     if job.failures.count:
         yield from labelled("failures: ", _failures(job), width)
     if job.cost is not None:
-        yield from labelled("cost:     ", _cost(job.cost), width)
+        yield from cost_line(job.cost, width)
     if job.checkpoints is not None:
         yield from checkpoint_lines(job.checkpoints)
     if len(job.clocks) > 1:
@@ -142,14 +143,6 @@ def _most(numbers: Mapping[str, int] | Mapping[int, int]) -> str:
     shown = [f"{one_line(str(name))} ({number})" for name, number in numbers.items()]
     more = f" and {len(shown) - _NAMED} more" if len(shown) > _NAMED else ""
     return ", ".join(shown[:_NAMED]) + more
-
-
-def _cost(cost: Cost) -> str:
-    currency = f" {one_line(cost.currency)}" if cost.currency else ""
-    return (
-        f"{cost.total:,.2f}{currency}, {cost.productive:,.2f}{currency} of it productive "
-        f"(a rank-hour is {cost.price:g}{currency})"
-    )
 
 
 def _clocks(job: JobSummary) -> str:
