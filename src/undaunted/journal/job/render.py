@@ -18,6 +18,7 @@ from undaunted.journal.render import (
     cost_line,
     counted,
     down,
+    longest_cause,
     ordered,
     percent,
     shown_rounds,
@@ -50,12 +51,14 @@ def render_job(
         everything: every round, also those that are like the one before.
     """
     lines = [*_header(job, width), []]
+    seen: set[str] = set()
     for few in shown_rounds(job.rounds, _likeness, everything=everything):
         if len(few) > 1:
             first, last = _name(job, few[0]), _name(job, few[-1])
             lines.append(alike(first, last, {one.outcome for one in few}))
         else:
-            lines.extend(_round(job, few[0], width))
+            longest = longest_cause(few[0].cause, 500, seen)
+            lines.extend(_round(job, few[0], width, longest))
     if times and job.times.total_ns + job.spare_ns:
         lines.append([])
         lines.extend(_table(job))
@@ -80,9 +83,7 @@ def _header(job: JobSummary, width: int | None) -> Iterator[Line]:
         ("".join(f", {figure}" for figure in figures), ""),
     ]
     failed = [(one.outcome, one.cause) for one in job.rounds if one.outcome in KINDS]
-    yield from why(failed, width)
-    if job.reason and not (failed and job.exit_code == 0):
-        yield from labelled("reason:   ", one_line(job.reason), width)
+    yield from why(failed, job.reason if job.exit_code or not failed else "", width)
     if job.argv:
         where = f"{count(job.world_size, 'rank')}, {count(len(job.nodes), 'node')}"
         program = f"{one_line(' '.join(job.argv), longest=200)} ({where})"
@@ -151,7 +152,7 @@ def _clocks(job: JobSummary) -> str:
     return text + (f" to ±{format_duration(max(known) / 1e9)}" if len(known) > 1 else "")
 
 
-def _round(job: JobSummary, one: JobRound, width: int | None) -> Iterator[Line]:
+def _round(job: JobSummary, one: JobRound, width: int | None, longest: int) -> Iterator[Line]:
     took = "-" if one.stopped_ns is None else format_duration((one.stopped_ns - one.began_ns) / 1e9)
     where = f"{count(one.world_size, 'rank')}, {count(len(one.parts), 'node')}"
     yield [
@@ -160,7 +161,7 @@ def _round(job: JobSummary, one: JobRound, width: int | None) -> Iterator[Line]:
         (one_line(one.outcome or "no end recorded"), STYLES.get(one.outcome, "yellow")),
     ]
     if one.cause and one.outcome != "finished":
-        for part in wrap(one_line(one.cause, longest=500), width, len(INDENT)):
+        for part in wrap(one_line(one.cause, longest=longest), width, len(INDENT)):
             yield [(INDENT + part, "")]
     yield from advice_line(one.advised, width)
     undone = [f"{count(one.lost_steps, 'step')} done again"] if one.lost_steps else []
