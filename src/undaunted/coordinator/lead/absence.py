@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _NS = 1_000_000_000
 # Who did not answer so often in a row is not waited for by the next leader.
 SILENT_TIMES = 2
-# Who has ended by what is heard so often, once a second, is gone: it is no step of the job's.
+# Who has ended by what is heard so often in a row of questions is gone: it is no step of the job's.
 GONE_TIMES = 5
 # A node without a vote asks so often at first, to learn soon of a leader that is elected after a
 # reset.
