@@ -53,7 +53,7 @@ test-integrations: setup system ## adapters of frameworks, with the real package
 	@for name in $(INTEGRATIONS); do \
 		scripts/integration-env.sh $(VENV) $$name && \
 		.venv-integrations/$$name/bin/python -m pytest -n 3 -m integration tests/integrations/$$name \
-			$(PYTEST_ARGS) || exit 1; \
+			tests/imports $(PYTEST_ARGS) || exit 1; \
 	done
 
 test-jobs: setup system ## real programs under faults: JOBS=lightning FAULTS=kill, SAMPLE=1 for six cells
@@ -61,7 +61,8 @@ test-jobs: setup system ## real programs under faults: JOBS=lightning FAULTS=kil
 	@PYTHONPATH=src:. .venv-integrations/jobs/bin/python -m tests.jobs $(if $(SAMPLE),--sample) \
 		$(if $(JOBS),--jobs $(JOBS)) $(if $(FAULTS),--faults $(FAULTS)) $(JOBS_ARGS)
 	@PYTHONPATH=src:. .venv-integrations/jobs/bin/python -m pytest -q -p no:xdist \
-		tests/data/test_shards.py -k "parquet or webdataset" # which the unit tests skip
+		tests/data/test_shards.py tests/imports/test_known_imports.py \
+		-k "parquet or webdataset or programs" # which the unit tests skip
 
 test-docs: setup ## run the examples in README.md and docs/
 	$(pytest) -n 2 -m "docs and not integration" $(PYTEST_ARGS)

@@ -138,7 +138,7 @@ async def _part(part: dict[str, Any]) -> None:
 
 
 async def _leader(nodes: int) -> None:
-    from undaunted.coordinator.lead import leader_messages as c
+    from undaunted.coordinator.lead import messages as c
     from undaunted.coordinator.lead.leader import Leader
     from undaunted.coordinator.policy.config import PolicyConfig
     from undaunted.coordinator.policy.messages import NodeFinished
@@ -215,7 +215,7 @@ async def _agents(part: dict[str, Any]) -> None:
 class _Agent:
     def __init__(self, part: dict[str, Any], index: int) -> None:
         from undaunted.coordinator.lead.follower import Follower
-        from undaunted.coordinator.lead.follower_messages import FollowerConfig
+        from undaunted.coordinator.lead.messages import FollowerConfig
         from undaunted.coordinator.service.following import Following
         from undaunted.coordinator.wire.handshake import Terms
         from undaunted.coordinator.wire.network import Sockets
@@ -232,7 +232,7 @@ class _Agent:
         self.following = Following(Follower(config), network, self, self)
 
     def prepare(self, table: Any) -> None:
-        from undaunted.coordinator.lead.follower_messages import TableKnown
+        from undaunted.coordinator.lead.messages import TableKnown
 
         self.following.table_known(TableKnown(table.round, table.version, "127.0.0.1", 1))
 

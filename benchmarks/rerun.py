@@ -1,8 +1,7 @@
 """What checks of results cost a step: `python -m benchmarks.rerun`.
 
-A step has nothing but one check of a number. The process draws nothing from the generators of
-Python and NumPy in between, which it would have to keep then. Several ranks reduce over gloo on
-this machine; what the program reduces anyway is one number as well.
+A step has nothing but one check of a number. Several ranks reduce over gloo on this machine; what
+the program reduces anyway is one number as well.
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ def steps_of_one() -> Steps:
     import numpy.random
     import torch
 
+    from undaunted.base import random_generators
     from undaunted.progress import writer
     from undaunted.progress.writer import NullWriter
     from undaunted.training import Rerun, Session
-    from undaunted.training.rerun.generators import Generators
 
     torch.rand(1), numpy.random.rand()
     writer.current = NullWriter("a benchmark")
@@ -61,9 +60,8 @@ def steps_of_one() -> Steps:
 
         return step
 
-    generators = Generators()
     return {
-        "keeping the random generators": lambda _iteration: generators.keep(),
+        "keeping the random generators": lambda _iteration: random_generators.states(),
         "machine, mode disabled": machine_step(mode="disabled"),
         "machine, beside the reduction": machine_step(any_rank=lambda wishes: wishes),
         "`session.attempts` and `check` without `rerun`": in_session(session),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scripts import journal_schema, known_issues, nvrx_names, option_pages, tested
 from tests.jobs import page as proven
+from undaunted.fault_tolerance.worker.known_imports import PACKAGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +25,15 @@ def _tested() -> str:
     return tested.with_figures((DOCS / "tested.md").read_text("utf-8"))
 
 
+def _warm_workers() -> str:
+    """Return the page with the packages that templates import."""
+    page = (DOCS / "warm-workers.md").read_text("utf-8")
+    before, begin, rest = page.partition("<!-- packages: begin -->\n")
+    _, end, after = rest.partition("<!-- packages: end -->")
+    lines = textwrap.wrap(" ".join(sorted(PACKAGES, key=str.lower)), 110)
+    return "\n".join([before + begin + "```text", *lines, "```", end + after])
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "command-line.md": option_pages.command_line,
     "configuration.md": option_pages.configuration,
@@ -31,6 +42,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "journal-schema.md": journal_schema.page,
     "nvrx-names.md": nvrx_names.page,
     "proven.md": proven.page,
+    "warm-workers.md": _warm_workers,
 }
 
 

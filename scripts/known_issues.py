@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from undaunted.doctor.checks.software import NAMES
+from undaunted.doctor.checks import NAMES
 from undaunted.doctor.known_issues import FEATURES, known_issues
 
 if TYPE_CHECKING:

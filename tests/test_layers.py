@@ -302,3 +302,16 @@ def test_imports_are_found_wherever_they_are(tmp_path: Path) -> None:
         ("reader", "undaunted.base", True),
     }
     assert circles(found) == [{"undaunted.journal.reader", "undaunted.journal.writer"}]
+
+
+# Rooms in which a reader meets many words at once.
+@pytest.mark.parametrize(
+    "room", ["attribution", "chaos", "cli", "doctor", "journal", "services", "top"]
+)
+def test_a_class_has_a_name_of_its_own_in_its_room(room: str) -> None:
+    places: dict[str, list[str]] = {}
+    for file in (SRC / ROOT / room).rglob("*.py"):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(file.name)
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}

@@ -33,8 +33,7 @@ from undaunted.base.timers import Timers
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.etcd.client import Client
 from undaunted.coordinator.etcd.store import Access, parse_store
-from undaunted.coordinator.lead import follower_messages as f
-from undaunted.coordinator.lead import leader_messages as c
+from undaunted.coordinator.lead import messages as c
 from undaunted.coordinator.lead import register
 from undaunted.coordinator.lead.follower import Follower, FollowerState
 from undaunted.coordinator.lead.leader import Leader, LeaderState
@@ -326,7 +325,7 @@ class Agent(Program):
         self._timers = Timers()
         self._exiting = False
         config = cluster.setup.config(name)
-        about = f.FollowerConfig(name, incarnation, slots=self._slots, endpoints=())
+        about = c.FollowerConfig(name, incarnation, slots=self._slots, endpoints=())
         self._unborn = Follower(about)
         self.orders = SharedOrders(
             config,
@@ -634,7 +633,7 @@ class _Watched(Leader):
         self._nodes: dict[int, str] = {}  # who is at the other end of a connection
         self._known: dict[int, set[str]] = {}  # who has confirmed which version of the ledger
 
-    def handle(self, event: c.Event, now: int) -> list[c.Command]:
+    def handle(self, event: c.LeaderEvent, now: int) -> list[c.LeaderCommand]:
         """See `Leader`."""
         checker = self._cluster.checker
         used = self.policy.restarts_used

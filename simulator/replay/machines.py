@@ -17,19 +17,18 @@ from typing import TYPE_CHECKING, Any, Protocol, get_args
 import msgspec
 
 from undaunted.attribution.ruling import rule
-from undaunted.attribution.straggler.pace import Pace
 from undaunted.base.recent import plain
 from undaunted.base.text import one_line
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.lead import follower_messages as f
-from undaunted.coordinator.lead import leader_messages as c
+from undaunted.coordinator.lead import messages as c
 from undaunted.coordinator.lead.follower import Follower
 from undaunted.coordinator.lead.leader import Leader
 from undaunted.coordinator.policy import messages as m
 from undaunted.coordinator.policy.config import PolicyConfig
-from undaunted.coordinator.policy.policy import JobPolicy, Memory
+from undaunted.coordinator.policy.policy import JobPolicy
 from undaunted.fault_tolerance.advice import advise
 from undaunted.fault_tolerance.agent import node
+from undaunted.fault_tolerance.slow_ranks.pace import Pace
 from undaunted.inprocess.core import commands as inprocess
 from undaunted.inprocess.core.controller import Controller
 from undaunted.inprocess.core.guard import RankGuard
@@ -181,7 +180,7 @@ class _Policy:
             self._policy = JobPolicy(config)
             return
         known["nodes"] = msgspec.convert(known["nodes"], list[m.NodeInfo])
-        known["memory"] = msgspec.convert(known["memory"], Memory)
+        known["memory"] = msgspec.convert(known["memory"], m.Memory)
         self._policy = JobPolicy.restored(config, **known)
 
     def handle(self, step: Step) -> Iterable[object]:
@@ -204,10 +203,10 @@ class _Leader:
 
 class _Follower:
     def __init__(self, made: dict[str, Any]) -> None:
-        self._follower = Follower(msgspec.convert(made["config"], f.FollowerConfig))
+        self._follower = Follower(msgspec.convert(made["config"], c.FollowerConfig))
 
     def handle(self, step: Step) -> Iterable[object]:
-        return self._follower.handle(_event(step, f), step.t)
+        return self._follower.handle(_event(step, c), step.t)
 
 
 class _InProcess:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from simulator.replay.tables import Table
     from undaunted.journal.events import Event
-    from undaunted.journal.job.clocks import Place
+    from undaunted.journal.job.clocks import ClockOffset
     from undaunted.journal.job.launches import Attempt, Launch
 
 
@@ -51,7 +51,7 @@ _FOR_ALL = ("finished", "failed", "no_restart", "too_few_nodes")
 
 
 def rules(
-    attempt: Attempt, tables: Sequence[Table], places: Sequence[Place]
+    attempt: Attempt, tables: Sequence[Table], places: Sequence[ClockOffset]
 ) -> Iterator[Violation]:
     """Yield what is wrong in one attempt.
 
@@ -68,7 +68,7 @@ def rules(
     yield from _restarts_count(attempt)
 
 
-def two_at_once(attempts: Sequence[Attempt], places: Sequence[Place]) -> Iterator[Violation]:
+def two_at_once(attempts: Sequence[Attempt], places: Sequence[ClockOffset]) -> Iterator[Violation]:
     """Yield rounds of different attempts whose ranks ran at the same time."""
     lives = [life for attempt in attempts for life in _lives(attempt, places)]
     lives.sort(key=lambda life: life.began_ns)
@@ -117,7 +117,7 @@ def _ascend(launch: Launch) -> Iterator[Violation]:
         last = start
 
 
-def _ascend_together(tables: Sequence[Table], places: Sequence[Place]) -> Iterator[Violation]:
+def _ascend_together(tables: Sequence[Table], places: Sequence[ClockOffset]) -> Iterator[Violation]:
     """No node begins with a round when another has begun with a later one."""
     earliest: tuple[int, Launch, RoundStarted] | None = None  # of the later rounds
     for table in sorted(tables, key=lambda each: -each.number):
@@ -136,7 +136,7 @@ def _ascend_together(tables: Sequence[Table], places: Sequence[Place]) -> Iterat
                 earliest = (at_most, launch, start)
 
 
-def _over(attempt: Attempt, places: Sequence[Place]) -> Iterator[Violation]:
+def _over(attempt: Attempt, places: Sequence[ClockOffset]) -> Iterator[Violation]:
     """After the end of the job no round begins."""
     ends = [
         (launch.on_axis(end.t) + _unsure(launch, places), launch, end)
@@ -201,7 +201,7 @@ def _failed_by_itself(attempt: Attempt, number: int) -> bool:
     return failed
 
 
-def _lives(attempt: Attempt, places: Sequence[Place]) -> Iterator[_Life]:
+def _lives(attempt: Attempt, places: Sequence[ClockOffset]) -> Iterator[_Life]:
     """Yield when all ranks of each round ran, where that is known."""
     for world in attempt.worlds:
         known = [
@@ -232,7 +232,7 @@ def _start(launch: Launch, number: int) -> RoundStarted:
     return start
 
 
-def _unsure(launch: Launch, places: Sequence[Place]) -> int:
+def _unsure(launch: Launch, places: Sequence[ClockOffset]) -> int:
     """Return by how much the moments of a launch may be wrong on the axis."""
     found = places[launch.clock].uncertainty_ns
     return 1 << 62 if found is None else found

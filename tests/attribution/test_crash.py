@@ -91,6 +91,8 @@ def test_a_save_of_torch_that_failed_on_one_rank_is_told_by_its_words() -> None:
     ("fields", "told"),
     [
         ({"signal": 9}, True),
+        ({"signal": 9, "fault": "sigkill-1"}, False),
+        ({"signal": 15, "told": ((15, 950),), "error": error("ValueError", "x", 900)}, False),
         ({"error": error("MemoryError", "", 900), "exit_code": 1}, True),
         ({"error": error("ValueError", "x", 900), "exit_code": 1}, False),
         ({"exit_code": 3}, False),
@@ -99,6 +101,12 @@ def test_a_save_of_torch_that_failed_on_one_rank_is_told_by_its_words() -> None:
 def test_memory_is_told_where_it_may_be_the_cause(fields: dict[str, object], told: bool) -> None:
     line = verdict(failure(1, peak_bytes=3 << 29, **fields)).line
     assert ("; peak memory 1.50 GiB" in line) is told
+
+
+def test_an_injected_signal_is_nobody_elses() -> None:
+    line = verdict(failure(1, signal=9, fault="sigkill-1")).line
+    assert "injected fault sigkill-1" in line
+    assert "scheduler" not in line
 
 
 def test_the_error_file_serves_where_the_page_holds_nothing() -> None:

@@ -96,6 +96,16 @@ def test_a_state_that_cannot_be_saved_ends_the_job_wherever_it_was_noticed() -> 
         assert decision.action == action
 
 
+def test_what_is_missing_again_in_the_same_words_ends_the_job() -> None:
+    def missing(path: str) -> Finding:
+        return Finding("missing_file", quote=f"FileNotFoundError: [Errno 2] no: '{path}'")
+
+    never = (None, None, None)
+    one, other = missing("/data/1"), missing("/data/2")
+    assert after(one, one, one, iterations=never).action == "stop"
+    assert after(one, other, one, iterations=never).action == "restart"
+
+
 def test_a_round_that_came_further_begins_the_count_anew() -> None:
     error = Finding("program_error", quote="KeyError: 'labels'")
     other = Finding("peer_lost")

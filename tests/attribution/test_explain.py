@@ -196,6 +196,39 @@ def test_a_job_that_was_preempted_did_not_fail_of_itself() -> None:
     assert case.did.startswith("ended the job: preempted, exit code 143")
 
 
+def test_a_launcher_that_was_killed_has_a_last_word_of_who_watched_it() -> None:
+    remark = sample.at(900, e.Remark, text="the agent (pid 7) was killed", level="error")
+    events = [*sample.OPENING, *sample.begin(10, 0), remark]
+    launches = launches_of([Journal(Path("j"), events)])
+    job = summarize_job(launches, is_running=lambda *_: False)
+    (one,) = failed_rounds(job)
+    assert case_of(job, one, launches, Evidence(), lambda _: ("", "")).line == remark.text
+
+
+def test_a_person_who_presses_ctrl_c_preempts_nothing() -> None:
+    reason = "the launcher on node n0 received SIGINT"
+    end = [
+        sample.at(950, e.RoundStopped, 0),
+        sample.at(960, e.JobEnded, 0, outcome="preempted", exit_code=75, reason=reason),
+    ]
+    (case,) = cases_of([*sample.OPENING, *sample.begin(10, 0), *end])
+    assert [found.cause for found in case.findings] == ["cancelled"]
+    assert "Ctrl-C" in case.did
+
+
+def test_an_injected_fault_is_the_cause_whatever_its_traces_look_like() -> None:
+    about = {"local_rank": 1, "pid": 7, "line": "rank 1 was ended", "signal": "SIGKILL"}
+    verdict = sample.at(1040, e.Verdict, 0, kind="crash", rank=1, fault="sigkill-1", **about)
+    events = [*sample.OPENING, *sample.begin(10, 0), sample.CRASH[0], verdict]
+    log = Finding("killed", (1,), quote="Killed")
+    other = Finding("gpu_lost", (0,), quote="Xid 79")
+    (case,) = cases_of(events, evidence=Evidence((log, other)))
+    assert [(found.cause, found.ranks) for found in case.findings] == [
+        ("injected_fault", (1,)),
+        ("gpu_lost", (0,)),
+    ]
+
+
 def test_a_verdict_tells_best_of_a_failure() -> None:
     launches = launches_of([Journal(Path("j"), list(sample.RUN))])
     one = failed_rounds(summarize_job(launches))[0]

@@ -32,6 +32,7 @@ def test_stop_stands_only_where_other_hardware_would_not_help() -> None:
         "device_fault",
         "gpu_out_of_memory",
         "mismatch",
+        "missing_file",
         "not_finite",
         "program_error",
         "quota_exceeded",

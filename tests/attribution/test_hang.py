@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from undaunted.attribution.evidence import RankEvidence, format_full
 from undaunted.attribution.flight.recording import Group, Recording, encode
-from undaunted.attribution.hang import HangVerdict, Seen, judge, look, with_recording
+from undaunted.attribution.hang import HangVerdict, RankObservation, judge, look, with_recording
 from undaunted.progress.snapshot import PageSnapshot, Phase, SectionSnapshot
 
 from .samples import IN_ALL_REDUCE, IN_LOAD_BATCH, SECOND, late, rank, sample, stack
@@ -19,7 +19,7 @@ def verdict(*ranks: RankEvidence, stacks: str = "") -> HangVerdict:
     return judge([seen_of(each) for each in ranks], stacks=stacks)
 
 
-def seen_of(each: RankEvidence, node: str = "a", now_s: float = 102) -> Seen:
+def seen_of(each: RankEvidence, node: str = "a", now_s: float = 102) -> RankObservation:
     return look(each, node=node, now_ns=int(now_s * SECOND))
 
 
@@ -357,14 +357,16 @@ def test_every_evidence_gets_a_verdict_that_holds_together(ranks: list[RankEvide
         assert set(found.culprits) <= {e.rank for e in ranks if e.stopped}
     assert judge(list(reversed(seen))).culprits == found.culprits
     assert judge(seen, whole_job=True).line.isprintable()
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(seen), type=list[Seen]) == seen
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(seen), type=list[RankObservation]) == seen
     assert format_full(ranks)
 
 
 class TestWithRecordings:
     """What torch's Flight Recorder knows is compared with what stacks show."""
 
-    def of(self, number: int, enqueued: int, oldest: int = -1, text: str = IN_ALL_REDUCE) -> Seen:
+    def of(
+        self, number: int, enqueued: int, oldest: int = -1, text: str = IN_ALL_REDUCE
+    ) -> RankObservation:
         group = Group("0", "default_pg", enqueued=enqueued, oldest=oldest, order=enqueued)
         recording = encode(Recording(number, (group,), world_size=3))
         seen = seen_of(rank(number, text, expired=late()))
@@ -402,7 +404,7 @@ class TestWithRecordings:
 BEHIND = "it has launched 60 operations, others 64"
 
 
-def told_by_nccl(seen: Seen, said: str = BEHIND) -> Seen:
+def told_by_nccl(seen: RankObservation, said: str = BEHIND) -> RankObservation:
     return msgspec.structs.replace(seen, nccl=said)
 
 

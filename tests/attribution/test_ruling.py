@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from undaunted.attribution import hang, ruling
-from undaunted.attribution.hang import Seen, Standing
+from undaunted.attribution.hang import RankObservation, Standing
 from undaunted.coordinator.policy.messages import Place
 from undaunted.coordinator.policy.verdict import MOST_EVIDENCE, Case, Ruling
 from undaunted.progress.timeouts import Expired
@@ -14,12 +14,16 @@ from undaunted.progress.timeouts import Expired
 LATE = Expired("heartbeat", "", 0, 1, 12.0, 10.0, "learned")
 
 
-def waits(rank: int, node: str) -> Seen:
-    return Seen(rank, node, 100 + rank, Standing.WAITING, "S", "main (t.py:3)", "all_reduce")
+def waits(rank: int, node: str) -> RankObservation:
+    return RankObservation(
+        rank, node, 100 + rank, Standing.WAITING, "S", "main (t.py:3)", "all_reduce"
+    )
 
 
-def hangs(rank: int, node: str) -> Seen:
-    return Seen(rank, node, 100 + rank, Standing.BUSY, "S", "load (t.py:9)", expired=LATE)
+def hangs(rank: int, node: str) -> RankObservation:
+    return RankObservation(
+        rank, node, 100 + rank, Standing.BUSY, "S", "load (t.py:9)", expired=LATE
+    )
 
 
 def case(evidence: dict[str, bytes], nodes: str = "ab") -> Case:

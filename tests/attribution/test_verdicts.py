@@ -39,6 +39,22 @@ def test_every_cause_is_a_row_or_is_not_known(kind: str) -> None:
     assert (kind in {"crash", "hang", "lost"}) == (causes != {""})
 
 
+@pytest.mark.parametrize(
+    ("kind", "iteration", "cause"),
+    [
+        ("ModuleNotFoundError", None, "missing_file"),
+        ("FileNotFoundError", None, "missing_file"),
+        ("FileNotFoundError", 7, "program_error"),
+        ("KeyError", None, "program_error"),
+    ],
+)
+def test_what_is_missing_before_the_first_step(
+    kind: str, iteration: int | None, cause: str
+) -> None:
+    one = verdict("crash", exception=f"{kind}: x", iteration=iteration)
+    assert cause_seen("crash", one) == (cause, 1.0)
+
+
 def test_who_is_aborted_may_be_a_victim() -> None:
     """gloo aborts a rank that gets a collective of another size; NCCL one that has waited."""
     cause, confidence = cause_seen("crash", verdict("crash", signal="SIGABRT"))

@@ -103,6 +103,8 @@ def test_one_that_it_leaves_behind_is_not_waited_for(run: Run) -> None:
 def test_bounds_of_the_process(run: Run) -> None:
     large = python("import sys; sys.stdin.read(); bytearray(1 << 31)")
     assert run(large._replace(memory=1 << 30, given=b"begin")).code == 1
+    limit = python("import resource; print(*resource.getrlimit(resource.RLIMIT_AS))")
+    assert run(limit._replace(memory=1 << 30)).output.split() == [b"1073741824"] * 2
     stopped = shell("kill -TERM $$; echo on")
     assert run(stopped).code == -signal.SIGTERM
     assert run(stopped._replace(blocked=(signal.SIGTERM,))).output == b"on\n"

@@ -51,8 +51,8 @@ def test_what_is_left_open_is_random_and_each_fault_has_a_run_of_its_own() -> No
 
     assert draft.seed is None
     assert draft.faults == (
-        Wanted("hang-1", "hang", 1, where="the plan, line 2: "),
-        Wanted("kill-2", "kill", 2, iteration=5, where="the plan, line 3: "),
+        Wanted("hang-1", "hang", 1, where="the plan, fault 1: "),
+        Wanted("kill-2", "kill", 2, iteration=5, where="the plan, fault 2: "),
     )
 
 
@@ -61,39 +61,39 @@ def test_what_is_left_open_is_random_and_each_fault_has_a_run_of_its_own() -> No
     [
         ("", "p is empty; write `faults:`"),
         ("# nothing", "p is empty"),
-        ("- kind: kill", "p, line 1: a sequence is not a plan, KEY: VALUE"),
-        ("seed: 1", "line 1: there is no list `faults:`"),
-        ("faults:", "line 1: `faults` is no list of faults"),
-        ("faults: 7", "`faults` is no list of faults"),
-        ("faults: []", "`faults` is no list of faults"),
-        ("faults: [7]", "7 is not a fault, KEY: VALUE"),
-        ("faults: [{rank: 1}]", "this fault has no `kind`"),
-        ("faults:\n- {kind: kil}", r"line 2: 'kil' is not a kind of fault; .*did you mean 'kill'"),
-        ("faults:\n- {kind: [kill]}", "kind: a sequence is not a kind of fault"),
-        ("faults:\n- {kind: kill, rnk: 1}", "'rnk' is nothing that a fault has; known: id, kind"),
-        ("faults:\n- {kind: kill, rank: one}", "rank: one is not a whole .* nor `random`"),
-        ("faults:\n- {kind: kill, rank: -1}", "rank: -1 is not a whole number from 0"),
-        ("faults:\n- {kind: kill, rank: true}", "rank: true is not a whole number"),
-        ("faults:\n- {kind: kill, run: 0}", "run: 0 is not a whole number from 1"),
-        ("faults:\n- {kind: slow, seconds: .inf}", "seconds: .inf is not a number of seconds"),
-        ("faults:\n- {kind: slow, seconds: 0}", "seconds: 0 is not a number of seconds above 0"),
-        ("faults:\n- {kind: bad-checkpoint, how: x}", "line 2: 'x' is no way .*; known: replica"),
-        ("faults:\n- {kind: bad-checkpoint, how: 3}", "how: 3 is not a word"),
+        ("- kind: kill", "p: Expected `object`, got `array`"),
+        ("seed: 1", "p: .* missing required field `faults`"),
+        ("faults:", "p: .*null.* at `[$].faults`"),
+        ("faults: 7", "p: .* at `[$].faults`"),
+        ("faults: []", "p: .* at `[$].faults`"),
+        ("faults: [7]", r"p: .* at `[$].faults\[0\]`|p: .* at `[$].faults\[...\]`"),
+        ("faults: [{rank: 1}]", r"missing required field `kind` - at `[$].faults\[0\]`"),
+        ("faults:\n- {kind: kil}", r"fault 1: 'kil' is not a kind of fault; .*did you mean 'kill'"),
+        ("faults:\n- {kind: [kill]}", r"at `[$].faults\[0\].kind`"),
+        ("faults:\n- {kind: kill, rnk: 1}", "unknown field `rnk`"),
+        ("faults:\n- {kind: kill, rank: one}", r"at `[$].faults\[0\].rank`"),
+        ("faults:\n- {kind: kill, rank: -1}", r"at `[$].faults\[0\].rank`"),
+        ("faults:\n- {kind: kill, rank: true}", r"at `[$].faults\[0\].rank`"),
+        ("faults:\n- {kind: kill, run: 0}", r">= 1 - at `[$].faults\[0\].run`"),
+        ("faults:\n- {kind: slow, seconds: .inf}", r"at `[$].faults\[0\].seconds`"),
+        ("faults:\n- {kind: slow, seconds: .nan}", r"at `[$].faults\[0\].seconds`"),
+        ("faults:\n- {kind: slow, seconds: 0}", r"> 0.* - at `[$].faults\[0\].seconds`"),
+        ("faults:\n- {kind: bad-checkpoint, how: x}", "fault 1: 'x' is no way .*; known: replica"),
+        ("faults:\n- {kind: bad-checkpoint, how: 3}", r"at `[$].faults\[0\].how`"),
         ("faults:\n- {kind: kill, how: nan}", "'nan' is no way .* a kill has no choice"),
-        ("faults:\n- {kind: kill, id: 'a b'}", "id: a b is no id: use 1 to 24 letters"),
-        ("faults:\n- {kind: kill, id: x}\n- {kind: kill, id: x}", "line 3: two faults .* 'x'"),
-        ("faults:\n- {kind: kill, kind: hang}", "'kind' is given twice"),
-        ("faults:\n- {kind: kill, run: 1}\n- {kind: kill}", "has no `run`, while 'kill-1' has"),
-        ("seed: x\nfaults: [{kind: kill}]", "seed: x is not a whole number from 0"),
+        ("faults:\n- {kind: kill, id: 'a b'}", r"at `[$].faults\[0\].id`"),
+        ("faults:\n- {kind: kill, id: x}\n- {kind: kill, id: x}", "fault 2: two faults .* 'x'"),
+        ("faults:\n- {kind: kill, run: 1}\n- {kind: kill}", "fault 2: it has no `run`"),
+        ("seed: x\nfaults: [{kind: kill}]", "at `[$].seed`"),
         ("faults: [", "p is not YAML: "),
         ("a: 1\n---\nb: 2", "p is not YAML: "),
-        ("faults: !!python/object:os.system [x]", "x is not a fault"),
-        ("seed: 2001-99-99\nfaults: [{kind: kill}]", "month must be|is not a whole number"),
+        ("faults: !!python/object:os.system [x]", "p is not YAML"),
+        ("seed: 2001-99-99\nfaults: [{kind: kill}]", "month must be|at `[$].seed`"),
         ("[" * 20000, "p cannot be read|p is not YAML"),
         ("\x1b[2J: 1", "p is not YAML"),
     ],
 )
-def test_what_is_no_plan_is_refused_with_the_line_and_what_is_allowed(
+def test_what_is_no_plan_is_refused_with_the_place_and_what_is_allowed(
     text: str, message: str
 ) -> None:
     with pytest.raises(PlanError, match=message) as caught:
@@ -114,7 +114,7 @@ def test_files_that_are_no_text_are_refused(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="larger than 1 MiB"):
         read_plan(path)
     path.write_text("faults:\n- {kind: kil}\n")
-    with pytest.raises(PlanError, match=r"plan\.yaml, line 2: 'kil'"):
+    with pytest.raises(PlanError, match=r"plan\.yaml, fault 1: 'kil'"):
         read_plan(path)
 
 

@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from tests.chaos.results import result
-from undaunted.chaos.checker.values import Finding
+from undaunted.chaos.checker.values import Defect
 
 
 def test_a_fault_that_was_judged_is_enough() -> None:
@@ -26,7 +26,7 @@ def test_faults_that_were_skipped_are_not_judged() -> None:
     "key", ["did-not-happen", "not-made", "nothing-torn", "sigterm-too-late", "identity-unknown"]
 )
 def test_findings_with_which_nothing_is_known(key: str) -> None:
-    finding = Finding(key, "yellow", "why")
+    finding = Defect(key, "yellow", "why")
     [green] = [verdict for verdict in result().verdicts if verdict.colour == "green"]
     unknown = structs.replace(green, colour="yellow", findings=(finding,))
 
@@ -36,6 +36,6 @@ def test_findings_with_which_nothing_is_known(key: str) -> None:
 
 def test_red_is_known_whatever_else_is_not() -> None:
     [red] = [verdict for verdict in result().verdicts if verdict.colour == "red"]
-    more = (*red.findings, Finding("identity-unknown", "yellow", "why"))
+    more = (*red.findings, Defect("identity-unknown", "yellow", "why"))
 
     assert structs.replace(red, findings=more).judged

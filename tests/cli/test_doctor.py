@@ -13,9 +13,9 @@ from undaunted.cli import doctor as module
 from undaunted.cli.doctor import show
 from undaunted.coordinator.wire.address import Address
 from undaunted.doctor import examine as examine_module
+from undaunted.doctor.advice import Advice
 from undaunted.doctor.facts import Facts
-from undaunted.doctor.finding import Finding
-from undaunted.doctor.report import Report
+from undaunted.doctor.report import DoctorReport
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 class Examined:
     """Stands in for the examination; keeps what was asked."""
 
-    def __init__(self, *findings: Finding) -> None:
+    def __init__(self, *findings: Advice) -> None:
         self.findings = list(findings)
         self.asked: dict[str, Any] = {}
 
-    def __call__(self, places: Any, asked: Any, **more: Any) -> Report:
+    def __call__(self, places: Any, asked: Any, **more: Any) -> DoctorReport:
         self.asked = {"places": places, "asked": asked, **more}
-        return Report(version="0.1.0", findings=self.findings, facts=Facts(node="n1"))
+        return DoctorReport(version="0.1.0", findings=self.findings, facts=Facts(node="n1"))
 
 
 @pytest.fixture
@@ -139,9 +139,9 @@ def test_a_token_that_cannot_be_used(
 
 def test_failures_and_json(examined: Examined, capsys: pytest.CaptureFixture[str]) -> None:
     row = {"id": "L01", "subject": "shared memory", "found": "little"}
-    examined.findings = [Finding(severity="warn", **row)]
+    examined.findings = [Advice(severity="warn", **row)]
     assert module.main([]) == 0
-    examined.findings = [Finding(severity="fail", **row)]
+    examined.findings = [Advice(severity="fail", **row)]
     assert module.main([]) == 1
     capsys.readouterr()
     assert module.main(["--json"]) == 1

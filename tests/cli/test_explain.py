@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -523,6 +524,24 @@ def test_many_failures_are_bounded(tmp_path: Path, capsys: pytest.CaptureFixture
     out = capsys.readouterr().out
     assert sum(line.startswith("round ") for line in out.splitlines()) == 40
     assert len(explained(capsys, run)["rounds"]) == 40
+
+
+def test_a_terminal_gets_folded_lines_and_colours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "job.log"
+    log.write_text(f"[rank1]: ValueError: {'a long reason, ' * 20}\n")
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert main([str(log)]) == 0
+    shown = terminal.getvalue()
+    assert "\x1b[31mconclusion" in shown
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()
+    assert max(map(len, lines)) <= 120
+    assert any(line.startswith("     ") for line in lines)
 
 
 @pytest.mark.parametrize("name", ["gone", "empty"])

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from undaunted.base.options import as_text
 from undaunted.cli.messages import UsageError
 from undaunted.cli.options import RUN
+from undaunted.fault_tolerance.launch_config import LaunchConfig
+from undaunted.fault_tolerance.launch_config import options as launch_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from undaunted.base.options import Option
     from undaunted.cli.options import RunParsed
 
 
@@ -118,3 +124,36 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     environ: Mapping[str, Any] = {"PET_CONFIG": str(tmp_path / "none.yaml")}
     with pytest.raises(UsageError, match=r"PET_CONFIG: .*No such file"):
         RUN.parse(["train.py"], environ)
+
+
+SAMPLES = (
+    *("1", "false", "2:4", "host:29500", "a=1", "10m", "TERM", "3/1h", "step:3m", "host", "/x"),
+    *("http://127.0.0.1:4318", "sigkill:rank=1,iteration=1", "gpu", "x={rank}", "etcd://host:2379"),
+    "${rank}: ",
+)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [each for each in RUN.options if each.field and each.name != "config"],
+    ids=lambda option: option.name,
+)
+def test_every_way_to_give_an_option_means_the_same(tmp_path: Path, option: Option) -> None:
+    """By the command line, the environment, the file below the heading of the help, and Python."""
+    samples = (*option.kind.choices, as_text(option.value_in(RUN.schema())), *SAMPLES)
+    for text in samples if option.metavar else ("true",):
+        word = f"--{option.name}={text}" if option.metavar else f"--{option.name}"
+        try:
+            found = RUN.parse([word, "train.py"], {}).options
+        except UsageError:
+            continue
+        break
+    else:
+        pytest.fail("no sample is a value of this option")
+    assert RUN.parse(["train.py"], {option.variables[0]: text}).options == found
+    file = json.dumps({option.about.group: {option.name: text}})  # JSON is YAML
+    of_file = parsed(tmp_path, file).options
+    assert msgspec.structs.replace(of_file, config=found.config) == found
+    if option.name.replace("-", "_") not in {e.name for e in dataclasses.fields(LaunchConfig)}:
+        config = LaunchConfig(1, 1, 1, options={option.name: text if option.metavar else True})
+        assert word in launch_options(config, "run")

@@ -293,10 +293,12 @@ def test_nothing_to_report_names_the_remedy(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "undaunted-runs" / "empty").mkdir(parents=True)
+    (tmp_path / "train.py").write_text("import torch\n")
     for arguments, message in (
         ([], "no run under ./undaunted-runs; name the directory"),
         (["missing"], "missing does not exist"),
         (["undaunted-runs"], "undaunted-runs holds no journal"),
+        (["train.py"], "train.py is no journal; name the directory of a run"),
         ([str(make_run(tmp_path / "blank", b""))], "holds no event that can be read"),
         ([str(make_run(tmp_path / "junk", b"junk\n"))], "holds no event that can be read"),
     ):
@@ -304,6 +306,22 @@ def test_nothing_to_report_names_the_remedy(
         out, err = capsys.readouterr()
         assert message in err
         assert out == ""
+
+
+def test_runs_that_are_near_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_run(tmp_path / "undaunted-runs" / "one")
+    (tmp_path / "empty").mkdir()
+    for named in ("undaunted-runs", "empty"):
+        assert main([named]) == 2
+        assert "undaunted-runs/one" in capsys.readouterr().err
+
+
+def test_the_version_has_one_place(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 2
+    assert "`undaunted --version`" in capsys.readouterr().err
 
 
 def test_damage_is_told_and_the_rest_reported(

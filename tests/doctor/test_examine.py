@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from undaunted.doctor import examine as module
+from undaunted.doctor.advice import Advice
 from undaunted.doctor.examine import examine
 from undaunted.doctor.facts import Asked, Facts
-from undaunted.doctor.finding import Finding
 from undaunted.doctor.gather import Places
-from undaunted.doctor.meeting.meet import Meeting
-from undaunted.doctor.meeting.messages import Verdict
+from undaunted.doctor.meeting import Meeting
+from undaunted.doctor.meeting_messages import MeetingVerdict
 from undaunted.doctor.self_test import SelfTest, Step
 
 
@@ -36,8 +36,8 @@ def test_this_node_alone() -> None:
 
 
 def test_a_meeting(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Finding(id="N02", severity="fail", subject="nodes of the job", found="torch")
-    monkeypatch.setattr(module, "meet", lambda *args: Verdict(["n1", "n2"], [found]))
+    found = Advice(id="N02", severity="fail", subject="nodes of the job", found="torch")
+    monkeypatch.setattr(module, "meet", lambda *args: MeetingVerdict(["n1", "n2"], [found]))
     meeting = Meeting(endpoint="n1:29400", nodes=2, token=b"", join_s=1.0)
     report, said = examined(meeting=meeting)
     assert report.nodes == ["n1", "n2"]

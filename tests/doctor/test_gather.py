@@ -9,7 +9,7 @@ from undaunted.doctor import gather as module
 from undaunted.doctor.facts import Facts
 from undaunted.doctor.gather import Places, Probe, gather, known_variables, merged, probes
 from undaunted.doctor.known_issues import known_issues
-from undaunted.doctor.probe.child import Children
+from undaunted.doctor.probes import Children
 
 if TYPE_CHECKING:
     import pytest

@@ -7,23 +7,23 @@ import msgspec
 
 from undaunted.doctor.facts import Facts, Gpus
 from undaunted.doctor.known_issues import known_issues
-from undaunted.doctor.report import Report, render
+from undaunted.doctor.report import DoctorReport, render
 from undaunted.doctor.self_test import SelfTest, Step
 
 if TYPE_CHECKING:
-    from undaunted.doctor.finding import Finding
+    from undaunted.doctor.advice import Advice
 
 ISSUES = known_issues()
 
 
-def finding(**changes: Any) -> Finding:
+def finding(**changes: Any) -> Advice:
     made = ISSUES.setting("L01").finding("shared memory", "/dev/shm has 64 MiB free of 64 MiB")
     return msgspec.structs.replace(made, **changes)
 
 
-def text(*findings: Finding, width: int | None = None, **more: Any) -> str:
+def text(*findings: Advice, width: int | None = None, **more: Any) -> str:
     facts = more.pop("facts", Facts(node="n1", versions={"torch": "2.9"}, cpus=2))
-    report = Report(version="0.1.0", findings=list(findings), facts=facts, **more)
+    report = DoctorReport(version="0.1.0", findings=list(findings), facts=facts, **more)
     return "\n".join("".join(piece for piece, _ in line) for line in render(report, width=width))
 
 
@@ -95,7 +95,7 @@ def test_nodes_that_met() -> None:
 
 
 def test_json() -> None:
-    report = Report(version="0.1.0", findings=[finding()], facts=Facts(node="n1"))
+    report = DoctorReport(version="0.1.0", findings=[finding()], facts=Facts(node="n1"))
     found = json.loads(msgspec.json.encode(report))
     assert found["schema"] == 1
     assert found["findings"][0]["id"] == "L01"

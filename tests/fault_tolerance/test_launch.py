@@ -10,6 +10,7 @@ import sys
 import tempfile
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -493,6 +494,27 @@ def test_an_interrupt_of_the_caller_that_comes_twice_is_one(tmp_path: Path) -> N
     done = script(tmp_path, TWICE)
     assert "KeyboardInterrupt" in done.stderr
     assert (tmp_path / "saved").exists()
+
+
+def test_a_launcher_that_does_not_even_end_at_the_second_interrupt_is_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(_: object) -> int:
+        raise KeyboardInterrupt
+
+    for name in ("SAME_S", "_KILL_S"):
+        monkeypatch.setattr(launch, name, 0.01)
+    moments = iter([0.0, 1.0])
+    monkeypatch.setattr(launch, "time", SimpleNamespace(monotonic=lambda: next(moments)))
+    monkeypatch.setattr(launch, "_wait", interrupted)
+    stuck = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); print(flush=True); "
+    program = [sys.executable, "-c", f"{stuck}signal.pause()"]
+    with subprocess.Popen(program, stdout=subprocess.PIPE) as launcher:
+        assert launcher.stdout is not None
+        launcher.stdout.readline()
+        with pytest.raises(KeyboardInterrupt):
+            launch._wait_for_end(launcher)
+        assert launcher.wait(30) == -signal.SIGKILL
 
 
 INTERRUPTED = """

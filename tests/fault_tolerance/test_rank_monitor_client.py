@@ -24,6 +24,7 @@ from undaunted.fault_tolerance.timeouts_calc import (
     SectionTimeouts,
     SynchronizationError,
 )
+from undaunted.progress import writer
 from undaunted.progress import writer as writer_module
 from undaunted.progress.area import PageArea
 from undaunted.progress.limits import Limits
@@ -508,12 +509,13 @@ def test_not_enough_was_measured(any_client, method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_finished_job_that_is_resumed_does_not_fail(method):
+def test_a_finished_job_that_is_resumed_does_not_fail(method, monkeypatch):
     """It loads its checkpoint, has nothing left to do, and calculates limits at its end."""
     client = RankMonitorClient()
     client.init_workload_monitoring()
     train(client)
     getattr(client, method)(**enough(method))
+    monkeypatch.setattr(writer, "current", writer.NullWriter("another process"))
     successor = RankMonitorClient()
     successor.init_workload_monitoring()
     successor.load_state_dict(client.state_dict())

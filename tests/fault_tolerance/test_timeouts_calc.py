@@ -14,7 +14,6 @@ from undaunted.fault_tolerance.timeouts_calc import (
     Maxima,
     SectionTimeouts,
     SynchronizationError,
-    TimeoutsCalc,
     TimeoutsCalcError,
     from_state,
     heartbeat_timeouts,
@@ -31,7 +30,7 @@ RANKS = """
 import json, sys, time
 from datetime import timedelta
 import torch.distributed as dist
-from undaunted.fault_tolerance.timeouts_calc import Maxima
+from undaunted.progress.snapshot import Maxima
 from undaunted.fault_tolerance.timeouts_calc import SynchronizationError, synchronized
 
 rank, store = int(sys.argv[1]), sys.argv[2]
@@ -64,52 +63,6 @@ dist.destroy_process_group()
 found = synchronized(Maxima(3)).initial_ns
 assert found == 3
 """
-
-
-@pytest.fixture
-def at(monkeypatch):
-    """A clock: at(seconds) sets it."""
-    now = [100 * S]
-    monkeypatch.setattr(timeouts_calc, "monotonic_ns", lambda: now[0])
-
-    def set_to(seconds):
-        now[0] = round((100 + seconds) * S)
-
-    return set_to
-
-
-# --- measuring ------------------------------------------------------------------------------------
-
-
-def test_heartbeats(at):
-    calc = TimeoutsCalc()
-    for moment in (3, 4, 9, 10):
-        at(moment)
-        calc.update_on_heartbeat()
-    seen = calc.maxima()
-    assert (seen.initial_ns, seen.subsequent_ns) == (3 * S, 5 * S)
-
-
-def test_sections_and_the_time_outside(at):
-    calc = TimeoutsCalc()
-    at(2)
-    calc.update_on_section_start("a")
-    at(3)
-    calc.update_on_section_start("b")
-    at(10)
-    calc.update_on_section_end("a")
-    at(11)
-    calc.update_on_section_end("b")
-    at(12)
-    seen = calc.maxima()
-    assert seen.sections_ns == {"a": 8 * S, "b": 8 * S}
-    assert seen.out_of_section_ns == 2 * S
-    at(20)
-    assert calc.maxima().out_of_section_ns == 9 * S, "what lasts until now counts"
-    calc.update_on_section_start("a")
-    at(50)
-    assert calc.maxima().out_of_section_ns == 9 * S
-    assert calc.maxima().sections_ns["a"] == 8 * S, "an open section has not shown its length"
 
 
 # --- formulae -------------------------------------------------------------------------------------

@@ -90,15 +90,14 @@ def generators(device: str) -> str:
     """Random numbers of a device come again in a second run; where it computes is known."""
     import torch
 
-    from undaunted.training.rerun.generators import Generators
+    from undaunted.base import random_generators
     from undaunted.training.rerun.slot import this_slot
 
     torch.rand(1, device=device)  # the device is in use
-    kept = Generators()
-    kept.keep()
+    kept = random_generators.states()
     dropout = torch.nn.Dropout()
     first = [torch.randn(1000, device=device), dropout(torch.ones(1000, device=device))]
-    kept.put_back()
+    random_generators.set_states(kept)
     again = [torch.randn(1000, device=device), dropout(torch.ones(1000, device=device))]
     assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
     slot = this_slot()

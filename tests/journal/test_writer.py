@@ -26,7 +26,7 @@ from undaunted.journal.events import (
 )
 from undaunted.journal.lines import MAX_LINE
 from undaunted.journal.reader import read_journal
-from undaunted.journal.writer import JournalWriter
+from undaunted.journal.writer import JournalWriter, append_last
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -235,6 +235,21 @@ def test_another_one_gets_every_event_also_when_the_disk_is_full(
     writer.record(event(2))
     assert writer.close(DEADLINE_S)
     assert [one.t for one in got] == [1, 2]
+
+
+def test_a_last_word_is_a_line_of_its_own_in_the_same_launch(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    append_last(path, e.Remark(t=3, text="nobody there"))
+    assert not path.exists()
+    writer = JournalWriter(path, node="n")
+    writer.record(event(1))
+    assert writer.close(DEADLINE_S)
+    with path.open("ab") as file:
+        file.write(b'{"event":"rank_ev')
+    append_last(path, e.Remark(t=3, node="n", text="it was killed"))
+    (launch,) = read_journal(path).launches()
+    assert [type(each) for each in launch] == [e.JournalOpened, RankEvent, e.Remark]
+    assert read_journal(path).unreadable == 1
 
 
 def test_moment_and_round_are_filled_in(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def areas():
         "ITERATION",
         "ITERATION_NS",
         "LAST_CLOSE_NS",
-        "SECTIONS_DROPPED",
+        "OUTSIDE_FIRST_NS",
         "OUTSIDE_COUNT",
         "OUTSIDE_MAX_NS",
         "OUTSIDE_WARMUP_NS",

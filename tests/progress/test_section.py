@@ -5,10 +5,8 @@ import threading
 import pytest
 
 from undaunted.progress import layout
-from undaunted.progress import writer as writer_module
 from undaunted.progress.limits import Limits
 from undaunted.progress.snapshot import Phase
-from undaunted.progress.writer import PageWriter
 
 
 def test_a_section(area, writer, clock):
@@ -87,7 +85,6 @@ def test_a_full_table_watches_the_rest_as_one(area, writer):
             assert area.snapshot(0).out_of_section_since_ns is None
     page = area.snapshot(0)
     assert set(page.sections) == {*(f"s{i}" for i in range(own)), layout.OTHERS}
-    assert page.sections_dropped == 3
     assert page.sections[layout.OTHERS].count == 3
     with writer.section("s0"):
         pass
@@ -99,7 +96,7 @@ def test_names_that_do_not_fit(area, writer, name):
     with writer.section(name):
         pass
     page = area.snapshot(0)
-    assert (set(page.sections), page.sections_dropped) == ({layout.OTHERS}, 1)
+    assert set(page.sections) == {layout.OTHERS}
 
 
 def test_a_name_of_any_characters(area, writer):
@@ -217,70 +214,41 @@ def test_time_between_two_initialisations_is_not_outside(area, writer):
     assert area.snapshot(0).outside_count == 0
 
 
-def state(area) -> tuple:
-    page = area.snapshot(0)
-    step = page.sections["step"]
-    return (
-        (page.phase, page.iteration, page.iteration_ns, page.first_iteration, page.first_step_ns),
-        (
-            page.heartbeat_count,
-            page.heartbeat_ns,
-            page.heartbeat_max_ns,
-            page.heartbeat_warm_max_ns,
-        ),
-        (page.outside_count, page.outside_max_ns, page.out_of_section_since_ns),
-        (step.open_since_ns, step.count, step.total_ns, step.max_ns, step.warm_max_ns),
-    )
+# --- the longest of everything --------------------------------------------------------------------
+
+S = 1_000_000_000
 
 
-def test_begin_and_end_of_a_step_are_the_calls_that_they_stand_for(area, writer, clock):
-    def apart(iteration: int) -> int:
-        writer.step(iteration)
-        with section:
-            states.append(state(area))
-            clock(at + 700_000)
-        return writer.asked(iteration)
-
-    def at_once(iteration: int) -> int:
-        section.begin(iteration)
-        states.append(state(area))
-        clock(at + 700_000)
-        return section.end(iteration)
-
-    found = []
-    for whole in (apart, at_once):
-        states: list[tuple] = []
-        section = writer.section("step")
-        for iteration in range(1, 6):
-            at = iteration * 1_000_000
-            clock(at)
-            writer._words[layout.STOP] = int(iteration == 5)
-            assert whole(iteration) == (iteration == 5)
-            assert writer._words[layout.STOP_ASKED] == iteration + 2
-            states.append(state(area))
-        found.append((states, list(writer.steps)[:3]))
-        writer.detach()
-        area.reset(0)
-        writer = PageWriter.attach(area.env_value(0))
-    assert found[0] == found[1]
+def test_maxima_of_heartbeats_begin_with_monitoring(writer, clock):
+    clock(100 * S)
+    writer.initialize()
+    assert writer.maxima().initial_ns == 0
+    for moment in (103, 104, 109, 110):
+        clock(moment * S)
+        writer.heartbeat()
+    seen = writer.maxima()
+    assert (seen.initial_ns, seen.subsequent_ns) == (3 * S, 5 * S)
 
 
-def test_a_step_begins_where_monitoring_began_anew(area, writer, clock):
-    section = writer.section("step")
-    for at in (1000, 5000):
-        clock(at)
-        section.begin(3)
-        section.end(3)
-        page = area.snapshot(0)
-        assert (page.first_heartbeat_ns, page.iteration) == (at, 3)
-        writer.shut_down()
-        writer.initialize()
-
-
-def test_a_step_that_begins_calls_the_hook(writer, monkeypatch):
-    seen = []
-    section = writer.section("step")
-    section.begin(3)
-    monkeypatch.setattr(writer_module, "on_step", seen.append)
-    section.begin(4)
-    assert seen == [4]
+def test_maxima_of_sections_and_of_the_time_outside(writer, clock):
+    clock(100 * S)
+    writer.initialize()
+    clock(102 * S)
+    assert writer.maxima().out_of_section_ns == 2 * S
+    writer.open_section("a")
+    clock(103 * S)
+    writer.open_section("b")
+    clock(110 * S)
+    writer.close_section("a")
+    clock(111 * S)
+    writer.close_section("b")
+    clock(112 * S)
+    seen = writer.maxima()
+    assert seen.sections_ns == {"a": 8 * S, "b": 8 * S}
+    assert seen.out_of_section_ns == 2 * S, "before the first one"
+    clock(120 * S)
+    assert writer.maxima().out_of_section_ns == 9 * S, "what lasts until now counts"
+    writer.open_section("a")
+    clock(150 * S)
+    assert writer.maxima().out_of_section_ns == 9 * S
+    assert writer.maxima().sections_ns["a"] == 8 * S, "an open section has not shown its length"

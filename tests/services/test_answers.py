@@ -7,7 +7,7 @@ import pytest
 from undaunted.attribution.findings import Finding
 from undaunted.attribution.logs.landmarks import LastWords
 from undaunted.services import answers
-from undaunted.services.results import Log, Results, Told
+from undaunted.services.results import Log, LogResult, Results
 
 STAMP = (1, 2, 3)
 OOM = Finding("gpu_out_of_memory", (3,), quote="rank 3: CUDA out of memory", source="/a:7")
@@ -18,9 +18,9 @@ OOM = Finding("gpu_out_of_memory", (3,), quote="rank 3: CUDA out of memory", sou
     [
         (Log("/a"), "PENDING", 0),
         (Log("/a", wanted=True), "SINGLE", 0),
-        (Log("/a", told=Told(STAMP)), "SINGLE", 0),
-        (Log("/a", told=Told(STAMP, starts=1)), "SINGLE", 0),  # it says no folder
-        (Log("/a", told=Told(STAMP, starts=3, logs_dir="/logs")), "SPLITLOG", 2),
+        (Log("/a", told=LogResult(STAMP)), "SINGLE", 0),
+        (Log("/a", told=LogResult(STAMP, starts=1)), "SINGLE", 0),  # it says no folder
+        (Log("/a", told=LogResult(STAMP, starts=3, logs_dir="/logs")), "SPLITLOG", 2),
     ],
 )
 def test_modes(log: Log, mode: str, restarts: int) -> None:
@@ -30,7 +30,7 @@ def test_modes(log: Log, mode: str, restarts: int) -> None:
 
 def test_keys_are_the_same_with_a_result_and_without() -> None:
     without = answers.no_result("/a", "pending")
-    found = answers.result(Results(), Log("/a", told=Told(STAMP, (OOM,), 5)))
+    found = answers.result(Results(), Log("/a", told=LogResult(STAMP, (OOM,), 5)))
     assert found.keys() - without.keys() == {"result"}
     assert without["recommendation"]["action"] == "UNKNOWN"
     assert found["recommendation"] == found["result"]["recommendation"]
@@ -38,7 +38,7 @@ def test_keys_are_the_same_with_a_result_and_without() -> None:
 
 
 def test_a_round_is_asked_for_by_its_number() -> None:
-    log = Log("/a", told=Told(STAMP, ended=True, earlier=(Told(STAMP, (OOM,), 5),)))
+    log = Log("/a", told=LogResult(STAMP, ended=True, earlier=(LogResult(STAMP, (OOM,), 5),)))
     results = Results()
     assert answers.result(results, log)["recommendation"]["action"] == "CONTINUE"
     assert answers.result(results, log, 0)["recommendation"]["action"] == "RESTART"
@@ -48,7 +48,7 @@ def test_a_round_is_asked_for_by_its_number() -> None:
 
 
 def test_dumps_that_were_read_are_said() -> None:
-    log = Log("/a", told=Told(STAMP, (OOM,), dumps="/dumps", hanging=(1, 3)))
+    log = Log("/a", told=LogResult(STAMP, (OOM,), dumps="/dumps", hanging=(1, 3)))
     found = answers.result(Results(), log)["result"]
     assert (found["fr_dump_path"], found["hanging_ranks"]) == ("/dumps", [1, 3])
 
@@ -64,31 +64,46 @@ def last(text: str) -> LastWords:
 @pytest.mark.parametrize(
     ("told", "state", "action", "words"),
     [
-        (Told(STAMP, (LOST,)), "COMPLETED", "CONTINUE", "COMPLETED"),
-        (Told(STAMP, ended=True), "FAILED", "RESTART", "to its end"),
-        (Told(STAMP, ended=True), "OUT_OF_MEMORY", "RESTART", "OUT_OF_MEMORY"),
-        (Told(STAMP, ended=True), "TIMEOUT", "CONTINUE", "to its end"),
-        (Told(STAMP, ended=True, last=last("finished: well")), "FAILED", "CONTINUE", "to its end"),
-        (Told(STAMP), "NODE_FAIL", "RESTART", "node_failed"),
-        (Told(STAMP, (LEFT,)), "PREEMPTED", "RESTART", "preempted"),
-        (Told(STAMP, (LEFT,)), "TIMEOUT", "RESTART", "time_limit"),
-        (Told(STAMP, (OOM,)), "NODE_FAIL", "RESTART", "gpu_out_of_memory"),
-        (Told(STAMP, step=7), "FAILED", "RESTART", "the last step is 7"),
-        (Told(STAMP), "RUNNING", "CONTINUE", "no failure"),
-        (Told(STAMP), "", "CONTINUE", "no failure"),
+        (LogResult(STAMP, (LOST,)), "COMPLETED", "CONTINUE", "COMPLETED"),
+        (LogResult(STAMP, ended=True), "FAILED", "RESTART", "to its end"),
+        (LogResult(STAMP, ended=True), "OUT_OF_MEMORY", "RESTART", "OUT_OF_MEMORY"),
+        (LogResult(STAMP, ended=True), "TIMEOUT", "CONTINUE", "to its end"),
+        (
+            LogResult(STAMP, ended=True, last=last("finished: well")),
+            "FAILED",
+            "CONTINUE",
+            "to its end",
+        ),
+        (LogResult(STAMP), "NODE_FAIL", "RESTART", "node_failed"),
+        (LogResult(STAMP, (LEFT,)), "PREEMPTED", "RESTART", "preempted"),
+        (LogResult(STAMP, (LEFT,)), "TIMEOUT", "RESTART", "time_limit"),
+        (LogResult(STAMP, (OOM,)), "NODE_FAIL", "RESTART", "gpu_out_of_memory"),
+        (LogResult(STAMP, step=7), "FAILED", "RESTART", "the last step is 7"),
+        (LogResult(STAMP), "RUNNING", "CONTINUE", "no failure"),
+        (LogResult(STAMP), "", "CONTINUE", "no failure"),
         # The launcher knows better than Slurm, which has no place left for the job, say.
         (
-            Told(STAMP, ended=True, last=last("finished: well")),
+            LogResult(STAMP, ended=True, last=last("finished: well")),
             "CANCELLED",
             "CONTINUE",
             "to its end",
         ),
-        (Told(STAMP, last=last("no restart: again the same")), "FAILED", "STOP", "again the same"),
-        (Told(STAMP, last=last("failed: rank 1 exited with 3")), "", "RESTART", "exited with 3"),
+        (
+            LogResult(STAMP, last=last("no restart: again the same")),
+            "FAILED",
+            "STOP",
+            "again the same",
+        ),
+        (
+            LogResult(STAMP, last=last("failed: rank 1 exited with 3")),
+            "",
+            "RESTART",
+            "exited with 3",
+        ),
     ],
 )
 def test_slurm_and_the_launcher_are_not_contradicted(
-    told: Told, state: str, action: str, words: str
+    told: LogResult, state: str, action: str, words: str
 ) -> None:
     found = answers.result(Results(), Log("/a", told=told, state=state))
     assert found["recommendation"]["action"] == action
@@ -96,6 +111,6 @@ def test_slurm_and_the_launcher_are_not_contradicted(
 
 
 def test_the_state_is_that_of_the_last_start() -> None:
-    log = Log("/a", told=Told(STAMP, earlier=(Told(STAMP, step=3),)), state="NODE_FAIL")
+    log = Log("/a", told=LogResult(STAMP, earlier=(LogResult(STAMP, step=3),)), state="NODE_FAIL")
     assert answers.result(Results(), log, 0)["recommendation"]["action"] == "CONTINUE"
     assert answers.result(Results(), log)["recommendation"]["action"] == "RESTART"

@@ -113,8 +113,22 @@ async def test_requests_that_make_no_sense(tmp_path: Path) -> None:
         *("/jobs?limit=0", "/jobs?limit=1001", "/jobs?mode=foo"),
     ):
         assert await client.code(url) == (400, "invalid_request"), url
-    assert await client.code("/docs") == (404, "not_found")
+    assert await client.code("/gone") == (404, "not_found")
     assert code(await client.http.put("/logs")) == (405, "not_allowed")
+    await client.close()
+
+
+@on_loop
+async def test_the_routes_are_described(tmp_path: Path) -> None:
+    client = Client(tmp_path)
+    described = (await client.get("/openapi.json")).json()
+    assert {"/logs", "/print", "/healthz", "/stats", "/jobs", "/inflight"} <= set(
+        described["paths"]
+    )
+    body = described["paths"]["/logs"]["post"]["requestBody"]["content"]["application/json"]
+    assert "log_path" in body["schema"]["properties"]
+    assert "$ref" not in str(body)
+    assert "/openapi.json" in (await client.get("/docs")).text
     await client.close()
 
 
@@ -134,7 +148,9 @@ async def test_a_body_that_does_not_end_is_cut_short(tmp_path: Path) -> None:
     await client.close()
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/logs?log_path=/etc/passwd", "/stats", "/gone"])
+@pytest.mark.parametrize(
+    "path", ["/healthz", "/logs?log_path=/etc/passwd", "/stats", "/openapi.json", "/gone"]
+)
 @on_loop
 async def test_without_the_token_nothing_is_answered(tmp_path: Path, path: str) -> None:
     client = Client(tmp_path, base="http://node7:8000", token=TOKEN)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import pytest
 
 from undaunted.attribution.findings import Finding
-from undaunted.services.results import KEPT_S, FullError, Log, Results, Told
+from undaunted.services.results import KEPT_S, FullError, Log, LogResult, Results
 
 STAMP = (1, 10, 100)
 LATER = (2, 20, 100)
 OOM = Finding("gpu_out_of_memory", (3,), quote="rank 3: CUDA out of memory", source="/a:7")
 
 
-def told(stamp: tuple[int, int, int] = STAMP, *findings: Finding, step: float | None = 5) -> Told:
-    return Told(stamp, findings, step)
+def told(
+    stamp: tuple[int, int, int] = STAMP, *findings: Finding, step: float | None = 5
+) -> LogResult:
+    return LogResult(stamp, findings, step)
 
 
 def test_a_log_is_read_once_for_all_who_ask() -> None:

@@ -13,9 +13,11 @@ import pytest
 
 pytest.importorskip("uvicorn")
 
+import uvicorn
+
 from tests.coordinator.wire.certificates import make_certificate
 from undaunted.coordinator.wire.credentials import server_context
-from undaunted.services.server import Clients, Protocol, configure
+from undaunted.services.server import Clients, Connection, configure
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -30,16 +32,6 @@ GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n"
 
 
-class State:
-    """What uvicorn keeps of its connections."""
-
-    def __init__(self) -> None:
-        self.total_requests = 0
-        self.connections: set[Any] = set()
-        self.tasks: set[asyncio.Task[None]] = set()
-        self.default_headers: list[tuple[bytes, bytes]] = []
-
-
 class Place:
     """A server whose application answers when it may."""
 
@@ -50,19 +42,20 @@ class Place:
         self.may_answer.set()
         self.content = b"answer"
         self.reads_body = True
-        self.state = State()
         self.writers: list[asyncio.StreamWriter] = []
-        self._config = configure(self._app, 100)
-        self._config.load()
+        config = configure(self._app, 100)
+        config.load()
+        self._server = uvicorn.Server(config)
+        self._server.lifespan = config.lifespan_class(config)
+        self.state = self._server.server_state
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = self._listener.getsockname()
         self.clients = Clients(
             self._listener, self._protocol, self.said.append, tls=tls, most=most, limit_s=limit_s
         )
 
-    def _protocol(self, waiting: Waiting) -> Protocol:
-        state: Any = self.state
-        return Protocol(self._config, state, {}, waiting=waiting)
+    def _protocol(self, waiting: Waiting) -> Connection:
+        return Connection(self._server, waiting)
 
     async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http"
@@ -97,7 +90,7 @@ async def serving(
         for writer in place.writers:
             writer.transport.abort()
         for connection in list(place.state.connections):
-            connection.transport.abort()
+            connection.transport.abort()  # type: ignore[union-attr]
         while place.state.connections or place.state.tasks:
             await asyncio.sleep(0)
 

@@ -16,7 +16,7 @@ from undaunted.base.roots import Roots
 from undaunted.services import looks
 from undaunted.services import service as module
 from undaunted.services.ledger import Ledger
-from undaunted.services.results import Told
+from undaunted.services.results import LogResult
 from undaunted.services.service import AttributionService, ServiceError, Submission
 
 OOM = Finding("gpu_out_of_memory", (3,), quote="CUDA out of memory", source="/a:7", confidence=0.9)
@@ -36,13 +36,13 @@ class Reader:
 
     async def read(
         self, path: str, stamp: tuple[int, int, int], dumps: str = "", errors: str = ""
-    ) -> Told:
+    ) -> LogResult:
         self.asked.append(Path(path).name)
         self.dumps.append(dumps)
         self.errors.append(errors)
         self.begun.put_nowait(Path(path).name)
         await self.may.wait()
-        return Told(stamp, **self.told.get(Path(path).name, {}))
+        return LogResult(stamp, **self.told.get(Path(path).name, {}))
 
     async def close(self) -> None:
         pass
@@ -201,7 +201,7 @@ async def test_the_same_failure_in_the_third_round_of_a_job(tmp_path: Path) -> N
 @on_loop
 async def test_rounds_of_one_log(tmp_path: Path) -> None:
     place = Place(tmp_path)
-    failed = Told((0, 0, 0), (OOM,), 5)
+    failed = LogResult((0, 0, 0), (OOM,), 5)
     path = place.put("a.log", findings=(OOM,), step=5, earlier=(failed, failed))
     answer = await place.ask(path)
     assert (answer["wl_restart"], answer["wl_restart_count"]) == (2, 3)

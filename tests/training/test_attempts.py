@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from undaunted import training
+from undaunted.base import torch_ranks
 from undaunted.progress import writer as writer_module
 from undaunted.progress.writer import NullWriter
-from undaunted.training import Rerun, Session, StopReason, check, exchange
+from undaunted.training import Rerun, Session, StopReason, check
 from undaunted.training import attempts as attempts_module
 
 
@@ -252,7 +253,7 @@ def go_on(monkeypatch):
 def test_no_rank_waits_for_another_round_if_one_of_them_cannot(tmp_path, page, monkeypatch):
     saved = []
     with Session(save=saved.append, rerun=Rerun(folder=tmp_path)) as session, session.step(3):
-        monkeypatch.setattr(exchange, "any_rank", lambda wishes: [True for _ in wishes])
+        monkeypatch.setattr(torch_ranks, "any_rank", lambda wishes: [True for _ in wishes])
         for _ in session.attempts():
             session.check(math.nan, "loss")
     assert session.stop.reason is StopReason.INVALID

@@ -12,7 +12,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402 - needs torch
 
 from tests.training.gloo_ranks import DEADLINE_S, run  # noqa: E402
-from undaunted.training import Difference, Replicas, ReplicasDifferError, exchange  # noqa: E402
+from undaunted.base import torch_ranks  # noqa: E402
+from undaunted.training import Difference, Replicas, ReplicasDifferError  # noqa: E402
 from undaunted.training.replicas import vote  # noqa: E402
 
 PROGRAM = Path(__file__).with_name("replicas_program.py")
@@ -82,11 +83,11 @@ def test_only_steps_that_are_due_are_compared() -> None:
 
 def test_who_wants_to_hear_of_it_is_told_instead(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = {32: lambda own: [own, own[:16] + bytes(16)], 16: lambda own: [own, bytes(16)]}
-    monkeypatch.setattr(exchange, "gather_bytes", lambda data, _group: answers[len(data)](data))
+    monkeypatch.setattr(torch_ranks, "gather_bytes", lambda data, _group: answers[len(data)](data))
     monkeypatch.setattr(
-        exchange, "gather", lambda one, *_: [one, "other"] if isinstance(one, str) else [one]
+        torch_ranks, "gather", lambda one, *_: [one, "other"] if isinstance(one, str) else [one]
     )
-    monkeypatch.setattr(exchange, "members", lambda _group: [0, 1])
+    monkeypatch.setattr(torch_ranks, "members", lambda _group: [0, 1])
     heard: list[Any] = []
     weight = {"weight": torch.ones(3)}
     Replicas(lambda: weight, on_difference=heard.append).check(4)

@@ -162,7 +162,7 @@ def test_a_step_of_a_number_that_is_no_int():
             return 5
 
     with session_with() as session, session.step(Five()):
-        assert session.steps.iteration == 5
+        assert session.iteration == 5
 
 
 # --- saving ---------------------------------------------------------------------------------------
@@ -285,15 +285,12 @@ def steady(page):
     with session_with(stop_signals=["SIGUSR1"]) as session:
         session._answers = ByLauncher(page)
         for iteration in range(30):
-            session.steps.iteration = iteration
-            session.steps.begin(iteration)
-            assert not (session.steps.end(iteration) and session.should_stop(iteration))
+            session.begin_step(iteration)
+            assert not session.end_step(iteration)
         yield session
 
 
-def test_a_session_has_nothing_more_to_do_than_to_tell_the_page(steady, page):
-    section = page.section("step")
-    assert (steady.steps.begin, steady.steps.end) == (section.begin, section.end)
+def test_the_page_is_told_of_each_iteration(steady, page):
     assert sections(page) == {"setup": 1, "step": 30}
     assert page._words[layout.ITERATION] == 30
     assert page._words[layout.STOP_ASKED] == 29 + 2
@@ -301,11 +298,9 @@ def test_a_session_has_nothing_more_to_do_than_to_tell_the_page(steady, page):
     with steady.step(30):
         assert sections(page)["step"] == 30
     assert not steady.should_stop(30)
-    with steady.step(31):
-        pass
-    assert steady.steps.end(31)
-    assert steady.should_stop(31)
-    assert (steady.stop.iteration, steady.steps.begin) == (31, steady.begun)
+    steady.begin_step(31)
+    assert steady.end_step(31)
+    assert steady.stop.iteration == 31
 
 
 def test_after_a_signal_the_second_one_is_looked_for(steady, monkeypatch):
@@ -313,9 +308,8 @@ def test_after_a_signal_the_second_one_is_looked_for(steady, monkeypatch):
     for later in (0.0, 3.0):
         monkeypatch.setattr("undaunted.training.signals.time.monotonic", lambda: now + later)  # noqa: B023
         os.kill(os.getpid(), signal.SIGUSR1)
-    steady.steps.begin(30)
-    assert steady.steps.end(30)
-    assert steady.should_stop(30)
+    steady.begin_step(30)
+    assert steady.end_step(30)
     assert steady.stop.iteration == 30
 
 
@@ -327,9 +321,8 @@ def test_what_else_is_to_be_done_is_done_in_each_iteration(monkeypatch, page, wh
     with session_with(end_time=time.time() + 1000 if what == "an end" else None) as session:
         session._answers = ByLauncher(page)
         for iteration in range(25):
-            session.steps.begin(iteration)
-            assert session.steps.end(iteration)
-            assert not session.should_stop(iteration)
+            session.begin_step(iteration)
+            assert not session.end_step(iteration)
     assert len(seen) == (25 if what == "digests" else 0)
 
 
@@ -429,7 +422,7 @@ def test_no_reason_of_a_rank(reason: object) -> None:
         with pytest.raises(ValueError, match="SUSPECT"):
             session.stop_here(reason, 3, rank=0)
         assert session.stop is None
-        session.begun(0)
+        session.begin_step(0)
 
 
 # --- what programs do wrong -----------------------------------------------------------------------
@@ -543,7 +536,7 @@ def test_an_end_that_the_scheduler_cannot_mean_is_not_used(monkeypatch, caplog, 
 @pytest.mark.parametrize("iteration", [2**48, 2**63, 2**64])
 def test_no_number_of_an_iteration(iteration: int) -> None:
     with session_with() as session:
-        session.begun(0)
+        session.begin_step(0)
         with pytest.raises(ValueError, match="number of an iteration"):
             session.should_stop(iteration)
 
@@ -553,7 +546,7 @@ def test_signals_by_name_or_number(names) -> None:
     before = signal.getsignal(signal.SIGTERM)
     with Session(stop_signals=names) as session:
         assert signal.getsignal(signal.SIGTERM) != before
-        session.begun(0)
+        session.begin_step(0)
     assert signal.getsignal(signal.SIGTERM) == before
 
 
@@ -589,7 +582,7 @@ def test_ranks_leave_an_evaluation_together(seed: int) -> None:
         sizes = random.Random(1000 * seed + rank)
         for i in range(first - 1, first + 12):
             if i >= first:
-                session.steps.iteration = i
+                session.iteration = i
                 yield
                 if session.should_stop(i):
                     places[rank] = i, False
@@ -619,10 +612,9 @@ def train_as_an_adapter(
 ) -> Iterator[None]:
     """Evaluate as many batches as given after each iteration. ``stops``: where it has stopped."""
     for iteration, batches in enumerate(evaluations):
-        session.steps.iteration = iteration
-        session.steps.begin(iteration)
+        session.begin_step(iteration)
         yield
-        if session.steps.end(iteration) and session.should_stop(iteration):
+        if session.end_step(iteration):
             stops.append((iteration, False))
             return
         for batch in range(batches):
@@ -713,11 +705,9 @@ def test_the_next_step_ends_an_evaluation_of_which_nobody_says_that_it_has_ended
 ) -> None:
     steady.leaves_evaluation()
     for iteration in (90, 91):
-        steady.steps.iteration = iteration
-        steady.steps.begin(iteration)
-        assert not (steady.steps.end(iteration) and steady.should_stop(iteration))
+        steady.begin_step(iteration)
+        assert not steady.end_step(iteration)
     assert page._words[layout.STOP_ASKED] == 91 + layout.EVALUATION + 2
-    assert steady.steps.end == page.section("step").end, "it has nothing more to do"
 
 
 def test_a_loop_that_only_evaluates_never_asks(caplog) -> None:

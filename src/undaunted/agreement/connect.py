@@ -22,6 +22,7 @@ from undaunted.agreement.failures import AgreedError
 from undaunted.agreement.store import StoreLink
 from undaunted.base.deadline import within
 from undaunted.base.machine import boot_id
+from undaunted.base.torch_ranks import device_of
 from undaunted.coordinator.wire.address import is_loopback, own_address, own_host
 
 if TYPE_CHECKING:
@@ -214,12 +215,6 @@ def _broadcast(
     _wait(lambda: dist.broadcast(tensor, group=group, async_op=True, group_src=0), timeout_s)
     received = bytes(tensor.cpu().tolist()).rstrip(b"\0")
     return msgspec.msgpack.decode(received, type=_Invitation)
-
-
-def device_of(dist: Any, group: ProcessGroup | None) -> str:
-    """Return where tensors have to be to travel over a group."""
-    config = str(dist.get_backend_config(group))
-    return "cpu" if "cpu:" in config else config.partition(":")[0]
 
 
 def _wait(begin: Callable[[], Any], timeout_s: float) -> None:

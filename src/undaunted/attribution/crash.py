@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from undaunted.attribution import exits
 from undaunted.attribution.findings import OUT_OF_MEMORY, UNEQUAL
-from undaunted.attribution.peer_failed import failed_rank
-from undaunted.attribution.peer_lost import (
+from undaunted.attribution.peers import (
+    failed_rank,
     is_peer_lost,
     names_lost_peer,
     raised_in_communication,
@@ -260,9 +260,15 @@ def _line(root: RankFailure, victims: list[int], node: str, frame: str) -> str:
         line += f"; injected fault {root.fault}"
     if victims:
         line += f"; {name_ranks(victims)} failed because a peer had failed"
-    if root.peak_bytes and (root.died_of is not None or _NO_MEMORY in root.exception):
+    if root.peak_bytes and (_killed_by_others(root) or _NO_MEMORY in root.exception):
         line += f"; peak memory {root.peak_bytes / 2**30:.2f} GiB"
     return line + (f"; core file: {root.core}" if root.core else "")
+
+
+def _killed_by_others(root: RankFailure) -> bool:
+    """Whether a signal ended it that the launcher had not sent: memory may be why."""
+    sent = {signal for signal, _ in root.told}
+    return root.died_of is not None and root.died_of not in sent and not root.fault
 
 
 def _not_its_own(finished: Sequence[int], *, whole_job: bool) -> str:
@@ -286,7 +292,8 @@ def _killed_together(
     ]
     if signal is None or len(killed) < 2:
         return ""
-    memory = ", which points to the out-of-memory killer: see `dmesg`" if signal == SIGKILL else ""
+    guess = signal == SIGKILL and not any(each.fault for each in failures)
+    memory = ", which points to the out-of-memory killer: see `dmesg`" if guess else ""
     name, ranks = exits.signal_name(signal), name_ranks(killed)
     return f"; {len(killed)} ranks of this node were killed by {name} ({ranks}){memory}"
 
@@ -314,6 +321,8 @@ def _what(root: RankFailure) -> str:
         return exits.exit_in_words(1) + (f": {text}" if text else "")
     if root.exception:
         return f"failed: {one_line(without_frames(root.exception), longest=_LONGEST_MESSAGE)}"
+    if root.died_of is not None and root.fault:  # nobody needs to guess who it was
+        return f"was killed by {exits.signal_name(root.died_of)}"
     if root.died_of is not None:
         return exits.death_in_words(root.died_of, oom_kills=root.oom_kills)
     if root.code is not None:

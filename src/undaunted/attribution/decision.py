@@ -14,6 +14,7 @@ import msgspec
 
 from undaunted.attribution.findings import (
     CAUSES,
+    MISSING,
     SURE,
     UNEQUAL,
     UNSAVED,
@@ -200,7 +201,8 @@ def decide(history: History, findings: Iterable[Finding], about: Round) -> tuple
     nodes = root.nodes if len(root.nodes) <= _MOST_NODES else ()
     failure = Failure(
         cause=root.cause,
-        fingerprint=fingerprint(root.quote),
+        # What is missing now and then is often another file.
+        fingerprint=root.quote if root.cause == MISSING else fingerprint(root.quote),
         iteration=about.iteration,
         ranks=root.ranks if len(root.ranks) <= _MOST_NODES else (),
         nodes=nodes if set(nodes) != set(about.nodes) else (),

@@ -79,7 +79,7 @@ class RankEvidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StackPosition:
     """Where the main thread is.
 
     Attributes:
@@ -93,7 +93,7 @@ class Place:
     activity: str = ""
 
 
-def place_of(evidence: RankEvidence) -> Place | None:
+def place_of(evidence: RankEvidence) -> StackPosition | None:
     """Where the main thread of a rank is, None where its stack is not known."""
     dump = parse_last_dump(evidence.stacks or "")
     main = dump.main if dump else None
@@ -107,14 +107,16 @@ def waits_for_loader(stacks: str) -> bool:
     return main is not None and activity_of(main.frames) == WAITS_FOR_LOADER
 
 
-def place_in(frames: Sequence[Frame], state: str) -> Place:
+def place_in(frames: Sequence[Frame], state: str) -> StackPosition:
     """Where a thread with this stack is.
 
     Args:
         frames: innermost first.
         state: letter of the process in /proc.
     """
-    return Place(innermost_user_frame(frames), waiting_in(frames, state), activity_of(frames))
+    return StackPosition(
+        innermost_user_frame(frames), waiting_in(frames, state), activity_of(frames)
+    )
 
 
 def state_in_words(state: str) -> str:

@@ -18,7 +18,9 @@ from undaunted.attribution.crash import without_frames
 from undaunted.attribution.decision import Decision, History, Round, decide, without_cause
 from undaunted.attribution.findings import (
     CAUSES,
+    INJECTED,
     LIKELY,
+    MISSING,
     OUT_OF_MEMORY,
     SAID_BY_ANYBODY,
     SURE,
@@ -29,14 +31,15 @@ from undaunted.attribution.findings import (
     worst_first,
 )
 from undaunted.attribution.logs.rules import rules, template
-from undaunted.attribution.peer_lost import is_of_a_socket
+from undaunted.attribution.peers import is_of_a_socket
 from undaunted.attribution.verdicts import blames_rank, cause_seen
 from undaunted.base.text import count, format_duration, name_ranks, one_line, printable
 from undaunted.journal import events as e
 from undaunted.journal.job.render import still_runs
 from undaunted.journal.job.values import JobRound, JobSummary  # noqa: TC001 - as above
+from undaunted.journal.query import every
 from undaunted.journal.render import NO_END, shown_rounds, utc, without_numbers
-from undaunted.journal.words import outcome_in_words
+from undaunted.journal.words import outcome_in_words, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -69,6 +72,7 @@ _OWN_WORDS = frozenset({"data_error", "not_finite"})
 # Outcomes of a job: another start is of no use; is of use without a node.
 STOPS = frozenset({"no restart", "invalid"})
 _ELSEWHERE = frozenset({"excluded", "suspect", "straggler"})
+_ASKED = frozenset({"preempted", "cancelled"})  # no failures
 _BLAMED = re.compile(r"\(?\bnode ([\w.-]+)")
 _LAUNCHER_KNOWS = _OWN_WORDS | {"peer_lost"}
 
@@ -136,7 +140,7 @@ def explain(rounds: Sequence[Case | Round]) -> list[Explained]:
         advised = case.advised
         if advised is not None and _is_about(advised, root):
             advice = advised
-        elif advised is not None:
+        elif advised is not None and root is not None and root.cause != INJECTED:
             said = f"its launcher, which reads no logs, advised: {advised.action}: {advised.reason}"
             case = replace(case, did="; ".join(filter(None, (case.did, said))))  # noqa: PLW2901
         alike = sum(root is not None and _alike(one.root, root) for one in explained)
@@ -201,6 +205,8 @@ def joined(told: Finding | None, seen: Sequence[Finding]) -> tuple[Finding, ...]
     """
     if told is None:
         return tuple(seen)
+    if told.cause == INJECTED:  # what else is seen of these ranks is the fault, or follows from it
+        return (told, *(one for one in seen if one.ranks and not {*one.ranks} <= {*told.ranks}))
     seen = [one for one in seen if not _adds_nothing(one, told)]
     for one in worst_first(seen):
         if one.confidence >= SURE and _is_why(one, told):
@@ -220,7 +226,8 @@ def _adds_nothing(one: Finding, told: Finding) -> bool:
     """Whether it is only another name for what the launcher says, or what followed from it."""
     line = told.quote.partition("\n")[0]
     message = line.partition(": ")[2] or line
-    if one.cause in _OWN_WORDS and told.cause == "program_error" and message:
+    own = one.cause in _OWN_WORDS or (one.cause == "program_error" and told.cause == MISSING)
+    if own and told.cause in ("program_error", MISSING) and message:
         return message in one.quote and {*one.ranks} <= {*told.ranks}
     known, other = CAUSES.get(one.cause), CAUSES.get(told.cause)
     ended = other is not None and (other.follows or told.cause in {"killed", OUT_OF_MEMORY})
@@ -248,8 +255,8 @@ class Evidence(msgspec.Struct, frozen=True):
     unknown: tuple[str, ...] = ()
 
 
-class Told(msgspec.Struct, frozen=True):
-    """Who tells of a failure.
+class FailureSource(msgspec.Struct, frozen=True):
+    """The line or event that reports a failure.
 
     Attributes:
         launch: which launch.
@@ -262,7 +269,7 @@ class Told(msgspec.Struct, frozen=True):
     verdict: e.Verdict | None
 
 
-Places = Callable[[Told], tuple[str, str]]
+Places = Callable[[FailureSource], tuple[str, str]]
 """Returns a quote ("" = there is none better than the journal's line) and its place."""
 
 
@@ -285,7 +292,7 @@ def _broke_off(job: JobSummary, one: JobRound) -> bool:
     return no_end and one is job.rounds[-1] and still_runs(job) is False
 
 
-def told_by(one: JobRound, launches: Sequence[Launch]) -> Told | None:
+def told_by(one: JobRound, launches: Sequence[Launch]) -> FailureSource | None:
     """Return who tells best of the failure of a round, None = nobody."""
     failure = one.failure
     if failure is None:
@@ -299,7 +306,7 @@ def told_by(one: JobRound, launches: Sequence[Launch]) -> Told | None:
         for launch in first if kind is e.Verdict else [*first, *there]:
             event = launch.state.rounds[one.round].first(kind)
             if event is not None:
-                return Told(launch, event, event if isinstance(event, e.Verdict) else None)
+                return FailureSource(launch, event, event if isinstance(event, e.Verdict) else None)
     return None
 
 
@@ -342,7 +349,7 @@ def case_of(
         if job.attempts == 1
         else f"launch {one.attempt}, round {one.round}",
         about=about,
-        line=one.cause or (_last_heard(job) if _broke_off(job, one) else ""),
+        line=one.cause or (_last_heard(job, launches) if _broke_off(job, one) else ""),
         findings=joined(finding, evidence.findings),
         # Of a hang that all nodes have judged the line counts the ranks of all nodes that wait.
         waiting=tuple(verdict.waiting) if verdict and not (blamed and blamed.ranks) else (),
@@ -383,8 +390,16 @@ def _missing(one: JobRound) -> Iterator[str]:
         )
 
 
-def _last_heard(job: JobSummary) -> str:
+def _last_heard(job: JobSummary, launches: Sequence[Launch]) -> str:
     """Say of a job that broke off when it was heard of last."""
+    told = [
+        words_of(event).full
+        for launch in launches
+        for event in every(launch.state.remarks, e.Remark)
+        if event.level == "error"
+    ]
+    if told:
+        return told[-1]
     text = (
         "no launcher runs any more, and none has recorded an end: they were killed, or their "
         "journals were cut off"
@@ -427,10 +442,13 @@ def _finding(
 ) -> Finding | None:
     """Return who it was, as the launchers know it, without time and quote."""
     if one.failure is None:
-        return Finding("preempted") if _is_preempted(job, one) else None
+        return _asked_for(job) if _is_preempted(job, one) else None
     said = one.advised
     if one.failure.kind == "crash" and said is not None and said.cause == UNEQUAL:
         return Finding(said.cause, tuple(said.ranks), confidence=said.confidence)
+    if verdict is not None and verdict.fault:
+        nodes = (one.failure.node,) if one.failure.node else ()
+        return Finding(INJECTED, (verdict.rank,), nodes)
     cause, confidence = cause_seen(one.failure.kind, verdict, blamed)
     if cause == "program_error" and verdict is not None and verdict.exception:
         cause = cause_of(verdict.exception)
@@ -452,6 +470,12 @@ def _finding(
     elif verdict is not None:
         ranks = sorted({verdict.rank, *verdict.suspects})
     return Finding(cause, tuple(ranks), nodes, confidence=confidence)
+
+
+def _asked_for(job: JobSummary) -> Finding:
+    """Return who has ended a job that did not fail: a person, or somebody who needs its place."""
+    by_user = outcome_in_words(job.outcome, job.reason) != job.outcome
+    return Finding("cancelled" if by_user else "preempted")
 
 
 def cause_of(exception: str) -> str:
@@ -690,7 +714,8 @@ def lines_of(page: Page, *, everything: bool = False) -> Iterator[str]:
     for problem in page.problems[:_MOST_LINES]:
         yield one_line(problem)
     if page.job is not None:
-        yield _job_line(page.job, len(page.rounds))
+        asked = sum(one.root is not None and one.root.cause in _ASKED for one in page.rounds)
+        yield _job_line(page.job, len(page.rounds) - asked)
     yield f"conclusion: {one_line(conclusion(page))}"
     last = page.rounds[-1] if page.rounds else None
     if last is not None and last.root is not None:

@@ -20,6 +20,8 @@ SURE = 0.5  # least confidence of a finding that decides anything
 UNSAVED = "state_not_saved"  # a checkpoint cannot be made of the state
 UNEQUAL = "unequal_work"  # a rank has ended with 0, and the others wait for it
 OUT_OF_MEMORY = "host_out_of_memory"  # of a machine, or of what a job or container may have of it
+INJECTED = "injected_fault"  # by `undaunted.faults`
+MISSING = "missing_file"  # before the first iteration
 UNREAD = "output_unread"  # ranks cannot print, as nobody reads what the launcher prints
 LIKELY = 0.65  # up to here it is said to be probable only
 
@@ -108,6 +110,7 @@ CAUSES: Mapping[str, Cause] = {
         *_rows(
             _HOST,
             (
+                (INJECTED, "job", "restart", 1, "a fault was injected on purpose"),
                 (
                     "preempted",
                     "job",
@@ -116,7 +119,7 @@ CAUSES: Mapping[str, Cause] = {
                     "the job was told to stop, usually by a scheduler that wants its nodes",
                 ),
                 ("time_limit", "job", "restart", 1, "the time of the job was over"),
-                ("cancelled", "job", "restart", 1, "the job was cancelled"),
+                ("cancelled", "job", "restart", 1, "a person stopped the job (Ctrl-C, scancel)"),
                 (OUT_OF_MEMORY, "node", "restart", 1, "a node ran out of memory"),
                 (
                     "shared_memory_full",
@@ -142,6 +145,7 @@ CAUSES: Mapping[str, Cause] = {
             (
                 ("checkpoint_mismatch", "job", "stop", 3, "a checkpoint does not fit the program"),
                 (UNSAVED, "job", "stop", 3, "the state cannot be saved"),
+                (MISSING, "job", "stop", 3, "a module or file that the program needs is not there"),
                 ("data_error", "job", "stop", 3, "input data cannot be used"),
                 ("gpu_out_of_memory", "job", "stop", 3, "a GPU ran out of memory"),
                 ("not_finite", "job", "stop", 3, "a loss or gradient is not a finite number"),

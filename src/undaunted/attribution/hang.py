@@ -15,8 +15,8 @@ import msgspec
 
 from undaunted.attribution.evidence import (
     LEAVING,
-    Place,
     RankEvidence,
+    StackPosition,
     expired_in_words,
     place_of,
     state_in_words,
@@ -52,7 +52,7 @@ class Standing(enum.IntEnum):
     STOPPED = 5  # by a signal or a debugger
 
 
-class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
+class RankObservation(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is known of one rank: what its node has seen, in a form that goes to other nodes.
 
     Times are ages, as the clocks of nodes differ.
@@ -116,7 +116,7 @@ class HangVerdict:
             the journal's ``verdict`` event. The watch is the one that raised the alarm.
     """
 
-    suspects: tuple[Seen, ...]
+    suspects: tuple[RankObservation, ...]
     waiting: tuple[int, ...]
     certain: bool
     known: bool
@@ -137,15 +137,15 @@ class HangVerdict:
 
 @dataclass(frozen=True, slots=True)
 class _Finding:
-    suspects: list[Seen]
-    waiting: list[Seen]
+    suspects: list[RankObservation]
+    waiting: list[RankObservation]
     certain: bool
     known: bool = True
     cause: str = ""
     recorded: str = ""  # what recordings say
 
 
-def look(evidence: RankEvidence, *, node: str, now_ns: int) -> Seen:
+def look(evidence: RankEvidence, *, node: str, now_ns: int) -> RankObservation:
     """Say what a rank does.
 
     Args:
@@ -155,7 +155,7 @@ def look(evidence: RankEvidence, *, node: str, now_ns: int) -> Seen:
     """
     place = None if evidence.ended else place_of(evidence)
     first, heard_ns = evidence.first_expired, evidence.page.heartbeat_ns
-    return Seen(
+    return RankObservation(
         rank=evidence.rank,
         node=node,
         pid=evidence.pid,
@@ -174,13 +174,13 @@ def look(evidence: RankEvidence, *, node: str, now_ns: int) -> Seen:
     )
 
 
-def _activity(evidence: RankEvidence, place: Place | None) -> str:
+def _activity(evidence: RankEvidence, place: StackPosition | None) -> str:
     activity = place.activity if place else ""
     said = any(each.watch == "leaving" for each in evidence.expired)
     return activity or ("" if said or evidence.page.phase is not Phase.LEAVING else LEAVING)
 
 
-def with_recording(seen: Seen, recorded: Mapping[int, bytes | None]) -> Seen:
+def with_recording(seen: RankObservation, recorded: Mapping[int, bytes | None]) -> RankObservation:
     """Add what a rank has answered when it was asked for its recording, by pid; None = nothing."""
     data = recorded.get(seen.pid, b"")
     if data is None:
@@ -192,7 +192,9 @@ def with_recording(seen: Seen, recorded: Mapping[int, bytes | None]) -> Seen:
     return msgspec.structs.replace(seen, recording=recording)
 
 
-def judge(seen: Sequence[Seen], *, whole_job: bool = False, stacks: str = "") -> HangVerdict:
+def judge(
+    seen: Sequence[RankObservation], *, whole_job: bool = False, stacks: str = ""
+) -> HangVerdict:
     """Decide which ranks hang.
 
     Args:
@@ -252,7 +254,7 @@ def _standing(evidence: RankEvidence, *, known: bool, waits: bool) -> Standing:
     return Standing.WAITING if waits else Standing.BUSY
 
 
-def _find(seen: list[Seen]) -> _Finding:
+def _find(seen: list[RankObservation]) -> _Finding:
     first = _first_alarm(seen)
     late = [each for each in seen if _is_late(each, first)]
     # A rank within its limits is doubted only if all that passed theirs wait for somebody.
@@ -262,7 +264,7 @@ def _find(seen: list[Seen]) -> _Finding:
     return _among_waiting(late or seen)
 
 
-def _with_recordings(finding: _Finding, seen: list[Seen]) -> _Finding:
+def _with_recordings(finding: _Finding, seen: list[RankObservation]) -> _Finding:
     """Compare with what recordings say, which know more than stacks where all ranks wait."""
     recordings = [each.recording for each in seen if each.recording is not None]
     if not recordings:
@@ -299,7 +301,7 @@ def _with_recordings(finding: _Finding, seen: list[Seen]) -> _Finding:
     )
 
 
-def _with_nccl(finding: _Finding, seen: list[Seen]) -> _Finding:
+def _with_nccl(finding: _Finding, seen: list[RankObservation]) -> _Finding:
     """Compare with what NCCL says of the whole job, which needs neither stacks nor recordings."""
     told = [each for each in seen if each.nccl]
     agreed = [each for each in finding.suspects if each.nccl]
@@ -311,7 +313,7 @@ def _with_nccl(finding: _Finding, seen: list[Seen]) -> _Finding:
     return _Finding(_in_order(told), _without(waiting, told), certain=False, cause=_LAGS)
 
 
-def _wait_for_left(finding: _Finding, seen: list[Seen]) -> bool:
+def _wait_for_left(finding: _Finding, seen: list[RankObservation]) -> bool:
     """Whether all ranks that run wait for those that have ended with 0.
 
     They wait in communication, or several at one and the same spot: one alone may as well hang
@@ -327,7 +329,7 @@ def _wait_for_left(finding: _Finding, seen: list[Seen]) -> bool:
     return bool(run) and (wait or together)
 
 
-def _is_late(seen: Seen, first: Seen) -> bool:
+def _is_late(seen: RankObservation, first: RankObservation) -> bool:
     """Whether a rank passed a limit, or soon will: last heard of when the rank of the alarm was.
 
     Ranks that stop together pass their limits one after the other, the cause not always first.
@@ -339,7 +341,9 @@ def _is_late(seen: Seen, first: Seen) -> bool:
     return seen.heard_s >= first.expired.age_s - first.expired.limit_s * _ABOUT
 
 
-def _most_suspect(pool: list[Seen], seen: list[Seen], *, certain: bool) -> _Finding:
+def _most_suspect(
+    pool: list[RankObservation], seen: list[RankObservation], *, certain: bool
+) -> _Finding:
     worst = max(each.standing for each in pool)
     suspects = [each for each in pool if each.standing == worst]
     waiting = [each for each in seen if each.standing == Standing.WAITING]
@@ -352,7 +356,7 @@ def _most_suspect(pool: list[Seen], seen: list[Seen], *, certain: bool) -> _Find
     return _Finding(_in_order(suspects), waiting, certain)
 
 
-def _among_waiting(seen: list[Seen]) -> _Finding:
+def _among_waiting(seen: list[RankObservation]) -> _Finding:
     """All wait in communication: only differences between them can tell anything."""
     lagging = _lagging(seen)
     crowd = _crowd(seen, len(seen))
@@ -362,7 +366,7 @@ def _among_waiting(seen: list[Seen]) -> _Finding:
     return _Finding(_in_order(seen)[:1], [], certain=False, known=False)
 
 
-def _crowd(seen: list[Seen], of: int) -> list[Seen]:
+def _crowd(seen: list[RankObservation], of: int) -> list[RankObservation]:
     """The ranks at one and the same spot, if these are more than half of ``of`` ranks.
 
     Most ranks of a healthy job wait at the same line for the ones that are somewhere else. Needed
@@ -373,7 +377,7 @@ def _crowd(seen: list[Seen], of: int) -> list[Seen]:
     return [each for each in seen if each.spot == spot] if count * 2 > of else []
 
 
-def _lagging(seen: list[Seen]) -> list[Seen]:
+def _lagging(seen: list[RankObservation]) -> list[RankObservation]:
     """The ranks at the lowest iteration; all, where an iteration is not known."""
     iterations = [each.iteration for each in seen]
     known = [iteration for iteration in iterations if iteration is not None]
@@ -383,27 +387,27 @@ def _lagging(seen: list[Seen]) -> list[Seen]:
     return [each for each in seen if each.iteration == lowest]
 
 
-def _without(seen: list[Seen], others: list[Seen]) -> list[Seen]:
+def _without(seen: list[RankObservation], others: list[RankObservation]) -> list[RankObservation]:
     gone = {each.rank for each in others}
     return [each for each in seen if each.rank not in gone]
 
 
-def _in_order(seen: list[Seen]) -> list[Seen]:
+def _in_order(seen: list[RankObservation]) -> list[RankObservation]:
     return sorted(seen, key=_order)
 
 
-def _first_alarm(seen: list[Seen]) -> Seen:
+def _first_alarm(seen: list[RankObservation]) -> RankObservation:
     return min(seen, key=_order)
 
 
-def _order(seen: Seen) -> tuple[bool, float, int]:
+def _order(seen: RankObservation) -> tuple[bool, float, int]:
     return seen.expired is None, -seen.late_s, seen.rank
 
 
 # --- telling --------------------------------------------------------------------------------------
 
 
-def _tell_known(finding: _Finding, seen: list[Seen]) -> str:
+def _tell_known(finding: _Finding, seen: list[RankObservation]) -> str:
     foremost, *more = finding.suspects
     alarm = foremost.expired
     state = state_in_words(foremost.state)
@@ -426,7 +430,7 @@ def _tell_known(finding: _Finding, seen: list[Seen]) -> str:
     return line
 
 
-def _tell_unequal(finding: _Finding, seen: list[Seen]) -> str:
+def _tell_unequal(finding: _Finding, seen: list[RankObservation]) -> str:
     """Tell of ranks that have ended with 0, whom all others wait for."""
     spots = sorted({each.spot for each in finding.waiting if each.spot})
     where = f" in {' and '.join(spots)}" if spots else ""
@@ -437,18 +441,18 @@ def _tell_unequal(finding: _Finding, seen: list[Seen]) -> str:
     return line + (f", {expired_in_words(alarm)}" if alarm else "")
 
 
-def _tell_left(left: list[Seen]) -> str:
+def _tell_left(left: list[RankObservation]) -> str:
     return f"; {_left(left)} before" if left else ""
 
 
-def _left(left: list[Seen]) -> str:
+def _left(left: list[RankObservation]) -> str:
     who = _who(left[0]) if len(left) == 1 and left[0].pid else _ranks(left)
     iterations = sorted({each.iteration for each in left if each.iteration is not None})
     at = f" at iteration {', '.join(map(str, iterations[:_FEW_NODES]))}" if iterations else ""
     return f"{who} ended with 0{at}"
 
 
-def _tell_unknown(finding: _Finding, seen: list[Seen], whole_job: bool) -> str:
+def _tell_unknown(finding: _Finding, seen: list[RankObservation], whole_job: bool) -> str:
     late = [each for each in seen if each.standing == Standing.WAITING]
     foremost = finding.suspects[0]
     alarm = foremost.expired
@@ -466,7 +470,7 @@ def _tell_unknown(finding: _Finding, seen: list[Seen], whole_job: bool) -> str:
     )
 
 
-def _tell_printing(ranks: list[Seen], alarm: Expired | None) -> str:
+def _tell_printing(ranks: list[RankObservation], alarm: Expired | None) -> str:
     """These ranks wait until somebody empties the launcher's pipe: none of them is to blame."""
     foremost = ranks[0]
     who = _who(foremost) if len(ranks) == 1 else f"{_ranks(ranks)} (node {foremost.node})"
@@ -480,35 +484,35 @@ def _tell_printing(ranks: list[Seen], alarm: Expired | None) -> str:
     )
 
 
-def _who(seen: Seen) -> str:
+def _who(seen: RankObservation) -> str:
     return f"rank {seen.rank} (node {seen.node}, pid {seen.pid})"
 
 
-def _verb(seen: Seen) -> str:
+def _verb(seen: RankObservation) -> str:
     return "is missing" if seen.standing == Standing.ENDED else "hangs"
 
 
-def _where(seen: Seen) -> list[str]:
+def _where(seen: RankObservation) -> list[str]:
     words = [f"waiting in {seen.waits_in}"] if seen.waits_in else []
     words += [f"in {seen.frame}"] if seen.frame else []
     return words + ([seen.activity] if seen.activity and not seen.waits_in else [])
 
 
-def _no_stack(seen: Seen) -> list[str]:
+def _no_stack(seen: RankObservation) -> list[str]:
     silent = seen.standing == Standing.SILENT
     deaf = seen.deaf and seen.standing == Standing.BUSY
     words = ["its interpreter does not answer"] if deaf else []
     return [f"no stack ({seen.reason or 'reason unknown'})"] if silent else words
 
 
-def _waiters(waiting: list[Seen], whom: str, node: str) -> str:
+def _waiters(waiting: list[RankObservation], whom: str, node: str) -> str:
     spots = sorted({each.spot for each in waiting})
     ranks, wait = ("rank", "waits") if len(waiting) == 1 else ("ranks", "wait")
     where = _elsewhere(waiting, node)
     return f"{len(waiting)} {ranks}{where} {wait} for {whom} in {' and '.join(spots)}"
 
 
-def _elsewhere(seen: list[Seen], node: str) -> str:
+def _elsewhere(seen: list[RankObservation], node: str) -> str:
     """Name the nodes of these ranks, unless all are on ``node``."""
     nodes = sorted({each.node for each in seen})
     if nodes == [node]:
@@ -518,5 +522,5 @@ def _elsewhere(seen: list[Seen], node: str) -> str:
     return f" on node{'s' if len(nodes) > 1 else ''} {' and '.join(nodes)}"
 
 
-def _ranks(seen: list[Seen]) -> str:
+def _ranks(seen: list[RankObservation]) -> str:
     return name_ranks([each.rank for each in seen])

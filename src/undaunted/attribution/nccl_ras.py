@@ -45,7 +45,7 @@ class Member(NamedTuple):
     pid: int
 
 
-class Report(NamedTuple):
+class RasReport(NamedTuple):
     """What keeps others waiting.
 
     Attributes:
@@ -101,7 +101,7 @@ class _Lead(NamedTuple):
     ahead: frozenset[Member]  # as far as they are named
 
 
-def parse(answer: bytes) -> Report | None:
+def parse(answer: bytes) -> RasReport | None:
     """Read an answer; None = it is none of NCCL."""
     if answer.lstrip()[:1] == b"{":
         return _of_json(answer)
@@ -109,7 +109,7 @@ def parse(answer: bytes) -> Report | None:
     return _of_text(text) if "ommunicator" in text else None
 
 
-def _of_json(answer: bytes) -> Report | None:
+def _of_json(answer: bytes) -> RasReport | None:
     try:
         told = msgspec.json.decode(_NO_COMMA.sub(rb"\1,\2", answer), type=_Answer)
     except (msgspec.MsgspecError, RecursionError):
@@ -186,7 +186,7 @@ def _process(match: re.Match[str]) -> Member:
     return Member(match["host"], int(match["pid"]))
 
 
-def _of_text(text: str) -> Report:
+def _of_text(text: str) -> RasReport:
     told = _Text()
     for line in text.splitlines()[:_MOST_LINES]:
         told.take(line)
@@ -194,14 +194,14 @@ def _of_text(text: str) -> Report:
     return _report(told.leads, told.lost, told.known)
 
 
-def _report(leads: list[_Lead], lost: dict[Member, str], known: set[Member]) -> Report:
+def _report(leads: list[_Lead], lost: dict[Member, str], known: set[Member]) -> RasReport:
     """Leave out those that wait for somebody: in that communicator, others have launched fewer."""
     waits = {process for lead in leads for process in lead.ahead}
     behind: dict[Member, str] = {}
     for process, text in _behind(leads):
         if process not in waits and process not in lost:
             behind.setdefault(process, text)
-    return Report(lost, behind, frozenset(known))
+    return RasReport(lost, behind, frozenset(known))
 
 
 def _behind(leads: list[_Lead]) -> Iterator[tuple[Member, str]]:

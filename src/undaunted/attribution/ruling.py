@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from undaunted.attribution import hang
-from undaunted.attribution.hang import Seen, Standing
+from undaunted.attribution.hang import RankObservation, Standing
 from undaunted.base.text import one_line
 from undaunted.coordinator.policy.verdict import MOST_EVIDENCE, Case, Ruling
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from undaunted.coordinator.policy.messages import Place
 
-_DECODER = msgspec.msgpack.Decoder(list[Seen])
+_DECODER = msgspec.msgpack.Decoder(list[RankObservation])
 
 
-def encode(seen: Sequence[Seen]) -> bytes:
+def encode(seen: Sequence[RankObservation]) -> bytes:
     """What a node has seen, for the leader: without recordings where it would be too long."""
     data = msgspec.msgpack.encode(seen)
     if len(data) > MOST_EVIDENCE:
@@ -45,7 +45,7 @@ def _rule(case: Case) -> Ruling:
     if not seen:
         return Ruling()
     seen += [
-        Seen(place.first_rank + number, place.node, 0, Standing.ENDED, exit_code=0)
+        RankObservation(place.first_rank + number, place.node, 0, Standing.ENDED, exit_code=0)
         for place in case.finished
         if place.node not in by_node
         for number in range(place.slots)
@@ -66,7 +66,7 @@ def _rule(case: Case) -> Ruling:
     return Ruling(line, node, *about, certain=verdict.certain and not unseen)
 
 
-def _seen(case: Case, place: Place) -> list[Seen]:
+def _seen(case: Case, place: Place) -> list[RankObservation]:
     """What a node says of its own ranks."""
     try:
         seen = _DECODER.decode(case.evidence.get(place.node) or b"\x90")

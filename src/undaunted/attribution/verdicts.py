@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from undaunted.attribution.findings import UNEQUAL, UNREAD, UNSAVED
-from undaunted.attribution.peer_lost import is_peer_lost
+from undaunted.attribution.findings import MISSING, UNEQUAL, UNREAD, UNSAVED
+from undaunted.attribution.peers import is_peer_lost
 from undaunted.journal.events import HARD_TIMEOUT
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ _NO_NUMBER = re.compile(r"\b(?:nans?|infs?|infinit[ey]|not finite|non-?finite)\b
 _OF_TRAINING = re.compile(
     r"\b(?:loss|grad|norm|logit|output|activation|weight|parameter)", re.IGNORECASE
 )
+_MISSING = frozenset({"ModuleNotFoundError", "ImportError", "FileNotFoundError"})
 _CRASHES = frozenset({"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGTRAP"})
 
 
@@ -47,17 +48,22 @@ def cause_seen(
     if verdict is None or (verdict.exit_code is not None and not verdict.exception):
         return "program_error", GUESSED
     if verdict.signal and not verdict.exception:
-        if verdict.signal == "SIGABRT":
-            return "native_crash", GUESSED  # so ends also who gets a wrong collective of another
-        if verdict.signal == "SIGKILL":
-            return "killed", 1.0
-        return "native_crash" if verdict.signal in _CRASHES else "terminated", 1.0
+        return _cause_of_signal(verdict.signal)
     name, _, message = verdict.exception.partition(": ")
     if name.endswith(_UNSAVED):
         return UNSAVED, 1.0
     if is_peer_lost(name, message, verdict.traceback):
         return "peer_lost", 1.0
-    return cause_of_exception(name, message), 1.0
+    missing = verdict.iteration is None and name in _MISSING
+    return MISSING if missing else cause_of_exception(name, message), 1.0
+
+
+def _cause_of_signal(name: str) -> tuple[str, float]:
+    if name == "SIGABRT":
+        return "native_crash", GUESSED  # so ends also who gets a wrong collective of another
+    if name == "SIGKILL":
+        return "killed", 1.0
+    return "native_crash" if name in _CRASHES else "terminated", 1.0
 
 
 def cause_of_exception(name: str, message: str) -> str:

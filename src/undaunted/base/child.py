@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import resource
 import selectors
 import signal
 import socket
@@ -37,6 +36,12 @@ _KILL_S = 2.0  # for a killed one to end: a process inside of a driver may not e
 _LEFT_OPEN_S = 1.0  # for the end of the pipes, once the program has ended
 _TICK_S = 0.05  # between looks where there are no pidfds: before Linux 5.3, in some containers
 _CHUNK = 1 << 16
+# Limits itself before it becomes the program, which so has its limit from the first instruction on.
+_LIMIT = (
+    "import os, resource, sys; "
+    "resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]),) * 2); "
+    "os.execvp(sys.argv[2], sys.argv[2:])"
+)
 _LONGEST_LINE = 1 << 20  # of a helper; what is longer is no answer
 
 
@@ -162,7 +167,7 @@ class _Running:
         self.selector = selectors.EpollSelector()
         with _blocking(program.blocked):
             self._child = subprocess.Popen(
-                program.argv,
+                _limited(program) if program.memory else program.argv,
                 env=program.env,
                 stdin=subprocess.PIPE if program.given else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -179,10 +184,6 @@ class _Running:
         self._output, self._errors = bytearray(), bytearray()
         self._cut = self._killed = self._ended = False
         self._pidfd: int | None = None
-        if program.memory:
-            limits = (program.memory, program.memory)
-            with contextlib.suppress(OSError):  # it has ended
-                resource.prlimit(self._child.pid, resource.RLIMIT_AS, limits)
         with contextlib.suppress(OSError):
             self._pidfd = process.open_pidfd(self._child.pid)
         if self._pidfd is not None:
@@ -283,6 +284,10 @@ class _Running:
         if not self._given:
             self.selector.unregister(stream)
             stream.close()
+
+
+def _limited(program: Program) -> list[str]:
+    return process.code_command(_LIMIT, str(program.memory), *program.argv)
 
 
 def _end_of(running: _Running) -> ProgramEnd:

@@ -179,6 +179,25 @@ def _has_signal(pid: int, field: bytes, number: int) -> bool:
     return bool(signals >> (number - 1) & 1)
 
 
+def may_lower_priority() -> bool:
+    """Whether a process of this user that lowers its priority may take its usual one again."""
+    import threading  # few need it
+
+    allowed = []
+
+    def lower() -> None:  # priorities are those of threads, and this one ends
+        usual = os.getpriority(os.PRIO_PROCESS, 0)
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, min(usual + 1, 19))
+            os.setpriority(os.PRIO_PROCESS, 0, usual)
+            allowed.append(True)
+
+    trial = threading.Thread(target=lower)
+    trial.start()
+    trial.join()  # bounded: three system calls
+    return bool(allowed)
+
+
 def nice_of_session() -> int:
     """Return the priority that the session of this process has among others, 0 = the usual one.
 

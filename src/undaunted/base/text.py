@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
+MOST_COLUMNS = 120
+"""Of a line on a terminal, however wide that is."""
+
+_INDENT = "    "
 _MINUTE_S = 60
 _HOUR_S = 60 * _MINUTE_S
 _DAY_S = 24 * _HOUR_S
@@ -114,6 +118,32 @@ def one_line(text: str, longest: int = 500) -> str:
     """Return ``text`` as one printable line of at most ``longest`` characters."""
     line = printable(" ".join(text.split()))
     return line if len(line) <= longest else f"{line[: longest - 3]}..."
+
+
+def folded(text: str, columns: int) -> list[str]:
+    """Return a long line as several: who, what and where first, then each detail indented.
+
+    Args:
+        text: one line; "; " stands before each detail.
+        columns: of the terminal.
+    """
+    if len(text) <= columns:
+        return [text]
+    import textwrap  # few lines are long
+
+    begin = text[: len(text) - len(text.lstrip())]
+    lines: list[str] = []
+    for part in text.strip().replace("; ", ";\n").split("\n"):
+        indent = begin + _INDENT if lines else begin
+        lines += textwrap.wrap(
+            part,
+            max(columns, 2 * len(_INDENT)),
+            initial_indent=indent,
+            subsequent_indent=begin + _INDENT,
+            break_long_words=False,  # a path must stay one piece to be copied
+            break_on_hyphens=False,
+        )
+    return lines
 
 
 def _escape(character: str) -> str:

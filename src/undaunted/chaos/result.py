@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from undaunted.chaos.checker.values import Verdict  # noqa: TC001 - msgspec looks it up
+from undaunted.chaos.checker.values import Judgement  # noqa: TC001 - msgspec looks it up
 from undaunted.journal.events import RoundStopped
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_bytes: int = 0
     interrupted: bool = False
     runs: list[RunOf] = []
-    verdicts: list[Verdict] = []
+    verdicts: list[Judgement] = []
 
     @property
     def red(self) -> bool:

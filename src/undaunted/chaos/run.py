@@ -37,7 +37,7 @@ from undaunted.chaos.result import Result, run_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from undaunted.chaos.checker.values import Verdict
+    from undaunted.chaos.checker.values import Judgement
     from undaunted.chaos.generator import Wanted
     from undaunted.chaos.plan import Plan, Planned
 
@@ -211,7 +211,7 @@ class Campaign:
 
     def _judge(
         self, directory: Path, faults: Sequence[Planned], reference: Reference
-    ) -> list[Verdict]:
+    ) -> list[Judgement]:
         history = read_history(directory)
         if history.outcome.interrupted:
             raise KeyboardInterrupt
@@ -251,7 +251,7 @@ class Campaign:
             f"--checkpoint-dir {folder}"
         )
 
-    def _may_go(self, verdicts: Sequence[Verdict]) -> bool:
+    def _may_go(self, verdicts: Sequence[Judgement]) -> bool:
         """Whether nobody needs the checkpoints of these faults any more."""
         good = all(verdict.colour in ("green", "skipped") for verdict in verdicts)
         return good and not self._request.keep_all
@@ -339,7 +339,7 @@ def _planned(faults: Sequence[Planned]) -> str:
     )
 
 
-def _became(verdicts: Sequence[Verdict]) -> str:
+def _became(verdicts: Sequence[Judgement]) -> str:
     worst = next(
         (v for colour in ("red", "yellow", "green") for v in verdicts if v.colour == colour), None
     )

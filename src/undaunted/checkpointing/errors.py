@@ -1,7 +1,7 @@
 """What can go wrong with a checkpoint, by name.
 
 All ranks raise what one has failed with; the message names that one, as ``rank 3: ``, by which the
-launcher tells it from those that only heard of it (`undaunted.attribution.peer_failed`).
+launcher tells it from those that only heard of it (`undaunted.attribution.peers`).
 """
 
 from __future__ import annotations

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import random
-import sys
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.tensor import DTensor
 
+from undaunted.base import random_generators
 from undaunted.base.text import name_ranks
 from undaunted.checkpointing.dcp.packed import is_packed
 from undaunted.checkpointing.dcp.states import is_stateful
@@ -171,26 +170,14 @@ class _Generators:
     """The default generators of this process."""
 
     def state_dict(self) -> dict[str, Any]:
-        version, internal, gauss = random.getstate()
-        state: dict[str, Any] = {
-            "torch": torch.get_rng_state(),
-            "python": [version, list(internal), gauss],
-        }
-        if (numpy := sys.modules.get("numpy")) is not None:
-            name, keys, at, has_gauss, gauss = numpy.random.get_state()
-            state["numpy"] = [str(name), keys.tolist(), int(at), int(has_gauss), float(gauss)]
+        states = random_generators.states(devices=False)
+        state = random_generators.to_plain(states)
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             state["cuda"] = torch.cuda.get_rng_state()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if "torch" in state:
-            torch.set_rng_state(state["torch"])
-        if "python" in state:
-            version, internal, gauss = state["python"]
-            random.setstate((version, tuple(internal), gauss))
-        if "numpy" in state and (numpy := sys.modules.get("numpy")) is not None:
-            numpy.random.set_state(tuple(state["numpy"]))
+        random_generators.set_states(random_generators.from_plain(state))
         if "cuda" in state and torch.cuda.is_available():
             torch.cuda.set_rng_state(state["cuda"])
 

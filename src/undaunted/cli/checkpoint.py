@@ -16,6 +16,7 @@ from undaunted.base import values
 from undaunted.base.console import plain, table
 from undaunted.base.options import Kind, Opt
 from undaunted.base.shown import Shown
+from undaunted.base.sizes import size
 from undaunted.base.streams import take_any_text
 from undaunted.base.text import count, format_duration, name_ranks, one_line, printable
 from undaunted.base.values import Flag, Text
@@ -24,7 +25,6 @@ from undaunted.checkpointing.errors import CheckpointError, DamagedCheckpointErr
 from undaunted.checkpointing.format.rules import Rule
 from undaunted.cli.command import Command, Parsed, Words
 from undaunted.cli.messages import UsageError, json_text, printing
-from undaunted.doctor.checks.sizes import size
 
 if TYPE_CHECKING:
     from undaunted.checkpointing.content import Contents, Difference

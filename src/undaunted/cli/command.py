@@ -251,6 +251,8 @@ class Command(msgspec.Struct, Generic[T], eq=False, dict=True):
         name = _normalised(spelling).removeprefix("--")
         if name in self.refused:
             return f"{spelling} {self.refused[name]}"
+        if name == "version":
+            return f"unknown option {spelling}: `undaunted --version` prints the version"
         names = [f"--{other}" for other in (*self.refused, "help", "help-all")]
         names += [other for other in known if other.startswith("--")]
         begun = [other for other in names if len(name) > 2 and other.startswith(f"--{name}")]

@@ -14,19 +14,19 @@ import msgspec
 from undaunted import __version__
 from undaunted.base import console, values
 from undaunted.base.options import Kind, Opt
+from undaunted.base.sizes import parse_size, whole
 from undaunted.base.streams import take_any_text
 from undaunted.base.values import Flag, Seconds, Text
 from undaunted.cli.command import Command, Parsed
 from undaunted.cli.messages import UsageError, json_text, printing
 from undaunted.coordinator.wire.address import Address, parse_address
-from undaunted.doctor.checks.sizes import parse_size, whole
 from undaunted.doctor.facts import Asked
 from undaunted.doctor.known_issues import FEATURES
 
 if TYPE_CHECKING:
     from undaunted.base.console import Line
-    from undaunted.doctor.meeting.meet import Meeting
-    from undaunted.doctor.report import Report
+    from undaunted.doctor.meeting import Meeting
+    from undaunted.doctor.report import DoctorReport
 
 _FAILURES = 1
 _TERMINATED = 143  # as shells have it
@@ -201,7 +201,7 @@ def _terminated(_number: int, _frame: object) -> NoReturn:
     raise SystemExit(_TERMINATED)
 
 
-def _examine(options: DoctorOptions) -> "Report":
+def _examine(options: DoctorOptions) -> "DoctorReport":
     from undaunted.doctor.examine import examine
     from undaunted.doctor.gather import Places
 
@@ -248,7 +248,7 @@ def _meeting(options: DoctorOptions) -> "Meeting | None":
     if options.rdzv_endpoint is None or options.nnodes == 1:
         return None
     from undaunted.coordinator.wire.credentials import TokenError
-    from undaunted.doctor.meeting.meet import Meeting
+    from undaunted.doctor.meeting import Meeting
     from undaunted.fault_tolerance.job_access import token
     from undaunted.fault_tolerance.nodes_config import Nodes
 

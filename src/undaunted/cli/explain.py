@@ -5,8 +5,7 @@ import math
 import os
 import shlex
 import stat
-import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -20,8 +19,8 @@ from undaunted.attribution.explain import (
     MOST_ROUNDS,
     Case,
     Evidence,
+    FailureSource,
     Page,
-    Told,
     as_json,
     case_of,
     failed_rounds,
@@ -42,15 +41,23 @@ from undaunted.attribution.flight.files import (
 from undaunted.attribution.flight.recording import Recording
 from undaunted.attribution.hang import RECORDED
 from undaunted.attribution.logs.analyse import Reading, read_folder, read_logs
-from undaunted.base.console import plain
+from undaunted.base.console import Line, columns, plain, show
 from undaunted.base.options import Opt
 from undaunted.base.shown import Shown
 from undaunted.base.streams import take_any_text
-from undaunted.base.text import count
+from undaunted.base.text import MOST_COLUMNS, count, folded
 from undaunted.base.values import Flag
 from undaunted.cli.command import Command, Parsed
 from undaunted.cli.messages import UsageError, printing
-from undaunted.cli.run_journals import NoRunError, damage, find_run, read_run
+from undaunted.cli.run_journals import (
+    NoRunError,
+    damage,
+    find_run,
+    is_journal,
+    no_journal,
+    read_run,
+    runs_below,
+)
 from undaunted.journal.job.launches import Launch, launches_of
 from undaunted.journal.job.summary import summarize_job
 from undaunted.journal.job.values import JobRound, JobSummary
@@ -62,13 +69,13 @@ if TYPE_CHECKING:
 
 _Thing = Literal["file", "folder", "hidden", "odd"]
 
+_STYLES = {"advice": "bold", "not known": "dim", "slow rank": "yellow"}
 _NOT_KEPT = (
     "what the ranks have printed: their output was not kept; --tee 3 keeps it and shows it as "
     "well, --log-dir says where"
 )
 _MOST_FILES = 4096
 _MOST_PROBLEMS = 3  # said
-_RUNS_BELOW = ("*/journal-*.jsonl", "*/*/journal-*.jsonl")
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 _LOGS = (".log", ".txt", ".out", ".err")
 _HEAD = 4096  # bytes at both ends of a file tell what it is
@@ -126,16 +133,29 @@ def _print(parsed: Parsed[ExplainOptions]) -> int:
             text = json.dumps(as_json(page), indent=2, ensure_ascii=False)
             print(text.encode(errors="replace").decode())  # names of files need not be UTF-8
         else:
-            sys.stdout.write(
-                "".join(f"{line}\n" for line in lines_of(page, everything=parsed.options.all))
-            )
+            show(_styled(page, lines_of(page, everything=parsed.options.all), columns()))
     return 0
+
+
+def _styled(page: Page, lines: Iterable[str], width: int | None) -> Iterator[Line]:
+    """Yield lines as a terminal shows them: folded as those of a launcher, and with styles."""
+    ended_well = page.job is not None and page.job.outcome == "finished"
+    styles = {"conclusion": ("yellow" if ended_well else "red") if page.rounds else "green"}
+    for text in lines:
+        label = text.strip().partition(":")[0]
+        style = styles.get(label, _STYLES.get(label, ""))
+        if text.startswith(("    ", "  look at ")):
+            style = "dim"
+        elif text.startswith(("round ", "launch ")):
+            style = "bold"
+        for part in [text] if width is None else folded(text, min(width, MOST_COLUMNS)):
+            yield [(part, style)]
 
 
 def _page(path: Path) -> Page:
     if not _has_journals(path):
-        if runs := _runs_below(path):
-            raise NoRunError(_several(path, runs))
+        if runs_below(path):
+            raise NoRunError(no_journal(path))
         return _of_folder(path)
     try:
         journals, left_out = read_run(path)
@@ -179,21 +199,7 @@ def run_in_words(
 def _has_journals(path: Path) -> bool:
     if path.is_dir():
         return bool(find_journals(path))
-    return path.name.startswith("journal-") and path.suffix == ".jsonl"
-
-
-def _runs_below(path: Path) -> list[Path]:
-    """Return the run directories in a folder, and in folders of it."""
-    found = (file for pattern in _RUNS_BELOW for file in path.glob(pattern) if file.is_file())
-    return sorted({file.parent for file in islice(found, _MOST_FILES)})
-
-
-def _several(path: Path, runs: Sequence[Path]) -> str:
-    named = ", ".join(map(str, runs[:_MOST_PROBLEMS]))
-    more = f" and {len(runs) - _MOST_PROBLEMS} more" if len(runs) > _MOST_PROBLEMS else ""
-    return (
-        f"{path} holds no journal; name the directory of a run, not the one above it: {named}{more}"
-    )
+    return is_journal(path)
 
 
 # --- a run ----------------------------------------------------------------------------------------
@@ -221,7 +227,7 @@ def _of_run(
     return page_of(path, job, rounds, problems)
 
 
-def _journal_lines(tellers: Iterable[Told]) -> dict[tuple[Path, int], int]:
+def _journal_lines(tellers: Iterable[FailureSource]) -> dict[tuple[Path, int], int]:
     """Return on which line of its journal each event stands, by file and time."""
     wanted: dict[Path, dict[bytes, int]] = {}
     for told in tellers:
@@ -237,7 +243,9 @@ def _journal_lines(tellers: Iterable[Told]) -> dict[tuple[Path, int], int]:
     return found
 
 
-def _place(told: Told, run_dir: Path, lines: dict[tuple[Path, int], int]) -> tuple[str, str]:
+def _place(
+    told: FailureSource, run_dir: Path, lines: dict[tuple[Path, int], int]
+) -> tuple[str, str]:
     """Return what shows the failure, and where: the stack of a hang, else the journal."""
     verdict = told.verdict
     if verdict and verdict.kind == "hang" and verdict.frame and (file := _stacks(told, run_dir)):
@@ -249,7 +257,7 @@ def _place(told: Told, run_dir: Path, lines: dict[tuple[Path, int], int]) -> tup
     return quote, f"{told.launch.path}:{line}" if line else str(told.launch.path)
 
 
-def _stacks(told: Told, run_dir: Path) -> Path | None:
+def _stacks(told: FailureSource, run_dir: Path) -> Path | None:
     if told.verdict is None or not told.verdict.stacks:
         return None
     written = Path(told.verdict.stacks)

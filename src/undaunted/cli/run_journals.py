@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from undaunted.base.text import count, one_line
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from undaunted.base.console import Line
+
+
+_MOST_FILES = 4096
+_NAMED = 3  # runs
+_RUNS_BELOW = ("*/journal-*.jsonl", "*/*/journal-*.jsonl")
 
 
 class NoRunError(Exception):
@@ -56,17 +62,43 @@ def read_run(run_dir: Path) -> tuple[list[Journal], list[str]]:
             f"{run_dir} cannot be read: {error.strerror}; name a directory you may read"
         ) from None
     if not journals:
-        raise NoRunError(
-            f"{run_dir} holds no journal (journal-NODE.jsonl); name the directory of a run, "
-            "not the one above it"
-        )
+        raise NoRunError(no_journal(run_dir))
     if not any(journal.events for journal in journals):
+        if run_dir.is_file() and not is_journal(run_dir):
+            raise NoRunError(f"{run_dir} is no journal; {_which_run()}")
         raise NoRunError(
             f"the journal in {run_dir} holds no event that can be read: it is empty, as after a "
             "full disk, or damaged; what the launcher has printed, logs and stack files may still "
             "tell what happened"
         )
     return newest_job(journals)
+
+
+def is_journal(path: Path) -> bool:
+    """Tell whether a file is named as a journal."""
+    return path.match("journal-*.jsonl")
+
+
+def no_journal(run_dir: Path) -> str:
+    """Say that there is no journal in a directory, and which runs are near."""
+    what = f"{run_dir} holds no journal (journal-NODE.jsonl)"
+    if runs := runs_below(run_dir):
+        named = ", ".join(map(str, runs[:_NAMED]))
+        more = f" and {len(runs) - _NAMED} more" if len(runs) > _NAMED else ""
+        return f"{what}; name the directory of a run, not the one above it: {named}{more}"
+    return f"{what}; {_which_run()}"
+
+
+def _which_run() -> str:
+    newest = newest_run()
+    which = "as `undaunted run` prints it" if newest is None else f"the newest here is {newest}"
+    return f"name the directory of a run, {which} (`undaunted explain` reads any logs)"
+
+
+def runs_below(path: Path) -> list[Path]:
+    """Return the run directories in a folder, and in folders of it."""
+    found = (file for pattern in _RUNS_BELOW for file in path.glob(pattern) if file.is_file())
+    return sorted({file.parent for file in islice(found, _MOST_FILES)})
 
 
 def damage(journals: Sequence[Journal]) -> list[Line]:

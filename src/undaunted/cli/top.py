@@ -14,6 +14,7 @@ from undaunted.base.streams import take_any_text
 from undaunted.base.values import Flag
 from undaunted.cli.command import Command, Parsed
 from undaunted.cli.messages import UsageError, json_text, printing
+from undaunted.cli.run_journals import no_journal
 from undaunted.journal.reader import DEFAULT_RUNS, newest_run
 
 if TYPE_CHECKING:
@@ -137,10 +138,7 @@ def _live(source: "Source", run_dir: Path, interval_s: float) -> int:
 def _once(source: "Source", run_dir: Path, *, as_json: bool) -> int:
     source.read_all()
     if not source.found:
-        raise UsageError(
-            f"{run_dir} holds no journal (journal-NODE.jsonl); name the directory of a run, "
-            "not the one above it"
-        )
+        raise UsageError(no_journal(run_dir))
     job = source.job()
     if as_json:
         text = json_text(job)

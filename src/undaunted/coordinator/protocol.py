@@ -10,12 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from undaunted.coordinator.lead.register import Member  # noqa: TC001 - decoded
-from undaunted.coordinator.policy.messages import (  # noqa: TC001 - decoded
-    NewLimits,
-    NodeCommand,
-    NodeEvent,
-    StopOrdered,
-)
+from undaunted.coordinator.policy.messages import Memory, NodeCommand, NodeEvent
 
 MAJOR = 8
 MINOR = 0
@@ -47,8 +42,8 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     slots: int
 
 
-class Ledger(msgspec.Struct, frozen=True, kw_only=True):
-    """What must survive a leader; `newer` says which of two holds.
+class Ledger(Memory, frozen=True, kw_only=True):
+    """What must survive a leader, with what its policy remembers; `newer` says which of two holds.
 
     Attributes:
         run_id: the job.
@@ -64,20 +59,10 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
             nobody of its earlier start is left, has a later one.
         round: of ``table``; -1 = none has begun.
         running: the round has been started and not stopped.
-        restarts_used: of the job's budget.
         table: members of the last round that was started.
         fenced: they stop their ranks when their lease is over, since others may take over then.
         pending_round, pending: table that is being prepared, if any.
         pending_fenced: as ``fenced``, for that one.
-        excluded: node to reason.
-        reached: highest iteration reached, None = unknown.
-        stalled: one text per round in a row without progress.
-        history: of the rounds that are over, see `policy.verdict`.
-        failure: of the last round, see `policy.verdict`.
-        slow: ranks whose node was left out since they were slow.
-        turned: by how many places ranks are on other slots than in the first round.
-        limits: that somebody has ordered for all ranks, None = nobody has.
-        stop: somebody has ordered the end of the job, None = nobody has.
         attempt: how often the scheduler had started the job again; a leader of a later attempt does
             not go on with the job of an earlier one.
         replaceable: the members of ``table`` were told with the start that the job can go on
@@ -93,21 +78,11 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     birth: int = 0
     round: int = -1
     running: bool = False
-    restarts_used: int = 0
     table: tuple[Seat, ...] = ()
     fenced: bool = False
     pending_round: int = -1
     pending: tuple[Seat, ...] = ()
     pending_fenced: bool = False
-    excluded: dict[str, str] = {}
-    reached: int | None = None
-    stalled: tuple[str, ...] = ()
-    history: bytes = b""
-    failure: str = ""
-    slow: tuple[int, ...] = ()
-    turned: int = 0
-    limits: NewLimits | None = None
-    stop: StopOrdered | None = None
     attempt: int = 0
     replaceable: bool = False
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from undaunted.base import random_generators
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -42,14 +44,9 @@ def seed_training(seed: int) -> None:
 
 @contextmanager
 def put_back() -> Iterator[None]:
-    """Leave the generators of this process as they were."""
-    numpy: Any = sys.modules.get("numpy")
-    of_torch, of_python = torch.get_rng_state(), random.getstate()
-    of_numpy = None if numpy is None else numpy.random.get_state()
+    """Leave the generators of this process, but those of devices, as they were."""
+    before = random_generators.states(devices=False)
     try:
         yield
     finally:
-        torch.set_rng_state(of_torch)
-        random.setstate(of_python)
-        if of_numpy is not None:
-            numpy.random.set_state(of_numpy)
+        random_generators.set_states(before)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from undaunted.base.text import one_line
-from undaunted.doctor.checks.all import judge
-from undaunted.doctor.finding import Finding, ordered
+from undaunted.doctor.advice import Advice, ordered
+from undaunted.doctor.checks import judge
 from undaunted.doctor.gather import gather, probes
 from undaunted.doctor.known_issues import known_issues
-from undaunted.doctor.meeting.meet import meet
-from undaunted.doctor.probe.child import Children
-from undaunted.doctor.report import Report
+from undaunted.doctor.meeting import meet
+from undaunted.doctor.probes import Children
+from undaunted.doctor.report import DoctorReport
 from undaunted.doctor.self_test import SelfTest, run_self_test
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from undaunted.doctor.facts import Asked
     from undaunted.doctor.gather import Places
     from undaunted.doctor.known_issues import KnownIssues
-    from undaunted.doctor.meeting.meet import Meeting
+    from undaunted.doctor.meeting import Meeting
 
 
 def examine(
@@ -35,7 +35,7 @@ def examine(
     self_test: bool,
     keep: bool,
     say: Callable[[str], None],
-) -> Report:
+) -> DoctorReport:
     """Look at everything, and return what was found.
 
     Args:
@@ -64,12 +64,12 @@ def examine(
         say("self-test: a job of two ranks is killed, hung and recovers ...")
         test, failed = _tested(issues, keep=keep)
         findings += failed
-    return Report(
+    return DoctorReport(
         version=version, findings=ordered(findings), facts=facts, nodes=nodes, self_test=test
     )
 
 
-def _tested(issues: KnownIssues, *, keep: bool) -> tuple[SelfTest | None, list[Finding]]:
+def _tested(issues: KnownIssues, *, keep: bool) -> tuple[SelfTest | None, list[Advice]]:
     """Make the self-test; one that cannot be made is a finding."""
     issue = issues.setting("D02")
     try:

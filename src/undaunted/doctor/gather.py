@@ -12,18 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from undaunted.base.text import one_line
+from undaunted.doctor import probes as look
 from undaunted.doctor.facts import Facts
-from undaunted.doctor.probe import (
-    cgroup,
-    disks,
-    etcd,
-    file_systems,
-    gpus,
-    kernel,
-    names,
-    slurm,
-    software,
-)
 from undaunted.health.check import GPU_DEADLINE_S
 
 if TYPE_CHECKING:
@@ -31,7 +21,7 @@ if TYPE_CHECKING:
 
     from undaunted.coordinator.wire.address import Address
     from undaunted.doctor.known_issues import KnownIssues
-    from undaunted.doctor.probe.child import Children
+    from undaunted.doctor.probes import Children
 
 _QUICK_S = 15.0
 _SPARE_S = 5.0  # beyond what a probe promises itself
@@ -78,21 +68,21 @@ def probes(places: Places, issues: KnownIssues, children: Children) -> list[Prob
         Probe(
             "kernel",
             _QUICK_S,
-            lambda: kernel.of_kernel() | {"environ": kernel.environ_of(os.environ, known)},
+            lambda: look.of_kernel() | {"environ": look.environ_of(os.environ, known)},
         ),
-        Probe("limits of the container", _QUICK_S, lambda: {"cgroup": cgroup.of_cgroup()}),
-        Probe("file systems", _QUICK_S, file_systems.of_file_systems),
-        Probe("own name", _QUICK_S, lambda: {"names": names.of_names()}),
-        Probe("software", software.DEADLINE_S, lambda: _software(children, places.python)),
+        Probe("limits of the container", _QUICK_S, lambda: {"cgroup": look.of_cgroup()}),
+        Probe("file systems", _QUICK_S, look.of_file_systems),
+        Probe("own name", _QUICK_S, lambda: {"names": look.of_names()}),
+        Probe("software", look.SOFTWARE_S, lambda: _software(children, places.python)),
         Probe("GPU driver", GPU_DEADLINE_S, lambda: _gpus(children)),
         Probe("Slurm", _QUICK_S, lambda: _slurm(children)),
     ]
     if places.hosts:
-        found.append(Probe("hosts", names.ALL_S, lambda: _hosts(places.hosts)))
+        found.append(Probe("hosts", look.ALL_S, lambda: _hosts(places.hosts)))
     if places.stores:
-        found.append(Probe("rendezvous", names.ALL_S, lambda: _stores(places.stores)))
+        found.append(Probe("rendezvous", look.ALL_S, lambda: _stores(places.stores)))
     if places.directories:
-        seconds = disks.DEADLINE_S * len(places.directories) + 2 * _QUICK_S
+        seconds = look.DISK_S * len(places.directories) + 2 * _QUICK_S
         found.append(Probe("directories", seconds, lambda: _disks(children, places)))
     found += [Probe(f"etcd {member}", _QUICK_S, partial(_etcd, member)) for member in places.etcd]
     return found
@@ -163,7 +153,7 @@ def merged(
 
 
 def _software(children: Children, python: str) -> dict[str, Any]:
-    versions, torch_problem, problem = software.of_software(children, python)
+    versions, torch_problem, problem = look.of_software(children, python)
     return {
         "python": python,
         "versions": versions,
@@ -173,34 +163,34 @@ def _software(children: Children, python: str) -> dict[str, Any]:
 
 
 def _gpus(children: Children) -> dict[str, Any]:
-    found, version = gpus.of_gpus(children)
+    found, version = look.of_gpus(children)
     return {"gpus": found, "versions": {"nvidia-driver": version} if version else {}}
 
 
 def _slurm(children: Children) -> dict[str, Any]:
-    settings, problem = slurm.of_slurm(children, os.environ)
+    settings, problem = look.of_slurm(children, os.environ)
     return {"slurm": settings, "unknown": {"scontrol show config": problem} if problem else {}}
 
 
 def _hosts(hosts: Sequence[Address]) -> dict[str, Any]:
-    return {"remotes": names.of_remotes(hosts)}
+    return {"remotes": look.of_remotes(hosts)}
 
 
 def _stores(stores: Mapping[str, Address]) -> dict[str, Any]:
-    return {"stores": dict(zip(stores, names.of_remotes([*stores.values()]), strict=True))}
+    return {"stores": dict(zip(stores, look.of_remotes([*stores.values()]), strict=True))}
 
 
 def _disks(children: Children, places: Places) -> dict[str, Any]:
     """One after the other: two trials on one disk would slow each other down."""
     return {
         "trials": tuple(
-            disks.of_disk(children, path, purpose) for path, purpose in places.directories
+            look.of_disk(children, path, purpose) for path, purpose in places.directories
         )
     }
 
 
 def _etcd(member: Address) -> dict[str, Any]:
-    version, problem = etcd.of_etcd(member.host, member.port)
+    version, problem = look.of_etcd(member.host, member.port)
     if problem:
         return {"unknown": {f"etcd {member}": problem}}
     return {"versions": {"etcd": version}}

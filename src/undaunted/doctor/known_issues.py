@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from undaunted.doctor.finding import WORST_FIRST, Finding, Severity
+from undaunted.doctor.advice import WORST_FIRST, Advice, Severity
 
 FILE = Path(__file__).with_name("known_issues.yaml")
 FEATURES = {
@@ -45,7 +45,7 @@ class Issue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def finding(
         self, subject: str, found: str, severity: Severity | None = None, *, wanted: str = ""
-    ) -> Finding:
+    ) -> Advice:
         """Return what was found as a finding about this issue.
 
         Args:
@@ -56,7 +56,7 @@ class Issue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """
         severity = severity or self.severity
         assert WORST_FIRST.index(severity) >= WORST_FIRST.index(self.severity), self.id
-        return Finding(
+        return Advice(
             id=self.id,
             severity=severity,
             subject=subject,
@@ -139,7 +139,7 @@ class VariableIssue(Issue, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class SettingIssue(Issue, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Something about the machine, which a check in `checks/` looks at.
+    """Something about the machine, which a function of `checks` looks at.
 
     Attributes:
         what: what is looked at.

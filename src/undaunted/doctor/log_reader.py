@@ -12,7 +12,7 @@ from undaunted.base.text import one_line
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from undaunted.doctor.finding import Finding
+    from undaunted.doctor.advice import Advice
     from undaunted.doctor.known_issues import MessageIssue
 
 _LONGEST_LINE = 64 * 1024
@@ -22,7 +22,7 @@ _XID = re.compile(rb"NVRM: Xid [^,]*: (\d{1,4}),")
 _ROLES = {"root": "a cause", "unclear": "cause or consequence", "cascade": "a consequence"}
 
 
-class Seen(msgspec.Struct, kw_only=True):
+class MessageSeen(msgspec.Struct, kw_only=True):
     """A known message that is in the log.
 
     Attributes:
@@ -44,14 +44,14 @@ def lines_of(stream: BinaryIO) -> Iterator[bytes]:
         yield line
 
 
-def scan(lines: Iterable[bytes], issues: Sequence[MessageIssue]) -> list[Seen]:
+def scan(lines: Iterable[bytes], issues: Sequence[MessageIssue]) -> list[MessageSeen]:
     """Return the known messages, likely causes first, and each kind in the order of the log."""
     by_text = {text.encode(): issue for issue in issues for text in issue.texts}
     by_xid = {xid: issue for issue in issues for xid in issue.xids}
     # Longer ones first: some contain others.
     texts = sorted(by_text, key=len, reverse=True)
     pattern = re.compile(b"|".join(re.escape(text) for text in texts))
-    found: dict[str, Seen] = {}
+    found: dict[str, MessageSeen] = {}
     for number, line in enumerate(lines, 1):
         there = [by_text[text] for text in pattern.findall(line)]
         there += [by_xid[xid] for xid in map(int, _XID.findall(line)) if xid in by_xid]
@@ -61,12 +61,12 @@ def scan(lines: Iterable[bytes], issues: Sequence[MessageIssue]) -> list[Seen]:
                 seen.count += 1
             else:
                 shown = one_line(line.decode("utf-8", "replace"), longest=_SHOWN)
-                found[issue.id] = Seen(issue=issue, line=number, text=shown)
+                found[issue.id] = MessageSeen(issue=issue, line=number, text=shown)
     order = list(_ROLES)
     return sorted(found.values(), key=lambda seen: (order.index(seen.issue.role), seen.line))
 
 
-def findings_of(seen: Sequence[Seen]) -> list[Finding]:
+def findings_of(seen: Sequence[MessageSeen]) -> list[Advice]:
     """Return the messages as findings."""
     return [
         one.issue.finding(

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from undaunted.base.console import labelled
+from undaunted.base.sizes import size
 from undaunted.base.text import format_duration, printable
-from undaunted.doctor.checks.all import CHECKS, absent
-from undaunted.doctor.checks.sizes import size
-from undaunted.doctor.finding import WORST_FIRST, Finding
+from undaunted.doctor.advice import WORST_FIRST, Advice
+from undaunted.doctor.checks import CHECKS, absent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ _SHOWN_NODES = 8
 _SAY_ENOUGH = frozenset({"L21"})  # in a note: the speed that was measured
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
     """What the doctor has found; printed by ``--json``.
 
     Attributes:
@@ -42,7 +42,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: int = SCHEMA
     version: str = ""
-    findings: list[Finding]
+    findings: list[Advice]
     facts: Facts
     nodes: list[str] = []
     self_test: SelfTest | None = None
@@ -52,7 +52,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return sum(finding.severity == severity for finding in self.findings)
 
 
-def render(report: Report, *, width: int | None = None) -> list[Line]:
+def render(report: DoctorReport, *, width: int | None = None) -> list[Line]:
     """Return the report as lines.
 
     Args:
@@ -76,7 +76,7 @@ def render(report: Report, *, width: int | None = None) -> list[Line]:
     return [*lines, [], _summary(report)]
 
 
-def render_messages(findings: list[Finding], *, width: int | None = None) -> list[Line]:
+def render_messages(findings: list[Advice], *, width: int | None = None) -> list[Line]:
     """Return what is known about the messages of a log as lines; see `log_reader`."""
     columns = min(width or _LONGEST, _LONGEST)
     if not findings:
@@ -87,7 +87,7 @@ def render_messages(findings: list[Finding], *, width: int | None = None) -> lis
     return lines[:-1]
 
 
-def _head(report: Report, columns: int) -> Iterator[Line]:
+def _head(report: DoctorReport, columns: int) -> Iterator[Line]:
     facts = report.facts
     known = [f"{name} {version}" for name, version in sorted(facts.versions.items())]
     if facts.cpus is not None:
@@ -114,7 +114,7 @@ def _some(nodes: list[str]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def _full(finding: Finding, columns: int) -> Iterator[Line]:
+def _full(finding: Advice, columns: int) -> Iterator[Line]:
     doubt = " (concluded; no source says exactly this)" if finding.unconfirmed else ""
     head = f"{finding.id}  {finding.subject}: {finding.found}"
     label, style = f"{_LABELS[finding.severity]}  ", _STYLES[finding.severity]
@@ -129,7 +129,7 @@ def _full(finding: Finding, columns: int) -> Iterator[Line]:
             yield from _named(name, text, columns, "dim" if name == "see" else "")
 
 
-def _short(finding: Finding, columns: int) -> Iterator[Line]:
+def _short(finding: Advice, columns: int) -> Iterator[Line]:
     text = f"{finding.id}  {finding.found}"
     if finding.why and finding.id not in _SAY_ENOUGH:
         text += f": {finding.why}"
@@ -144,11 +144,11 @@ def _named(name: str, text: str, columns: int, style: str = "") -> Iterator[Line
     return labelled(label, printable(text), columns, text_style=style)
 
 
-def _fine(report: Report, columns: int) -> Iterator[Line]:
+def _fine(report: DoctorReport, columns: int) -> Iterator[Line]:
     """Say which subjects nothing is said about: they were looked at."""
     named = {finding.subject for finding in report.findings if finding.severity != "info"}
     named.update(absent(report.facts))
-    fine = [one.SUBJECT for one in CHECKS if one.SUBJECT not in named]
+    fine = [subject for subject in CHECKS if subject not in named]
     if fine:
         yield from labelled("fine  ", ", ".join(fine), columns, style="green")
 
@@ -164,7 +164,7 @@ def _self_test(test: SelfTest, columns: int) -> Iterator[Line]:
         yield [(f"      left in {test.directory}", "")]
 
 
-def _summary(report: Report) -> Line:
+def _summary(report: DoctorReport) -> Line:
     failures, warnings = report.count("fail"), report.count("warn")
     text = f"{_counted(failures, 'failure')}, {_counted(warnings, 'warning')}"
     if failures:

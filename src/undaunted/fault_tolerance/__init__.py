@@ -53,17 +53,6 @@ __all__ = [
     "setup_simulated_fault",
 ]
 
-# Where names are now that only programs written for NVRx use.
-_MOVED = {
-    "FaultToleranceProfiler": "shared_utils.profiling",
-    "ProfilingEvent": "shared_utils.profiling",
-    "profiling": "shared_utils.profiling",
-    "profiling_events": "shared_utils.profiling",
-    "record_profiling_event": "shared_utils.profiling",
-    "ipc_connector": "fault_tolerance.ipc_connector",
-    "rank_monitor": "fault_tolerance.rank_monitor_server",
-}
-
 
 def __getattr__(name: str) -> object:
     if name in _MODULES:
@@ -72,9 +61,4 @@ def __getattr__(name: str) -> object:
         value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
         globals()[name] = value
         return value
-    if name in _MOVED:
-        raise ImportError(
-            f"undaunted.fault_tolerance.{name} is in nvidia_resiliency_ext.{_MOVED[name]} now, "
-            "of undaunted's package nvidia-resiliency-ext"
-        )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -103,7 +103,7 @@ async def _serve(config: AloneConfig) -> int:
     known = await left_behind(kept, config.run_id, network, _say, attempt)
     participant = Participant()
     answer = partial(_answer, config, participant)
-    participant.let_ask(s.COORDINATOR, answer)
+    participant.serve_questions(s.COORDINATOR, answer)
     here = ControlServer(config.run_dir, config.run_id, s.COORDINATOR, __version__, answer, _say)
     files = cycle_info.of(config.cycle_info, _say)
     leader = _leader(config, known)

@@ -317,13 +317,16 @@ def _end_by_itself(config: RunConfig, numbers: bytes) -> int:
 def _exit_code(config: RunConfig, status: int, agent_pid: int, killed: Mapping[int, str]) -> int:
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
+        from undaunted.attribution.exits import signal_name
         from undaunted.fault_tolerance.agent import error_files
 
         error_files.remove_of(agent_pid)
+        many = _processes(len(killed))
+        left = f" and left {many} behind, which got SIGKILL" if killed else ""
         _say(
             config,
-            f"the agent (pid {agent_pid}) was killed by signal {-code} and left "
-            f"{_processes(len(killed))} behind, which got SIGKILL. {_what_now(config)}",
+            f"the agent (pid {agent_pid}) was killed by {signal_name(-code)}{left}; "
+            f"{_what_now(config)}",
         )
         return _DIED_BADLY
     if killed:  # what the job came to is decided all the same
@@ -357,15 +360,21 @@ def _flag_finished(config: RunConfig) -> None:
 
 def _what_now(config: RunConfig) -> str:
     if config.nodes is None:
-        return "The job's last checkpoint is intact: start it again."
+        return "the job's last checkpoint is intact: start it again"
     return (
-        f"The job goes on without node {config.node} if enough others are left (--nnodes: "
-        f"{config.nodes.min_nodes}); start this launcher again and it joins them."
+        f"the job goes on without node {config.node} if enough others are left (--nnodes: "
+        f"{config.nodes.min_nodes}); start this launcher again and it joins them"
     )
 
 
 def _say(config: RunConfig, text: str) -> None:
-    """Say something when the agent is gone."""
+    """Say something when the agent is gone, and record it."""
+    from undaunted.journal.events import Remark
+    from undaunted.journal.writer import append_last
+
+    now_ns = time.monotonic_ns()
+    remark = Remark(t=now_ns, wall=time.time(), node=config.node, text=text, level="error")
+    append_last(Path(config.run_dir, f"journal-{config.node}.jsonl"), remark)
     if config.launcher_log:
         from undaunted.fault_tolerance.output.messages import append_last_words
 

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from undaunted.attribution.ruling import rule
-from undaunted.attribution.straggler.pace import Pace
 from undaunted.base.directories import make_private
-from undaunted.coordinator.lead.leader_messages import LeaderConfig
+from undaunted.coordinator.lead.messages import LeaderConfig
 from undaunted.coordinator.policy.config import PolicyConfig
 from undaunted.coordinator.wire import credentials
 from undaunted.coordinator.wire.address import is_loopback, parse_address
 from undaunted.coordinator.wire.credentials import TokenError, find_token
 from undaunted.fault_tolerance.advice import advise
 from undaunted.fault_tolerance.run_config import RunSettings
+from undaunted.fault_tolerance.slow_ranks.pace import Pace
 
 if TYPE_CHECKING:
     import ssl

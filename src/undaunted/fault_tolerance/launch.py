@@ -41,6 +41,7 @@ _USAGE_ERROR = 2
 _STDERR = "stderr"
 _LONGEST_REASON = 1000
 _DIRECTORY = "undaunted-call-"
+_KILL_S = 30.0  # for a launcher that was told to kill all processes of the job, or was killed
 _NEW_S = 60.0  # until then a caller may not have locked its directory yet
 # Never without the caller.
 _LAUNCHER = (
@@ -269,7 +270,12 @@ def _wait_for_end(launcher: subprocess.Popen[bytes]) -> None:
                 launcher.wait(2 * SAME_S)
                 raise
             launcher.send_signal(signal.SIGINT)  # the second one kills
-            launcher.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                launcher.wait(_KILL_S)
+                raise
+            launcher.kill()  # its agent ends all others
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                launcher.wait(_KILL_S)
             raise
         return
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from undaunted.fault_tolerance.data import RankInfo
-    from undaunted.fault_tolerance.timeouts_calc import Maxima
+    from undaunted.progress.snapshot import Maxima
     from undaunted.progress.writer import PageWriter
 
 _CONTROL_TIMEOUT_S = 10.0
@@ -59,8 +59,8 @@ class RankMonitorClient:
         hb_timeouts: limits of heartbeats, configured or calculated (and applied with a minute at
             least, see ``cfg``); None before initialisation.
         section_timeouts: limits of sections, likewise.
-        timeouts_calc: what this client has measured; None before initialisation. Heartbeats and
-            sections of `undaunted.step` and friends, which bypass the client, are not in it.
+        timeouts_calc: longest durations of this process, also those of `undaunted.step` and
+            friends; None before initialisation.
         loaded_hb_timeouts: limits of heartbeats given to `load_state_dict`, or None.
         loaded_section_timeouts: limits of sections, likewise.
     """
@@ -104,7 +104,7 @@ class RankMonitorClient:
         self.cfg = config_of(limits, self._config_class)
         self._strict = limits.confirm
         self.hb_timeouts, self.section_timeouts = configured_timeouts(limits)
-        self.timeouts_calc = self._measured = TimeoutsCalc()
+        self.timeouts_calc = self._measured = TimeoutsCalc(self._writer)
         self._writer.initialize(num_warmup_iters)
         self.is_initialized = True
         self._use_loaded()
@@ -121,7 +121,6 @@ class RankMonitorClient:
         if not self.is_initialized:
             self._refuse("send_heartbeat")
         self._writer.heartbeat()
-        self._measured.update_on_heartbeat()
         if self._strict:
             self._confirm("send_heartbeat")
 
@@ -141,7 +140,7 @@ class RankMonitorClient:
                 f"section {section!r} was started already; end it before starting it again"
             )
         self._writer.open_section(section)
-        self._measured.update_on_section_start(section)
+        self._measured.open_sections[section] = None
         if self._strict:
             self._confirm(f"start_section({section!r})")
 
@@ -159,7 +158,7 @@ class RankMonitorClient:
                 f"section {section!r} cannot be ended, it was not started; open are: {among}"
             )
         self._writer.close_section(section)
-        self._measured.update_on_section_end(section)
+        del self._measured.open_sections[section]
         if self._strict:
             self._confirm(f"end_section({section!r})")
 
@@ -168,8 +167,7 @@ class RankMonitorClient:
         if not self.is_initialized:
             self._refuse("end_all_sections")
         self._writer.close_all()
-        for section in list(self._measured.open_sections):
-            self._measured.update_on_section_end(section)
+        self._measured.open_sections.clear()
         if self._strict:
             self._confirm("end_all_sections")
 

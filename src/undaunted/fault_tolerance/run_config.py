@@ -103,8 +103,8 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
         str,
         values.one_of("WORD", "on", "off"),
         Opt(
-            "Import for the workers of restarts what those before have imported, of installed "
-            "packages, while training goes on: on, off",
+            "Import for the workers of restarts the modules that those before have imported, of "
+            "well-known packages, while training goes on: on, off",
             rare=True,
         ),
     ] = "on"

@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from time import monotonic, monotonic_ns
+from time import monotonic
 from typing import TYPE_CHECKING, Any
+
+from undaunted.progress.snapshot import Maxima
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from undaunted.progress.limits import Limits
+    from undaunted.progress.writer import PageWriter
 
 _NS = 1_000_000_000
 _OF_THE_NEW = 0.5  # of a limit that replaces a calculated one
@@ -71,58 +74,21 @@ class SectionTimeouts:
         return self.is_out_of_section_calculated and self.calculated_sections >= set(self.section)
 
 
-@dataclass(frozen=True)
-class Maxima:
-    """The longest of everything, nanoseconds; 0 = was not seen."""
-
-    initial_ns: int = 0
-    subsequent_ns: int = 0
-    out_of_section_ns: int = 0
-    sections_ns: Mapping[str, int] = field(default_factory=dict)
-
-
 class TimeoutsCalc:
-    """Measures one rank since monitoring began.
+    """Durations of one rank, as its page has them: of the client, and of `undaunted.step` as well.
 
     Attributes:
-        open_sections: since when each open section is open, CLOCK_MONOTONIC nanoseconds.
-        sections_ns: the longest time each section was open, nanoseconds.
+        open_sections: names of the sections that the client has opened, in that order.
     """
 
-    def __init__(self) -> None:
-        self._began_ns = self._outside_since_ns = monotonic_ns()
-        self._last_heartbeat_ns = self._initial_ns = self._subsequent_ns = self._outside_ns = 0
-        self.open_sections: dict[str, int] = {}
-        self.sections_ns: dict[str, int] = {}
-
-    def update_on_heartbeat(self) -> None:
-        """A heartbeat is sent."""
-        now, last = monotonic_ns(), self._last_heartbeat_ns
-        self._last_heartbeat_ns = now
-        if not last:
-            self._initial_ns = now - self._began_ns
-        elif now - last > self._subsequent_ns:
-            self._subsequent_ns = now - last
-
-    def update_on_section_start(self, section: str) -> None:
-        """A section that is not open is opened."""
-        now = monotonic_ns()
-        if not self.open_sections:
-            self._outside_ns = max(self._outside_ns, now - self._outside_since_ns)
-        self.open_sections[section] = now
-
-    def update_on_section_end(self, section: str) -> None:
-        """A section that is open is closed."""
-        now = self._outside_since_ns = monotonic_ns()
-        took = now - self.open_sections.pop(section)
-        self.sections_ns[section] = max(took, self.sections_ns.get(section, 0))
+    def __init__(self, writer: PageWriter) -> None:
+        """Show the page of ``writer``."""
+        self._writer = writer
+        self.open_sections: dict[str, None] = {}
 
     def maxima(self) -> Maxima:
         """The longest of everything so far."""
-        outside_ns = self._outside_ns
-        if not self.open_sections:
-            outside_ns = max(outside_ns, monotonic_ns() - self._outside_since_ns)
-        return Maxima(self._initial_ns, self._subsequent_ns, outside_ns, dict(self.sections_ns))
+        return self._writer.maxima()
 
 
 def configured_timeouts(limits: Limits) -> tuple[HeartbeatTimeouts, SectionTimeouts]:

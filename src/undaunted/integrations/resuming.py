@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from undaunted.agreement.agreement import Agreement
 from undaunted.agreement.failures import AgreedError
+from undaunted.base import torch_ranks
 from undaunted.base.ids import node_of_rank
 from undaunted.base.text import name_ranks, one_line
 from undaunted.checkpointing.trust import TrustedPaths
-from undaunted.training import exchange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -57,7 +57,7 @@ def newest(found: Iterable[str], check: Callable[[str], object]) -> str | None:
         raise ValueError(
             f"training cannot go on from any checkpoint: {text}. To begin anew, move them away"
         )
-    if passed_over and exchange.place()[0] == 0:
+    if passed_over and torch_ranks.place()[0] == 0:
         _LOG.warning("checkpoints passed over: %s; taken: %s", text, chosen or "none")
     return chosen
 
@@ -76,11 +76,11 @@ def begin_alike(start: int | bool, text: str, timeout_s: float = _ALL_S) -> None
     Raises:
         RuntimeError: ranks begin at different places, or do not come: on all ranks that wait.
     """
-    if not exchange.is_distributed():
+    if not torch_ranks.is_distributed():
         return
     from undaunted.checkpointing.dcp.torch_private import default_store  # imports torch
 
-    rank, ranks = exchange.place()
+    rank, ranks = torch_ranks.place()
     store = default_store()
     count = store.add(f"undaunted/start/{rank}", 1)  # a new name each time
     agreement = Agreement(store, rank, ranks, f"start-{count}")

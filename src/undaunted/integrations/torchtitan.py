@@ -18,12 +18,12 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from undaunted.base import torch_ranks
 from undaunted.checkpointing.trust import choose
 from undaunted.integrations.replaced import replaced
 from undaunted.integrations.requirements import Requirement, check
 from undaunted.integrations.torchtitan_data import LoaderMixin
 from undaunted.progress.api import heartbeat
-from undaunted.training import exchange
 from undaunted.training.session import Session
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ def _check_global_batch(trainer: Any) -> None:
 
 
 def _say_what_is_not_kept(manager: Any) -> None:
-    if exchange.place()[0] != 0:
+    if torch_ranks.place()[0] != 0:
         return
     if not manager.enable or manager.load_only:
         _LOG.warning(

@@ -19,13 +19,13 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
+from undaunted.base import torch_ranks
 from undaunted.base.text import count, name_ranks
 from undaunted.integrations.replaced import replaced
 from undaunted.integrations.requirements import Requirement, check
 from undaunted.integrations.resuming import begin_alike, newest
 from undaunted.integrations.transformers_data import LoaderMixin
 from undaunted.progress.api import heartbeat
-from undaunted.training import exchange
 from undaunted.training.session import Session
 
 try:
@@ -170,21 +170,19 @@ class UndauntedCallback(TrainerCallback):
             self._enter(None)
         if self._session is not None:
             self._generators, self._epoch_over = None, False
-            steps = self._session.steps
-            steps.iteration = step = state.global_step
-            steps.begin(step)
-            self._open = steps.section
+            self._session.begin_step(state.global_step)
+            self._open = self._session.step_section
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         session = self._session
         if session is None:
             return
-        steps, step, ends = session.steps, state.global_step - 1, control.should_training_stop
-        if ends or self._open is not steps.section:
+        ends = control.should_training_stop
+        if ends or self._open is not session.step_section:
             self._enter(None)
         self._open = None
         # After the last step the job is done sooner than another one starts.
-        if not ends and steps.end(step) and session.should_stop(step):
+        if not ends and session.end_step(state.global_step - 1):
             self._save_and_end(args, state, control, due=self._is_due(args, state, control))
         elif control.should_save or control.should_evaluate:
             self._between_steps(args, state, control)
@@ -300,8 +298,8 @@ class UndauntedCallback(TrainerCallback):
             return False
         if self._epoch_over and trainer.control.should_training_stop:
             return self._is_saved(trainer.args, state)
-        steps = session.steps
-        return self._open is not steps.section or bool(state.global_step > steps.iteration)
+        over = bool(state.global_step > session.iteration)
+        return over or self._open is not session.step_section
 
     def _is_saved(self, args: Any, state: Any) -> bool:
         return self._stopping or Path(args.output_dir, f"checkpoint-{state.global_step}").is_dir()
@@ -310,7 +308,7 @@ class UndauntedCallback(TrainerCallback):
         """Save in a callback, if there is anything new."""
         session, control, state = self._session, trainer.control, trainer.state
         over = self._epoch_over and control.should_training_stop
-        if session is None or over or session.steps.iteration < 0:
+        if session is None or over or session.iteration < 0:
             return
         # The trainer does not evaluate where a callback has called `evaluate` when that was due.
         instead = left == "evaluate" and control.should_evaluate
@@ -490,7 +488,7 @@ def _check(checkpoint: str) -> None:
 
 
 def _say_if_of_other_ranks(checkpoint: str, ranks: int, *, noted: bool) -> None:
-    rank, now = exchange.place()
+    rank, now = torch_ranks.place()
     if ranks != now and rank == 0:
         _LOG.warning(
             "%s has the random generators of %s, and there are %d now%s: training goes on, with "

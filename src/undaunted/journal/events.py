@@ -191,7 +191,8 @@ class Verdict(Event, tag="verdict", frozen=True, kw_only=True):
     rank that in-process restart has ended for its hang has the ``signal`` of a crash and the
     ``watch`` ``hard timeout``. ``peak_memory_bytes`` is the most memory that the process, or
     one that it had waited for, had; ``core`` says where its core file is. ``cause``: its name,
-    where the verdict itself knows it, "" = see ``kind``.
+    where the verdict itself knows it, "" = see ``kind``. ``fault`` is the id of a fault that was
+    injected into the rank in this round, "" = none was.
     """
 
     kind: str
@@ -216,6 +217,7 @@ class Verdict(Event, tag="verdict", frozen=True, kw_only=True):
     peak_memory_bytes: int | None = None
     core: str = ""
     cause: str = ""
+    fault: str = ""
 
 
 class LimitsChanged(Event, tag="limits_changed", frozen=True, kw_only=True):
@@ -397,8 +399,8 @@ class TemplateReady(Event, tag="template_ready", frozen=True, kw_only=True):
 class ImportsLearned(Event, tag="imports_learned", frozen=True, kw_only=True):
     """Workers of later rounds find imported what those of this round have imported.
 
-    ``modules`` of them, of ``packages``: to import them, and compare with new processes, has taken
-    ``took_ns``. ``left`` are packages that each rank imports itself, and why; ``problem`` why all.
+    ``modules`` of them, of ``packages``: to import them has taken ``took_ns``. ``left`` are those
+    packages that each rank imports itself, and why; ``problem`` why all.
     """
 
     modules: int = 0
@@ -594,7 +596,7 @@ class LastCopy(Event, tag="last_copy", frozen=True, kw_only=True):
 
 
 class JobEnded(Event, tag="job_ended", frozen=True, kw_only=True):
-    """The job is over; only ``last_copy`` comes later.
+    """The job is over; only ``last_copy`` and ``remark`` come later.
 
     ``outcome``: finished, failed, preempted, excluded, no_restart, suspect, invalid, straggler,
     too_few_nodes.

@@ -146,7 +146,9 @@ def percent(part: float) -> str:
     """Return a part of a whole for people; only all of it is 100 %, only nothing of it 0 %."""
     if part <= 0 or part >= 1:
         return f"{part * 100:.0f} %"
-    return f"{min(99.9, max(0.1, part * 100)):.{0 if 0.095 <= part < 0.995 else 1}f} %"
+    if part < 0.0005:
+        return "<0.1 %"
+    return f"{min(99.9, part * 100):.{0 if 0.095 <= part < 0.995 else 1}f} %"
 
 
 def _durations(times: Times, shown: Sequence[Column]) -> list[str]:

@@ -14,7 +14,7 @@ from undaunted.journal import events as e
 from undaunted.journal.checkpoints import Checkpoints, Reports, checkpoints
 from undaunted.journal.goodput import Account, Times, account, limit_of, times_of, went_on
 from undaunted.journal.query import every
-from undaunted.journal.words import words_of
+from undaunted.journal.words import is_news, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -394,22 +394,14 @@ def _notes(launch: LaunchState) -> list[str]:
         events = every(launch.remarks, kind)
         if events and kind in sums:  # of several the sum counts
             events = [msgspec.structs.replace(events[-1], **sums[kind])]
-        told += [event for event in events if _is_noted(event, launch)]
-    return [words_of(event).full for event in told]
-
-
-def _is_noted(event: e.Event, launch: LaunchState) -> bool:
-    match event:
-        case e.RoundStopped(unkillable=pids):
-            return bool(pids)
-        case e.MemoryReclaimed(held=held):
-            return bool(held)
-        case e.Remark(level=level):
-            return level == "error"
-        case e.NodeChecked(problem=problem):
-            ends = launch.ended is not None and problem in launch.ended.reason
-            return bool(problem) and not ends
-    return True
+        told += filter(is_news, events)
+    end = launch.ended.reason if launch.ended is not None else ""
+    return [
+        words_of(event).full
+        for event in told
+        if getattr(event, "level", "error") == "error"  # of remarks
+        and not (isinstance(event, e.NodeChecked) and event.problem in end)
+    ]
 
 
 def _between(start: int | None, end: int | None) -> int | None:

@@ -75,11 +75,26 @@ def exit_in_words(exited: e.RankExited) -> str:
     return f"{how}, told to stop" if exited.by_us else how
 
 
-def happened_at(event: e.Event) -> int:
-    """Return when what an event tells of happened, on the clock of ``t``."""
-    if isinstance(event, (e.RankEvent, e.RankMilestone)):  # launchers empty pages now and then
-        return event.at_ns
-    return event.t
+def is_news(event: e.Event) -> bool:
+    """Whether an event tells of more than that things go as they should; quick."""
+    match event:
+        case e.RoundStarted(round=number):
+            return number > 0
+        case e.Decision(round=number):  # a node without a seat does not tell of which round it is
+            return number >= 0
+        case e.RoundAdvised(line=line):
+            return bool(line)
+        case e.InProcessPhase(phase=phase):
+            return phase in ("detect", "re-enter")
+        case e.InProcessCall(what=what):
+            return what == "ended"
+        case e.NodeChecked(problem=problem):
+            return bool(problem)
+        case e.MemoryReclaimed(held=held, skipped=skipped):
+            return bool(held or skipped)
+        case e.RoundStopped(unkillable=pids):
+            return bool(pids)
+    return True
 
 
 # --- a row each -----------------------------------------------------------------------------------
@@ -154,8 +169,7 @@ def _inprocess(event: e.InProcessPhase) -> Words:
     match event.phase:
         case "detect":
             why = event.reasons[0] if event.reasons else "it was stopped"
-            others = f"and {len(event.reasons) - 1} more" if len(event.reasons) > 1 else ""
-            return Words(f"{name}: {why}", "odd", others)
+            return Words(f"{name}: {why}", "odd")
         case "re-enter":
             ranks = f"{count(event.members, 'rank')} " if event.members else ""
             lost = f", without {name_ranks(event.lost)}" if event.lost else ""
@@ -235,7 +249,10 @@ def _imports(event: e.ImportsLearned) -> Words:
         return Words(f"restarted ranks import everything themselves: {event.problem}", "odd")
     modules, packages = count(event.modules, "module"), count(len(event.packages), "package")
     took = format_duration(event.took_ns / _NS)
-    left = "; ".join(f"{package} ({reason})" for package, reason in event.left.items())
+    packages_of: dict[str, list[str]] = {}
+    for package, reason in event.left.items():
+        packages_of.setdefault(reason, []).append(package)
+    left = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in packages_of.items())
     return Words(
         f"restarted ranks found {modules} of {packages} imported, which took {took} beside the "
         "training",

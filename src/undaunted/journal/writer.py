@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from undaunted.base.deadline import within
 from undaunted.journal import lines
 from undaunted.journal.appender import Appender
 from undaunted.journal.events import Event, EventsLost, JobEnded, RoundStarted, RoundStopped
@@ -334,3 +335,24 @@ class JournalWriter:
     def _lost_line(self, count: int, reason: str) -> bytes:
         lost = EventsLost(t=self._clock.monotonic_ns(), count=count, reason=reason)
         return lines.encode(self._stamp(lost))
+
+
+def append_last(path: str | os.PathLike[str], event: Event, timeout_s: float = 1.0) -> None:
+    """Append an event to the journal of a writer that is gone. Never raises.
+
+    Args:
+        path: the journal; nothing is done if there is none.
+        event: with its time, node and round.
+        timeout_s: longest wait for the disk.
+    """
+
+    def append() -> str:
+        if not os.path.isfile(path):  # noqa: PTH113 - as `os` is the file system here
+            return ""
+        appender = Appender(os.fspath(path), header=bytes, lost_line=lambda *_: b"")
+        try:
+            return appender.append([lines.encode(event)])
+        finally:
+            appender.close()
+
+    within(timeout_s, append, "")

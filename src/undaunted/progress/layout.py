@@ -15,7 +15,7 @@ import mmap
 from typing import NamedTuple
 
 MAGIC_VALUE = int.from_bytes(b"undauntd", "big")
-VERSION_VALUE = 2
+VERSION_VALUE = 3
 
 PAGE_BYTES = max(32 * 1024, mmap.ALLOCATIONGRANULARITY)  # each page is mapped by itself
 WORD_BYTES = 8
@@ -45,7 +45,7 @@ LAST_CLOSE_NS = 18  # R  when a section was last closed
 OUTSIDE_COUNT = 19  # R  times between two sections
 OUTSIDE_MAX_NS = 20  # R  the longest of them after the warm-up
 OUTSIDE_WARMUP_NS = 21  # R  the same in the warm-up
-SECTIONS_DROPPED = 22  # R  openings that found the table full
+OUTSIDE_FIRST_NS = 22  # R  the longest time from an initialisation to the first section after it
 LEAVING_NS = 23  # R  when the user's program ended
 RING_HEAD = 24  # R  sequence number of the newest event, 0 = none; another owner goes on with it
 STOP = 25  # A  0 = go on, 1 = wait before you go on, else see `stop_word`

@@ -85,7 +85,6 @@ def parse_page(page: bytes) -> PageSnapshot:
         outside_max_ns=max(words[layout.OUTSIDE_MAX_NS], words[layout.OUTSIDE_WARMUP_NS]),
         outside_warm_max_ns=words[layout.OUTSIDE_MAX_NS],
         sections=sections,
-        sections_dropped=words[layout.SECTIONS_DROPPED],
         error=_error(page),
         wish=layout.wish_of(words[layout.STOP_WANTED]),
     )

@@ -51,9 +51,11 @@ class Section:
     def __enter__(self) -> None:
         now = monotonic_ns()
         words, open_now = self._words, self._open_now
-        last_close = words[LAST_CLOSE_NS]
-        if last_close and not open_now:
-            count(words, OUTSIDE_COUNT, OUTSIDE_MAX_NS, now - last_close)
+        if not open_now:
+            if last_close := words[LAST_CLOSE_NS]:
+                count(words, OUTSIDE_COUNT, OUTSIDE_MAX_NS, now - last_close)
+            elif began := words[layout.INITIALIZED_NS]:
+                words[layout.OUTSIDE_FIRST_NS] = max(words[layout.OUTSIDE_FIRST_NS], now - began)
         open_now.append(None)
         self._starts.append(now)
         words[self._slot + SECTION_OPEN_NS] = now
@@ -81,6 +83,12 @@ class Section:
         except (ValueError, IndexError):
             pass  # somebody wrote garbage into the page: a sum is at its largest value
         count(words, slot + SECTION_COUNT, slot + SECTION_MAX_NS, duration)
+
+    @property
+    def longest_ns(self) -> int:
+        """The longest time from entering to leaving, 0 = it was not left yet."""
+        most = self._slot + SECTION_MAX_NS
+        return max(self._words[most], self._words[most + 1])
 
     def close(self) -> None:
         """Leave it as often as it was entered."""
@@ -122,14 +130,3 @@ def encoded_name(name: object) -> bytes:
     if not isinstance(name, str):
         raise TypeError(f"the name of a section is {name!r}, not text; write section('step')")
     return name.encode(errors="replace")
-
-
-class OverflowSection(Section):
-    """All sections for which the table has no room: watched as one, and counted."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        dropped = self._words[layout.SECTIONS_DROPPED]
-        self._words[layout.SECTIONS_DROPPED] = min(dropped + 1, 2**64 - 1)
-        super().__enter__()

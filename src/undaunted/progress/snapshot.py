@@ -27,6 +27,23 @@ class Phase(enum.IntEnum):
     LEAVING = 6  # the user's program has ended; the interpreter is shutting down
 
 
+@dataclass(frozen=True)
+class Maxima:
+    """The longest of everything that a rank did, nanoseconds; 0 = was not seen.
+
+    Attributes:
+        initial_ns: from the beginning of monitoring to the first heartbeat.
+        subsequent_ns: between two heartbeats.
+        out_of_section_ns: while no section was open.
+        sections_ns: that each section was open.
+    """
+
+    initial_ns: int = 0
+    subsequent_ns: int = 0
+    out_of_section_ns: int = 0
+    sections_ns: Mapping[str, int] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class SectionSnapshot:
     """One section. ``open_since_ns`` is None while it is closed; ``count`` counts closings."""
@@ -78,7 +95,6 @@ class PageSnapshot:
     outside_max_ns: int = 0  # longest of them
     outside_warm_max_ns: int = 0  # longest of those after the warm-up
     sections: Mapping[str, SectionSnapshot] = field(default_factory=dict)
-    sections_dropped: int = 0  # openings refused because the table was full
     error: ErrorRecord | None = None
     wish: Wish | None = None  # that all ranks stop
     problem: str = ""

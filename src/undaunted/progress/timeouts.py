@@ -160,7 +160,10 @@ def _running(
 
 
 def _expects_first_step(page: PageSnapshot, limits: Limits) -> bool:
-    """Preparing for the first step has no limit where ``step`` has one, but ``warmup`` has none."""
+    """Before the first ``step``, time outside sections is unlimited if only ``step`` has a limit.
+
+    That is, if ``step`` has one and ``warmup`` has none.
+    """
     limited = STEP_SECTION in limits.sections and limits.warmup_s is None
     return limited and STEP_SECTION not in page.sections
 

@@ -26,18 +26,13 @@ from undaunted.progress.layout import (
     HEARTBEATS,
     ITERATION,
     ITERATION_NS,
-    LAST_CLOSE_NS,
-    OUTSIDE_COUNT,
-    OUTSIDE_MAX_NS,
-    SECTION_OPEN_NS,
-    STEP_SECTION,
     STOP,
     STOP_ASKED,
 )
 from undaunted.progress.mailbox import Mailbox
 from undaunted.progress.reader import EVENT
-from undaunted.progress.section import OverflowSection, Section, count, encoded_name, keep_longest
-from undaunted.progress.snapshot import Phase
+from undaunted.progress.section import Section, encoded_name, keep_longest
+from undaunted.progress.snapshot import Maxima, Phase
 
 if TYPE_CHECKING:
     import logging
@@ -92,7 +87,7 @@ class PageWriter:
         self._free_slots = iter(range(layout.SECTION_SLOTS - 1))
         others = layout.section_slot(layout.SECTION_SLOTS - 1)
         self._open_now: list[None] = []
-        self._others = OverflowSection(layout.OTHERS, self._words, others, self._open_now)
+        self._others = Section(layout.OTHERS, self._words, others, self._open_now)
         self._event_numbers = itertools.count(self._words[layout.RING_HEAD] % 2**32 + 1)
         self._mailbox: Mailbox | None = None
         self._kick_file = ""
@@ -274,12 +269,6 @@ class PageWriter:
         return word
 
     @property
-    def asked_last(self) -> int:
-        """The iteration that was asked about last; less than 0 = none."""
-        word: int = self._words[STOP_ASKED]
-        return word % layout.LEFT - 2
-
-    @property
     def stop_word(self) -> int:
         """The word `layout.STOP`."""
         word: int = self._words[layout.STOP]
@@ -300,6 +289,23 @@ class PageWriter:
         """
         self._words[layout.STOP_WANTED] = layout.wish_word(why, rank)
         self._kick()
+
+    def maxima(self) -> Maxima:
+        """Return the longest of each kind, warm-up included."""
+        words = self._words
+        began, first = words[layout.INITIALIZED_NS], words[layout.FIRST_HEARTBEAT_NS]
+        since = words[layout.LAST_CLOSE_NS] or began
+        outside_ns = max(words[layout.OUTSIDE_MAX_NS : layout.OUTSIDE_MAX_NS + 2])
+        outside_ns = max(outside_ns, words[layout.OUTSIDE_FIRST_NS])
+        if since and not self._open_now:
+            outside_ns = max(outside_ns, monotonic_ns() - since)
+        sections = {name: section.longest_ns for name, section in list(self._sections.items())}
+        return Maxima(
+            initial_ns=max(1, first - began) if began and first else 0,
+            subsequent_ns=max(words[HEARTBEAT_MAX_NS : HEARTBEAT_MAX_NS + 2]),
+            out_of_section_ns=outside_ns,
+            sections_ns={name: longest for name, longest in sections.items() if longest},
+        )
 
     def record_error(self, error: BaseException) -> None:
         """Store an exception that ends this rank, and tell the agent."""
@@ -419,10 +425,7 @@ class PageWriter:
             self._name_slot(layout.SECTION_SLOTS - 1, layout.OTHERS.encode())
             section: Section = self._others
         else:
-            kind = StepSection if name == STEP_SECTION else Section
-            new = kind(name, self._words, layout.section_slot(index), self._open_now)
-            if isinstance(new, StepSection):
-                new.writer, new.steps, new.offset = self, self.steps, 0
+            new = Section(name, self._words, layout.section_slot(index), self._open_now)
             section = self._sections.setdefault(name, new)
             if section is new:  # else another thread was faster, and a slot stays empty
                 self._name_slot(index, encoded)
@@ -451,57 +454,6 @@ class PageWriter:
         self._words = self._bytes.cast("Q")
         for section in (*self._sections.values(), self._others):
             section.move_to(self._words)
-
-
-class StepSection(Section):
-    """The section ``step``, of a writer that has the same `PageWriter.steps`.
-
-    Attributes:
-        offset: what `end` adds to an iteration when it asks about it.
-    """
-
-    __slots__ = ("offset", "steps", "writer")
-    offset: int
-    steps: deque[tuple[int, int, int]]
-    writer: PageWriter
-
-    def begin(self, iteration: int) -> None:
-        """What `PageWriter.step` and then `__enter__` do, at once: it costs half of both.
-
-        Of one frame, few objects, and one look at the clock: after a step of training nothing of it
-        is in the caches of the processor.
-
-        Args:
-            iteration: its number, from 0 to `layout.LATEST`.
-        """
-        words, open_now, writer = self._words, self._open_now, self.writer
-        last = writer.last_beat
-        if not last or not words[ITERATION] or on_step is not None:
-            writer.step(iteration)
-            self.__enter__()
-            return
-        now = writer.last_beat = monotonic_ns()
-        number = iteration + 1
-        words[HEARTBEAT_NS] = words[ITERATION_NS] = now
-        words[ITERATION] = number
-        words[HEARTBEATS] = writer.heartbeats = writer.heartbeats + 1
-        if now - last > writer.longest_gap:
-            writer.keep_longest_gap(now - last)
-        self.steps.append((now, number, thread_time_ns() if number % CHUNK == 1 else 0))
-        last_close = words[LAST_CLOSE_NS]
-        if last_close and not open_now:
-            count(words, OUTSIDE_COUNT, OUTSIDE_MAX_NS, now - last_close)
-        open_now.append(None)
-        self._starts.append(now)
-        words[self._slot + SECTION_OPEN_NS] = now
-
-    def end(self, iteration: int) -> int:
-        """What `__exit__` and then `PageWriter.asked` do."""
-        self.__exit__(None, None, None)
-        words = self._words
-        words[STOP_ASKED] = iteration + self.offset + 2  # before the other word is looked at
-        word: int = words[STOP]
-        return word
 
 
 class NullWriter(PageWriter):

@@ -31,7 +31,7 @@ from undaunted.attribution.logs.landmarks import landmarks
 from undaunted.base.oom_score import raise_own
 from undaunted.base.process import die_with_parent
 from undaunted.base.roots import Code, RefusedError, Roots
-from undaunted.services.results import MOST_FINDINGS, Told
+from undaunted.services.results import MOST_FINDINGS, LogResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -69,12 +69,12 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
         code, message: why, as `undaunted.base.roots.RefusedError` has it.
     """
 
-    told: Told | None = None
+    told: LogResult | None = None
     code: Code | None = None
     message: str = ""
 
 
-def analyse(path: str, roots: Roots, dumps: str = "", errors: str = "") -> Told:
+def analyse(path: str, roots: Roots, dumps: str = "", errors: str = "") -> LogResult:
     """Read a log, and dumps where they tell more.
 
     Args:
@@ -136,8 +136,8 @@ def _tells(reading: Reading) -> bool:
     return bool(reading.findings or reading.last) or reading.stepped or reading.ended
 
 
-def _told(opened: Opened, reading: Reading) -> Told:
-    return Told(
+def _told(opened: Opened, reading: Reading) -> LogResult:
+    return LogResult(
         opened.stamp,
         tuple(reading.findings[:MOST_FINDINGS]),
         reading.step,
@@ -197,7 +197,7 @@ def _open_dump(roots: Roots, path: str, near_ns: int | None) -> int:
     return -1
 
 
-def _with_dumps(told: Told, folder: str, recordings: Sequence[Recording]) -> Told:
+def _with_dumps(told: LogResult, folder: str, recordings: Sequence[Recording]) -> LogResult:
     found = culprits.analyse(recordings)
     findings = worst_first([*found.findings(), *told.findings])
     return msgspec.structs.replace(

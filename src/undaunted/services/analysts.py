@@ -13,7 +13,7 @@ from undaunted.base.deadline import wait_for
 from undaunted.base.process import module_command
 from undaunted.base.text import format_duration
 from undaunted.services.analysis import Answer, Question
-from undaunted.services.results import Stamp, Told
+from undaunted.services.results import LogResult, Stamp
 
 if TYPE_CHECKING:
     from undaunted.base.roots import Roots
@@ -36,7 +36,7 @@ class Analyst:
         self._program: Helper | None = None
         self._turn = asyncio.Lock()  # answers come in the order of the questions
 
-    async def read(self, path: str, stamp: Stamp, dumps: str = "", errors: str = "") -> Told:
+    async def read(self, path: str, stamp: Stamp, dumps: str = "", errors: str = "") -> LogResult:
         """Have a log read; what goes wrong is said in the answer.
 
         Args:
@@ -48,23 +48,23 @@ class Analyst:
         async with self._turn:
             return await self._read(Question(path, dumps, errors), stamp)
 
-    async def _read(self, question: Question, stamp: Stamp) -> Told:
+    async def _read(self, question: Question, stamp: Stamp) -> LogResult:
         try:
             said = await wait_for(self._ask(question), self._limit_s)
         except TimeoutError:
             await self.close()
             limit = format_duration(self._limit_s)
-            return Told(stamp, problem=f"reading it takes longer than {limit}", late=True)
+            return LogResult(stamp, problem=f"reading it takes longer than {limit}", late=True)
         except (OSError, ValueError, msgspec.MsgspecError) as error:
             await self.close()
             why = f"{error}"
             if isinstance(error, ConnectionError):
                 why = "it was killed, or takes too much memory"
-            return Told(stamp, problem=f"the program that reads it has ended: {why}")
+            return LogResult(stamp, problem=f"the program that reads it has ended: {why}")
         except asyncio.CancelledError:
             await self.close()
             raise
-        return said.told or Told(stamp, problem=f"{said.code}: {said.message}")
+        return said.told or LogResult(stamp, problem=f"{said.code}: {said.message}")
 
     async def _ask(self, question: Question) -> Answer:
         if self._program is None:

@@ -13,7 +13,7 @@ from undaunted.services.results import COMPLETED
 from undaunted.services.slurm.core import ENDED
 
 if TYPE_CHECKING:
-    from undaunted.services.results import Log, Progress, Results, Told
+    from undaunted.services.results import Log, LogResult, Progress, Results
 
 MODES = ("PENDING", "SINGLE", "SPLITLOG")
 _SOURCE = "rules"
@@ -131,7 +131,7 @@ def _verdict(results: Results, log: Log, number: int) -> tuple[str, str]:
     return _ACTIONS[found.advice.action], text
 
 
-def _no_failure(told: Told, state: str) -> tuple[str, str]:
+def _no_failure(told: LogResult, state: str) -> tuple[str, str]:
     """Return what is recommended where a log, its launcher and its scheduler tell of no cause."""
     ended = told.ended or state == COMPLETED
     if state not in ENDED:

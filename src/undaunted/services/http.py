@@ -15,6 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.exceptions import HTTPException
 
+from undaunted import __version__
 from undaunted.base.text import one_line
 from undaunted.services.service import AttributionService, ServiceError, Submission
 
@@ -43,6 +44,8 @@ _STATUS = {
     "job_limit_reached": 503,
     "busy": 503,
 }
+_, _SCHEMAS = msgspec.json.schema_components([Submission])
+_BODY = {"content": {"application/json": {"schema": _SCHEMAS["Submission"]}}, "required": True}
 _CODES = {404: "not_found", 405: "not_allowed"}
 
 
@@ -153,7 +156,7 @@ def make_app(
         finally:
             await service.close()
 
-    app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(title="undaunted serve", version=__version__, lifespan=lifespan, redoc_url=None)
     _add_looks(app, service)
     _add_logs(app, service, Rate(submits), Rate(analyses), Rate(previews))
     _add_refusals(app, service)
@@ -188,7 +191,7 @@ def _add_logs(
 ) -> None:
     """Add what is about one log."""
 
-    @app.post("/logs")
+    @app.post("/logs", openapi_extra={"requestBody": _BODY})
     async def submit(request: Request) -> dict[str, Any]:
         _count(submits, request)
         return await service.submit(await _submission(request))

@@ -48,7 +48,7 @@ Stamp = tuple[int, int, int]
 Progress = Literal["completed", "in_flight", "pending"]
 
 
-class Told(msgspec.Struct, frozen=True, omit_defaults=True):
+class LogResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an analysis has found in a log; where rounds are told apart, in the last of them.
 
     Attributes:
@@ -73,7 +73,7 @@ class Told(msgspec.Struct, frozen=True, omit_defaults=True):
     stop: bool = False
     problem: str = ""
     late: bool = False
-    earlier: tuple[Told, ...] = ()
+    earlier: tuple[LogResult, ...] = ()
     last: LastWords | None = None
     starts: int = 0
     logs_dir: str = ""
@@ -81,7 +81,7 @@ class Told(msgspec.Struct, frozen=True, omit_defaults=True):
     hanging: tuple[int, ...] = ()
 
     @property
-    def rounds(self) -> tuple[Told, ...]:
+    def rounds(self) -> tuple[LogResult, ...]:
         """What each round in the log tells of."""
         return (*self.earlier, self)
 
@@ -110,7 +110,7 @@ class Log(msgspec.Struct, frozen=True, omit_defaults=True):
     dumps: str = ""
     state: str = ""
     wanted: bool = False
-    told: Told | None = None
+    told: LogResult | None = None
     errors: str = ""
 
     @property
@@ -212,7 +212,7 @@ class Results:
         self._in_flight[path] = now
         return path
 
-    def end(self, path: str, told: Told) -> Log:
+    def end(self, path: str, told: LogResult) -> Log:
         """Take the outcome of the analysis that `begin` has begun."""
         del self._in_flight[path]
         return self._put(msgspec.structs.replace(self._logs[path], wanted=False, told=told))
@@ -242,11 +242,11 @@ class Results:
         others = self._jobs.get(job, set()) - {path}
         return sum(self._logs[other].told is not None for other in others)
 
-    def _earlier(self, log: Log) -> list[Told]:
+    def _earlier(self, log: Log) -> list[LogResult]:
         """Return what the earlier rounds of the job told of, one log for each."""
         if not log.job or log.cycle is None:
             return []
-        logs: dict[int, Told] = {}
+        logs: dict[int, LogResult] = {}
         for path in self._jobs.get(log.job, ()):
             one = self._logs[path]
             is_earlier = one.cycle is not None and one.cycle < log.cycle and one.user == log.user
@@ -291,16 +291,16 @@ class Results:
         return True
 
 
-def _case(told: Told) -> Case:
+def _case(told: LogResult) -> Case:
     return case_of_files(Evidence(told.findings), told.step, told.last)
 
 
-def _round_of(told: Told) -> Case | Round:
+def _round_of(told: LogResult) -> Case | Round:
     case = _case(told)
     return case if has_failed(case) else case.about
 
 
-def _by_scheduler(told: Told, state: str) -> Told:
+def _by_scheduler(told: LogResult, state: str) -> LogResult:
     """Return what a log tells of, as the scheduler has it; the launcher knows better than both."""
     if told.last is not None or told.problem or (told.ended and not told.findings):
         return told

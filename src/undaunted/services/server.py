@@ -1,7 +1,8 @@
 """An application over HTTP by uvicorn, of which clients that say nothing keep nobody out.
 
 uvicorn waits for a request, for its body, and for a client that reads, without an end. Here all
-these are bounded together, and what waits for TLS with them: `Waiting`.
+these are bounded together, and what waits for TLS with them: `Waiting`. Of uvicorn nothing is used
+but what it offers: a `Connection` stands around its protocol, `Turns` in front of the application.
 """
 
 from __future__ import annotations
@@ -10,11 +11,9 @@ import asyncio
 import resource
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-import h11
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from undaunted.base.accepting import Acceptor, Waiting
 
@@ -24,66 +23,111 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import FrameType
 
-    from starlette.types import ASGIApp
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 WAIT_S = 10.0
 MOST_WAITING = 256
 MOST_CONNECTIONS = 512
 _BACKLOG = 512
 _STOP_S = 5
+_CONNECTION = "undaunted.connection"  # in the state of a scope
+_HAS_BODY = frozenset((b"content-length", b"transfer-encoding"))
 
 
-class Protocol(H11Protocol):
+class Connection(asyncio.Protocol):
     """One connection; it waits for its client unless a whole request is being answered."""
 
-    def __init__(self, *given: Any, waiting: Waiting, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, server: uvicorn.Server, waiting: Waiting) -> None:
+        state = {**server.lifespan.state, _CONNECTION: self}
+        self._inner: asyncio.Protocol = cast("Any", server.config.http_protocol_class)(
+            config=server.config, server_state=server.server_state, app_state=state
+        )
         self._waiting = waiting
+        self._transport: asyncio.Transport | None = None
+        self._is_asked = False
+        self._is_full = False
+        self._is_idle = False
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to wait for a request; the time for TLS is over."""
-        super().connection_made(transport)
+        self._transport = cast("asyncio.Transport", transport)
+        self._inner.connection_made(transport)
         self._waiting.remove(self)
         self._turn()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no more."""
         self._waiting.remove(self)
-        super().connection_lost(exc)
+        self._transport = None
+        self._inner.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take a part of a request."""
-        if self.cycle is not None and self._is_between_requests():
-            self._waiting.remove(self)  # it waits anew, for this request
-        super().data_received(data)
-        self._turn()
+        """Take a part of a request, or of several; it waits anew for the first one."""
+        if self._is_idle:
+            self.begins()
+        self._inner.data_received(data)
 
-    def on_response_complete(self) -> None:
-        """Wait for the next request."""
-        super().on_response_complete()
-        self._turn()
+    def eof_received(self) -> bool | None:
+        """Take the end of all requests."""
+        return self._inner.eof_received()
 
     def pause_writing(self) -> None:
         """Wait for a client that does not read."""
-        super().pause_writing()
+        self._is_full = True
+        self._inner.pause_writing()
         self._turn()
 
     def resume_writing(self) -> None:
         """Go on."""
-        super().resume_writing()
+        self._is_full = False
+        self._inner.resume_writing()
         self._turn()
 
-    def _is_between_requests(self) -> bool:
-        return self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]
+    def begins(self) -> None:
+        """Wait anew, for what is missing of a request that has begun."""
+        self._is_idle = False
+        self._waiting.remove(self)
+        self._turn()
+
+    def asked(self, whole: bool) -> None:
+        """Note whether a whole request is being answered."""
+        self._is_asked, self._is_idle = whole, not whole
+        self._turn()
 
     def _turn(self) -> None:
         """Find out who is to do something next."""
-        cycle = self.cycle
-        is_asked = cycle is not None and not cycle.more_body and not cycle.response_complete
-        if is_asked and not self.flow.write_paused:
+        if self._is_asked and not self._is_full:
             self._waiting.remove(self)
-        else:
-            self._waiting.add(self, self.transport.abort)
+        elif self._transport is not None:
+            self._waiting.add(self, self._transport.abort)
+
+
+class Turns:
+    """Tells a connection of each request: when it is there with its body, when it was answered."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass everything on."""
+        connection = scope.get("state", {}).pop(_CONNECTION, None)
+        if scope["type"] != "http" or connection is None:
+            await self._app(scope, receive, send)
+            return
+        connection.begins()
+        if not any(name in _HAS_BODY for name, _ in scope["headers"]):
+            connection.asked(True)
+
+        async def receive_part() -> Message:
+            message = await receive()
+            if message["type"] == "http.request" and not message.get("more_body", False):
+                connection.asked(True)
+            return message
+
+        try:
+            await self._app(scope, receive_part, send)
+        finally:
+            connection.asked(False)
 
 
 class Clients:
@@ -218,8 +262,8 @@ class Server(uvicorn.Server):
         self.force_exit = self.should_exit and sig == signal.SIGINT
         self.should_exit = True
 
-    def _protocol(self, waiting: Waiting) -> Protocol:
-        return Protocol(self.config, self.server_state, self.lifespan.state, waiting=waiting)
+    def _protocol(self, waiting: Waiting) -> Connection:
+        return Connection(self, waiting)
 
 
 def configure(app: ASGIApp, most: int) -> uvicorn.Config:
@@ -230,7 +274,7 @@ def configure(app: ASGIApp, most: int) -> uvicorn.Config:
         most: connections, before more are answered with 503.
     """
     return uvicorn.Config(
-        app,
+        Turns(app),
         loop="asyncio",
         http="h11",
         ws="none",

@@ -16,7 +16,7 @@ from undaunted.base.deadline import off_loop, wait_for
 from undaunted.base.roots import RefusedError
 from undaunted.services import answers, looks
 from undaunted.services.ledger import LedgerError
-from undaunted.services.results import FullError, Results, Told
+from undaunted.services.results import FullError, LogResult, Results
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -378,7 +378,7 @@ class AttributionService:
             if named != self._known(path).beside:  # others were named meanwhile
                 told = msgspec.structs.replace(told, stamp=_GONE)
         except ServiceError as error:  # it is gone, or empty by now
-            told = Told(_GONE, problem=f"{error.code}: {error}")
+            told = LogResult(_GONE, problem=f"{error.code}: {error}")
         self._counts["analysed"] += 1
         self._counts["late"] += told.late
         self._counts["failed"] += bool(told.problem) and not told.late
@@ -415,13 +415,13 @@ _GONE = (0, 0, 0)  # stamp of no file
 _COUNTS = ("submitted", "analysed", "completed", "joined", "pending", "late", "failed", "refused")
 
 
-def _is_news(told: Told, before: Told | None) -> bool:
+def _is_news(told: LogResult, before: LogResult | None) -> bool:
     """Whether others hear of an answer: not while a job is well, nor twice of the same failure."""
     tells = bool(told.findings or told.ended or told.problem)
     return tells and (before is None or _gist(told) != _gist(before))
 
 
-def _gist(told: Told) -> tuple[object, ...]:
+def _gist(told: LogResult) -> tuple[object, ...]:
     return told.findings, len(told.earlier), told.ended, told.problem
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from undaunted.base.roots import Opened, Roots
     from undaunted.services.analysts import Analyst
-    from undaunted.services.results import Told
+    from undaunted.services.results import LogResult
 
 T = TypeVar("T")
 
@@ -192,7 +192,7 @@ class Tools:
         except TimeoutError:
             raise ToolError("the file system does not answer; ask again later") from None
 
-    async def _told(self, log_path: str) -> Told:
+    async def _told(self, log_path: str) -> LogResult:
         told = await self._analyst.read(log_path, (0, 0, 0))
         if told.problem:
             raise ToolError(told.problem)
@@ -308,6 +308,6 @@ def _entries(folder: Path) -> Iterator[Path]:
         raise ToolError(f"more than {_MOST_ENTRIES} files are below {folder}; name one run")
 
 
-def _log_result(path: str, told: Told) -> dict[str, Any]:
+def _log_result(path: str, told: LogResult) -> dict[str, Any]:
     found: dict[str, Any] = answers.result(Results(), Log(path, told=told))["result"]
     return found

@@ -6,7 +6,7 @@ import msgspec
 
 from undaunted.base.text import one_line
 from undaunted.journal import events as e
-from undaunted.journal.words import CHECKPOINT, FAULT, STYLES, of_rank, words_of
+from undaunted.journal.words import CHECKPOINT, FAULT, STYLES, is_news, of_rank, words_of
 
 _LONGEST = 300
 _NS = 1_000_000_000
@@ -51,7 +51,7 @@ def note_of(event: e.Event) -> Note | None:
         # Launchers empty the pages of the ranks now and then: the journal has it later.
         when = event.wall - max(0, event.t - event.at_ns) / _NS
         return ring_note(event.rank, event.name, event.text, wall=when, node=event.node)
-    if not worth_a_note(event) or not _is_news(event):
+    if not worth_a_note(event) or not is_news(event):
         return None
     words = words_of(event)
     text = one_line(words.text, _LONGEST)
@@ -59,21 +59,6 @@ def note_of(event: e.Event) -> Note | None:
         key = words.subject or text
         return Note(wall=event.wall, text=text, style=STYLES[words.tone], key=key)
     return Note(wall=event.wall, node=event.node, text=text, style=STYLES[words.tone])
-
-
-def _is_news(event: e.Event) -> bool:
-    match event:
-        case e.RoundStarted(round=number):
-            return number > 0
-        case e.Decision(round=number):  # a node without a seat does not tell of which round it is
-            return number >= 0
-        case e.RoundAdvised(line=line):
-            return bool(line)
-        case e.InProcessPhase(phase=phase):
-            return phase in ("detect", "re-enter")
-        case e.NodeChecked(problem=problem):
-            return bool(problem)
-    return True
 
 
 def ring_note(rank: int, name: str, text: str, *, wall: float, node: str) -> Note | None:

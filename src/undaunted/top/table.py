@@ -24,7 +24,7 @@ _HOUR_S = 3600
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class RankColumn:
     """One column: what it shows, and how badly it is needed (0 = always)."""
 
     title: str
@@ -58,15 +58,17 @@ def _section(row: Rank) -> str:
 
 
 COLUMNS = (
-    Column("rank", lambda row: str(row.rank), 0, right=True),
-    Column("node", lambda row: one_line(row.node, _LONGEST_NAME), 5),
-    Column("phase", lambda row: one_line(row.phase, _LONGEST_NAME), 1),
-    Column("section", _section, 3),
-    Column("iteration", lambda row: "-" if row.iteration is None else str(row.iteration), 0, True),
-    Column("step", lambda row: _took(row.step_s), 4, True),
-    Column("mean", lambda row: _took(row.mean_s), 7, True),
-    Column("silent", _silent, 2, True),
-    Column("failed", lambda row: str(row.failures or "-"), 6, True),
+    RankColumn("rank", lambda row: str(row.rank), 0, right=True),
+    RankColumn("node", lambda row: one_line(row.node, _LONGEST_NAME), 5),
+    RankColumn("phase", lambda row: one_line(row.phase, _LONGEST_NAME), 1),
+    RankColumn("section", _section, 3),
+    RankColumn(
+        "iteration", lambda row: "-" if row.iteration is None else str(row.iteration), 0, True
+    ),
+    RankColumn("step", lambda row: _took(row.step_s), 4, True),
+    RankColumn("mean", lambda row: _took(row.mean_s), 7, True),
+    RankColumn("silent", _silent, 2, True),
+    RankColumn("failed", lambda row: str(row.failures or "-"), 6, True),
 )
 
 
@@ -114,7 +116,7 @@ def style_of(row: Rank) -> str:
     return "" if row.live and row.state not in ENDED else "dim"
 
 
-def _chosen(widths: dict[str, int], width: int | None, *, several_nodes: bool) -> list[Column]:
+def _chosen(widths: dict[str, int], width: int | None, *, several_nodes: bool) -> list[RankColumn]:
     shown = [column for column in COLUMNS if several_nodes or column.title != "node"]
     if width is None:
         return shown
@@ -126,5 +128,5 @@ def _chosen(widths: dict[str, int], width: int | None, *, several_nodes: bool) -
     return shown
 
 
-def _needed(shown: Sequence[Column], widths: dict[str, int]) -> int:
+def _needed(shown: Sequence[RankColumn], widths: dict[str, int]) -> int:
     return sum(widths[column.title] + len(_GAP) for column in shown)

@@ -17,11 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from undaunted.base import torch_ranks
 from undaunted.base.deadline import in_time, within
 from undaunted.checkpointing.files.durable import read_file, replace_file
-from undaunted.training import exchange
 from undaunted.training.rerun.difference import COMPARISON_MATCH, COMPARISON_MISMATCH
-from undaunted.training.rerun.machine import RerunStateMachine
+from undaunted.training.rerun.stats import StatisticsMachine
 from undaunted.training.rerun.table import (
     EXIT_CODE_RESUME_TO_DISAMBIGUATE,
     OPINIONS,
@@ -140,7 +140,7 @@ class Attempts:
             None if rerun is None or rerun.folder is None else Path(rerun.folder).absolute()
         )
         settings = rerun or Rerun(mode=RerunMode.DISABLED.value)
-        self._machine = RerunStateMachine(
+        self._machine = StatisticsMachine(
             settings.save_state,
             settings.restore_state,
             RerunMode(settings.mode),
@@ -257,7 +257,7 @@ class Attempts:
     def _resume(self, iteration: int) -> None:
         """Take up a question of the round before, if all ranks have one about this iteration."""
         self._begun = True
-        if exchange.place()[1] > 1 and not exchange.is_distributed():
+        if torch_ranks.place()[1] > 1 and not torch_ranks.is_distributed():
             _LOG.warning(
                 "there is no process group of torch: ranks cannot agree to run a step again, and "
                 "each does so alone; call torch.distributed.init_process_group before"
@@ -265,14 +265,14 @@ class Attempts:
         if self._folder is None:
             return
         question = self._question(iteration)
-        (missing,) = exchange.any_rank([question is None])
+        (missing,) = torch_ranks.any_rank([question is None])
         if missing:
             self._forget()
         else:
             self._machine.load_state_dict(question)
 
     def _question(self, iteration: int) -> dict[str, Any] | None:
-        path, (_, ranks) = self._path(), exchange.place()
+        path, (_, ranks) = self._path(), torch_ranks.place()
         try:
             content = in_time(_DISK_S, lambda: read_file(str(path), _MOST_BYTES))
             saved = json.loads(content, object_hook=_decoded)
@@ -282,7 +282,7 @@ class Attempts:
             _LOG.warning(
                 "rank %d: %s is about iteration %s on %s ranks, but iteration %d on %d comes: it "
                 "is left unanswered; resume where the job has stopped",
-                exchange.place()[0],
+                torch_ranks.place()[0],
                 path,
                 saved["iteration"],
                 saved["ranks"],
@@ -298,7 +298,7 @@ class Attempts:
     def _ask_all(self, iteration: int) -> bool:
         """Have the questions of all ranks wait for the next round; return whether they do."""
         able = self._folder is not None and iteration > 0
-        (failed,) = exchange.any_rank([not (able and self._ask(iteration))])
+        (failed,) = torch_ranks.any_rank([not (able and self._ask(iteration))])
         if failed:
             self._forget()
         return not failed
@@ -307,7 +307,7 @@ class Attempts:
         path = self._path()
         question = {
             "iteration": iteration,
-            "ranks": exchange.place()[1],
+            "ranks": torch_ranks.place()[1],
             "machine": self._machine.state_dict(),
         }
         try:
@@ -324,7 +324,7 @@ class Attempts:
             within(_DISK_S, lambda: path.unlink(missing_ok=True), None)
 
     def _path(self) -> Path:
-        return (self._folder or Path()) / f"odd-result-{exchange.place()[0]}.json"
+        return (self._folder or Path()) / f"odd-result-{torch_ranks.place()[0]}.json"
 
 
 def again() -> Attempts | None:

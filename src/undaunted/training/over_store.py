@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from undaunted.agreement.store import StoreLink
-from undaunted.training import exchange
+from undaunted.base import torch_ranks
 from undaunted.training.stopping import WAIT, Answer, StopReason, text_of
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def name_of_group() -> str:
     A restart inside the process makes a new group. What a process counts by itself would not do: a
     rank may have failed before it counted.
     """
-    if not exchange.is_distributed():
+    if not torch_ranks.is_distributed():
         return ""
     from undaunted.checkpointing.dcp.torch_private import default_store  # imports torch
 

@@ -21,11 +21,11 @@ import msgspec
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from undaunted.base import random_generators, torch_ranks
 from undaunted.digests.each import digests_of_each
 from undaunted.digests.state import digest_of
 from undaunted.progress.api import event
-from undaunted.training import attempts, exchange
-from undaunted.training.rerun.generators import Generators
+from undaunted.training import attempts
 from undaunted.training.rerun.slot import this_slot
 
 if TYPE_CHECKING:
@@ -200,11 +200,11 @@ class Replay:
         again = attempts.again() if self._on_mismatch is None else None
         if again is not None:
             again.check_passes(", ".join(what[:_NAMES]))
-        if exchange.any_rank([bool(what)]) == [False]:
+        if torch_ranks.any_rank([bool(what)]) == [False]:
             return False
-        rank, slot = exchange.place()[0], this_slot()
+        rank, slot = torch_ranks.place()[0], this_slot()
         mine = Mismatch(rank, slot.node, slot.device, iteration, tuple(what[:_NAMES]), len(what))
-        everyone = msgspec.convert(exchange.gather(msgspec.to_builtins(mine)), list[Mismatch])
+        everyone = msgspec.convert(torch_ranks.gather(msgspec.to_builtins(mine)), list[Mismatch])
         error = NotReproducibleError([one for one in everyone if one.count])
         if what:
             event("replay_mismatch", f"iteration {iteration}: {', '.join(what)}")
@@ -221,8 +221,7 @@ class _Start:
     """The state in which a step begins."""
 
     def __init__(self, model: Module, saved: Saved | None) -> None:
-        self._generators = Generators()
-        self._generators.keep()
+        self._generators = random_generators.states()
         self._buffers = [
             (module._buffers, dict(module._buffers))  # noqa: SLF001 - to be put back by name
             for module in model.modules()
@@ -246,7 +245,7 @@ class _Start:
                 buffer.copy_(content)
         for one, takes_over in self._takes_over:
             one.require_forward_param_sync = takes_over
-        self._generators.put_back()
+        random_generators.set_states(self._generators)
         if self._saved is not None:
             self._saved.restore(self._state)
 
@@ -298,9 +297,7 @@ def _buffers(model: Module) -> Signature:
 
 
 def _generators() -> Signature:
-    generators = Generators()
-    generators.keep()
-    states = generators.state_dict()
+    states = random_generators.to_plain(random_generators.states())
     for name in {"python", "numpy"} & {*states}:
         states[name] = repr(states[name])  # one text is hashed faster than 625 numbers
     return {f"generator of {name}": digest_of(one, strict=False) for name, one in states.items()}

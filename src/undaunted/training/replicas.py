@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.nn import Module
 
+from undaunted.base import torch_ranks
 from undaunted.base.ids import node_of_rank
 from undaunted.digests.each import BYTES, digests_of_each, how
 from undaunted.digests.tensors import what_it_is
 from undaunted.progress.api import event
-from undaunted.training import exchange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -151,7 +151,7 @@ class Replicas:
             return
         error = ReplicasDifferError(everyone)
         for at, difference in enumerate(everyone):
-            if exchange.place()[0] == (difference.guilty or difference.ranks)[0]:
+            if torch_ranks.place()[0] == (difference.guilty or difference.ranks)[0]:
                 event("replicas_differ", f"iteration {iteration}: {difference}")
                 if at == 0:
                     _LOG.error("%s", error)
@@ -209,7 +209,7 @@ def _compare(
     layout = [how(), *(f"{name}: {_what(tensors[name])}" for name in names)]
     mine = b"".join(digests[name] for name in names if name in digests)
     answers = set(
-        exchange.gather_bytes(
+        torch_ranks.gather_bytes(
             _hash(layout) + hashlib.blake2b(mine, digest_size=BYTES).digest(), group
         )
     )
@@ -217,17 +217,17 @@ def _compare(
         return _unlike(layout, group)
     if len(answers) == 1:
         return []
-    rows = exchange.gather_bytes(mine, group)
-    nodes = exchange.gather(node_of_rank(os.environ), group)
+    rows = torch_ranks.gather_bytes(mine, group)
+    nodes = torch_ranks.gather(node_of_rank(os.environ), group)
     each = [[row[at : at + BYTES] for at in range(0, len(row), BYTES)] for row in rows]
     held = [name for name in names if name in digests]
-    return vote(iteration, exchange.members(group), held, each, nodes)
+    return vote(iteration, torch_ranks.members(group), held, each, nodes)
 
 
 def _unlike(layout: Sequence[str], group: ProcessGroup | None) -> str:
     """Say what two ranks have that cannot be compared. All ranks of a group call it."""
-    rows = exchange.gather(list(layout), group)
-    ranks = exchange.members(group)
+    rows = torch_ranks.gather(list(layout), group)
+    ranks = torch_ranks.members(group)
     at, other = next((at, row) for at, row in enumerate(rows) if row != rows[0])
     pairs = itertools.zip_longest(rows[0], other)
     first, second = next(pair for pair in pairs if pair[0] != pair[1])
@@ -244,7 +244,7 @@ def _of_all_ranks(iteration: int, found: Sequence[list[Difference] | str]) -> li
     Raises:
         ValueError: ranks of any group cannot be compared.
     """
-    (any_has,) = exchange.any_rank([any(found)])
+    (any_has,) = torch_ranks.any_rank([any(found)])
     if not any_has:
         return []
     refused = [one for one in found if isinstance(one, str)]
@@ -255,7 +255,7 @@ def _of_all_ranks(iteration: int, found: Sequence[list[Difference] | str]) -> li
         for one in differences
     ]
     everyone: dict[Difference, None] = {}  # each once, in the order of ranks
-    for its_refused, its_found in exchange.gather([refused, mine]):
+    for its_refused, its_found in torch_ranks.gather([refused, mine]):
         if its_refused:
             raise ValueError(its_refused[0])
         everyone |= dict.fromkeys(Difference(iteration, *map(tuple, one)) for one in its_found)
@@ -285,7 +285,7 @@ def _by_group(
     for name, tensor in tensors.items():
         for group in _groups_of(name, tensor) if hasattr(tensor, "device_mesh") else [default]:
             groups.setdefault(group, []).append(name)
-    return [one for one in groups.items() if exchange.is_member(one[0])]
+    return [one for one in groups.items() if torch_ranks.is_member(one[0])]
 
 
 def _groups_of(name: str, tensor: Any) -> list[ProcessGroup]:

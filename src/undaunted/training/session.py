@@ -22,15 +22,14 @@ import sys
 import time
 from typing import TYPE_CHECKING, TypeVar
 
+from undaunted.base import torch_ranks
 from undaunted.progress import api
 from undaunted.progress.layout import EVALUATION, LATEST, STEP_SECTION
-from undaunted.progress.writer import StepSection, current_writer
-from undaunted.training import exchange
+from undaunted.progress.writer import current_writer
 from undaunted.training.attempts import Attempts, End, Rerun, ResultError, check
 from undaunted.training.over_store import OverStore, name_of_group
 from undaunted.training.signals import Signals
 from undaunted.training.stopping import (
-    WAIT,
     Alone,
     Answers,
     ByLauncher,
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
     from typing import Self
 
     from undaunted.progress.section import Section
-    from undaunted.progress.writer import PageWriter
 
 T = TypeVar("T")
 SETUP, CHECKPOINTING = "setup", "checkpointing"
@@ -88,7 +86,8 @@ class Session:
 
     Attributes:
         stop: why and after which iteration the ranks stop; None = they do not.
-        steps: what `step` returns, always the same.
+        iteration: the one that is under way, or was the last one; -1 = none has begun.
+        step_section: section ``step``.
 
     Raises:
         ValueError: a value cannot be meant; the text says which, and what to give.
@@ -123,15 +122,15 @@ class Session:
         self._connected = False
         self._watchdog: Watchdog | None = None
         self._setup: Section | None = None
-        self.steps = Steps(self.begun, self.ended, self._page)
+        self.iteration = -1
+        self.step_section = self._page.section(STEP_SECTION)
+        self._step = Step(self)
         self._inside: bool | None = None  # None = not entered yet, False = left
         self._begun = 0  # iterations, up to those after which the session says what is active
         self._offset = 0
         self._asked = -1
         self._batches = 0  # of an evaluation that is under way
         self._before = -1  # what was asked before it
-        self._ask: Callable[[int], int] = self._first_ask
-        self._calm = True  # nothing but an answer can stop the ranks: no end of time, no signal
         self._leave_at = math.inf
         self._longest_save_s = 0.0
         self._saved: int | None = None
@@ -149,7 +148,7 @@ class Session:
         if not self._signals.install():
             _LOG.warning("a session in a side thread does not hear signals")
         self._plan_leave()
-        self.steps = Steps(self.begun, self.ended, self._page)
+        self.step_section = self._page.section(STEP_SECTION)
         self._setup = self._page.section(SETUP)
         self._setup.__enter__()
         return self
@@ -183,7 +182,7 @@ class Session:
 
     # --- what a loop calls ------------------------------------------------------------------------
 
-    def step(self, iteration: int) -> Steps:
+    def step(self, iteration: int) -> Step:
         """Return a context manager for an iteration: section ``step``, and a heartbeat.
 
         Args:
@@ -194,8 +193,25 @@ class Session:
         """
         if iteration.__class__ is not int or not 0 <= iteration < LATEST:
             iteration = _iteration(iteration, "step")
-        self.steps.iteration = iteration
-        return self.steps
+        self._step.iteration = iteration
+        return self._step
+
+    def begin_step(self, iteration: int) -> None:
+        """Begin an iteration, as `step` does.
+
+        For adapters of frameworks that call one function as a step begins and another one as it
+        ends. Their iterations are numbers that never fall.
+        """
+        if self._begun < _LOOK_AT or self._batches or self.stop is not None or not self._inside:
+            self._begin_closely(iteration)
+        self.iteration = iteration
+        api.step(iteration)
+        self.step_section.__enter__()
+
+    def end_step(self, iteration: int) -> bool:
+        """End an iteration that `begin_step` has begun; return what `should_stop` returns."""
+        self.step_section.__exit__(None, None, None)
+        return self.should_stop(iteration)
 
     def section(self, name: str) -> Section:
         """Return a context manager for another stretch of the loop, such as ``evaluation``."""
@@ -267,13 +283,11 @@ class Session:
             ended: instead: there are no more batches.
         """
         if not self._batches:
-            self._before = max(self._asked, self._page.asked_last)  # see `_hurry_on`
-            self._asked = self._before + EVALUATION
-            self._count_from(self._offset)  # the next step, or question, ends it
+            self._before = self._asked
+            self._asked = self._before + EVALUATION  # the next step, or question, ends it
         self._batches += 1
         key = self._before + (EVALUATION if ended else min(self._batches, EVALUATION - 1))
-        word, iteration = self._ask(key), max(self.steps.iteration, self._before - self._offset)
-        stops = bool(word or not self._calm) and self._decide(iteration, key, word)
+        stops = self._stops(max(self.iteration, self._before - self._offset), key)
         if ended:
             self._end_evaluation()
         return stops
@@ -282,12 +296,7 @@ class Session:
         """It counts the same on all ranks, however many batches each has."""
         if self._batches:
             self._batches = 0
-            self._count_from(self._offset + EVALUATION)
-
-    def _count_from(self, offset: int) -> None:
-        """Add this number to each iteration that is asked about from now on."""
-        self._offset = offset
-        self.steps.begin, self.steps.end = self.begun, self.ended
+            self._offset += EVALUATION
 
     def attempts(self) -> Iterator[int]:
         """Go around forward and backward pass, which are run again if a `check` finds a result odd.
@@ -300,7 +309,7 @@ class Session:
         Yields:
             0, and 1 in the second run.
         """
-        return self._attempts.of(self.steps.iteration)
+        return self._attempts.of(self.iteration)
 
     def check(
         self,
@@ -332,10 +341,7 @@ class Session:
         if iteration.__class__ is not int or not self._asked - self._offset < iteration < LATEST:
             iteration = self._new_count(iteration)
         self._asked = key = iteration + self._offset
-        word = self._ask(key)
-        if not word and self._calm:
-            return False
-        return self._decide(iteration, key, word)
+        return self._stops(iteration, key)
 
     def request_stop(
         self, reason: StopReason = StopReason.REQUESTED, *, rank: int | None = None
@@ -385,10 +391,14 @@ class Session:
 
     # --- stopping ---------------------------------------------------------------------------------
 
-    def _decide(self, iteration: int, key: int, word: int) -> bool:
+    def _stops(self, iteration: int, key: int) -> bool:
+        """Whether all ranks stop after an iteration, whose number in all questions is ``key``."""
         if self.stop is not None:
-            return True
-        late = time.time() >= self._leave_at
+            return True  # what this rank has said of its stop stays
+        if not self._connected:
+            self._connect()
+        word = self._answers.ask(key)
+        late = self._leave_at < math.inf and time.time() >= self._leave_at
         if not word and not late and not self._signals.hurry:
             return False
         if late:
@@ -407,14 +417,11 @@ class Session:
 
     def _stop(self, reason: StopReason, iteration: int, text: str) -> bool:
         self.stop = Stop(reason, iteration, text)
-        self._ask = lambda _: WAIT  # what this rank has said of its stop stays
-        self.steps.begin = self.begun
-        self._look_closely()
-        if 0 <= self.steps.iteration < iteration:
+        if 0 <= self.iteration < iteration:
             _LOG.warning(
                 "rank %d: should_stop(%d) was asked, but iteration %d was begun last: what is "
                 "saved as iteration %d need not be that; ask after the step",
-                *(_rank(), iteration, self.steps.iteration, iteration),
+                *(_rank(), iteration, self.iteration, iteration),
             )
         if _rank() == 0 and iteration < 0:
             _LOG.warning("stopping before the first iteration: %s", text)
@@ -435,18 +442,11 @@ class Session:
         number = _iteration(iteration, "should_stop")
         self._end_evaluation()
         if number + self._offset < self._asked:
-            self._count_from(self._asked + 1 - number)
+            self._offset = self._asked + 1 - number
         return number
 
     def _preempted(self) -> None:
-        self._look_closely()
         self._answers.want(StopReason.PREEMPTED)
-
-    def _first_ask(self, iteration: int) -> int:
-        if not self._connected:
-            self._connect()
-        self._ask = self._answers.ask
-        return self._ask(iteration)
 
     def _connect(self) -> None:
         """Without the launcher: find the other ranks, which are there by now if there are any."""
@@ -467,12 +467,12 @@ class Session:
 
     # --- what is active ---------------------------------------------------------------------------
 
-    def begun(self, iteration: int) -> None:
-        """An iteration begins: one of the first, or after the ranks were to stop. See `Steps`."""
+    def _begin_closely(self, iteration: int) -> None:
+        """An iteration begins: one of the first, or after an evaluation, or after the stop."""
+        self._check_inside()
         self.ready()
         if not self._connected:
             self._connect()
-        self._check_inside()
         self._end_evaluation()  # nobody may have said that there are no more batches
         self._begun += 1
         if self._begun == _LOOK_AT:
@@ -484,34 +484,6 @@ class Session:
                 "loop when should_stop says so, also an outer one",
                 *(_rank(), iteration, self.stop.iteration),
             )
-        api.step(iteration)
-        self.steps.section.__enter__()
-        if self._begun >= _LOOK_AT and api.on_step is None:
-            self._hurry_on()
-
-    def ended(self, iteration: int) -> int:  # noqa: ARG002 - see `Steps`
-        """An iteration is over: one of the first, or one that more can stop than an answer."""
-        self.steps.section.__exit__(None, None, None)
-        return WAIT
-
-    def _hurry_on(self) -> None:
-        """Nothing but what the page is told is to be done for each iteration from now on.
-
-        The page alone knows then what was asked last.
-        """
-        section = self.steps.section
-        if isinstance(section, StepSection):
-            section.offset = self._offset
-            self.steps.begin = section.begin
-            if isinstance(self._answers, ByLauncher):
-                self.steps.end = section.end
-            if not self._calm:  # looked at last: a signal may have come meanwhile
-                self.steps.end = self.ended
-
-    def _look_closely(self) -> None:
-        """Until the end: each iteration may be the last one."""
-        self._calm = False
-        self.steps.end = self.ended
 
     def _say_active(self) -> None:
         """Say once what the session does, and warn of what the loop seems to have forgotten."""
@@ -553,7 +525,7 @@ class Session:
         self.ready()
         stop = self.stop
         if stop is not None:
-            last = self.steps.iteration if self._goes_on else stop.iteration
+            last = self.iteration if self._goes_on else stop.iteration
             if self._save is not None and self._saved != last and last >= 0:
                 self.save(last)
             heard = self._signals.heard
@@ -565,9 +537,7 @@ class Session:
                 _rank(),
             )
         elif self._begun and self._save is not None and self._saved is None and _rank() == 0:
-            _LOG.warning(
-                "session: no checkpoint was saved until iteration %d", self.steps.iteration
-            )
+            _LOG.warning("session: no checkpoint was saved until iteration %d", self.iteration)
 
     def _enter_once(self) -> None:
         global _inside
@@ -580,7 +550,6 @@ class Session:
     def _leave(self) -> None:
         global _inside
         _inside, self._inside = 0, False
-        self.steps.begin, self.steps.end = self.begun, self.ended
 
     def _check_inside(self) -> None:
         if not self._inside:
@@ -589,41 +558,26 @@ class Session:
     def _plan_leave(self) -> None:
         if self._end_time is not None and self.stop is None:
             self._leave_at = self._end_time - _SAVES * self._longest_save_s - _MARGIN_S
-            self._look_closely()
 
 
-class Steps:
-    """The iterations of a session, one after another: a context manager around each.
+class Step:
+    """What `Session.step` returns, always the same: a context manager around an iteration."""
 
-    An adapter whose framework calls one function as a step begins and another one as it ends stores
-    the iteration here, and calls `begin` and `end` with it. Iterations of an adapter never fall.
+    __slots__ = ("_session", "iteration")
 
-    Attributes:
-        iteration: the one that is under way, or was the last one; -1 = none has begun.
-        begin: enters the section; is a heartbeat and a step.
-        end: leaves it, and says that the iteration is over; 0 = go on, else ask `should_stop`.
-        section: what they enter and leave.
-    """
-
-    __slots__ = ("begin", "end", "iteration", "section")
-
-    def __init__(
-        self, begin: Callable[[int], None], end: Callable[[int], int], page: PageWriter
-    ) -> None:
-        self.begin = begin
-        self.end = end
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self.iteration = -1
-        self.section = page.section(STEP_SECTION)
 
     def __enter__(self) -> None:
-        self.begin(self.iteration)
+        self._session.begin_step(self.iteration)
 
     def __exit__(self, *failed: object) -> None:
-        self.section.__exit__(None, None, None)
+        self._session.step_section.__exit__(None, None, None)
 
 
 def _rank() -> int:
-    return exchange.place()[0]
+    return torch_ranks.place()[0]
 
 
 def _reason(value: object) -> StopReason:

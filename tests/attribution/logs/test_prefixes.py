@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from undaunted.attribution.logs.prefixes import clean, rank_in_name, read_prefix
-from undaunted.fault_tolerance.output.ranks import rank_prefix
+from undaunted.fault_tolerance.output.round_output import rank_prefix
 
 NOON = 1795348800.0  # 2026-11-22T12:00:00Z
 SAID = [

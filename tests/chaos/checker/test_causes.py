@@ -15,7 +15,7 @@ from undaunted.digests.record import FORWARD, STEP, UPDATE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from undaunted.chaos.checker.values import Verdict
+    from undaunted.chaos.checker.values import Judgement
     from undaunted.chaos.history import History
     from undaunted.digests.record import Record
 
@@ -24,7 +24,7 @@ Change = "Callable[[Moment, Parts], Parts]"
 
 def differing(
     change: Callable[[Moment, Parts], Parts], world: int = 2, **options: object
-) -> Verdict:
+) -> Judgement:
     one = fault(iteration=12, resume=10)
     run = Run(change=lambda m, p: change(m, p) if m.start else p, world=world, **options)  # type: ignore[arg-type]
     reference = undisturbed(world=world, **options)
@@ -89,7 +89,7 @@ def moves_once_an_epoch(moment: Moment, parts: Parts) -> Parts:
 
 def judged_beside_epochs(
     change: Callable[[Moment, Parts], Parts], world: int = 2, resume: int = 15
-) -> Verdict:
+) -> Judgement:
     """The verdict about a run in which making the iterator again moves the state once more."""
 
     def twice(moment: Moment, parts: Parts) -> Parts:

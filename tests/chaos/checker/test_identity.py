@@ -13,7 +13,7 @@ from undaunted.chaos.checker.verdict import judge
 from undaunted.digests.record import Record
 
 if TYPE_CHECKING:
-    from undaunted.chaos.checker.values import Verdict
+    from undaunted.chaos.checker.values import Judgement
 
 STEPS = 20
 HOW = ("restart", "inside", "relaunch", "nothing")
@@ -33,7 +33,7 @@ def faults(draw: st.DrawFn) -> list[Fault]:
     return found
 
 
-def reds(verdicts: list[Verdict]) -> list[str]:
+def reds(verdicts: list[Judgement]) -> list[str]:
     """What is red, but for a start from the beginning late in the run, which a plan may hold."""
     found = [finding for verdict in verdicts for finding in verdict.findings]
     return [f.key for f in found if f.severity == "red" and f.key != "started-anew"]

@@ -23,17 +23,17 @@ from undaunted.journal.events import (
 from undaunted.training.rerun.table import OPINIONS, RerunDiagnostic
 
 if TYPE_CHECKING:
-    from undaunted.chaos.checker.values import Verdict
+    from undaunted.chaos.checker.values import Judgement
 
 REFERENCE = undisturbed()
 UNTOLD = undisturbed(told=False)
 
 
-def verdict_of(one: Fault, reference: Any = REFERENCE, **options: Any) -> Verdict:
+def verdict_of(one: Fault, reference: Any = REFERENCE, **options: Any) -> Judgement:
     return judge(reference, Run(**options).history(one), [one.plan])[0]
 
 
-def keys(verdict: Verdict) -> list[str]:
+def keys(verdict: Judgement) -> list[str]:
     return [finding.key for finding in verdict.findings]
 
 
@@ -607,7 +607,7 @@ def test_a_wrong_result_that_ends_the_job_was_found() -> None:
     assert verdict.recovered is False
 
 
-def with_opinion(one: Fault, rank: int, found: RerunDiagnostic, after_ns: int = 0) -> Verdict:
+def with_opinion(one: Fault, rank: int, found: RerunDiagnostic, after_ns: int = 0) -> Judgement:
     """The verdict about a fault after which a session gives a second opinion, and goes on."""
     history = Run().history(one)
     (launch,) = history.launches

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from undaunted.chaos.checker.values import Blame, Difference, Finding, Verdict
+from undaunted.chaos.checker.values import Blame, Defect, Difference, Judgement
 from undaunted.chaos.plan import Planned
 from undaunted.chaos.result import Moment, Result, RoundOf, RunOf
 
@@ -24,7 +24,7 @@ CHECKER = ROOT / "src" / "undaunted" / "chaos" / "checker"
 
 
 @pytest.mark.parametrize(
-    "kind", [Result, RunOf, RoundOf, Moment, Verdict, Planned, Blame, Difference, Finding]
+    "kind", [Result, RunOf, RoundOf, Moment, Judgement, Planned, Blame, Difference, Defect]
 )
 def test_keys_of_the_json_are_documented(kind: type[msgspec.Struct]) -> None:
     section = PAGE.partition("\n## JSON\n")[2].partition("\n## ")[0]
@@ -45,7 +45,7 @@ def test_keys_of_findings_are_documented_and_exist() -> None:
 def keys_of_findings() -> Iterator[str]:
     for path in CHECKER.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding":
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Defect":
                 yield from strings(node.args[0])
             named = isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "key"
             if named:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.chaos.results import result
-from undaunted.chaos.checker.values import Finding
+from undaunted.chaos.checker.values import Defect
 from undaunted.chaos.output.machine import to_json, to_junit
 from undaunted.chaos.result import Result
 
@@ -45,7 +45,7 @@ def test_junit_has_a_case_per_fault() -> None:
 @given(st.text(st.characters(), max_size=30))
 def test_whatever_programs_write_both_stay_well_formed(text: str) -> None:
     whole = result()
-    finding = Finding("k", "red", f"t{text}", text)
+    finding = Defect("k", "red", f"t{text}", text)
     readable = text.encode("utf-8", "replace").decode()
     verdicts = [
         msgspec.structs.replace(
@@ -59,7 +59,7 @@ def test_whatever_programs_write_both_stay_well_formed(text: str) -> None:
     suite = ET.fromstring(to_junit(changed))
     assert suite.find("testcase/failure") is not None
 
-    spoken = Finding("k", "red", f"t{readable}", readable)
+    spoken = Defect("k", "red", f"t{readable}", readable)
     verdicts = [msgspec.structs.replace(verdicts[0], findings=(spoken,))]
     decoded = msgspec.json.decode(to_json(msgspec.structs.replace(changed, verdicts=verdicts)))
     assert decoded["verdicts"][0]["findings"][0]["text"] == f"t{readable}"
@@ -67,7 +67,7 @@ def test_whatever_programs_write_both_stay_well_formed(text: str) -> None:
 
 def test_junit_of_a_fault_that_was_not_judged_is_skipped() -> None:
     [green] = [verdict for verdict in result().verdicts if verdict.colour == "green"]
-    finding = Finding("did-not-happen", "yellow", "The fault did not happen.")
+    finding = Defect("did-not-happen", "yellow", "The fault did not happen.")
     unknown = msgspec.structs.replace(green, colour="yellow", findings=(finding,))
 
     suite = ET.fromstring(to_junit(msgspec.structs.replace(result(), verdicts=[unknown, green])))

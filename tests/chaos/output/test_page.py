@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.chaos.results import result
-from undaunted.chaos.checker.values import Blame, Finding
+from undaunted.chaos.checker.values import Blame, Defect
 from undaunted.chaos.output.page import to_html
 from undaunted.chaos.result import Moment, Result, RoundOf, RunOf
 
@@ -78,7 +78,7 @@ def hostile(text: str) -> Result:
             colour="red",
             skipped=text,
             blame=Blame(text, 1, text, False),
-            findings=(Finding(text, "red", text, text),),
+            findings=(Defect(text, "red", text, text),),
         )
     ]
     run = RunOf(

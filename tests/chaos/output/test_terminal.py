@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tests.chaos.results import result
-from undaunted.chaos.checker.values import Finding
+from undaunted.chaos.checker.values import Defect
 from undaunted.chaos.output import words
 from undaunted.chaos.output.terminal import show
 from undaunted.chaos.result import Result
@@ -46,7 +46,7 @@ def test_a_row_per_fault_and_a_paragraph_on_what_is_not_green() -> None:
 
 def test_text_of_programs_cannot_act_on_the_terminal() -> None:
     whole = result()
-    hostile = Finding("k", "red", "\x1b[2Jtext [red]not markup[/red] :smile:", "r\x07")
+    hostile = Defect("k", "red", "\x1b[2Jtext [red]not markup[/red] :smile:", "r\x07")
     verdicts = [msgspec.structs.replace(v, findings=(hostile,)) for v in whole.verdicts[:1]]
 
     text = shown(msgspec.structs.replace(whole, verdicts=verdicts, directory="d\x1b]0;x\x07"))

@@ -9,9 +9,10 @@ import pytest
 
 from simulator.virtual.loop import Loop
 from tests.coordinator.etcd.stand_in import HOLD_S, StandIn, Store
+from tests.coordinator.lead.seats import table
 from undaunted.coordinator.etcd import candidacy
 from undaunted.coordinator.etcd.candidacy import Candidacy, Launcher
-from undaunted.coordinator.lead import follower_messages as f
+from undaunted.coordinator.lead import messages as c
 from undaunted.coordinator.lead.leader import LeaderState
 from undaunted.coordinator.protocol import Ledger
 from undaunted.coordinator.service.participant import Participant
@@ -24,7 +25,7 @@ S = 1_000_000_000
 LEASE_S = 5.0
 LEFT = Ledger(run_id="job", epoch=30, version=2, leader="a")
 AWAY = RegisterError("etcd at e:1: no answer in time")
-FIRST = f.Missed(lost=True, turn=0)
+FIRST = c.Missed(lost=True, turn=0)
 
 
 class Party:
@@ -78,7 +79,7 @@ class Party:
         self.loop.run(call, *args)
         return self
 
-    def missed(self, missed: f.Missed = FIRST) -> Party:
+    def missed(self, missed: c.Missed = FIRST) -> Party:
         return self.do(self.candidacy.missed, missed)
 
     def keep(self, version: int, **more: Any) -> Party:
@@ -194,12 +195,12 @@ def test_a_silent_leader_is_replaced_once_register_and_follower_have_lost_it(reg
 def test_a_leader_whose_launcher_has_ended_is_replaced_at_once():
     party = Party(led_by_a()).missed().pass_time(0.1)
     assert party.register.times("claim") == 0
-    party.missed(f.Missed(lost=True, ended="host-a:1", turn=0)).pass_time(0.1)
+    party.missed(c.Missed(lost=True, ended="host-a:1", turn=0)).pass_time(0.1)
     assert [each[2:] for each in party.all("lead")] == [("a", 0.0)]
 
 
 def test_a_later_leader_at_the_same_address_is_another_one():
-    party = Party(led_by_a()).missed(f.Missed(lost=True, ended="host-a:1", turn=0))
+    party = Party(led_by_a()).missed(c.Missed(lost=True, ended="host-a:1", turn=0))
     party.do(party.register.store.claim, "host-a:1", "a2").pass_time(60)
     assert party.register.times("claim") == 0
 
@@ -207,14 +208,14 @@ def test_a_later_leader_at_the_same_address_is_another_one():
 def test_the_watch_of_a_member_that_is_lost_as_well_is_begun_anew():
     party = Party(led_by_a())
     for _ in range(2):
-        party.missed(f.Missed(lost=True))
+        party.missed(c.Missed(lost=True))
         assert party.register.times("watch") == 2
 
 
 def test_launchers_claim_one_after_the_other():
     first_s = []
     for turn in (0, 1, 5, 100, None):
-        party = Party(led_by_a(held=False)).missed(f.Missed(lost=True, turn=turn))
+        party = Party(led_by_a(held=False)).missed(c.Missed(lost=True, turn=turn))
         while not party.register.times("claim"):
             party.pass_time(0.01)
         first_s.append(party.loop.now / S)
@@ -223,7 +224,7 @@ def test_launchers_claim_one_after_the_other():
 
 
 def test_a_leader_that_has_stood_down_was_not_lost():
-    party = Party(led_by_a()).missed(f.Missed(turn=0))
+    party = Party(led_by_a()).missed(c.Missed(turn=0))
     party.do(party.register.store.release).pass_time(0.1)
     assert [each[2:] for each in party.all("lead")] == [("", 0.0)]
 
@@ -241,6 +242,22 @@ def test_a_ledger_is_gone_on_from_if_a_member_of_it_lives(monkeypatch, lives):
     assert (found == left) is lives
     assert found.epoch == 5 < epoch
     assert found.round == (3 if lives else -1)
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_job_of_which_nothing_is_left_has_ended_unless_others_of_its_round_live(
+    monkeypatch, lives
+):
+    async def living(known: Ledger, network: object) -> dict[tuple[str, str], object]:
+        del known, network
+        return {("b", "b1"): "answers"} | ({("a", "a1"): "answers"} if lives else {})
+
+    monkeypatch.setattr(candidacy, "living", living)
+    told = Ledger(run_id="job", leader="a", epoch=5, round=3, table=table("ab"))
+    party = Party(told=told).missed().pass_time(5)
+    assert len(party.all("lead")) == lives
+    assert len(party.all("given up")) == (not lives)
+    assert (party.register.store.leads.epoch > 0) is lives
 
 
 # --- while it leads -------------------------------------------------------------------------------
@@ -351,7 +368,7 @@ def test_a_leader_that_cannot_write_makes_room_only_where_a_round_waits(pending)
 
 
 def test_away_at_the_start():
-    party = Party(led_by_a(), broken={"watch": AWAY}).missed(f.Missed()).pass_time(10)
+    party = Party(led_by_a(), broken={"watch": AWAY}).missed(c.Missed()).pass_time(10)
     assert len(party.all("said")) == 1
     assert set(party.all("leader at")) == {("", str(AWAY), 0)}
     party.register.broken.clear()

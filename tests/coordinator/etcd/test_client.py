@@ -17,7 +17,7 @@ from undaunted.base.timers import lease_clock_ns
 from undaunted.coordinator.etcd.candidacy import Candidacy, Launcher
 from undaunted.coordinator.etcd.client import Client, EtcdError
 from undaunted.coordinator.etcd.store import Access, parse_store
-from undaunted.coordinator.lead import follower_messages as f
+from undaunted.coordinator.lead import messages as c
 from undaunted.coordinator.lead.leader import LeaderState
 from undaunted.coordinator.protocol import Ledger
 from undaunted.coordinator.service.participant import Participant
@@ -96,7 +96,7 @@ class Candidate:
 
     def miss(self, *, ended: str = "") -> None:
         """Its follower has lost the leader."""
-        self.candidacy.missed(f.Missed(lost=True, ended=ended, turn=0))
+        self.candidacy.missed(c.Missed(lost=True, ended=ended, turn=0))
 
     def _lead(
         self, epoch: int, ledger: Ledger, lost: str, silent: tuple[str, ...], stops_s: float

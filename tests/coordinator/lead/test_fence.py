@@ -6,7 +6,7 @@ import pytest
 
 from tests.coordinator.lead.seats import committee, ledger, table, voters
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.lead import leader_messages as c
+from undaunted.coordinator.lead import messages as c
 from undaunted.coordinator.lead.fence import (
     Preparation,
 )
@@ -45,7 +45,7 @@ class Prepared:
         for link, node in enumerate(nodes):
             self.sessions.add(Session(p.Hello(node=node, incarnation=f"{node}1", slots=2), link, 0))
 
-    def begin(self, nodes: str) -> list[c.Command]:
+    def begin(self, nodes: str) -> list[c.LeaderCommand]:
         infos = [m.NodeInfo(node, 2) for node in nodes]
         return self.preparation.begin(m.Prepare(1, placement.places(infos)), now=0)
 
@@ -69,7 +69,7 @@ class Prepared:
         return self.preparation.may_start(now)
 
 
-def told(commands: list[c.Command]) -> dict[int, int]:
+def told(commands: list[c.LeaderCommand]) -> dict[int, int]:
     """Seats by link."""
     return {
         each.link: each.message.seat

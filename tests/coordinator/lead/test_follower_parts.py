@@ -12,7 +12,7 @@ from undaunted.coordinator.lead.follower import (
     Reports,
     Search,
 )
-from undaunted.coordinator.lead.follower_messages import FollowerConfig
+from undaunted.coordinator.lead.messages import FollowerConfig
 from undaunted.coordinator.lead.times import REDIAL_FIRST_S, REDIAL_LONGEST_S, SEEK_QUIETLY_S
 from undaunted.coordinator.policy import messages as m
 

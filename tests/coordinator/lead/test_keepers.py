@@ -7,7 +7,7 @@ import pytest
 from tests.coordinator.lead.seats import ledger
 from tests.coordinator.lead.test_leader import EPOCH, Harness
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.lead import leader_messages as c
+from undaunted.coordinator.lead import messages as c
 from undaunted.coordinator.lead.leader import LeaderState
 from undaunted.coordinator.policy import messages as m
 

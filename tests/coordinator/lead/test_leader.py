@@ -7,8 +7,8 @@ import pytest
 
 from tests.coordinator.lead.seats import LISTENS, ledger, table
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.lead import leader_messages as c
-from undaunted.coordinator.lead.leader import Leader, LeaderState
+from undaunted.coordinator.lead import messages as c
+from undaunted.coordinator.lead.leader import ENDED_TIMES, Leader, LeaderState
 from undaunted.coordinator.lead.times import LINGER_S
 from undaunted.coordinator.policy import messages as m
 from undaunted.coordinator.policy.config import PolicyConfig
@@ -50,12 +50,12 @@ class Harness:
         self.now = 1000 * S
         self.timers: dict[str, tuple[int, int]] = {}
         self.said: dict[int, list[p.Message]] = {}
-        self.out: list[c.Command] = []
+        self.out: list[c.LeaderCommand] = []
         self.links: dict[str, int] = {}
         self.last_link = 0
         self.handle(c.Begin())
 
-    def handle(self, event: c.Event) -> list[c.Command]:
+    def handle(self, event: c.LeaderEvent) -> list[c.LeaderCommand]:
         commands = self.leader.handle(event, self.now)
         self.out += commands
         for command in commands:
@@ -115,7 +115,7 @@ class Harness:
             self.say(node, p.Renew(**about))
         return self.last_link
 
-    def say(self, node: str, message: p.Message) -> list[c.Command]:
+    def say(self, node: str, message: p.Message) -> list[c.LeaderCommand]:
         return self.handle(c.Received(self.links[node], message))
 
     def prepared(self, nodes: str) -> None:
@@ -1026,6 +1026,58 @@ def test_a_leader_gives_way_when_a_later_one_has_prepared_a_round():
     about = {"epoch": EPOCH + 1, "version": 99, "pending_round": 9, "pending": table("cde")}
     harness.hello("c", round=0, ledger=ledger("abc", **about), promised=EPOCH + 1)
     assert harness.leader.state is LeaderState.DEPOSED
+
+
+def silent_in_turn(harness: Harness, nodes: str) -> None:
+    """Nodes are heard no more, a renewal after each other; node a is."""
+    for node in nodes:
+        harness.pass_time(0.6, alive="a")
+        confirm(harness, node)
+    harness.pass_time(6, alive="a")
+
+
+def test_a_leader_that_is_cut_off_does_not_say_that_nodes_are_lost() -> None:
+    harness = two_rounds()
+    silent_in_turn(harness, "bc")
+    (_, stop) = harness.heard("a", m.Stop)
+    assert "is lost" not in stop.reason
+    assert "missing: b, c" in stop.reason
+
+
+def test_a_node_that_falls_silent_is_lost_where_the_others_are_heard() -> None:
+    harness = two_rounds()
+    confirm(harness, "bc")
+    harness.pass_time(5.1, alive="ab")
+    assert "node c is lost" in harness.heard("a", m.Stop)[-1].reason
+
+
+def ended(harness: Harness, nodes: str, times: int = ENDED_TIMES) -> None:
+    for node in nodes * times:
+        harness.handle(c.Answered(node, None, ended=True))
+
+
+def test_a_leader_without_the_others_ends_once_they_have() -> None:
+    harness = two_rounds()
+    for node in "bc":
+        harness.lose(node, "end of file")
+    ended(harness, "bc")
+    assert harness.leader.state is LeaderState.LEADING, "its ranks run"
+    harness.handle(c.Answered("b", None))
+    harness.report("a", m.NodeStopped, 1)
+    ended(harness, "b", ENDED_TIMES - 1)
+    assert harness.leader.state is LeaderState.LEADING
+    ended(harness, "b", 1)
+    assert harness.leader.state is LeaderState.ENDED
+    assert harness.heard("a", m.End)[0].outcome is m.Outcome.TOO_FEW_NODES
+
+
+def test_a_leader_that_has_a_majority_goes_on_without_one_that_has_ended() -> None:
+    harness = two_rounds()
+    harness.lose("c", "end of file")
+    for node in "ab":
+        harness.report(node, m.NodeStopped, 1)
+    ended(harness, "c")
+    assert harness.leader.state is LeaderState.LEADING
 
 
 def test_a_follower_that_hears_nothing_is_lost_and_counts_as_silent():

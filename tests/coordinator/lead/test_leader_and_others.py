@@ -6,7 +6,7 @@ import pytest
 
 from tests.coordinator.lead.seats import ledger
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.lead import leader_messages as c
+from undaunted.coordinator.lead import messages as c
 from undaunted.coordinator.lead.leader import ASK_AT_ONCE, Leader, LeaderState
 from undaunted.coordinator.lead.sessions import Session
 from undaunted.coordinator.policy.config import PolicyConfig

@@ -5,8 +5,7 @@ import pytest
 from tests.coordinator.lead import test_follower
 from tests.coordinator.lead.test_leader import EPOCH, Harness
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.lead import follower_messages as f
-from undaunted.coordinator.lead import leader_messages as c
+from undaunted.coordinator.lead import messages as c
 from undaunted.coordinator.lead.follower import FollowerState
 from undaunted.coordinator.lead.leader import LEFT, LeaderState
 from undaunted.coordinator.lead.times import STAY_S
@@ -97,13 +96,13 @@ def test_a_follower_that_is_told_to_lead_does():
     harness = test_follower.Harness().running()
     known = harness.follower.knows.ledger
     out = harness.says(p.HandOver(epoch=test_follower.EPOCH, ledger=known))
-    assert [each.message for each in out if isinstance(each, f.Send)] == [p.TakenOver(epoch=1)]
-    [lead] = [each for each in out if isinstance(each, f.Lead)]
+    assert [each.message for each in out if isinstance(each, c.Send)] == [p.TakenOver(epoch=1)]
+    [lead] = [each for each in out if isinstance(each, c.Lead)]
     assert lead.epoch > test_follower.EPOCH
     assert (lead.ledger, lead.lost) == (known, known.leader)
-    assert not [each for each in out if isinstance(each, f.StopRanks)]
+    assert not [each for each in out if isinstance(each, c.StopRanks)]
     harness.pass_time(0)
-    assert harness.last(f.Dial).address == "host-b:1"
+    assert harness.last(c.Dial).address == "host-b:1"
     harness.welcome(epoch=lead.epoch, leader="b")
     assert harness.follower.state is FollowerState.FOLLOWING
 
@@ -114,12 +113,12 @@ def test_a_successor_without_a_leader_of_its_own_stops_in_time():
     harness.start(committee=(), fenced=False)
     harness.says(p.HandOver(epoch=test_follower.EPOCH, ledger=harness.follower.knows.ledger))
     harness.pass_time(29.9)
-    assert not harness.all(f.StopRanks)
+    assert not harness.all(c.StopRanks)
     harness.pass_time(0.2)
-    assert harness.all(f.StopRanks)
+    assert harness.all(c.StopRanks)
 
 
 def test_an_old_word_of_a_leader_that_was_replaced_is_not_heard():
     harness = test_follower.Harness().running()
     harness.says(p.HandOver(epoch=0, ledger=harness.follower.knows.ledger))
-    assert not harness.all(f.Lead)
+    assert not harness.all(c.Lead)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.coordinator.lead.seats import committee, ledger
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.lead import leader_messages as c
+from undaunted.coordinator.lead import messages as c
 from undaunted.coordinator.lead.leader import (
     Leader,
     LeaderState,
@@ -44,7 +44,7 @@ def recovering(
     ],
 )
 def test_how_long_members_are_waited_for(leader: Leader, expected_s: float) -> None:
-    assert c.SetTimer("recover", 0, expected_s) in leader.handle(c.Begin(), 0)
+    assert c.SetTimer("recover", expected_s) in leader.handle(c.Begin(), 0)
 
 
 @pytest.mark.parametrize(("keepers", "written"), [("", True), ("abc", False)])
@@ -103,7 +103,7 @@ def test_what_is_known_of_rounds_that_are_over_goes_on() -> None:
     assert policy.failure == "so"  # the next round's ranks are told
 
 
-def ordered(order: m.NodeEvent) -> tuple[Leader, list[c.Command]]:
+def ordered(order: m.NodeEvent) -> tuple[Leader, list[c.LeaderCommand]]:
     """A leader that has gone on with all members, and what it does about an order."""
     leader = recovering("acd")
     leader.handle(c.Begin(), 0)

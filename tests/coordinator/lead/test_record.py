@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.coordinator.lead.seats import committee, ledger, table, voters
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.lead import leader_messages as c
+from undaunted.coordinator.lead import messages as c
 from undaunted.coordinator.lead.record import Record
 from undaunted.coordinator.policy.config import PolicyConfig
 from undaunted.coordinator.policy.policy import JobPolicy

@@ -9,8 +9,7 @@ import pytest
 from tests.coordinator.lead import test_follower, test_leader
 from tests.coordinator.lead.seats import ledger, table
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.lead import follower_messages as f
-from undaunted.coordinator.lead import leader_messages as c
+from undaunted.coordinator.lead import messages as c
 from undaunted.coordinator.lead.follower import FollowerState
 from undaunted.coordinator.lead.leader import LeaderState
 from undaunted.coordinator.policy import messages as m
@@ -139,6 +138,43 @@ def test_a_leader_that_its_store_and_most_members_have_lost_starts_nothing():
     assert harness.leader.ledger.pending
 
 
+def test_a_leader_that_is_cut_off_says_so_and_charges_no_restart():
+    harness = running("abcd", max_restarts=0)
+    harness.handle(c.Holds(held=False))
+    for node in "bcd":
+        harness.pass_time(0.5, alive="a")
+        harness.say(node, p.Renew(epoch=harness.leader.epoch))
+    harness.pass_time(6, alive="a")
+    (stop,) = harness.heard("a", m.Stop)
+    assert "etcd does not answer" in stop.reason
+    assert harness.leader.ledger.restarts_used == 0
+    assert harness.leader.state is LeaderState.LEADING
+
+
+def of_before(harness: test_leader.Harness, node: str) -> bool:
+    """A launcher comes with a round that this leader knows nothing of: whether it is taken in."""
+    about = {"round": 4, "birth": 3, "committee": (), "fenced": False}
+    link = harness.hello(node, round=4, ledger=ledger("abcd", **about), follows=False)
+    return not any(isinstance(each, p.Refused) for each in harness.said[link])
+
+
+def test_one_that_has_missed_the_end_of_a_job_brings_nothing_of_it_into_the_next():
+    harness = leader()
+    harness.hello("x")
+    assert not of_before(harness, "b")
+    assert harness.leader.ledger.round == -1
+    harness.pass_time(20, alive="x")
+    assert not of_before(harness, "b")
+    assert harness.said[harness.last_link][0].final
+
+
+def test_a_job_of_which_half_are_here_goes_on_although_its_store_has_lost_everything():
+    harness = leader()
+    assert not of_before(harness, "b")
+    assert of_before(harness, "c")
+    assert harness.leader.ledger.round == 4
+
+
 def next_leader(stops_s: float, nodes: str, *, of: str = "abc") -> test_leader.Harness:
     """Leads after node c, which was lost; these nodes of the last round are here, and spares."""
     known = ledger(of, committee=(), fenced=False, leader="c", replaceable=True)
@@ -197,104 +233,104 @@ def follower(**config: object) -> test_follower.Harness:
 
 def test_there_is_nowhere_to_look_until_the_store_says_it():
     harness = follower()
-    assert not harness.all(f.Dial)
-    harness.handle(f.LeaderAt("host-a:1"))
-    assert harness.last(f.Dial).address == "host-a:1"
+    assert not harness.all(c.Dial)
+    harness.handle(c.LeaderAt("host-a:1"))
+    assert harness.last(c.Dial).address == "host-a:1"
     harness.welcome()
     assert harness.follower.state is FollowerState.FOLLOWING
-    assert not [each for each in harness.handle(f.LeaderAt("host-a:1")) if each]
+    assert not [each for each in harness.handle(c.LeaderAt("host-a:1")) if each]
 
 
 def test_gives_up_with_what_the_store_has_said():
     harness = follower(give_up_s=30.0)
-    harness.handle(f.LeaderAt("", "etcd at e:1: no answer in time"))
+    harness.handle(c.LeaderAt("", "etcd at e:1: no answer in time"))
     harness.pass_time(31)
-    reason = harness.last(f.GiveUp).reason
+    reason = harness.last(c.GiveUp).reason
     assert reason == "no coordinator for 30 s (etcd://e:1): etcd at e:1: no answer in time"
 
 
 def test_a_new_leader_is_followed_at_once_and_the_ranks_go_on():
     harness = follower()
-    harness.handle(f.LeaderAt("host-a:1"))
+    harness.handle(c.LeaderAt("host-a:1"))
     harness.running()
-    harness.handle(f.Closed(harness.link, "reset"))
+    harness.handle(c.Closed(harness.link, "reset"))
     assert harness.follower.state is FollowerState.AWAY
-    harness.handle(f.LeaderAt(""))
-    harness.handle(f.LeaderAt("host-c:1"))
-    assert harness.last(f.Dial).address == "host-c:1"
+    harness.handle(c.LeaderAt(""))
+    harness.handle(c.LeaderAt("host-c:1"))
+    assert harness.last(c.Dial).address == "host-c:1"
     harness.welcome(epoch=5, leader="c")
     assert harness.follower.state is FollowerState.FOLLOWING
     harness.pass_time(2)
-    assert not harness.all(f.StopRanks)
+    assert not harness.all(c.StopRanks)
 
 
 @pytest.mark.parametrize("known", ["", "host-c:1"])
 def test_whom_the_store_names_is_tried_when_the_connection_breaks_later(known):
     harness = follower()
-    harness.handle(f.LeaderAt("host-a:1"))
+    harness.handle(c.LeaderAt("host-a:1"))
     harness.running()
-    harness.handle(f.LeaderAt(known))
+    harness.handle(c.LeaderAt(known))
     assert harness.follower.state is FollowerState.FOLLOWING
-    harness.handle(f.Closed(harness.link, "reset"))
-    assert harness.last(f.Dial).address == (known or "host-a:1")
+    harness.handle(c.Closed(harness.link, "reset"))
+    assert harness.last(c.Dial).address == (known or "host-a:1")
 
 
 def test_who_cannot_reach_the_store_finds_the_leader_through_members():
     harness = follower()
-    harness.handle(f.LeaderAt("host-a:1"))
+    harness.handle(c.LeaderAt("host-a:1"))
     harness.running()
-    harness.handle(f.Closed(harness.link, "reset"))
-    harness.handle(f.LeaderAt("", "etcd at e:1: no answer in time"))
+    harness.handle(c.Closed(harness.link, "reset"))
+    harness.handle(c.LeaderAt("", "etcd at e:1: no answer in time"))
     for _ in range(5):
-        harness.handle(f.Closed(harness.link, "refused"))
+        harness.handle(c.Closed(harness.link, "refused"))
         harness.pass_time(1.1)
-    assert {each.address for each in harness.all(f.Dial)} == {"host-a:1", "host-c:1"}
+    assert {each.address for each in harness.all(c.Dial)} == {"host-a:1", "host-c:1"}
     refused = p.Refused(reason="this node does not lead the job", leader="host-d:1")
-    harness.handle(f.Opened(harness.link))
+    harness.handle(c.Opened(harness.link))
     harness.says(refused)
     harness.pass_time(0.1)
-    assert harness.last(f.Dial).address == "host-d:1"
+    assert harness.last(c.Dial).address == "host-d:1"
 
 
 def test_another_leader_is_followed_although_the_one_before_is_heard():
     harness = follower()
-    harness.handle(f.LeaderAt("host-a:1", epoch=1))
+    harness.handle(c.LeaderAt("host-a:1", epoch=1))
     harness.running()
-    harness.handle(f.LeaderAt("host-c:1", epoch=1))
+    harness.handle(c.LeaderAt("host-c:1", epoch=1))
     assert harness.follower.state is FollowerState.FOLLOWING
-    harness.handle(f.LeaderAt("host-c:1", epoch=5))
-    assert harness.last(f.Dial).address == "host-c:1"
+    harness.handle(c.LeaderAt("host-c:1", epoch=5))
+    assert harness.last(c.Dial).address == "host-c:1"
     assert harness.follower.leader_stops_s(harness.now) > 3
     harness.welcome(epoch=5, leader="c")
     harness.pass_time(2)
-    assert not harness.all(f.StopRanks)
+    assert not harness.all(c.StopRanks)
 
 
 def test_the_store_learns_that_the_leader_is_missed_and_how():
     harness = follower()
-    harness.handle(f.LeaderAt("host-a:1"))
-    harness.handle(f.Closed(harness.link, "refused", ended=True))
-    assert harness.all(f.Missed) == [f.Missed()]
+    harness.handle(c.LeaderAt("host-a:1"))
+    harness.handle(c.Closed(harness.link, "refused", ended=True))
+    assert harness.all(c.Missed) == [c.Missed()]
     harness.pass_time(0.1)
     harness.running()
-    assert harness.last(f.Found)
-    harness.handle(f.Closed(harness.link, "reset"))
-    assert harness.last(f.Missed) == f.Missed(lost=True, turn=0)
-    harness.handle(f.Closed(harness.link, "refused", ended=True))
-    assert harness.last(f.Missed) == f.Missed(lost=True, ended="host-a:1", turn=0)
+    assert harness.last(c.Found)
+    harness.handle(c.Closed(harness.link, "reset"))
+    assert harness.last(c.Missed) == c.Missed(lost=True, turn=0)
+    harness.handle(c.Closed(harness.link, "refused", ended=True))
+    assert harness.last(c.Missed) == c.Missed(lost=True, ended="host-a:1", turn=0)
 
 
 def test_a_leader_that_leads_no_more_was_not_lost():
     harness = follower()
-    harness.handle(f.LeaderAt("host-a:1"))
+    harness.handle(c.LeaderAt("host-a:1"))
     harness.running()
     harness.says(p.Refused(reason="its node leaves"))
-    assert harness.last(f.Missed) == f.Missed(turn=0)
+    assert harness.last(c.Missed) == c.Missed(turn=0)
 
 
 def test_ranks_do_not_outlive_an_agent_that_stands_still():
     harness = follower()
     assert harness.follower.ranks_outlive_s == 0
-    harness.handle(f.LeaderAt("host-a:1"))
+    harness.handle(c.LeaderAt("host-a:1"))
     harness.running()
     assert 5 < harness.follower.ranks_outlive_s < 6

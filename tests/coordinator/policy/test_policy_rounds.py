@@ -6,7 +6,7 @@ from tests.coordinator.policy.driving import Driver, of, running
 from undaunted.coordinator.policy import messages as m
 from undaunted.coordinator.policy.config import PolicyConfig
 from undaunted.coordinator.policy.messages import Iterations
-from undaunted.coordinator.policy.policy import STOP_MARGIN_S, JobPolicy, Memory, PolicyState
+from undaunted.coordinator.policy.policy import STOP_MARGIN_S, JobPolicy, PolicyState
 
 
 def remarks(job: Driver) -> list[str]:
@@ -405,7 +405,7 @@ class TestRestored:
     def policy(self, names: str = "abc", **about: object) -> Driver:
         nodes = [m.NodeInfo(name, 2) for name in names]
         config = PolicyConfig(min_nodes=3, max_restarts=5)
-        memory = Memory(restarts_used=3, **about)  # type: ignore[arg-type]
+        memory = m.Memory(restarts_used=3, **about)  # type: ignore[arg-type]
         return Driver(JobPolicy.restored(config, round=4, nodes=nodes, memory=memory))
 
     def test_a_take_over_restarts_without_the_old_leaders_node(self) -> None:

@@ -10,7 +10,7 @@ from tests.coordinator.service.test_questions import lead, listener_of
 from tests.coordinator.wire.talk import Recorder, Remarks, on_loop, raw_peer, serving, terms
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.lead.leader import Leader
-from undaunted.coordinator.lead.leader_messages import LeaderConfig
+from undaunted.coordinator.lead.messages import LeaderConfig
 from undaunted.coordinator.policy import messages as m
 from undaunted.coordinator.policy.config import PolicyConfig
 from undaunted.coordinator.service import questions

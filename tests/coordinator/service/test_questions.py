@@ -11,7 +11,7 @@ import pytest
 from tests.coordinator.wire.talk import Recorder, on_loop, serving, terms
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.lead.leader import Leader
-from undaunted.coordinator.lead.leader_messages import LeaderConfig
+from undaunted.coordinator.lead.messages import LeaderConfig
 from undaunted.coordinator.policy.config import PolicyConfig
 from undaunted.coordinator.service import leading as leading_module
 from undaunted.coordinator.service import questions
@@ -193,7 +193,7 @@ def lead(
 @on_loop
 async def test_one_that_does_not_lead_says_who_does() -> None:
     listener = listener_of("b", "there:29400")
-    listener.let_ask("b", Answers())
+    listener.serve_questions("b", Answers())
     async with serving(listener) as server:
         for node in ("", "c"):
             said = await asked(server.port, p.Question(data=b"why", node=node))
@@ -210,8 +210,8 @@ async def test_one_that_does_not_lead_says_who_does() -> None:
 async def test_the_leader_answers_and_has_others_answer(node: str) -> None:
     other, own = Answers(), Answers()
     at_b, at_leader = listener_of("b"), listener_of(node)
-    at_b.let_ask("b", other)
-    at_leader.let_ask(node, own)
+    at_b.serve_questions("b", other)
+    at_leader.serve_questions(node, own)
     async with serving(at_b) as b, serving(at_leader) as server:
         lead(at_leader, node, {"b": f"127.0.0.1:{b.port}", "c": "", "d": "127.0.0.1:9"})
         assert await asked(server.port, p.Question(data=b"1")) == p.Answer(data=b"1")
@@ -242,7 +242,7 @@ async def test_an_order_is_passed_on_only_to_others_that_can_be_asked(
 @on_loop
 async def test_an_order_is_passed_on_to_another_node_with_who_asks() -> None:
     answers, at_b, at_leader = Answers(), listener_of("b"), listener_of("a")
-    at_b.let_ask("b", answers)
+    at_b.serve_questions("b", answers)
     async with serving(at_b) as b:
         there = {"a": "127.0.0.1:9", "b": f"127.0.0.1:{b.port}", "c": ""}
         lead(at_leader, "a", there, connected=True)
@@ -258,8 +258,8 @@ async def test_a_node_that_does_not_answer_the_leader_is_given_up(
 ) -> None:
     monkeypatch.setattr(leading_module, "PASS_ON_S", 0.05)
     at_b, at_leader = listener_of("b"), listener_of("a")
-    at_b.let_ask("b", Answers(held=True))
-    at_leader.let_ask("a", Answers())
+    at_b.serve_questions("b", Answers(held=True))
+    at_leader.serve_questions("a", Answers())
     async with serving(at_b) as b, serving(at_leader) as server:
         lead(at_leader, "a", {"b": f"127.0.0.1:{b.port}"})
         said = await asked(server.port, p.Question(data=b"", node="b"))
@@ -270,7 +270,7 @@ async def test_a_node_that_does_not_answer_the_leader_is_given_up(
 @on_loop
 async def test_a_leader_that_is_replaced_meanwhile_refuses() -> None:
     listener = listener_of("a", "there:29400")
-    listener.let_ask("a", Answers())
+    listener.serve_questions("a", Answers())
     said = await listener._pass_on(p.Question(data=b"", node="b"), "me")
     assert isinstance(said, p.Refused)
     assert said.leader == "there:29400"

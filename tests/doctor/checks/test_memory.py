@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from tests.doctor.checks.saying import said, wanting
+from undaunted.base.sizes import GIB
 from undaunted.doctor.checks import memory
-from undaunted.doctor.checks.sizes import GIB
 from undaunted.doctor.facts import Cgroup, Limit
 
 

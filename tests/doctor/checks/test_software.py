@@ -8,7 +8,7 @@ from undaunted.doctor.facts import Asked, Facts
 
 
 def test_a_version_with_a_bug() -> None:
-    found = software.check(Facts(versions={"nccl": "2.28.5"}), Asked(), ISSUES)
+    found = software(Facts(versions={"nccl": "2.28.5"}), Asked(), ISSUES)
     (row,) = [finding for finding in found if finding.id == "V14"]
     assert (row.severity, row.found) == ("warn", "NCCL 2.28.5")
     assert row.wanted == "2.28.7 or newer, or older than 2.28.3"
@@ -18,8 +18,8 @@ def test_a_version_with_a_bug() -> None:
 
 def test_rows_of_a_feature_only_for_that() -> None:
     facts = Facts(versions={"nccl": "2.28.5"})
-    assert "V01" not in {finding.id for finding in software.check(facts, Asked(), ISSUES)}
-    found = {f.id: f for f in software.check(facts, wanting("inprocess"), ISSUES)}
+    assert "V01" not in {finding.id for finding in software(facts, Asked(), ISSUES)}
+    found = {f.id: f for f in software(facts, wanting("inprocess"), ISSUES)}
     assert found["V01"].severity == "fail"
 
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.doctor.checks.saying import said, wanting
+from undaunted.base.sizes import GIB, MIB
 from undaunted.doctor.checks import storage
-from undaunted.doctor.checks.sizes import GIB, MIB
 from undaunted.doctor.facts import FileSystem, Trial
 
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from undaunted.doctor.meeting.clocks import best, estimate
-from undaunted.doctor.meeting.messages import Clock, Pong
+from undaunted.doctor.meeting_judge import best, estimate
+from undaunted.doctor.meeting_messages import Clock, Pong
 
 NS = st.integers(0, 10**9)
 

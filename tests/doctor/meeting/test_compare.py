@@ -4,8 +4,8 @@ from typing import Any
 
 from undaunted.doctor.facts import Facts, Gpus, Limit
 from undaunted.doctor.known_issues import known_issues
-from undaunted.doctor.meeting.compare import Member, compare
-from undaunted.doctor.meeting.messages import Clock, Unreached
+from undaunted.doctor.meeting_judge import Member, compare
+from undaunted.doctor.meeting_messages import Clock, Unreached
 
 ISSUES = known_issues()
 S = 10**9

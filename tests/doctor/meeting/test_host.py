@@ -9,17 +9,17 @@ from undaunted.coordinator.wire.address import Address
 from undaunted.coordinator.wire.handshake import Terms
 from undaunted.doctor.facts import Facts, Names
 from undaunted.doctor.known_issues import known_issues
-from undaunted.doctor.meeting.host import Host
-from undaunted.doctor.meeting.messages import (
+from undaunted.doctor.meeting import Host
+from undaunted.doctor.meeting_messages import (
     Clock,
     Everyone,
     Hello,
+    MeetingVerdict,
     Peer,
     Ping,
     Pong,
     Reached,
     Unreached,
-    Verdict,
 )
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def meeting(expected: int, course: Callable[[Table], None]) -> None:
 
 
 def found(guest: Guest) -> list[str]:
-    (verdict,) = [message for message in guest.got if isinstance(message, Verdict)]
+    (verdict,) = [message for message in guest.got if isinstance(message, MeetingVerdict)]
     return [finding.found for finding in verdict.findings]
 
 
@@ -129,7 +129,7 @@ def test_who_comes_late_is_told() -> None:
         assert late.closed == "the meeting has begun without this node"
         table.say(late, Reached([]))
         table.leave(late)
-        assert not any(isinstance(message, Verdict) for message in one.got)
+        assert not any(isinstance(message, MeetingVerdict) for message in one.got)
 
     meeting(2, course)
 

@@ -14,13 +14,12 @@ from tests.ports import free_ports
 from undaunted.coordinator.wire.client import connect
 from undaunted.coordinator.wire.connection import WireError
 from undaunted.coordinator.wire.handshake import Terms
+from undaunted.doctor import meeting as guest
+from undaunted.doctor import meeting as module
 from undaunted.doctor.facts import Facts, Names
 from undaunted.doctor.known_issues import known_issues
-from undaunted.doctor.meeting import guest
-from undaunted.doctor.meeting import meet as module
-from undaunted.doctor.meeting.host import Host
-from undaunted.doctor.meeting.meet import Meeting, meet
-from undaunted.doctor.meeting.messages import (
+from undaunted.doctor.meeting import Host, Meeting, meet
+from undaunted.doctor.meeting_messages import (
     Clock,
     Everyone,
     FromHost,
@@ -31,7 +30,7 @@ from undaunted.doctor.meeting.messages import (
 )
 
 if TYPE_CHECKING:
-    from undaunted.doctor.meeting.messages import Verdict
+    from undaunted.doctor.meeting_messages import MeetingVerdict
 
 ISSUES = known_issues()
 TOKEN = b"0123456789abcdef"
@@ -45,9 +44,9 @@ def facts_of(node: str, **facts: Any) -> Facts:
     return Facts(node=node, names=Names(host="localhost"), **facts)
 
 
-def met(everyone: list[Facts], nodes: int) -> list[Verdict]:
+def met(everyone: list[Facts], nodes: int) -> list[MeetingVerdict]:
     endpoint = f"127.0.0.1:{free_ports(1)}"
-    verdicts: dict[int, Verdict] = {}
+    verdicts: dict[int, MeetingVerdict] = {}
 
     def one(place: int, facts: Facts) -> None:
         meeting = Meeting(endpoint=endpoint, nodes=nodes, token=TOKEN, join_s=60.0)
@@ -61,7 +60,7 @@ def met(everyone: list[Facts], nodes: int) -> list[Verdict]:
     return [verdicts[place] for place in range(len(everyone))]
 
 
-def rows(verdict: Verdict) -> list[tuple[str, str, str]]:
+def rows(verdict: MeetingVerdict) -> list[tuple[str, str, str]]:
     return [(finding.id, finding.severity, finding.found) for finding in verdict.findings]
 
 
@@ -126,7 +125,7 @@ def test_one_that_leaves_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> N
     port = free_ports(1)
     monkeypatch.setattr(module, "REACH_S", 60.0)
     meeting = Meeting(endpoint=f"127.0.0.1:{port}", nodes=2, token=TOKEN, join_s=60.0)
-    verdicts: list[Verdict] = []
+    verdicts: list[MeetingVerdict] = []
     host = threading.Thread(
         target=lambda: verdicts.append(meet(meeting, facts_of("n0"), "0.1.0", ISSUES))
     )

@@ -7,7 +7,7 @@ import pytest
 from tests.doctor.probe.tree import write_tree
 from undaunted.base.cgroups import memory_left
 from undaunted.doctor.facts import Cgroup
-from undaunted.doctor.probe.cgroup import of_cgroup
+from undaunted.doctor.probes import of_cgroup
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import sys
 
-from undaunted.doctor.probe.child import Children, Said
+from undaunted.doctor.probes import Children, Said
 
 
 def ask(code: str, deadline_s: float = 60.0) -> Said:

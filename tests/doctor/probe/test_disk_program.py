@@ -4,8 +4,8 @@ import errno
 import os
 from typing import TYPE_CHECKING, Any
 
-from undaunted.doctor.probe import disk_program
-from undaunted.doctor.probe.disk_program import write
+from undaunted.doctor.programs import disk_program
+from undaunted.doctor.programs.disk_program import write
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from undaunted.doctor.probe import disks
-from undaunted.doctor.probe.child import Children
+from undaunted.doctor import probes as disks
+from undaunted.doctor.probes import Children
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,5 +58,5 @@ def test_a_place_that_nobody_can_write() -> None:
 def test_a_disk_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "hangs.py"
     program.write_text("import signal\nsignal.pause()\n")
-    monkeypatch.setattr(disks, "_PROGRAM", program)
+    monkeypatch.setattr(disks, "DISK_PROGRAM", program)
     assert tried(tmp_path, 0.2).problem == "no answer within 200 ms"

@@ -6,8 +6,8 @@ import subprocess
 import sys
 from typing import Any
 
-from undaunted.doctor.probe import driver_program
-from undaunted.doctor.probe.driver_program import answer
+from undaunted.doctor.programs import driver_program
+from undaunted.doctor.programs.driver_program import answer
 
 
 class Library:

@@ -4,7 +4,7 @@ import socket
 import threading
 from typing import TYPE_CHECKING
 
-from undaunted.doctor.probe.etcd import of_etcd
+from undaunted.doctor.probes import of_etcd
 
 if TYPE_CHECKING:
     from collections.abc import Callable

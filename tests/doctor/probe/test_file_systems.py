@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.doctor.probe.tree import write_tree
-from undaunted.doctor.probe import file_systems
-from undaunted.doctor.probe.file_systems import file_system, mount_of
+from undaunted.doctor import probes as file_systems
+from undaunted.doctor.probes import file_system, mount_of
 
 if TYPE_CHECKING:
     from pathlib import Path

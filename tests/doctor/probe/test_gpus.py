@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.doctor.probe.tree import write_tree
+from undaunted.doctor import probes as module
 from undaunted.doctor.facts import Gpus
-from undaunted.doctor.probe import gpus as module
-from undaunted.doctor.probe.child import Children
-from undaunted.doctor.probe.gpus import kernel_driver, manager_runs, of_gpus, parse_answer
+from undaunted.doctor.probes import Children, kernel_driver, manager_runs, of_gpus, parse_answer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +35,7 @@ def test_a_machine_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
             "program.py": """print('{"version": "570.133.20", "count": 8}')\n""",
         },
     )
-    monkeypatch.setattr(module, "_PROGRAM", root / "program.py")
+    monkeypatch.setattr(module, "DRIVER_PROGRAM", root / "program.py")
     with Children() as children:
         gpus, version = of_gpus(children, root)
     assert version == "570.133.20"
@@ -53,7 +52,7 @@ def test_a_driver_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     root = write_tree(
         tmp_path, {"dev/nvidia0": "", "program.py": "import signal\nsignal.pause()\n"}
     )
-    monkeypatch.setattr(module, "_PROGRAM", root / "program.py")
+    monkeypatch.setattr(module, "DRIVER_PROGRAM", root / "program.py")
     with Children() as children:
         gpus, version = of_gpus(children, root, deadline_s=0.2)
     assert gpus == Gpus(present=True, problem="no answer within 200 ms")

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.doctor.probe.tree import write_tree
-from undaunted.doctor.checks.all import judge
+from undaunted.doctor import probes as kernel
+from undaunted.doctor.checks import judge
 from undaunted.doctor.facts import Asked, Facts
 from undaunted.doctor.known_issues import known_issues
-from undaunted.doctor.probe import kernel
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,9 +10,9 @@ import pytest
 
 from tests.doctor.probe.tree import write_tree
 from undaunted.coordinator.wire.address import Address
+from undaunted.doctor import probes as names
 from undaunted.doctor.facts import Remote
-from undaunted.doctor.probe import names
-from undaunted.doctor.probe.names import local_addresses, look_up, of_names, of_remotes, reach
+from undaunted.doctor.probes import local_addresses, look_up, of_names, of_remotes, reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from undaunted.doctor.probe.child import Children
-from undaunted.doctor.probe.slurm import of_slurm, parse_config
+from undaunted.doctor.probes import Children, of_slurm, parse_config
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from undaunted.doctor.probe import software
-from undaunted.doctor.probe.child import Children, Said
-from undaunted.doctor.probe.software import of_software, parse_lines
+from undaunted.doctor import probes as software
+from undaunted.doctor.probes import Children, Said, of_software, parse_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Stands in for the program that asks."""
     path = tmp_path / "program.py"
-    monkeypatch.setattr(software, "_PROGRAM", path)
+    monkeypatch.setattr(software, "SOFTWARE_PROGRAM", path)
     return path
 
 

@@ -6,7 +6,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from undaunted.doctor.probe import software_program
+from undaunted.doctor.programs import software_program
 
 
 def test_installed(monkeypatch: pytest.MonkeyPatch) -> None:

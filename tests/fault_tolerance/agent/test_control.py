@@ -13,7 +13,7 @@ import pytest
 
 from tests.coordinator.wire.talk import on_loop
 from undaunted.attribution.evidence import RankEvidence
-from undaunted.attribution.hang import Seen, Standing
+from undaunted.attribution.hang import RankObservation, Standing
 from undaunted.base.recent import Recent
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.policy import messages as job
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SEEN = RankEvidence(rank=5, local_rank=1, pid=9, page=PageSnapshot(iteration=7), stacks="its stack")
-LOOKED = Seen(5, "a", 9, Standing.BUSY, deaf=True)
+LOOKED = RankObservation(5, "a", 9, Standing.BUSY, deaf=True)
 
 
 class Launcher:
@@ -59,7 +59,7 @@ class Launcher:
             post=self._posted,
             status=lambda: self.job,
             recent=lambda: {"policy": Recent({})},
-            let_ask=self._let_ask,
+            serve_questions=self._let_ask,
             pass_on=self._pass_on,
         )
         ranks: Any = SimpleNamespace(next_look=self._next_look, now=list)

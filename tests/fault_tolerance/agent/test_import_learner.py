@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
+import os
+import time
 import zlib
 from types import SimpleNamespace
 from typing import Any
@@ -12,34 +13,18 @@ from typing import Any
 import msgspec
 import pytest
 
+from undaunted.base import process
 from undaunted.fault_tolerance.agent import import_learner as module
-from undaunted.fault_tolerance.agent.import_learner import (
-    ImportLearner,
-    disagreement,
-    rank_variables,
-)
+from undaunted.fault_tolerance.agent.import_learner import ImportLearner, disagreement
 from undaunted.fault_tolerance.worker.import_notes import RankImports
-from undaunted.fault_tolerance.worker.messages import Group, Learned, RankValue, Ready
+from undaunted.fault_tolerance.worker.messages import Group, Learned, Ready
 from undaunted.fault_tolerance.worker.spawner import Spawned
 
-TOLD = RankImports([Group({}, ["pone", "pone.part", "ptwo"])], {"pone": (1, 2), "ptwo": (3, 4)})
-RANK_VALUES = [RankValue("pone", "X", "RANK", is_number=True)]
-
-
-def test_variables_of_a_rank_have_different_numbers() -> None:
-    shared = {"PATH": "/bin", "OMP": "1", "RANK": "9"}
-    own = {**shared, "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "0", "MASTER_ADDR": "host"}
-    own |= {"UNDAUNTED_PAGE": "v1:3", "GONE": "x"}
-    found, of_first = rank_variables({**shared, "GONE": "y"}, own)
-    assert (of_first["RANK"], of_first["LOCAL_RANK"], of_first["WORLD_SIZE"]) == ("0", "0", "2")
-    assert found.keys() == of_first.keys()
-    assert found.pop("MASTER_ADDR") == "host"
-    assert found.pop("GONE") == "x"
-    assert found.pop("RANK") == "1"
-    assert sorted(found) == ["LOCAL_RANK", "WORLD_SIZE"]
-    assert len({"1", *found.values()}) == 3
-    blas = {"OPENBLAS_NUM_THREADS": "4"}
-    assert rank_variables(blas, blas) == (blas, blas), "the template has another value"
+# `timm` and `peft` are on the list.
+TOLD = RankImports(
+    [Group({}, ["timm", "timm.part", "peft", "pmine"])],
+    {"timm": "/timm.py", "peft": "/peft.py", "pmine": "/pmine.py"},
+)
 
 
 def test_what_ranks_import_after_other_changes_of_variables() -> None:
@@ -56,7 +41,9 @@ def test_what_ranks_import_after_other_changes_of_variables() -> None:
 class Job:
     """A learner among fakes. ``answers`` are the spawner's, one after the other."""
 
-    def __init__(self, tmp_path: Any, answers: list[Ready | None], learn: str = "on") -> None:
+    def __init__(
+        self, tmp_path: Any, answers: list[Ready | None], learn: str = "on", preload: Any = ()
+    ) -> None:
         self.answers = answers
         self.has_learned = False
         self.asked: list[Learned] = []
@@ -64,26 +51,21 @@ class Job:
         self.told: dict[int, bytes | None] = {}
         self.iterations = [(0, 1), (0, 0)]
         config: Any = SimpleNamespace(
-            run_dir=str(tmp_path), node="n0", learn_imports=learn, python=["python"]
+            run_dir=str(tmp_path), node="n0", learn_imports=learn, preload=preload
         )
         workers: Any = SimpleNamespace(
             all=[SimpleNamespace(pid=70 + rank, local_rank=rank) for rank in range(2)]
         )
         area: Any = SimpleNamespace(snapshot=self._page)
-        journal: Any = SimpleNamespace(record=self.events.append, write_text=self._write)
+        journal: Any = SimpleNamespace(record=self.events.append)
         own: Any = self
-        self.learner = ImportLearner(config, {}, area, own, workers, own, journal)
-        spec = SimpleNamespace(env={"RANK": "0"})
-        self.round: Any = SimpleNamespace(specs=[spec], stopping=False)
+        self.learner = ImportLearner(config, area, own, workers, own, journal)
+        self.round: Any = SimpleNamespace(stopping=False)
         self.busy = 0  # times that somebody else asks
 
     def _page(self, rank: int) -> Any:
         first, now = self.iterations[rank]
         return SimpleNamespace(first_iteration=first, iteration=now)
-
-    def _write(self, path: str, text: str) -> None:
-        with open(path, "w") as file:  # noqa: PTH123
-            file.write(text)
 
     async def ask_idly(self, pids: Any, what: bytes) -> dict[int, bytes | None]:
         assert what == module.IMPORTS
@@ -123,39 +105,36 @@ def ready(**about: Any) -> Ready:
 
 
 def test_packages_are_left_until_the_template_can_fork(tmp_path: Any) -> None:
-    left = {"ptwo": "it starts a thread"}
-    job = Job(tmp_path, [ready(left=left), ready(learned=2, rank_values=RANK_VALUES)])
+    left = {"peft": "it starts a thread"}
+    job = Job(tmp_path, [ready(left=left), ready(learned=2)])
     job.tell(TOLD, TOLD)
     job.run()
-    assert [each.left for each in job.asked] == [[], ["ptwo"]]
-    assert [each.checked for each in job.asked] == [False, False]
-    assert job.asked[0].environments == ({"RANK": "1"}, {"RANK": "0"})
+    assert [each.left for each in job.asked] == [["pmine"], ["peft", "pmine"]]
     (event,) = job.events
-    assert (event.modules, event.packages, event.problem) == (2, ["pone"], "")
-    assert event.left == left
+    assert (event.modules, event.packages, event.problem) == (2, ["timm"], "")
+    assert event.left.keys() == {"pmine", "peft"}
     job.run()
     assert len(job.asked) == 2, "it has learned"
     job.has_learned = False
-    job.answers = [ready(learned=2, rank_values=RANK_VALUES)]
+    job.answers = [ready(learned=2)]
     job.run()
-    assert job.asked[2].checked, "the template was lost"
+    assert len(job.asked) == 3, "the template was lost"
 
-    # The next launch knows, as long as modules and versions are the same.
-    again = Job(tmp_path, [ready(learned=2, rank_values=RANK_VALUES)])
-    again.tell(TOLD, TOLD)
-    again.run()
-    (learned,) = again.asked
-    assert (learned.left, learned.checked, learned.rank_values) == (["ptwo"], True, RANK_VALUES)
-    for change in (
-        {"packages": {**TOLD.packages, "pone": (9, 2)}},
-        {"python": "3.99"},
-        {"base": [(9, 2)]},
-    ):
-        newer = Job(tmp_path, [ready(learned=3)])
-        other = msgspec.structs.replace(TOLD, **change)
-        newer.tell(other, other)
-        newer.run()
-        assert (newer.asked[0].left, newer.asked[0].checked) == ([], False)
+
+def test_packages_that_the_user_preloads_are_imported(tmp_path: Any) -> None:
+    job = Job(tmp_path, [ready(learned=3)], preload=["pmine.models"])
+    job.tell(TOLD, TOLD)
+    job.run()
+    assert job.asked[0].left == []
+
+
+def test_none_of_the_packages_is_on_the_list(tmp_path: Any) -> None:
+    job = Job(tmp_path, [])
+    told = RankImports([Group({}, ["pmine"])], {"pmine": "/pmine.py"})
+    job.tell(told, told)
+    job.run()
+    (event,) = job.events
+    assert (job.asked, list(event.left), bool(event.problem)) == ([], ["pmine"], True)
 
 
 @pytest.mark.parametrize(
@@ -164,6 +143,7 @@ def test_packages_are_left_until_the_template_can_fork(tmp_path: Any) -> None:
         ([None], 1),
         ([ready(problem="not compared")], 1),
         ([ready(left={f"p{n}": "no"}) for n in range(20)], module._MOST_TEMPLATES),
+        ([ready(left={"timm": "no", "peft": "no"})], 1),
     ],
 )
 def test_it_comes_to_nothing(tmp_path: Any, answers: list[Ready | None], times: int) -> None:
@@ -173,7 +153,6 @@ def test_it_comes_to_nothing(tmp_path: Any, answers: list[Ready | None], times: 
     job.run()
     assert len(job.asked) == times
     assert (job.events[0].modules, bool(job.events[0].problem)) == (0, True)
-    assert not list(tmp_path.iterdir())
 
 
 def test_ranks_that_do_not_answer_are_asked_in_the_next_round(tmp_path: Any) -> None:
@@ -216,29 +195,48 @@ def test_there_is_nothing_to_learn(tmp_path: Any) -> None:
     assert (job.asked, job.events) == ([], [])
 
 
-def test_only_values_of_what_was_told_are_set(tmp_path: Any) -> None:
-    job = Job(tmp_path, [ready(learned=3, rank_values=RANK_VALUES)])
-    job.tell(TOLD, TOLD)
-    job.run()
-    path = tmp_path / "learned-imports-n0.json"
-    path.write_text(path.read_text().replace('"pone","name":"X"', '"os","name":"X"'))
-    again = Job(tmp_path, [ready(learned=3)])
-    again.tell(TOLD, TOLD)
-    again.run()
-    assert (again.asked[0].checked, again.asked[0].rank_values) == (True, [])
-
-
-@pytest.mark.parametrize(("used_s", "times"), [(9.0, 0), (0.0, 1)])
-def test_imports_are_left_to_the_ranks_where_no_cpu_time_is_left(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, used_s: float, times: int
+@pytest.mark.parametrize("looks", [1, 9])
+def test_nothing_is_imported_before_cpu_time_is_left(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, looks: int
 ) -> None:
     """Ranks of a pod with a limit have the same CPU time as we: a priority does not help them."""
-    seconds = itertools.count(step=used_s)
-    monkeypatch.setattr(module, "cpu_use", lambda: [(4, next(seconds))])
+    busy = itertools.chain(range(0, 9 * 2 * looks, 9), itertools.repeat(9 * 2 * looks))
+    monkeypatch.setattr(module, "cpu_use", lambda: [(4, next(busy))])
     job = Job(tmp_path, [ready(learned=1)])
     job.tell(TOLD, TOLD)
     job.run()
-    assert len(job.asked) == times
+    assert len(job.asked) == 1
+    assert next(busy) == 9 * 2 * looks, "not before"
+
+
+@pytest.mark.parametrize("gives_way", [True, False])
+def test_cpus_of_the_node_count_where_no_priority_can_be_lowered(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, gives_way: bool
+) -> None:
+    looks = 0
+
+    def node_use() -> tuple[int, float]:
+        nonlocal looks
+        looks += 1
+        return 4, 100.0 * min(looks, 6)
+
+    monkeypatch.setattr(process, "may_lower_priority", lambda: gives_way)
+    monkeypatch.setattr(module, "cpu_use", list)
+    monkeypatch.setattr(module, "_node_use", node_use)
+    job = Job(tmp_path, [ready(learned=1)])
+    job.tell(TOLD, TOLD)
+    job.run()
+    assert [each.gives_way for each in job.asked] == [gives_way]
+    assert (looks == 0) is gives_way
+
+
+def test_cpu_time_of_the_node() -> None:
+    cpus, before = module._node_use()
+    assert cpus == len(os.sched_getaffinity(0))
+    ends = time.thread_time() + 0.1
+    while time.thread_time() < ends:
+        pass
+    assert module._node_use()[1] > before > 0
 
 
 def test_it_is_turned_off(tmp_path: Any) -> None:
@@ -253,12 +251,3 @@ def test_ranks_are_asked_when_one_is_in_its_second_step(tmp_path: Any) -> None:
     for iterations, stepping in ((((0, 0), (0, 0)), False), (((3, 4), (3, 3)), True)):
         job.iterations = list(iterations)
         assert job.learner._step() is stepping
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"key": 5}', json.dumps({"key": "other"})])
-def test_a_file_that_is_of_no_use(tmp_path: Any, content: str) -> None:
-    (tmp_path / "learned-imports-n0.json").write_text(content)
-    job = Job(tmp_path, [ready(learned=3)])
-    job.tell(TOLD, TOLD)
-    job.run()
-    assert (job.asked[0].checked, job.asked[0].left) == (False, [])

@@ -180,6 +180,15 @@ def test_a_hang_names_limit_and_evidence() -> None:
     assert "/run/stacks-round2.txt" in found.event.line
 
 
+def test_a_hang_that_was_injected_says_so_before_its_stacks() -> None:
+    expired = Expired("heartbeat", "", 0, 2, 2.5, 2.0, "--ft-rank-heartbeat-timeout")
+    seen = [RankEvidence(rank=4, local_rank=0, pid=10, page=PageSnapshot(), expired=(expired,))]
+    looked = [look(each, node="a", now_ns=3) for each in seen]
+    found = judge_hang(FakeRound(faults={0: "sleep-1"}), seen, looked)
+    assert found.event.fault == "sleep-1"
+    assert "; injected fault sleep-1; stacks: /run" in found.event.line
+
+
 def test_ranks_that_are_just_as_suspect_are_recorded() -> None:
     expired = Expired("heartbeat", "", 0, 2, 2.5, 2.0, "--ft-rank-heartbeat-timeout")
     seen = [
@@ -218,6 +227,13 @@ class TestMisuse:
         page = PageSnapshot(first_line_ns=100 * S)
         two = [worker(0, 2, 160 * S), worker(1, 2, 101 * S), self.told(2, -15), self.told(3, 1)]
         assert is_misuse(two, [page, page, PageSnapshot(), PageSnapshot()], announced=False) is True
+
+    def test_a_script_that_is_no_python(self) -> None:
+        error = ErrorRecord(1, "SyntaxError", "invalid syntax (train.py, line 2)", "", 7)
+        page, later = (PageSnapshot(error=error, first_line_ns=ns) for ns in (None, S))
+        ended = [worker(0, 1, S), self.told(1, -15)]
+        assert is_misuse(ended, [page, page], announced=False) is True
+        assert is_misuse(ended, [later, page], announced=False) is False, "of what it imports"
 
     def test_without_a_rank_that_ended_by_itself_nothing_is_known(self) -> None:
         assert is_misuse([self.told(0, -15)], [PageSnapshot()], announced=False) is None

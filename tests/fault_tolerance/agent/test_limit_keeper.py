@@ -120,7 +120,7 @@ def test_a_job_teaches_its_successor(tmp_path, start):
     def both():
         remember(tmp_path, known(step=STEADY))
         first = start()
-        first.keeper.begin_round(0, 2)
+        first.keeper.begin_round(2)
         limits, sources = first.journal.changes[0]
         assert limits.keys() == {"heartbeat", "section:step"}
         assert sources["heartbeat"].startswith("learned from 5000 samples, longest 50.0 s")
@@ -134,7 +134,7 @@ def test_a_job_teaches_its_successor(tmp_path, start):
         first.keeper.end_round()
         writer.detach()
         second = start()
-        second.keeper.begin_round(0, 2)
+        second.keeper.begin_round(2)
         assert second.watch.learned["heartbeat"].limit_s == 200.0
         second.keeper.end_round()
 
@@ -148,7 +148,7 @@ def test_what_rounds_show_adds_up(tmp_path, start, monkeypatch):
     def rounds():
         node = start()
         for _ in range(2):
-            node.keeper.begin_round(0, 2)
+            node.keeper.begin_round(2)
             node.area.reset(0)
             writer = node.attach()
             for beats in (6, 30):
@@ -160,9 +160,9 @@ def test_what_rounds_show_adds_up(tmp_path, start, monkeypatch):
             writer_module.current = writer_module._NotYet()
         (entry,) = read(str(node.path))[0]
         assert (entry.world_size, entry.of(HEARTBEAT).count) == (2, 60)
-        node.keeper.begin_round(0, 2)
+        node.keeper.begin_round(2)
         assert node.watch.learned.keys() == {"heartbeat"}
-        node.keeper.begin_round(0, 3)
+        node.keeper.begin_round(3)
         assert node.watch.learned == {}
         node.keeper.end_round()
 
@@ -173,7 +173,7 @@ def test_learning_can_be_switched_off(tmp_path, start):
     def off():
         remember(tmp_path, known(step=STEADY))
         node = start(limits=Limits(learn=False))
-        node.keeper.begin_round(0, 2)
+        node.keeper.begin_round(2)
         assert node.watch.learned == {}
         node.keeper.end_round()
 
@@ -184,7 +184,7 @@ def test_another_program_is_not_taught(tmp_path, start):
     def other():
         remember(tmp_path, known(step=STEADY))
         node = start()
-        node.keeper.begin_round(0, 2)
+        node.keeper.begin_round(2)
         assert node.watch.learned
         writer = node.attach()
         with writer.section("something new"):
@@ -202,7 +202,7 @@ def test_entries_for_other_numbers_of_ranks_are_kept(tmp_path, start):
     def one_more():
         remember(tmp_path, known(2), known(4), known(8))
         node = start()
-        node.keeper.begin_round(0, 4)
+        node.keeper.begin_round(4)
         node.keeper.end_round()
         assert [entry.world_size for entry in read(str(node.path))[0]] == [4, 2, 8]
 
@@ -224,7 +224,7 @@ def test_garbage_is_said_and_replaced(tmp_path, start, content):
         node = start()
         (line,) = node.journal.said
         assert line.endswith("; limits are learned anew")
-        node.keeper.begin_round(0, 2)
+        node.keeper.begin_round(2)
         assert node.watch.learned == {}
         node.keeper.end_round()
 
@@ -241,7 +241,7 @@ def test_what_another_version_has_left_is_said_and_learned_anew(tmp_path, start)
         node = start()
         (line,) = node.journal.said
         assert "has version 2" in line
-        node.keeper.begin_round(0, 2)
+        node.keeper.begin_round(2)
         assert node.watch.learned == {}
         node.keeper.end_round()
 
@@ -272,7 +272,7 @@ def test_a_hang_is_noticed_at_the_learned_limit(tmp_path, start):
         done = asyncio.Event()
         node.watch.callbacks.limit_passed = lambda *args: (node.passed.append(args), done.set())
         node.watch.open()
-        node.keeper.begin_round(0, 2)
+        node.keeper.begin_round(2)
         writer = node.attach()
         writer.heartbeat()
         node.watch.hold_to_limits([1])
@@ -300,7 +300,7 @@ def test_calculated_limits_are_applied_and_told(tmp_path, start):
     def calculate():
         remember(tmp_path, known(a=STEADY))
         node = start(limits=Limits(floor_s=0.5))
-        node.keeper.begin_round(0, 2)
+        node.keeper.begin_round(2)
         assert node.told().safety_factor == 4.0
         assert node.keeper.take(json.dumps({"timeouts": REQUEST}).encode()) == b"ok"
         limits = node.watch.limits
@@ -313,7 +313,7 @@ def test_calculated_limits_are_applied_and_told(tmp_path, start):
             "initial_heartbeat": 90.0, "heartbeat": 3.0, "section:a": 2.0, "out_of_section": 1.0
         }  # fmt: skip
         node.keeper.end_round()
-        node.keeper.begin_round(0, 2)
+        node.keeper.begin_round(2)
         assert node.watch.limits == limits
         node.keeper.end_round()
 
@@ -358,7 +358,7 @@ def test_a_process_that_has_not_initialised_is_held_to_what_was_configured(start
 def test_an_ordered_limit_holds_at_once_and_in_later_rounds(start):
     def both():
         node = start()
-        node.keeper.begin_round(0, 2)
+        node.keeper.begin_round(2)
         assert node.keeper.order({"heartbeat": 600.0, "section:save": None}, "a person")
         assert node.told().heartbeat_s == 600.0
         for limits in (node.watch.limits, node.watch.configured):
@@ -370,7 +370,7 @@ def test_an_ordered_limit_holds_at_once_and_in_later_rounds(start):
             {"heartbeat": "a person", "section:save": "a person"},
         )
         node.keeper.end_round()
-        node.keeper.begin_round(1, 2)
+        node.keeper.begin_round(2)
         assert node.watch.limits.heartbeat_s == 600.0
         node.keeper.end_round()
 
@@ -381,7 +381,7 @@ def test_what_is_ordered_is_not_learned_and_not_calculated(tmp_path, start):
     def both():
         remember(tmp_path, known())
         node = start()
-        node.keeper.begin_round(0, 2)
+        node.keeper.begin_round(2)
         assert "heartbeat" in node.watch.learned
         node.keeper.order({"heartbeat": 600.0}, "a person")
         assert node.watch.learned == {}

@@ -268,7 +268,7 @@ def test_a_crash_that_is_seen_after_another_node_has_failed_is_judged(*, examine
         machine.handle(m.LimitPassed(0, "x"))
     machine.handle(FAILED)
     assert machine.handle(m.RankExited(1, -11)) == []
-    assert m.JudgeUnseen() in machine.handle(m.RankExited(0, -15))
+    assert m.JudgeLateCrash() in machine.handle(m.RankExited(0, -15))
 
 
 def test_nothing_is_looked_for_where_no_rank_can_have_failed_unseen() -> None:
@@ -276,7 +276,7 @@ def test_nothing_is_looked_for_where_no_rank_can_have_failed_unseen() -> None:
         commands = machine.handle(stop)
         commands += machine.handle(m.RankExited(0, code, others_go_on=lost))
         commands += machine.handle(m.RankExited(1, 0))
-        return m.JudgeUnseen() in commands
+        return m.JudgeLateCrash() in commands
 
     assert judged(running(), FAILED, 3)
     assert not judged(running(), STOP, 3)  # nothing has failed anywhere

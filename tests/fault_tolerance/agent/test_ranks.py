@@ -14,7 +14,7 @@ import pytest
 
 from tests.coordinator.wire.talk import on_loop
 from undaunted.attribution.evidence import RankEvidence
-from undaunted.attribution.hang import Seen, Standing
+from undaunted.attribution.hang import RankObservation, Standing
 from undaunted.base import process
 from undaunted.coordinator.policy import messages as job
 from undaunted.fault_tolerance.agent import node as m
@@ -26,6 +26,7 @@ from undaunted.fault_tolerance.config import FaultToleranceConfig
 from undaunted.fault_tolerance.data import WorkloadAction, WorkloadControlRequest, encode_request
 from undaunted.fault_tolerance.worker.messages import WorkerSpec
 from undaunted.fault_tolerance.worker.spawner import Spawned
+from undaunted.journal import events as e
 from undaunted.progress.area import MailboxRequest, PageArea
 from undaunted.progress.limits import Limits
 from undaunted.progress.snapshot import ErrorRecord, PageSnapshot, Phase
@@ -335,13 +336,13 @@ async def test_only_ranks_that_run_are_held_to_limits(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held: list[Any] = []
-    monkeypatch.setattr(
-        type(node.ranks.watch), "hold_to_limits", lambda _self, *about, **_: held.append(about)
-    )
+    watch = type(node.ranks.watch)
+    monkeypatch.setattr(watch, "hold_to_limits", lambda _self, *about, **_: held.append(about))
+    monkeypatch.setattr(watch, "release", lambda _self: held.append("nobody"))
     node.all[0].code = 0
     node.ranks.hold_to_limits(on=True)
     node.ranks.hold_to_limits(on=False)
-    assert held == [([1, 2], [0]), ([], [])]
+    assert held == [([1, 2], [0]), "nobody"]
 
 
 @on_loop
@@ -370,10 +371,10 @@ async def test_a_crash_that_nobody_has_reported_is_recorded_if_it_is_certain(
     monkeypatch.setattr(type(node.ranks.watch), "read_pages", lambda _self: None)
     node.begin_round()
     node.all[1].code, node.all[1].exited_ns = -11, 5
-    node.ranks.judge_unseen()
+    node.ranks.judge_late_crash()
     assert node.heard == []
     judgement.certain = True
-    node.ranks.judge_unseen()
+    node.ranks.judge_late_crash()
     node.ranks.limits.end_round()
     detected = ("crash_detected", 5, 5, "killed by SIGSEGV")
     assert node.heard == [detected, ("verdict", judgement.event)]
@@ -396,7 +397,7 @@ async def test_a_hang_is_judged_by_its_evidence(
     node.ranks.limits.end_round()
     ((seen, path, _),) = node.reports_of("evidence_collected")
     assert (seen, path) == ([known], "/stacks")
-    (sent,) = msgspec.msgpack.decode(node.ranks.evidence(), type=list[Seen])
+    (sent,) = msgspec.msgpack.decode(node.ranks.evidence(), type=list[RankObservation])
     assert (sent.rank, sent.standing, sent.node) == (5, Standing.STOPPED, "here")
     assert node.heard[1:] == [
         m.EvidenceGathered(2),
@@ -420,7 +421,7 @@ class TestReplacement:
         await self.start(node)
         assert node.heard == [
             ("spawn", {"A": "b", "UNDAUNTED_INPROCESS_REJOIN": "1"}),
-            ("rank_replaced", node.current, 1, node.pid),
+            e.RankReplaced(rank=5, pid=node.pid),
             ("adopted", 1),
         ]
         os.kill(node.pid, signal.SIGKILL)

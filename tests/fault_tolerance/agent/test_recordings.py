@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 from tests.coordinator.wire.talk import on_loop
-from undaunted.attribution.straggler.own_times import OwnTimes
 from undaunted.fault_tolerance.agent import recordings as module
 from undaunted.fault_tolerance.agent.recordings import Recordings
+from undaunted.fault_tolerance.slow_ranks.own_times import OwnTimes
 from undaunted.fault_tolerance.worker import witness
 
 if TYPE_CHECKING:

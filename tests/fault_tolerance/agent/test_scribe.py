@@ -13,12 +13,11 @@ import pytest
 from tests.fault_tolerance.agent.journal_and_lines import OpenScribe
 from tests.fault_tolerance.agent.test_environment import CONFIG, START
 from undaunted.attribution.evidence import RankEvidence
-from undaunted.attribution.hang import Seen, Standing
+from undaunted.attribution.hang import RankObservation, Standing
 from undaunted.coordinator.policy import messages as job
 from undaunted.coordinator.policy.messages import NO_ITERATIONS, Iterations
 from undaunted.fault_tolerance.agent.kernel_log import Record
 from undaunted.fault_tolerance.nodes_config import Nodes
-from undaunted.fault_tolerance.worker.spawner import Spawned
 from undaunted.journal import events as e
 from undaunted.progress.layout import EVALUATION
 from undaunted.progress.snapshot import PageSnapshot, Phase
@@ -48,7 +47,7 @@ def a_round(number: int) -> Any:
 
 @pytest.mark.parametrize(
     ("asked", "iteration"),
-    [(-1, -1), (20_000_000, 20_000_000), (2 * EVALUATION + 7, 7)],
+    [(20_000_000, 20_000_000), (2 * EVALUATION + 7, 7)],
 )
 def test_ranks_stop_after_an_iteration_of_the_program(
     tmp_path: Path, asked: int, iteration: int
@@ -177,7 +176,7 @@ def test_what_fresh_ranks_have_before_them_is_said_with_a_restart(
     it.round_started(first := a_round(0))
     it.crash_detected(0, 1, "exits with 3")
     it.round_started(second := a_round(1))
-    it.workers_spawned(Spawned([1] * first.start.slots, mode))
+    it.journal.record(e.WorkersSpawned(mode=mode, pids=[1] * first.start.slots))
     for local_rank in range(second.start.slots):
         it.milestones(second, local_rank, begun(time.monotonic_ns()))
     it.close()
@@ -274,7 +273,7 @@ def test_a_signal_is_passed_on_where_there_are_ranks(
     it = scribe(tmp_path)
     if ranks:
         it.round_started(a_round(0))
-    it.signal_received("SIGTERM")
+    it.journal.record(e.SignalReceived(signal="SIGTERM"))
     it.close()
     assert f"received SIGTERM: {said}" in capfd.readouterr().err
 
@@ -380,7 +379,7 @@ def test_ctrl_c_is_an_interruption_and_a_second_one_is_offered_to_nobody_else(
 ) -> None:
     it = scribe(tmp_path)
     it.round_started(a_round(0))
-    it.signal_received(name)
+    it.journal.record(e.SignalReceived(signal=name))
     it.job_ended(job.End("a", job.Outcome.PREEMPTED, f"the launcher on node a received {name}"))
     it.close()
     received, ended = capfd.readouterr().err.splitlines()
@@ -423,7 +422,7 @@ def test_who_is_silent_is_written_and_said_and_no_failure(
     it = scribe(tmp_path)
     page = PageSnapshot(phase=Phase.STEPPING)
     evidence = [RankEvidence(1, 1, 7, page, (), "S", "stack of it", "")]
-    seen = Seen(1, "n", 7, Standing.BUSY, frame="load (train.py:12)")
+    seen = RankObservation(1, "n", 7, Standing.BUSY, frame="load (train.py:12)")
     expired = Expired("heartbeat", "", 1, 2, age_s=31.0, limit_s=124.0, source="default")
     path = str(tmp_path / "early.txt")
     it.rank_silent(evidence, seen, expired, path)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from undaunted.attribution.straggler.own_times import Chunk, OwnTimes, RankTimes
 from undaunted.coordinator.policy import messages as job
 from undaunted.fault_tolerance.agent.step_times import StepTimes, _Seen
+from undaunted.fault_tolerance.slow_ranks.own_times import Chunk, OwnTimes, RankTimes
 from undaunted.progress.snapshot import SectionSnapshot
 
 if TYPE_CHECKING:

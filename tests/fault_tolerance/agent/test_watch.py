@@ -166,7 +166,7 @@ def test_events_of_ranks_that_are_being_stopped_are_read(watched, monkeypatch, k
         if not kicks:
             writer._words[2] = 1  # KICKLESS
         watch.hold_to_limits([time.monotonic_ns()] * 2)
-        watch.hold_to_limits([])
+        watch.release()
         writer.event("saves")
         await told.wait("ring_events")
         watch.end()
@@ -191,7 +191,7 @@ def test_limits_that_began_anew_have_when_evidence_is_gathered(watched):
         began = [time.monotonic_ns()] * 2
         soon_ns = began[0] + DEADLINE_S * 10**9
         watch.hold_to_limits(began, anew_ns=soon_ns)
-        watch.hold_to_limits([])  # another rank has passed one
+        watch.release()  # another rank has passed one
         assert watch.expired_now(began) == [(), ()]
         watch.hold_to_limits(began)  # the next round
         await told.wait("limit_passed")

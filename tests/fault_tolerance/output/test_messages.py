@@ -12,6 +12,7 @@ import struct
 import termios
 import threading
 import tty
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -24,6 +25,9 @@ from undaunted.fault_tolerance.output.messages import (
     append_last_words,
     to_line_begin,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 DEADLINE_S = 60.0
 STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z node7 "
@@ -40,6 +44,45 @@ def test_lines_arrive_in_order_with_their_prefix() -> None:
     finally:
         os.close(read)
         os.close(write)
+
+
+def said_after(fd: int, *, shared: bool) -> None:
+    """Two lines, the first of them after a rank of a round that is over has written."""
+    messages = Messages(fd=fd)
+    messages.share(shared)
+    messages.share(False)
+    messages.say("one")
+    messages.say("two")
+    messages.close()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_in_a_pipe_no_line_goes_on_where_a_rank_has_stopped(*, shared: bool) -> None:
+    read, write = os.pipe()
+    try:
+        os.write(write, b"50 %")
+        said_after(write, shared=shared)
+        begin = b"50 %\n" if shared else b"50 %"
+        assert os.read(read, 1000) == begin + b"[undaunted] one\n[undaunted] two\n"
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(b"", b""), (b"50 %", b"50 %\n"), (b"100 %\n", b"100 %\n")]
+)
+def test_in_a_file_only_an_unfinished_line_is_ended(
+    tmp_path: Path, before: bytes, after: bytes
+) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(before)
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND)
+    try:
+        said_after(fd, shared=True)
+    finally:
+        os.close(fd)
+    assert path.read_bytes() == after + b"[undaunted] one\n[undaunted] two\n"
 
 
 def test_what_a_terminal_would_act_on_is_written_out() -> None:

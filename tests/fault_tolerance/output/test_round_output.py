@@ -6,16 +6,16 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.fault_tolerance.output.following import DEADLINE_S, append, wait_for
 from undaunted.fault_tolerance.output import follower, log_file, round_output
 from undaunted.fault_tolerance.output.destinations import Destination, RankOutput
-from undaunted.fault_tolerance.output.round_output import RoundOutput
+from undaunted.fault_tolerance.output.round_output import RoundOutput, rank_prefix
 from undaunted.fault_tolerance.run_config import TO_BOTH, RunConfig
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
     from undaunted.fault_tolerance.output.job_logs import OpenLog
 
@@ -138,3 +138,11 @@ def test_streams_that_are_one_file_have_one_follower(
     assert output.start() == []
     assert threading.active_count() == before + 1
     assert output.close() == []
+
+
+@pytest.mark.parametrize(
+    ("rank", "world_size", "prefix"),
+    [(0, 1, "0: "), (9, 10, "9: "), (9, 11, " 9: "), (10, 11, "10: ")],
+)
+def test_prefixes_of_a_job_have_one_width(rank: int, world_size: int, prefix: str) -> None:
+    assert rank_prefix(rank, world_size) == prefix

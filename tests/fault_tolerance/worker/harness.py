@@ -151,16 +151,14 @@ def learned(names: list[str]) -> Any:
     """What ranks say that have imported these, and no other packages."""
     import importlib.util
 
-    from undaunted.fault_tolerance.worker.import_notes import stamp
     from undaunted.fault_tolerance.worker.messages import Group, Learned
 
     packages = {
-        name: stamp(((spec := importlib.util.find_spec(name)) and spec.origin) or "")
+        name: ((spec := importlib.util.find_spec(name)) and spec.origin) or ""
         for name in names
         if "." not in name
     }
-    environments = {"RANK": "1"}, {"RANK": "0"}
-    return Learned(groups=[Group({}, names)], packages=packages, environments=environments)
+    return Learned(groups=[Group({}, names)], packages=packages, gives_way=True)
 
 
 async def serve(request: dict[str, Any], spawner: Any) -> dict[str, Any]:

@@ -6,9 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 
@@ -67,8 +66,7 @@ def test_installed_modules_in_the_order_of_their_imports(installed, tmp_path):
     assert [group["modules"] for group in answer["groups"]] == [["ptwo", "pone", "pone.late"]]
     assert sorted(answer["packages"]) == ["pone", "ptwo"]
     assert answer["own"] == ["mine"]
-    file = folder / "ptwo.py"
-    assert answer["packages"]["ptwo"] == [file.stat().st_mtime_ns, file.stat().st_size]
+    assert answer["packages"]["ptwo"] == str(folder / "ptwo.py")
 
 
 def test_what_is_the_users_own(installed, tmp_path):
@@ -188,17 +186,3 @@ def test_ours_count_wherever_they_are():
     notes = Notes(os.environ.copy())
     notes.find_spec(import_notes.__name__)
     assert notes.tell().groups == [Group({}, [import_notes.__name__])]
-
-
-def test_what_all_packages_rest_on_is_told_by_its_version(monkeypatch, tmp_path):
-    place = tmp_path / "site-packages" / "torch.py"
-    place.parent.mkdir()
-    place.write_text("one")
-    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
-    monkeypatch.delitem(sys.modules, "numpy", raising=False)
-    sys.modules["torch"].__spec__ = ModuleSpec("torch", None, origin=str(place))
-    told = Notes(os.environ.copy()).tell()
-    assert told.python == sys.version
-    assert told.base == [(place.stat().st_mtime_ns, 3), (0, 0)]
-    place.write_text("another")
-    assert Notes(os.environ.copy()).tell().base[0][1] == 7

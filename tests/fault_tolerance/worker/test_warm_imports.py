@@ -12,7 +12,6 @@ from textwrap import dedent
 import pytest
 
 from undaunted.fault_tolerance.worker import warm_imports
-from undaunted.fault_tolerance.worker.import_notes import stamp
 
 SRC = Path(warm_imports.__file__).parents[3]
 # Imports what it is told to, as a template does, and says what came of it; then it forks a worker.
@@ -23,22 +22,22 @@ PROGRAM = """
     from undaunted.fault_tolerance.worker.messages import Learned
 
     learned = msgspec.convert(json.loads(sys.argv[1]), Learned, strict=False)
-    boot = warm_imports.__file__.replace("warm_imports.py", "boot.py")
     warm, unfit = warm_imports.WarmImports(), {}
     def own(): return os.getpriority(os.PRIO_PROCESS, 0), sorted(os.listdir("/proc/self/fd"))
     before = own()
     try:
-        warm.load(learned, [sys.executable, "-u", boot])
+        with warm_imports.lowest_priority():
+            warm.load(learned)
     except warm_imports.UnfitError as error:
-        unfit = error.left or {"": error.problem}
+        unfit = error.left
     assert unfit or own() == before
     worker = {"RANK": "6", "SET": "own"}
     if not unfit:
         warm.begin_worker(worker)
-    values = {name: {k: v for k, v in vars(sys.modules[name]).items() if k.isupper()}
+    values = {name: {k: getattr(v, "rank", v) for k, v in vars(sys.modules[name]).items()
+                     if k.isupper()}
               for name in warm.modules}
     print(json.dumps({"unfit": unfit, "modules": warm.modules, "worker": worker, "values": values,
-                      "rank_values": msgspec.to_builtins(warm.rank_values),
                       "environment": {k: os.environ.get(k) for k in ("SET", "OF_PONE")}}))
 """
 
@@ -61,8 +60,8 @@ def load(tmp_path):
                  for name in names}  # fmt: skip
         about = {
             "groups": told,
-            "packages": {name: stamp(str(folder / first[name])) for name in names},
-            "environments": [{"RANK": "1", "LOCAL_RANK": "3"}, {"RANK": "0", "LOCAL_RANK": "0"}],
+            "packages": {name: str(folder / first[name]) for name in names},
+            "gives_way": True,
             **learned,
         }
         path = os.pathsep.join([str(SRC), str(folder)])
@@ -93,22 +92,22 @@ def test_packages_are_imported_in_the_environment_that_they_had(load):
     assert found["environment"]["SET"] is None, "as it was before"
 
 
-def test_what_depends_on_the_rank_is_set_again(load):
+def test_numbers_of_the_rank_and_variables_that_imports_set(load):
     packages = {
-        "pone.py": """
+        "lightning_utilities/__init__.py": "",
+        "lightning_utilities/core/__init__.py": "",
+        "lightning_utilities/core/rank_zero.py": """
             import os
-            def only(): pass
-            only.rank = int(os.environ.get("RANK", 0))
-            LOCAL = os.environ.get("LOCAL_RANK")
+            def rank_zero_only(): pass
+            rank_zero_only.rank = int(os.environ.get("RANK", 0))
             os.environ["OF_PONE"] = os.environ["SET"] = "1"  # neither is set before
-        """
+            RANK = rank_zero_only
+        """,
     }
-    found = load(packages, ({}, ["pone"]))
+    names = ["", ".core", ".core.rank_zero"]
+    found = load(packages, ({}, [f"lightning_utilities{name}" for name in names]))
     assert found["unfit"] == {}
-    assert [(each["name"], each["variable"]) for each in found["rank_values"]] == [
-        ("LOCAL", "LOCAL_RANK"),
-        ("only.rank", "RANK"),
-    ]
+    assert found["values"]["lightning_utilities.core.rank_zero"]["RANK"] == 6
     assert found["worker"] == {"RANK": "6", "SET": "own", "OF_PONE": "1"}
 
 
@@ -121,11 +120,6 @@ def test_what_depends_on_the_rank_is_set_again(load):
         "KEPT = open('/dev/loop-control', 'rb')",
         "1/0",
         "import sys; sys.exit(0)",
-        "import os; X = 'rank' if 'RANK' in os.environ else 'no rank'",
-        "import tempfile; DIRECTORY = tempfile.mkdtemp()",
-        "import os; NAME = f'lock-{os.getpid()}'",
-        "import os; FIRST = os.environ.get('RANK') == '0'",
-        "import os; FLAG = int('RANK' in os.environ)",
         "import os; KEPT = os.pipe()",
         "KEPT = open(__file__)",
         "import subprocess; KEPT = subprocess.Popen(['true'])",
@@ -136,7 +130,6 @@ def test_what_depends_on_the_rank_is_set_again(load):
         "import os; os.environ['PATH'] += ':/x'",
         "import os; del os.environ['PATH']",
         "import unknown_to_ranks",
-        "import os; os.environ['MODE'] = 'rank' if 'RANK' in os.environ else 'no rank'",
     ],
 )
 def test_a_package_that_a_program_could_tell_is_left_to_the_ranks(load, text):
@@ -168,19 +161,6 @@ def test_what_imports_such_a_package_is_left_as_well(load):
     assert (found["unfit"], found["modules"]) == ({}, ["pfine"])
 
 
-def test_nothing_is_compared_twice(load):
-    packages = {"pone.py": "import os; X = 'rank' if 'RANK' in os.environ else 'no rank'"}
-    rank_values = [{"module": "pone", "name": "X", "variable": "RANK", "is_number": False}]
-    found = load(packages, ({}, ["pone"]), checked=True, rank_values=rank_values)
-    assert (found["unfit"], found["rank_values"]) == ({}, rank_values)
-
-
-def test_a_new_process_that_ends_early(load):
-    text = "import os\nif 'RANK' in os.environ: os._exit(0)"
-    found = load({"pone.py": text}, ({}, ["pone"]))
-    assert list(found["unfit"]) == [""]
-
-
 def test_who_only_asks_whether_a_package_is_there_may_be_imported(load):
     asks = "import importlib.util; THERE = importlib.util.find_spec('pbad') is not None"
     found = load({"pone.py": asks, "pbad.py": STARTS}, ({}, ["pone", "pbad"]), left=["pbad"])
@@ -193,18 +173,9 @@ def test_what_asks_for_something_that_only_ranks_have_is_left(load):
     assert list(found["unfit"]) == ["pone"]
 
 
-def test_another_version_is_left(load):
+def test_another_file_is_left(load):
     packages = {"pone.py": "", "ptwo.py": ""}
-    found = load(packages, ({}, ["pone", "ptwo"]), packages={"pone": [5, 0], "ptwo": [5, 0]})
-    assert list(found["unfit"]) == ["pone"]
-
-
-def test_values_that_the_template_alone_has_are_seen(load):
-    text = "import os; THREADS = os.environ.get('OPENBLAS_NUM_THREADS')"
-    assert list(load({"pone.py": text}, ({}, ["pone"]))["unfit"]) == ["pone"]
-
-
-def test_an_import_that_fails_in_a_rank_alone(load):
-    text = "import os; assert 'RANK' not in os.environ"
-    found = load({"pone.py": text, "ptwo.py": ""}, ({}, ["pone", "ptwo"]))
+    found = load(
+        packages, ({}, ["pone", "ptwo"]), packages={"pone": "/other.py", "ptwo": "/other.py"}
+    )
     assert list(found["unfit"]) == ["pone"]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from undaunted.attribution.hang import Seen, Standing
+from undaunted.attribution.hang import RankObservation, Standing
 from undaunted.inprocess.core import commands as c
 from undaunted.inprocess.core import messages as m
 from undaunted.inprocess.core.controller import SETTLE_S, Controller
@@ -94,7 +94,9 @@ class Job:
 
     def evidence(self, job_rank: int, standing: Standing, epoch: int = 0) -> m.Evidence:
         waits_in = "all_reduce" if standing is Standing.WAITING else ""
-        seen = Seen(job_rank, "n0", 100 + job_rank, standing, waits_in=waits_in, heard_s=60.0)
+        seen = RankObservation(
+            job_rank, "n0", 100 + job_rank, standing, waits_in=waits_in, heard_s=60.0
+        )
         return m.Evidence(0, job_rank, epoch, job_rank, msgspec.msgpack.encode(seen))
 
     def completes(self, epoch: int, *job_ranks: int, call: int = 0) -> Job:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from undaunted.attribution.hang import Seen, Standing
+from undaunted.attribution.hang import RankObservation, Standing
 from undaunted.inprocess.core import commands as c
 from undaunted.inprocess.core import messages as m
 from undaunted.inprocess.core.guard import (
@@ -150,7 +150,7 @@ def test_evidence_of_a_rank_that_does_not_answer(
     [report] = running.do(c.Look(page, state))
     evidence = report.message
     assert (evidence.job_rank, evidence.epoch, evidence.rank) == (2, 0, 3)
-    seen = msgspec.msgpack.decode(evidence.seen, type=Seen)
+    seen = msgspec.msgpack.decode(evidence.seen, type=RankObservation)
     assert (seen.rank, seen.pid, seen.standing) == (2, 1234, standing)
     assert seen.expired is not None
 

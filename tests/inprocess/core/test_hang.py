@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from undaunted.attribution.flight.recording import Group, Recording
-from undaunted.attribution.hang import Seen, Standing
+from undaunted.attribution.hang import RankObservation, Standing
 from undaunted.inprocess.core import hang
 from undaunted.inprocess.core import messages as m
 
@@ -17,7 +17,7 @@ ENTER = m.Enter(0, 1, 4, 101, "n0", m.Limits(soft_timeout=10.0))
 
 def evidence(rank: int, standing: Standing, *, assigned: int | None = None, **seen: Any) -> Any:
     expired = hang.expired(10.5, 10.0)
-    one = Seen(rank, "n0", 100 + rank, standing, heard_s=10.5, expired=expired, **seen)
+    one = RankObservation(rank, "n0", 100 + rank, standing, heard_s=10.5, expired=expired, **seen)
     assigned = rank if assigned is None else assigned
     return m.Evidence(0, rank, 0, assigned, msgspec.msgpack.encode(one))
 

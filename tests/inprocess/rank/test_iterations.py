@@ -13,7 +13,7 @@ import pytest
 
 from tests.inprocess.rank.calls import call
 from tests.leaks import count_fds
-from undaunted.attribution.hang import Seen, Standing
+from undaunted.attribution.hang import RankObservation, Standing
 from undaunted.inprocess.core.messages import (
     Completed,
     Dismissed,
@@ -117,7 +117,7 @@ def test_a_rank_says_what_it_does_when_another_one_hangs(guard: FakeGuard) -> No
     assert call(sleep) == 1
     thread.join()
     evidence = guard.wait_for(Evidence)
-    seen = msgspec.msgpack.decode(evidence.seen, type=Seen)
+    seen = msgspec.msgpack.decode(evidence.seen, type=RankObservation)
     assert (seen.rank, seen.pid, seen.standing) == (evidence.job_rank, os.getpid(), Standing.BUSY)
     assert seen.frame.startswith("sleep (test_iterations.py:")
 

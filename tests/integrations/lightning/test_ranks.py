@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,12 +84,17 @@ def test_ranks_that_are_killed_that_hang_and_that_save(
     assert checkpoints(tmp_path) == []
 
 
+@pytest.mark.timeout(900)  # the import has the lowest priority
 def test_a_kill_when_another_template_has_imported_lightning(
     tmp_path: Path, undisturbed: list[str]
 ) -> None:
-    given = ("disturb=kill:1:13", "after=run/learned-imports-n0.json")
-    options = ("--run-dir", "run", "--node-name", "n0")
-    with trained(tmp_path, *options, given=given, preload=()) as launcher:
+    given = ("disturb=kill:1:13", "after=learned")
+    with trained(tmp_path, "--run-dir", "run", given=given, preload=()) as launcher:
+        launcher.wait_for("goes on", LIMIT_S)
+        while not launcher.events("imports_learned"):
+            assert launcher.process.poll() is None, launcher.text
+            time.sleep(0.1)
+        (tmp_path / "learned").touch()
         assert launcher.finish(LIMIT_S) == 0, launcher.text
         (event,) = launcher.events("imports_learned")
     assert {"lightning", "torchmetrics"} <= set(event["packages"]), event

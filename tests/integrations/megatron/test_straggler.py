@@ -11,8 +11,8 @@ from undaunted.attribution.straggler import (
     Detector,
     NVRxStragglerDetectionConfig,
     StragglerId,
-    exchange,
 )
+from undaunted.base import torch_ranks
 from undaunted.integrations.megatron.straggler import NVRxStragglerDetectionManager
 from undaunted.progress import writer as writer_module
 from undaunted.progress.area import PageArea
@@ -55,7 +55,7 @@ def test_the_launcher_knows_of_a_stop_for_a_slow_rank(
         lambda: report if rank == 0 else None,
     )
     monkeypatch.setattr(Detector, "is_interval_elapsed", lambda: True)
-    monkeypatch.setattr(exchange, "said_by_rank_0", lambda _: True)
+    monkeypatch.setattr(torch_ranks, "gather", lambda _: [True])
     manager = NVRxStragglerDetectionManager(
         NVRxStragglerDetectionConfig(enabled=True, stop_if_detected=stops)
     )

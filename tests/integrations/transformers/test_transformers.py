@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,12 +76,17 @@ def test_a_rank_is_lost(
     assert results(tmp_path) == undisturbed
 
 
+@pytest.mark.timeout(900)  # the import has the lowest priority
 def test_a_kill_when_another_template_has_imported_transformers(
     tmp_path: Path, undisturbed: list[str]
 ) -> None:
-    learned = "run/learned-imports-n0.json"
-    options = ("--node-name", "n0", "--ft-rank-section-timeouts", "step:180s")
-    with trained(tmp_path, "disturb=kill:1:13", f"after={learned}", options=options) as launcher:
+    options = ("--ft-rank-section-timeouts", "step:180s")
+    with trained(tmp_path, "disturb=kill:1:13", "after=learned", options=options) as launcher:
+        launcher.wait_for("goes on", LIMIT_S)
+        while not launcher.events("imports_learned"):
+            assert launcher.process.poll() is None, launcher.text
+            time.sleep(0.1)
+        (tmp_path / "learned").touch()
         assert launcher.finish(LIMIT_S) == 0, launcher.text
         (event,) = launcher.events("imports_learned")
     assert {"transformers", "accelerate"} <= set(event["packages"]), event

@@ -37,7 +37,7 @@ def sigterm_in_evaluation():
     leaves = Session.leaves_evaluation
 
     def call_and_leave(session, **given):
-        iteration = session.steps.iteration
+        iteration = session.iteration
         if iteration >= left and os.environ["RANK"] == rank and not Path(file).exists():
             Path(file).write_text(str(time.monotonic_ns()))
             call(kind, rank=int(rank), iteration=iteration)

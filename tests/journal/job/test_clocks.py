@@ -8,7 +8,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from undaunted.journal.job.clocks import Meeting, Place, Visit, place
+from undaunted.journal.job.clocks import ClockOffset, Meeting, Visit, place
 
 HOUR = 3600 * 10**9
 S = 10**9
@@ -88,35 +88,35 @@ def test_a_clock_that_met_only_others_is_placed_by_them() -> None:
         [Visit(1, 119, 121), Visit(2, 219, 221)],
     ]
     assert place(meetings, [None, None, None]) == [
-        Place(100, 2, "order"),
-        Place(0, 0, "reference"),
-        Place(-100, 2, "order"),
+        ClockOffset(100, 2, "order"),
+        ClockOffset(0, 0, "reference"),
+        ClockOffset(-100, 2, "order"),
     ]
 
 
 def test_more_meetings_make_it_more_certain() -> None:
     one = [Visit(0, 0, 10), Visit(1, 0, 10)]
     other = [Visit(0, 20, 30), Visit(1, 28, 29)]
-    assert place([one], [None, None])[1] == Place(0, 10, "order")
-    assert place([one, other], [None, None])[1] == Place(-4, 6, "order")
+    assert place([one], [None, None])[1] == ClockOffset(0, 10, "order")
+    assert place([one, other], [None, None])[1] == ClockOffset(-4, 6, "order")
 
 
 def test_clocks_that_contradict_themselves_are_said_to_drift() -> None:
     early = [Visit(0, 0, 10), Visit(1, 0, 10)]
     late = [Visit(0, 1000, 1010), Visit(1, 1500, 1510)]
-    assert place([early, late], [None, None])[1] == Place(-250, 260, "order", drifts=True)
+    assert place([early, late], [None, None])[1] == ClockOffset(-250, 260, "order", drifts=True)
 
 
 def test_clocks_that_never_met_are_related_by_wall_clocks_and_that_is_said() -> None:
     alone = [Visit(0, 0, 10), Visit(1, 0, 10)]
     assert place([alone], [5000, 0, 5300]) == [
-        Place(0, 0, "reference"),
-        Place(0, 10, "order"),
-        Place(300, None, "wall"),
+        ClockOffset(0, 0, "reference"),
+        ClockOffset(0, 10, "order"),
+        ClockOffset(300, None, "wall"),
     ]
-    assert place([alone], [5000, 0, None])[2] == Place(0, None, "start")
+    assert place([alone], [5000, 0, None])[2] == ClockOffset(0, None, "start")
 
 
 def test_a_single_clock_is_the_axis() -> None:
-    assert place([], [None]) == [Place(0, 0, "reference")]
+    assert place([], [None]) == [ClockOffset(0, 0, "reference")]
     assert place([], []) == []

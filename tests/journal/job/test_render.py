@@ -14,7 +14,7 @@ from undaunted.journal.job.launches import launches_of
 from undaunted.journal.job.rank_time import Price
 from undaunted.journal.job.render import render_job
 from undaunted.journal.job.summary import summarize_job
-from undaunted.journal.job.values import Clock, JobSummary
+from undaunted.journal.job.values import BootClock, JobSummary
 from undaunted.journal.reader import Journal
 from undaunted.journal.summary import RunSummary
 
@@ -44,18 +44,18 @@ round 1.1 4.1 s, 2 ranks, 1 node, iterations 7 to 47, hang
 round 1.2 3.9 s, 2 ranks, 1 node, iterations 7 to 107, finished
 
 where the time of all ranks went
-            rank-time  share    EUR
-productive      9.8 s   27 %   9.82  steps done for the first time
-recomputed     13.1 s   36 %  13.10  steps done again, and those a failure cut short
-spawn           60 ms  0.2 %   0.06  until all workers existed
-import          84 ms  0.2 %   0.08  imports for warm workers, and until the program ran
-load           276 ms  0.8 %   0.28  until the first step
-detect         12.0 s   33 %  12.01  until the failure was noticed (a hang: from its beginning)
-evidence       403 ms  1.1 %   0.40  gathered and judged
-decide          16 ms  0.1 %   0.02  until the ranks were told to stop
-stop           192 ms  0.5 %   0.19  until all had ended
-idle            52 ms  0.1 %   0.05  between rounds, before the first and after the last
-all            36.0 s  100 %  36.01
+            rank-time   share    EUR
+productive      9.8 s    27 %   9.82  steps done for the first time
+recomputed     13.1 s    36 %  13.10  steps done again, and those a failure cut short
+spawn           60 ms   0.2 %   0.06  until all workers existed
+import          84 ms   0.2 %   0.08  imports for warm workers, and until the program ran
+load           276 ms   0.8 %   0.28  until the first step
+detect         12.0 s    33 %  12.01  until the failure was noticed (a hang: from its beginning)
+evidence       403 ms   1.1 %   0.40  gathered and judged
+decide          16 ms  <0.1 %   0.02  until the ranks were told to stop
+stop           192 ms   0.5 %   0.19  until all had ended
+idle            52 ms   0.1 %   0.05  between rounds, before the first and after the last
+all            36.0 s   100 %  36.01
 """
 
 
@@ -89,7 +89,7 @@ def test_lines_fit_into_a_terminal() -> None:
 
 
 def test_how_clocks_are_related() -> None:
-    clock = Clock(boot_id="", nodes=["a"], offset_ns=0, uncertainty_ns=0, method="reference")
+    clock = BootClock(boot_id="", nodes=["a"], offset_ns=0, uncertainty_ns=0, method="reference")
     other = msgspec.structs.replace(clock, uncertainty_ns=20_000_000, method="order")
     text = plain(render_job(msgspec.structs.replace(job(), clocks=[clock, other])))
     assert "clocks:   2 machines, related by the order of events to ±20 ms\n" in text

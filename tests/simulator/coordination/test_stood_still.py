@@ -25,6 +25,18 @@ def test_ends_as_the_others_have(lasts: float, etcd: bool) -> None:
     assert len(cluster.checker.ended_as) == 3
 
 
+@pytest.mark.parametrize("node", ["n000", "n001"])
+@pytest.mark.parametrize("etcd", [False, True])
+def test_ends_soon_where_the_others_have(etcd: bool, node: str) -> None:
+    cluster = job(Setup(4, 2, etcd=etcd), faults=[at(5, "pause", node, lasts=100)])
+    cluster.simulation.run(25 * S)
+    cluster.finish()
+    cluster.simulation.run(104 * S)
+    assert {name for name, _ in cluster.checker.alive} == {node}
+    cluster.simulation.run(125 * S)
+    assert not cluster.checker.alive
+
+
 def test_says_that_it_stood_still_where_nobody_is_left_to_tell_it() -> None:
     cluster = job(NO_RESTART, faults=[at(10, "pause", "n000", lasts=25)])
     cluster.simulation.run(200 * S)

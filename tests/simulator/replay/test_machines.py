@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from simulator.__main__ import main
-from undaunted.attribution.straggler.pace import Pace
 from undaunted.base.recent import MOST, Recent
 from undaunted.coordinator.policy import messages as m
 from undaunted.coordinator.policy.config import PolicyConfig
-from undaunted.coordinator.policy.policy import JobPolicy, Memory
+from undaunted.coordinator.policy.policy import JobPolicy
 from undaunted.fault_tolerance.agent import node
+from undaunted.fault_tolerance.slow_ranks.pace import Pace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +71,7 @@ def test_what_a_policy_has_decided(dump: Path, capsys: pytest.CaptureFixture[str
     )
     lines = a_policy(JobPolicy(config), Recent({"config": config}), *events)
     limits = m.NewLimits({"heartbeat": 9.0}, "me")
-    memory = Memory(restarts_used=1, history=b"so", slow=(1,), limits=limits)
+    memory = m.Memory(restarts_used=1, history=b"so", slow=(1,), limits=limits)
     known = {"round": 4, "nodes": [m.NodeInfo("a", 2)], "prepared": 4, "memory": memory}
     restored = JobPolicy.restored(config, **known)  # type: ignore[arg-type]
     recent = Recent({"config": config, "restored": known})

@@ -20,7 +20,7 @@ from undaunted.attribution.logs.compare import FEW, compare
 from undaunted.attribution.logs.landmarks import landmarks
 from undaunted.attribution.logs.prefixes import is_of_torchrun, rank_in_name
 from undaunted.attribution.logs.rules import rules
-from undaunted.attribution.logs.scan import LogScan, Seen
+from undaunted.attribution.logs.scan import LineSeen, LogScan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -51,7 +51,8 @@ _SURE_OF_LAUNCHER = 0.95
 # How a launcher calls an end that somebody asked for, or that a node is the cause of.
 _ASKED_BY = {
     "preempted": "preempted",
-    "interrupted": "cancelled",
+    "interrupted": "cancelled",  # of older versions
+    "stopped by the user (Ctrl-C)": "cancelled",
     "too few nodes": "node_failed",
 }
 _SLURM = re.compile(r"(?:[\[\w.:+ -]{0,40}[\]:] )?\W{0,3}(?:srun|slurmstepd(?:-[\w.-]+)?|sbatch): ")
@@ -283,7 +284,7 @@ def judge(
     )
 
 
-def _action(root: Finding, seen: dict[str, Seen], world_size: int, *, stepped: bool) -> Action:
+def _action(root: Finding, seen: dict[str, LineSeen], world_size: int, *, stepped: bool) -> Action:
     cause = CAUSES[root.cause]
     if cause.action == "exclude" and cause.after == 1 and root.nodes:
         return "exclude"
@@ -294,9 +295,9 @@ def _action(root: Finding, seen: dict[str, Seen], world_size: int, *, stepped: b
     return "restart"
 
 
-def _alive(scans: Sequence[LogScan]) -> dict[str, Seen]:
+def _alive(scans: Sequence[LogScan]) -> dict[str, LineSeen]:
     """Collect, by cause, what was not survived."""
-    seen: dict[str, Seen] = {}
+    seen: dict[str, LineSeen] = {}
     for scan in scans:
         for one in scan.seen():
             last = one.hits[-1].t
@@ -315,7 +316,7 @@ def _alive(scans: Sequence[LogScan]) -> dict[str, Seen]:
     return seen
 
 
-def _without_warnings(seen: dict[str, Seen]) -> dict[str, Seen]:
+def _without_warnings(seen: dict[str, LineSeen]) -> dict[str, LineSeen]:
     """Leave out warnings of ranks that went on in another way, where something has ended them."""
     warned = {
         cause
@@ -326,7 +327,7 @@ def _without_warnings(seen: dict[str, Seen]) -> dict[str, Seen]:
     return {cause: one for cause, one in seen.items() if not others or cause not in warned}
 
 
-def _without_wrappers(seen: dict[str, Seen]) -> dict[str, Seen]:
+def _without_wrappers(seen: dict[str, LineSeen]) -> dict[str, LineSeen]:
     """Leave out errors that only say which ranks have failed, where these say with what."""
     hits = [hit for one in seen.values() for hit in one.hits if _WRAPPER.search(hit.quote)]
     ranks = {rank for hit in hits for rank in hit.ranks}
@@ -341,7 +342,7 @@ def _without_wrappers(seen: dict[str, Seen]) -> dict[str, Seen]:
     return left if any(severity_of(cause) >= _PROGRAM for cause in left) else seen
 
 
-def _without_carriers(seen: dict[str, Seen]) -> dict[str, Seen]:
+def _without_carriers(seen: dict[str, LineSeen]) -> dict[str, LineSeen]:
     """Leave out errors that pass on another process's, where anything else is told."""
     left = {
         cause: changed(one, hits=hits)
@@ -351,25 +352,25 @@ def _without_carriers(seen: dict[str, Seen]) -> dict[str, Seen]:
     return left or seen
 
 
-def _doubtful(scans: Sequence[LogScan], seen: Mapping[str, Seen]) -> dict[str, Seen]:
+def _doubtful(scans: Sequence[LogScan], seen: Mapping[str, LineSeen]) -> dict[str, LineSeen]:
     """Collect errors that may have been the end, where nothing else is known to be."""
     if seen.keys() - {"terminated", "peer_lost"}:
         return {}
     ends = seen["terminated"].hits if "terminated" in seen else []
     failed = any(_is_exit(hit) or hit.meaning.alone for hit in ends)
-    found: dict[str, Seen] = {}
+    found: dict[str, LineSeen] = {}
     for scan in scans:
         hit = scan.doubtful(failed=failed)
         if hit is None or (hit.t and any(other.went_on_after(hit.t) for other in scans)):
             continue
-        one = found.setdefault(hit.meaning.cause, Seen(hit.meaning.cause))
+        one = found.setdefault(hit.meaning.cause, LineSeen(hit.meaning.cause))
         one.hits.append(hit)
         one.ranks.update(hit.ranks)
         one.nodes += hit.nodes
     return found
 
 
-def _left(seen: dict[str, Seen]) -> dict[str, Seen]:
+def _left(seen: dict[str, LineSeen]) -> dict[str, LineSeen]:
     """Leave out what came with an end that somebody asked for, or such an end after a failure.
 
     Both stay where the order is not known.
@@ -395,7 +396,7 @@ def _left(seen: dict[str, Seen]) -> dict[str, Seen]:
     }
 
 
-def _without_late_kill(seen: dict[str, Seen]) -> dict[str, Seen]:
+def _without_late_kill(seen: dict[str, LineSeen]) -> dict[str, LineSeen]:
     """Leave out that a process was killed after a timeout: it may have waited for another."""
     if "killed" not in seen or (timeout := seen.get("collective_timeout")) is None:
         return seen
@@ -405,7 +406,7 @@ def _without_late_kill(seen: dict[str, Seen]) -> dict[str, Seen]:
     return {cause: one for cause, one in seen.items() if cause != "killed" or not late}
 
 
-def _with_exits(seen: dict[str, Seen]) -> dict[str, Seen]:
+def _with_exits(seen: dict[str, LineSeen]) -> dict[str, LineSeen]:
     """Take it for an error of the program if one ended with an exit code and nothing says more."""
     if seen.keys() != {"terminated"}:
         return seen
@@ -423,16 +424,16 @@ def _with_exits(seen: dict[str, Seen]) -> dict[str, Seen]:
     return {"program_error": _guessed("program_error", exits), **seen}
 
 
-def _guessed(cause: str, hits: Sequence[Hit]) -> Seen:
+def _guessed(cause: str, hits: Sequence[Hit]) -> LineSeen:
     """Take ends of processes for what ends them most often."""
     guess = [
         changed(hit, meaning=hit.meaning._replace(cause=cause, confidence=_GUESSED)) for hit in hits
     ]
     ranks = {rank for hit in hits for rank in hit.ranks}
-    return Seen(cause, guess, ranks, [node for hit in hits for node in hit.nodes])
+    return LineSeen(cause, guess, ranks, [node for hit in hits for node in hit.nodes])
 
 
-def _without_exits(seen: dict[str, Seen]) -> Iterator[Seen]:
+def _without_exits(seen: dict[str, LineSeen]) -> Iterator[LineSeen]:
     """Leave out lines about exit codes where there are others: nobody has ended these."""
     for one in seen.values():
         hits = [hit for hit in one.hits if not _is_exit(hit)]
@@ -472,13 +473,13 @@ def _in_order(made: list[tuple[tuple[float, int], Finding]]) -> list[Finding]:
     return worst_first(ordered)
 
 
-def _place(one: Seen) -> tuple[float, int]:
+def _place(one: LineSeen) -> tuple[float, int]:
     hit = one.hits[0]
     return hit.t, hit.line
 
 
 def _finding(
-    one: Seen, seen: dict[str, Seen], node_of: dict[int, str], all_ranks: set[int]
+    one: LineSeen, seen: dict[str, LineSeen], node_of: dict[int, str], all_ranks: set[int]
 ) -> Finding:
     first = one.hits[0]
     ranks, nodes = set(one.ranks), set(one.nodes)
@@ -512,7 +513,7 @@ def _telling(hit: Hit) -> tuple[bool, float]:
     return not _VAGUE.search(hit.quote), hit.meaning.confidence
 
 
-def _first_failure(cause: str, seen: dict[str, Seen]) -> tuple[set[int], set[str]]:
+def _first_failure(cause: str, seen: dict[str, LineSeen]) -> tuple[set[int], set[str]]:
     """Return rank and host of the failure that torchrun calls the first, if all summaries agree.
 
     Not where ranks have failed because of others: the first to end may have waited for another,
@@ -577,7 +578,7 @@ def _silent(said: set[int], all_ranks: set[int]) -> set[int]:
     return silent if len(silent) <= len(all_ranks) * FEW else set()
 
 
-def _others_of(nodes: set[str], seen: dict[str, Seen], node_of: dict[int, str]) -> set[int]:
+def _others_of(nodes: set[str], seen: dict[str, LineSeen], node_of: dict[int, str]) -> set[int]:
     """Return the ranks with errors of their own, on nodes of which a device or the host failed."""
     ranks: set[int] = set()
     for one in seen.values():

@@ -17,7 +17,7 @@ from undaunted.base.text import one_line
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from undaunted.attribution.logs.scan import LogScan, Seen
+    from undaunted.attribution.logs.scan import LineSeen, LogScan
 
 _SAID_BEFORE = 0.3  # factors of what is missing to certainty, or of confidence
 _NEW = 0.7
@@ -32,7 +32,7 @@ _TROUBLE = re.compile(
 
 def compare(
     findings: Sequence[Finding],
-    seen: Mapping[str, Seen],
+    seen: Mapping[str, LineSeen],
     scans: Sequence[LogScan],
     previous: Sequence[LogScan],
 ) -> list[Finding]:
@@ -52,7 +52,7 @@ def compare(
     return compared
 
 
-def _compared(finding: Finding, seen: Seen, ranks: int, known: set[int]) -> Finding:
+def _compared(finding: Finding, seen: LineSeen, ranks: int, known: set[int]) -> Finding:
     confidence = finding.confidence
     if known and all(hit.template in known for hit in seen.hits):
         confidence *= _SAID_BEFORE

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from undaunted.attribution.logs.rules import Meaning
-from undaunted.attribution.peer_lost import is_of_a_socket, raised_in_communication
+from undaunted.attribution.peers import is_of_a_socket, raised_in_communication
 
 if TYPE_CHECKING:
     from undaunted.attribution.logs.rules import Meaning as Words

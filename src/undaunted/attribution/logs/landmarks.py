@@ -44,7 +44,8 @@ _START = re.compile(
 )
 _RESTART = re.compile(rb"restart (\d{1,9}) of \d{1,9}: \d{1,7} ranks?\b.{0,20} running again ")
 _OUTCOME = re.compile(
-    rb"(finished|failed|excluded|preempted|interrupted|suspect|invalid|straggler"
+    rb"(finished|failed|excluded|preempted|interrupted|stopped by the user \(Ctrl-C\)"
+    rb"|suspect|invalid|straggler"
     rb"|no[_ ]restart|too[_ ]few[_ ]nodes)"
     rb"(?:, \d+ restarts?[^:(]{0,80})*(?: \(exit code \d{1,3}\))?: "
 )

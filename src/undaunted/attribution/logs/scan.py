@@ -131,7 +131,7 @@ class _Kept(NamedTuple):
 
 
 @dataclass(slots=True)
-class Group:
+class LineGroup:
     """Lines with the same cause, since the same step."""
 
     step: int
@@ -143,7 +143,7 @@ class Group:
 
 
 @dataclass(slots=True)
-class Seen:
+class LineSeen:
     """All lines of one cause.
 
     Attributes:
@@ -263,8 +263,8 @@ class LogScan:
         self.rank: int | None = None
         self.error = ""
         self._rules = rules
-        self._groups: dict[str, list[Group]] = {}  # by cause, of the last two steps
-        self._survived: dict[str, Group] = {}  # by cause, the last one
+        self._groups: dict[str, list[LineGroup]] = {}  # by cause, of the last two steps
+        self._survived: dict[str, LineGroup] = {}  # by cause, the last one
         self._memory: dict[bytes, Fit | None] = {}  # by template
         self._memory_bytes = 0
         self._begin_file()
@@ -571,7 +571,7 @@ class LogScan:
     def _keep(self, meaning: Meaning, raw: bytes, index: int, lines: list[bytes]) -> None:
         groups = self._groups.setdefault(meaning.cause, [])
         if not groups or groups[-1].step != self.steps:
-            groups.append(Group(self.steps))
+            groups.append(LineGroup(self.steps))
             while groups[0].step <= self.steps - SURVIVED_BY:
                 self._survived[meaning.cause] = groups.pop(0)
         group = groups[-1]
@@ -593,7 +593,7 @@ class LogScan:
         else:
             self._enough.add(meaning.cause)
 
-    def _read_ranks(self, group: Group) -> None:
+    def _read_ranks(self, group: LineGroup) -> None:
         for raw in group.more:
             prefix = read_prefix(clean(raw))
             self._note_number(prefix)
@@ -601,9 +601,9 @@ class LogScan:
                 (group.numbers if prefix.is_number else group.ranks).add(prefix.rank)
         group.more.clear()
 
-    def seen(self) -> list[Seen]:
+    def seen(self) -> list[LineSeen]:
         """Return, by cause, the lines after which the program did not go on."""
-        found: dict[str, Seen] = {}
+        found: dict[str, LineSeen] = {}
         for groups in self._groups.values():
             for kept in (kept for group in groups for kept in group.kept):
                 self._note_number(self._prefix(clean(kept.raw)))
@@ -615,7 +615,7 @@ class LogScan:
                 if over or group.step + SURVIVED_BY <= self.steps:
                     continue
                 self._read_ranks(group)
-                one = found.setdefault(cause, Seen(cause))
+                one = found.setdefault(cause, LineSeen(cause))
                 one.hits += map(self._hit, group.kept)
                 one.ranks |= group.ranks
                 one.ranks |= group.numbers if self._numbers_are_ranks() else set()

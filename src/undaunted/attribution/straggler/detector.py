@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
-from undaunted.attribution.straggler import exchange
 from undaunted.attribution.straggler.report import (
     OwnBest,
     RankTimes,
@@ -35,6 +34,7 @@ from undaunted.attribution.straggler.report import (
     section_summary,
 )
 from undaunted.attribution.straggler.timing import DeviceClock, device
+from undaunted.base import torch_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -228,7 +228,7 @@ class Detector:
         same number on all ranks. It is found out after 17 steps, and anew with each report.
         """
         run = cls._running()
-        agree = exchange.greatest if run.relative or run.gather else float
+        agree = _greatest if run.relative or run.gather else float
         cls._elapsed = run.interval.step(time.monotonic(), agree)
         return run.report() if cls._elapsed else None
 
@@ -417,11 +417,12 @@ class _Run:
     def report(self) -> Report | None:
         """Make a report; begin anew."""
         began = time.perf_counter()
-        own = exchange.own_rank()
+        own = torch_ranks.place()[0]
         sections, kernels = self._summaries()
         times = self._rank_times(own, sections, kernels)
         if self.relative or self.gather:
-            ranks = decode(exchange.all_gather(encode(times)))
+            _insist_on_group()
+            ranks = decode(torch_ranks.gather_texts(encode(times)))
         else:
             ranks = [times]
         if self.gather and own != 0:
@@ -479,6 +480,22 @@ class _Run:
             kernels=of_device,
             gpu_individual=gpu_score(of_device, best_kernels),
             sections_individual=section_scores(medians, best_sections),
+        )
+
+
+def _greatest(value: float) -> float:
+    """Return the greatest value that any rank has given."""
+    _insist_on_group()
+    return float(max(torch_ranks.gather(value)))
+
+
+def _insist_on_group() -> None:
+    ranks = torch_ranks.place()[1]
+    if ranks > 1 and not torch_ranks.is_distributed():
+        raise RuntimeError(
+            "Ranks cannot be compared before torch.distributed.init_process_group: WORLD_SIZE is "
+            f"{ranks}. Call it first, or initialize the Detector with "
+            "scores_to_compute=['individual_perf_scores'], gather_on_rank0=False."
         )
 
 

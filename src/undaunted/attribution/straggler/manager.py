@@ -13,9 +13,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from undaunted.attribution.straggler import exchange
 from undaunted.attribution.straggler.detector import CallableId, Detector, check_intervals
 from undaunted.attribution.straggler.report import check, is_number, is_whole
+from undaunted.base import torch_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -185,7 +185,7 @@ class NVRxStragglerDetectionManager:
             return False
         took = time.perf_counter() - began
         self.logger.log(self.time_level, "Straggler report processing time: %.3f sec.", took)
-        if not (self.config.stop_if_detected and exchange.said_by_rank_0(found)):
+        if not (self.config.stop_if_detected and torch_ranks.gather(found)[0]):
             return False
         self.logger.error("Detected stragglers. Training should be stopped.")
         return True
@@ -287,7 +287,7 @@ def summary_line(name: str, scores: Mapping[int, float]) -> str:
 
 def check_nvrx_straggler_detection(manager: NVRxStragglerDetectionManager | None) -> bool:
     """Return whether to stop; False without a manager. Call it at the end of each step."""
-    return manager is not None and manager.check_stragglers(exchange.own_rank())
+    return manager is not None and manager.check_stragglers(torch_ranks.place()[0])
 
 
 def safe_shutdown_nvrx_straggler_manager(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from undaunted.attribution.peer_failed import failed_rank
+from undaunted.attribution.peers import failed_rank
 from undaunted.base.text import one_line
-from undaunted.chaos.checker.values import Blame, Finding
+from undaunted.chaos.checker.values import Blame, Defect
 from undaunted.chaos.kinds import KINDS
 from undaunted.journal.events import InProcessPhase, Verdict
 from undaunted.journal.query import every, first
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _REASON = re.compile(r"rank ([0-9]+): ")
 
 
-def blame_of(cut: Cut, cuts: Sequence[Cut], history: History) -> tuple[Blame, list[Finding]]:
+def blame_of(cut: Cut, cuts: Sequence[Cut], history: History) -> tuple[Blame, list[Defect]]:
     """Return the verdict of the launcher about a fault that has happened, and findings about it.
 
     Args:
@@ -62,7 +62,7 @@ def _fits(verdict: Verdict, cut: Cut) -> bool:
     return verdict.kind == kind.blame and (anyone or verdict.rank == cut.fault.rank)
 
 
-def _by_verdict(verdict: Verdict, cut: Cut, kind: KindOf) -> tuple[Blame, list[Finding]]:
+def _by_verdict(verdict: Verdict, cut: Cut, kind: KindOf) -> tuple[Blame, list[Defect]]:
     blame = Blame(verdict.kind, verdict.rank, verdict.line, right=_fits(verdict, cut))
     if not blame.right:
         # A rank that goes on after an exception may leave the others waiting, which is a hang.
@@ -71,7 +71,7 @@ def _by_verdict(verdict: Verdict, cut: Cut, kind: KindOf) -> tuple[Blame, list[F
     if _names_cause(verdict, kind):
         return blame, []
     return blame, [
-        Finding(
+        Defect(
             "cause-not-named",
             "yellow",
             f"Rank {verdict.rank} was blamed, as it should be, but not for {_cause(kind)}: "
@@ -95,9 +95,9 @@ def _cause(kind: KindOf) -> str:
     return kind.signal or kind.exception or code
 
 
-def _wrong(blame: Blame, cut: Cut, kind: KindOf) -> Finding:
+def _wrong(blame: Blame, cut: Cut, kind: KindOf) -> Defect:
     if kind.blame == "none":
-        return Finding(
+        return Defect(
             "failed-without-need",
             "red",
             f"Nothing should have failed, but rank {blame.rank} was found to "
@@ -108,7 +108,7 @@ def _wrong(blame: Blame, cut: Cut, kind: KindOf) -> Finding:
             else "",
         )
     wanted = "hang" if kind.blame == "hang" else "crash"
-    return Finding(
+    return Defect(
         "blamed-wrongly",
         "red",
         f"It was the {wanted} of rank {cut.fault.rank}, but the launcher blamed the "
@@ -134,7 +134,7 @@ def _reasons(events: Sequence[AnyEvent], cut: Cut, cuts: Sequence[Cut]) -> list[
     return []
 
 
-def _by_reasons(reasons: list[str], cut: Cut, kind: KindOf) -> tuple[Blame, list[Finding]]:
+def _by_reasons(reasons: list[str], cut: Cut, kind: KindOf) -> tuple[Blame, list[Defect]]:
     found = _REASON.match(reasons[0])
     rank = int(found[1]) if found else -1
     right = kind.blame != "none" and (kind.anyone or rank == cut.fault.rank)
@@ -142,8 +142,8 @@ def _by_reasons(reasons: list[str], cut: Cut, kind: KindOf) -> tuple[Blame, list
     return blame, [] if right else [_wrong(blame, cut, kind)]
 
 
-def _overtaken(owner: Cut) -> Finding:
-    return Finding(
+def _overtaken(owner: Cut) -> Defect:
+    return Defect(
         "overtaken",
         "yellow",
         f"Nobody could notice the fault: {owner.fault.id} ended the round at almost the same time.",
@@ -151,10 +151,10 @@ def _overtaken(owner: Cut) -> Finding:
     )
 
 
-def _swallowed(cut: Cut, kind: KindOf, blame: Blame) -> Finding:
+def _swallowed(cut: Cut, kind: KindOf, blame: Blame) -> Defect:
     rank = cut.fault.rank
     if not kind.exception and kind.exit_code is None:
-        return Finding(
+        return Defect(
             "not-noticed",
             "red",
             f"Rank {rank} {kind.text}, and the launcher did not notice before the round was over.",
@@ -162,7 +162,7 @@ def _swallowed(cut: Cut, kind: KindOf, blame: Blame) -> Finding:
     instead = "nobody learns of such failures."
     if blame.line:
         instead = f"the ranks wait for each other instead: {one_line(blame.line)}"
-    return Finding(
+    return Defect(
         "exception-swallowed",
         "red",
         f"{kind.exception or 'SystemExit'} was raised in rank {rank} and never reached the "

@@ -14,14 +14,14 @@ from msgspec import structs
 
 from undaunted.base.text import name_ranks
 from undaunted.chaos.checker.identity import BESIDE, ORDERLY_RANKS, base
-from undaunted.chaos.checker.values import Finding
+from undaunted.chaos.checker.values import Defect
 from undaunted.digests.record import AVERAGE, FORWARD, RNG, SCHEDULER, UPDATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from undaunted.chaos.checker.identity import Identity, Pair
-    from undaunted.chaos.checker.lives import Line
+    from undaunted.chaos.checker.lives import ReferenceRun
     from undaunted.chaos.checker.values import Difference
 
 _SAVE_RNG = (
@@ -128,7 +128,7 @@ class Clue:
         return f"On {who} {when}, right after the restart" if self.fresh else f"On {who} {when}"
 
 
-def explain(found: Identity, lines: Mapping[int, Line]) -> list[Finding]:
+def explain(found: Identity, lines: Mapping[int, ReferenceRun]) -> list[Defect]:
     """Say what usually causes a difference.
 
     Args:
@@ -142,13 +142,13 @@ def explain(found: Identity, lines: Mapping[int, Line]) -> list[Finding]:
     return [_cause(found, lines)]
 
 
-def _random_alone(cause: Finding) -> Finding:
+def _random_alone(cause: Defect) -> Defect:
     """The finding about a random state from which nothing that was recorded follows."""
     text = f"{cause.text} No data, gradients or parameters differ because of it in this run."
     return structs.replace(cause, severity="yellow", text=text)
 
 
-def _cause(found: Identity, lines: Mapping[int, Line]) -> Finding:
+def _cause(found: Identity, lines: Mapping[int, ReferenceRun]) -> Defect:
     assert found.difference is not None
     line = lines[found.difference.rank]
     clue = Clue(
@@ -170,7 +170,7 @@ def _cause(found: Identity, lines: Mapping[int, Line]) -> Finding:
     return _named(clue)
 
 
-def _is_in_update(found: Identity, line: Line) -> bool:
+def _is_in_update(found: Identity, line: ReferenceRun) -> bool:
     """Whether the first thing that was compared lies between the first step of an update and it."""
     if found.pair is None or found.pair.key.at != UPDATE or found.first is None:
         return False
@@ -185,7 +185,7 @@ def _is_in_update(found: Identity, line: Line) -> bool:
     return begun is not None and begun < found.first
 
 
-def _other_ranks(pair: Pair, lines: Mapping[int, Line]) -> dict[str, int]:
+def _other_ranks(pair: Pair, lines: Mapping[int, ReferenceRun]) -> dict[str, int]:
     found: dict[str, int] = {}
     for rank, line in lines.items():
         there = line.by_key.get(pair.key)
@@ -198,9 +198,9 @@ def _other_ranks(pair: Pair, lines: Mapping[int, Line]) -> dict[str, int]:
     return found
 
 
-def _parameters(clue: Clue) -> Finding:
+def _parameters(clue: Clue) -> Defect:
     if clue.difference.iteration < 0:
-        return Finding(
+        return Defect(
             "parameters-unknown",
             "red",
             f"{clue.where()}, the parameters are none that the undisturbed run ever had: the model "
@@ -214,7 +214,7 @@ def _parameters(clue: Clue) -> Finding:
     if clue.anew("parameters"):
         return _not_loaded(clue, "the count of steps goes on")
     if instead is not None and instead != clue.difference.iteration:
-        return Finding(
+        return Defect(
             "counter-and-parameters-apart",
             "red",
             f"{clue.where()}, {clue.parameters()} are those of step {instead}: the count of steps "
@@ -225,7 +225,7 @@ def _parameters(clue: Clue) -> Finding:
         )
     if not clue.fresh:
         return _computation(clue)
-    return Finding(
+    return Defect(
         "parameters-differ",
         "red",
         f"{clue.where()}, {clue.parameters()} are none of the undisturbed run at that point: what "
@@ -236,8 +236,8 @@ def _parameters(clue: Clue) -> Finding:
     )
 
 
-def _not_loaded(clue: Clue, meanwhile: str) -> Finding:
-    return Finding(
+def _not_loaded(clue: Clue, meanwhile: str) -> Defect:
+    return Defect(
         "checkpoint-not-loaded",
         "red",
         f"{clue.where()}, {clue.parameters()} are those of the very beginning, while {meanwhile}: "
@@ -254,8 +254,8 @@ def _ahead_of_parameters(clue: Clue) -> bool:
     return all((clue.equal_to(base(name)) or 0) > clue.first for name in clue.difference.parts)
 
 
-def _buffers(clue: Clue) -> Finding:
-    return Finding(
+def _buffers(clue: Clue) -> Defect:
+    return Defect(
         "buffers-not-restored",
         "red",
         f"{clue.where()}, buffers differ (running statistics of BatchNorm, counters, masks) while "
@@ -266,11 +266,11 @@ def _buffers(clue: Clue) -> Finding:
     )
 
 
-def _optimizer(clue: Clue) -> Finding:
+def _optimizer(clue: Clue) -> Defect:
     how = "its moments are those of the very beginning" if _is_anew(clue, "optimizer") else ""
     if clue.difference.at == UPDATE:
         how = "the same gradients on the same parameters gave another update"
-    return Finding(
+    return Defect(
         "optimizer-not-restored",
         "red",
         f"{clue.where()}, the optimizer differs{': ' + how if how else ''}. Its state (moments, "
@@ -282,14 +282,14 @@ def _optimizer(clue: Clue) -> Finding:
     )
 
 
-def _rng(clue: Clue) -> Finding:
+def _rng(clue: Clue) -> Defect:
     data = "data" in clue.kinds()
     rank, instead = clue.rank_of("rng"), clue.equal_to("rng")
     if clue.anew("rng"):
         elsewhere = data and clue.equal_to("data") not in (None, clue.first)
         also = ", and so is what was drawn from it: the data" if data and not elsewhere else ""
         more = f" The data {_order(clue)[1]}." if elsewhere else ""
-        return Finding(
+        return Defect(
             "rng-not-restored",
             "red",
             f"{clue.where()}, {clue.rng()} is that of the very beginning{also}: it is "
@@ -297,7 +297,7 @@ def _rng(clue: Clue) -> Finding:
             f"{_SAVE_RNG}\n{_RESTORE_DATA}" if elsewhere else _SAVE_RNG,
         )
     if rank is not None:
-        return Finding(
+        return Defect(
             "rng-of-another-rank",
             "red",
             f"{clue.where()}, {clue.rng()} is that of rank {rank}: one rank's state was "
@@ -310,7 +310,7 @@ def _rng(clue: Clue) -> Finding:
         finding = _data(clue)
         return structs.replace(finding, text=f"{finding.text} {_DRAWN}")
     if instead is not None and instead != clue.difference.iteration and not later:
-        return Finding(
+        return Defect(
             "rng-of-another-step",
             "red",
             f"{clue.where()}, {clue.rng()} is that of step {instead}: it was saved at "
@@ -320,7 +320,7 @@ def _rng(clue: Clue) -> Finding:
     if data and _is_anew(clue, "data"):
         return _data(clue)
     if data and RNG in clue.difference.parts:
-        return Finding(
+        return Defect(
             "iterator-made-after-restore",
             "red",
             f"{clue.where()}, the random state (rng) and the data both differ, and equal nothing "
@@ -331,7 +331,7 @@ def _rng(clue: Clue) -> Finding:
             '    torch.set_rng_state(saved["rng"])\n'
             "With undaunted.data.Loader both come from the place in the data: docs/data.md.",
         )
-    return Finding(
+    return Defect(
         "rng-not-restored",
         "red",
         f"{clue.where()}, {clue.rng()} is "
@@ -346,9 +346,9 @@ def _rng(clue: Clue) -> Finding:
     )
 
 
-def _data(clue: Clue) -> Finding:
+def _data(clue: Clue) -> Defect:
     key, what = _order(clue)
-    return Finding(key, "red", f"{clue.where()}, the data {what}.", _RESTORE_DATA)
+    return Defect(key, "red", f"{clue.where()}, the data {what}.", _RESTORE_DATA)
 
 
 def _order(clue: Clue) -> tuple[str, str]:
@@ -378,7 +378,7 @@ def _order(clue: Clue) -> tuple[str, str]:
     return key, what
 
 
-def _computation(clue: Clue) -> Finding:
+def _computation(clue: Clue) -> Defect:
     many = clue.world_size > ORDERLY_RANKS
     seen = " but the random state, which no step draws from," if clue.random else ""
     what = "gradients" if "gradients" in clue.kinds() else base(clue.difference.parts[0])
@@ -386,7 +386,7 @@ def _computation(clue: Clue) -> Finding:
         f"{clue.where()}, the {what} differ although everything seen before them{seen} is equal: "
     )
     if clue.accumulated and what == "gradients":
-        return Finding(
+        return Defect(
             "accumulated-gradients-not-saved",
             "red",
             f"{where}gradients that were accumulated since the last update are not in the "
@@ -396,8 +396,8 @@ def _computation(clue: Clue) -> Finding:
             '    for p, grad in zip(model.parameters(), saved["gradients"]): p.grad = grad',
         )
     if many and clue.fresh:
-        return Finding("computation-differs", "yellow", where + _BUCKETS, _SAME_BUCKETS)
-    return Finding(
+        return Defect("computation-differs", "yellow", where + _BUCKETS, _SAME_BUCKETS)
+    return Defect(
         "computation-differs",
         "yellow" if many else "red",
         f"{where}state that is neither parameters, buffers, optimizer, random state nor data was "
@@ -409,11 +409,11 @@ def _computation(clue: Clue) -> Finding:
     )
 
 
-def _named(clue: Clue) -> Finding:
+def _named(clue: Clue) -> Defect:
     name = clue.difference.parts[0]
     began = clue.difference.equals.get(name) == clue.first != clue.difference.iteration
     how = "is as at the very beginning" if began else "differs"
-    return Finding(
+    return Defect(
         "state-not-restored",
         "red",
         f"{clue.where()}, {name!r} {how} while the parameters do not differ: it is not in the "
@@ -426,7 +426,7 @@ def _is_anew(clue: Clue, kind: str) -> bool:
     return kind in clue.kinds() and clue.anew(kind)
 
 
-def _explain_beside(part: str, where: str) -> Finding:
+def _explain_beside(part: str, where: str) -> Defect:
     """Return the finding about state that a helper of torch keeps beside model and optimizer.
 
     Args:
@@ -434,7 +434,7 @@ def _explain_beside(part: str, where: str) -> Finding:
         where: on which ranks and when, as the beginning of a sentence.
     """
     if part == SCHEDULER:
-        return Finding(
+        return Defect(
             "scheduler-not-restored",
             "red",
             f"{where}, the learning rate scheduler has counted another number of steps: "
@@ -442,14 +442,14 @@ def _explain_beside(part: str, where: str) -> Finding:
             f"{_save(part)}\nOr make it with last_epoch=, the number that it had counted to.",
         )
     if part == AVERAGE:
-        return Finding(
+        return Defect(
             "average-not-restored",
             "red",
             f"{where}, the averaged parameters (AveragedModel: EMA, SWA) differ while the model "
             f"does not: {_NOT_RESTORED}.",
             _save(part),
         )
-    return Finding(
+    return Defect(
         "scaler-not-restored",
         "red",
         f"{where}, the GradScaler has another scale, or has counted other steps without overflow: "
@@ -466,11 +466,11 @@ def _save(part: str) -> str:
     )
 
 
-def _beside(kind: str) -> tuple[str, Callable[[Clue], Finding]]:
+def _beside(kind: str) -> tuple[str, Callable[[Clue], Defect]]:
     return kind, lambda clue: _explain_beside(kind, clue.where())
 
 
-_RULES: tuple[tuple[str, Callable[[Clue], Finding]], ...] = (
+_RULES: tuple[tuple[str, Callable[[Clue], Defect]], ...] = (
     ("gradients", _computation),
     ("parameters", _parameters),
     ("buffers", _buffers),

@@ -6,13 +6,13 @@ from itertools import dropwhile, takewhile
 from typing import TYPE_CHECKING
 
 from undaunted.base.text import format_duration, name_ranks, one_line
-from undaunted.chaos.checker.values import Finding
+from undaunted.chaos.checker.values import Defect
 from undaunted.digests.record import UPDATE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from undaunted.chaos.checker.lives import Life, Line
+    from undaunted.chaos.checker.lives import Life, ReferenceRun
     from undaunted.chaos.history import History
     from undaunted.digests.record import Record
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 def ending(
     reference: History,
     history: History,
-    lines: Mapping[int, Line],
+    lines: Mapping[int, ReferenceRun],
     by_rank: Mapping[int, Sequence[Life]],
-) -> Finding | None:
+) -> Defect | None:
     """Say why a run did not end as the undisturbed one did; None if it did.
 
     Args:
@@ -33,7 +33,7 @@ def ending(
     """
     outcome, wanted = history.outcome, reference.outcome
     if not outcome.in_time:
-        return Finding(
+        return Defect(
             "did-not-end",
             "red",
             f"The run did not end within {format_duration(outcome.deadline_s)}; the undisturbed "
@@ -42,7 +42,7 @@ def ending(
             "give --deadline.",
         )
     if outcome.exit_code != wanted.exit_code:
-        return Finding(
+        return Defect(
             "did-not-recover",
             "red",
             f"The run ended with exit code {outcome.exit_code}; the undisturbed one with "
@@ -57,7 +57,7 @@ def ending(
             if short[1:]
             else ""
         )
-        return Finding(
+        return Defect(
             "ended-early",
             "red",
             f"The run ended with exit code {outcome.exit_code}, but rank {rank} came to step "
@@ -68,7 +68,9 @@ def ending(
     return None
 
 
-def ranks_missing(lines: Mapping[int, Line], by_rank: Mapping[int, Sequence[Life]]) -> list[int]:
+def ranks_missing(
+    lines: Mapping[int, ReferenceRun], by_rank: Mapping[int, Sequence[Life]]
+) -> list[int]:
     """Return the ranks that took part in the undisturbed run only."""
     return sorted(rank for rank in lines if not by_rank.get(rank))
 
@@ -111,7 +113,7 @@ def _last_round(history: History) -> tuple[int, int]:
 
 
 def _short(
-    lines: Mapping[int, Line], by_rank: Mapping[int, Sequence[Life]], history: History
+    lines: Mapping[int, ReferenceRun], by_rank: Mapping[int, Sequence[Life]], history: History
 ) -> list[tuple[int, int, int]]:
     """Return ranks that did not come to their last iteration: rank, how far, last.
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from undaunted.chaos.checker.cuts import Cut
-    from undaunted.chaos.checker.lives import Key, Life, Line, Start
+    from undaunted.chaos.checker.lives import Key, Life, ReferenceRun, Start
     from undaunted.digests.record import Record
 
 # State of helpers of torch, beside model and optimizer.
@@ -79,7 +79,7 @@ class Identity:
 
 
 def before_faults(
-    by_rank: Mapping[int, Sequence[Life]], lines: Mapping[int, Line], cuts: Sequence[Cut]
+    by_rank: Mapping[int, Sequence[Life]], lines: Mapping[int, ReferenceRun], cuts: Sequence[Cut]
 ) -> Identity:
     """Compare what was before the first fault: it differs if the program is not deterministic."""
     first = cuts[0] if cuts else None
@@ -88,7 +88,7 @@ def before_faults(
 
 
 def after_faults(
-    by_rank: Mapping[int, Sequence[Life]], lines: Mapping[int, Line], cuts: Sequence[Cut]
+    by_rank: Mapping[int, Sequence[Life]], lines: Mapping[int, ReferenceRun], cuts: Sequence[Cut]
 ) -> list[Identity]:
     """Compare what came after each fault, up to the next one."""
     pairs = list(_pairs(by_rank, lines))
@@ -135,7 +135,9 @@ def _nowhere(
     return Identity("differs", difference=difference, fresh=True)
 
 
-def _pairs(by_rank: Mapping[int, Sequence[Life]], lines: Mapping[int, Line]) -> Iterator[Pair]:
+def _pairs(
+    by_rank: Mapping[int, Sequence[Life]], lines: Mapping[int, ReferenceRun]
+) -> Iterator[Pair]:
     for rank, lives in by_rank.items():
         line = lines.get(rank)
         if line is None:
@@ -160,7 +162,7 @@ def _is_before(pair: Pair, cut: Cut) -> bool:
     return pair.start < cut.start
 
 
-def _compare(pairs: Sequence[Pair], lines: Mapping[int, Line]) -> Identity:
+def _compare(pairs: Sequence[Pair], lines: Mapping[int, ReferenceRun]) -> Identity:
     if not pairs:
         return Identity("unknown")
     first = min(pair.key.iteration for pair in pairs)
@@ -184,7 +186,7 @@ def _at(
     pair: Pair,
     state: Literal["random", "differs"],
     pairs: Sequence[Pair],
-    lines: Mapping[int, Line],
+    lines: Mapping[int, ReferenceRun],
 ) -> Identity:
     """Return the comparison with this pair as the difference to be explained."""
     iterations = [one.key.iteration for one in pairs]
@@ -217,7 +219,7 @@ def _is_random(pair: Pair) -> bool:
     return all(base(name) == RNG for name in pair.differing())
 
 
-def _follows_from_random(pair: Pair, lines: Mapping[int, Line]) -> bool:
+def _follows_from_random(pair: Pair, lines: Mapping[int, ReferenceRun]) -> bool:
     """Whether a difference may follow from the random state, which differed before.
 
     Data may have been drawn from it, and what the script names may hold anything. What a step
@@ -243,14 +245,14 @@ def _ranks(first: Pair, pairs: Sequence[Pair]) -> tuple[int, ...]:
     return tuple(sorted({pair.rank for pair in there if pair.differing()}))
 
 
-def _place(pair: Pair, lines: Mapping[int, Line]) -> tuple[Start, int, int, int]:
+def _place(pair: Pair, lines: Mapping[int, ReferenceRun]) -> tuple[Start, int, int, int]:
     order = lines[pair.rank].order[pair.key]
     # Ranks record the same moments in the same order, but not always the same number of them.
     within = order - lines[pair.rank].begin[pair.key.iteration]
     return (pair.start, pair.key.iteration, within, pair.rank)
 
 
-def _equals(pair: Pair, line: Line) -> dict[str, int]:
+def _equals(pair: Pair, line: ReferenceRun) -> dict[str, int]:
     """Return for each part that differs which iteration of the undisturbed run had it."""
     found: dict[str, int] = {}
     for name in pair.differing():

@@ -63,7 +63,7 @@ class Life:
     placed: bool = True
 
 
-class Line:
+class ReferenceRun:
     """What a rank recorded in the undisturbed run, to lay others beside.
 
     Attributes:
@@ -112,12 +112,12 @@ class Line:
         return any(after[0].get(name, digest) != digest for name, digest in began.items())
 
 
-def reference_lines(history: History) -> dict[int, Line]:
+def reference_lines(history: History) -> dict[int, ReferenceRun]:
     """Return the undisturbed run of each rank, one line per rank."""
-    return {rank: Line(records) for rank, records in history.records.items() if records}
+    return {rank: ReferenceRun(records) for rank, records in history.records.items() if records}
 
 
-def lives(history: History, lines: dict[int, Line]) -> dict[int, list[Life]]:
+def lives(history: History, lines: dict[int, ReferenceRun]) -> dict[int, list[Life]]:
     """Return the lives of each rank, in order.
 
     Args:
@@ -126,7 +126,7 @@ def lives(history: History, lines: dict[int, Line]) -> dict[int, list[Life]]:
     """
     starts = dict(_starts(history.launches))
     return {
-        rank: _lives_of(records, starts, lines.get(rank, Line([])))
+        rank: _lives_of(records, starts, lines.get(rank, ReferenceRun([])))
         for rank, records in history.records.items()
     }
 
@@ -140,7 +140,9 @@ def _starts(launches: Sequence[Launch]) -> Iterator[tuple[int, Start]]:
                 yield event.pid, Start(number, event.round)
 
 
-def _lives_of(records: Sequence[Record], starts: dict[int, Start], line: Line) -> list[Life]:
+def _lives_of(
+    records: Sequence[Record], starts: dict[int, Start], line: ReferenceRun
+) -> list[Life]:
     found: list[Life] = []
     for process in _processes(records):
         start = starts.get(process[0].pid)
@@ -173,7 +175,7 @@ def _guess(round_: int, before: Sequence[Life]) -> Start:
     return Start(launch if round_ > last else launch + 1, round_)
 
 
-def _told(process: Sequence[Record], start: Start, line: Line) -> Iterator[Life]:
+def _told(process: Sequence[Record], start: Start, line: ReferenceRun) -> Iterator[Life]:
     """Yield the lives of a process whose program tells its iterations."""
     life = Life(start)
     # Records of an iteration are numbered on where it is begun again without another in between.
@@ -199,7 +201,7 @@ def _told(process: Sequence[Record], start: Start, line: Line) -> Iterator[Life]
     yield life
 
 
-def _goes_back(life: Life, key: Key, line: Line) -> bool:
+def _goes_back(life: Life, key: Key, line: ReferenceRun) -> bool:
     if not life.keys or key.iteration > life.keys[-1].iteration:
         return False
     if key.iteration < life.keys[-1].iteration:
@@ -209,7 +211,7 @@ def _goes_back(life: Life, key: Key, line: Line) -> bool:
 
 
 def _counted(
-    process: Sequence[Record], start: Start, line: Line, reached: int | None
+    process: Sequence[Record], start: Start, line: ReferenceRun, reached: int | None
 ) -> Iterator[Life]:
     """Yield the lives of a process whose iterations were counted from 0 on.
 
@@ -238,7 +240,7 @@ def _counted(
     yield life
 
 
-def _iterations_like(record: Record, line: Line) -> list[int] | None:
+def _iterations_like(record: Record, line: ReferenceRun) -> list[int] | None:
     """Return which iterations began with the parameters of a record, None if it does not tell."""
     if record.at != FORWARD or record.n != 0 or PARAMETERS not in record.parts:
         return None
@@ -246,7 +248,7 @@ def _iterations_like(record: Record, line: Line) -> list[int] | None:
 
 
 def _offset(
-    records: Sequence[Record], there: Sequence[int], line: Line, reached: int | None
+    records: Sequence[Record], there: Sequence[int], line: ReferenceRun, reached: int | None
 ) -> int:
     """Return what is added to counted iterations so that they are those of the undisturbed run.
 

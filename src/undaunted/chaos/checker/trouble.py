@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.base.text import count, name_ranks, one_line
 from undaunted.chaos.checker.recovery import rounds_after, stopped
-from undaunted.chaos.checker.values import Finding
+from undaunted.chaos.checker.values import Defect
 from undaunted.chaos.kinds import KINDS
 from undaunted.journal.events import RankExited, SignalReceived, StopRequested, Verdict
 from undaunted.journal.query import every, first
@@ -37,7 +37,7 @@ _SIGTERM_REMEDY = (
 
 def trouble(
     cut: Cut, following: Cut | None, cuts: Sequence[Cut], history: History, *, recovered: bool
-) -> list[Finding]:
+) -> list[Defect]:
     """Return what else went wrong from a fault up to the next one.
 
     Args:
@@ -54,7 +54,7 @@ def trouble(
     return found + _failed_again(cut, following, cuts, history, recovered=recovered)
 
 
-def _killed(cut: Cut, events: Sequence[AnyEvent], history: History) -> list[Finding]:
+def _killed(cut: Cut, events: Sequence[AnyEvent], history: History) -> list[Defect]:
     """Find ranks that had to be killed when their grace was over."""
     stop = first(events, StopRequested)
     relaunch = KINDS[cut.fault.kind].relaunch or stopped(cut, history)
@@ -71,7 +71,7 @@ def _killed(cut: Cut, events: Sequence[AnyEvent], history: History) -> list[Find
     if not ranks:
         return []
     return [
-        Finding(
+        Defect(
             "sigterm-swallowed" if relaunch else "killed-after-grace",
             "red" if relaunch else "yellow",
             f"SIGTERM did not end {name_ranks(ranks)} within the {stop.grace_s:g} s of grace, so "
@@ -81,7 +81,7 @@ def _killed(cut: Cut, events: Sequence[AnyEvent], history: History) -> list[Find
     ]
 
 
-def _ignored(cut: Cut, events: Sequence[AnyEvent], history: History) -> list[Finding]:
+def _ignored(cut: Cut, events: Sequence[AnyEvent], history: History) -> list[Defect]:
     """Find ranks that went on to the end of the program in spite of SIGTERM."""
     launch = history.launches[cut.start.launch].summary
     signalled = first(events, SignalReceived)
@@ -94,7 +94,7 @@ def _ignored(cut: Cut, events: Sequence[AnyEvent], history: History) -> list[Fin
     steps = came - cut.fault.iteration
     if steps <= _STEPS_TO_AGREE:
         return [
-            Finding(
+            Defect(
                 "sigterm-too-late",
                 "yellow",
                 f"The program was over {steps} steps after SIGTERM: too soon to see whether the "
@@ -103,7 +103,7 @@ def _ignored(cut: Cut, events: Sequence[AnyEvent], history: History) -> list[Fin
             )
         ]
     return [
-        Finding(
+        Defect(
             "sigterm-swallowed",
             "red",
             f"The ranks took {steps} more steps after SIGTERM, to the end of the program: the "
@@ -115,7 +115,7 @@ def _ignored(cut: Cut, events: Sequence[AnyEvent], history: History) -> list[Fin
 
 def _failed_again(
     cut: Cut, following: Cut | None, cuts: Sequence[Cut], history: History, *, recovered: bool
-) -> list[Finding]:
+) -> list[Defect]:
     """Find rounds after the fault that failed though no fault was planned in them."""
     planned = {one.start[:2] for one in cuts}
     rounds = [
@@ -148,11 +148,11 @@ def _emptied(cut: Cut, history: History) -> int:
     )
 
 
-def _no_space(rounds: Sequence[RoundAfter]) -> list[Finding]:
+def _no_space(rounds: Sequence[RoundAfter]) -> list[Defect]:
     if not rounds:
         return []
     return [
-        Finding(
+        Defect(
             "failed-while-full",
             "note",
             f"{count(len(rounds), 'start')} failed while the disk was full, which is no wonder: "
@@ -161,7 +161,7 @@ def _no_space(rounds: Sequence[RoundAfter]) -> list[Finding]:
     ]
 
 
-def _failed_inside(cut: Cut, following: Cut | None, history: History) -> list[Finding]:
+def _failed_inside(cut: Cut, following: Cut | None, history: History) -> list[Defect]:
     """Find that a round failed after its processes had been restarted from inside."""
     events = history.launches[cut.start.launch].rounds.get(cut.start.round, ())
     verdict = first(events, Verdict)
@@ -170,7 +170,7 @@ def _failed_inside(cut: Cut, following: Cut | None, history: History) -> list[Fi
     if following is not None and following.start[:2] == cut.start[:2]:
         return []  # it is that one's
     return [
-        Finding(
+        Defect(
             "failed-again",
             "yellow",
             "After the function had been restarted inside its processes, the round failed "
@@ -179,7 +179,7 @@ def _failed_inside(cut: Cut, following: Cut | None, history: History) -> list[Fi
     ]
 
 
-def _spent(rounds: Sequence[RoundAfter]) -> list[Finding]:
+def _spent(rounds: Sequence[RoundAfter]) -> list[Defect]:
     """Find how many restarts were spent on a bad checkpoint."""
     if not rounds:
         return []
@@ -187,9 +187,9 @@ def _spent(rounds: Sequence[RoundAfter]) -> list[Finding]:
     cause = one_line(rounds[-1].summary.cause)
     if len(rounds) <= _RESTARTS_SPENT:
         text = f"{starts}, as may happen with a bad checkpoint: {cause}"
-        return [Finding("bad-checkpoint-tried", "note", text)]
+        return [Defect("bad-checkpoint-tried", "note", text)]
     return [
-        Finding(
+        Defect(
             "bad-checkpoint-tried-again",
             "red",
             f"{starts}: more than {_RESTARTS_SPENT} restarts were spent on a bad checkpoint. "
@@ -201,14 +201,14 @@ def _spent(rounds: Sequence[RoundAfter]) -> list[Finding]:
     ]
 
 
-def _not_loaded(rounds: Sequence[RoundAfter], *, severe: bool) -> list[Finding]:
+def _not_loaded(rounds: Sequence[RoundAfter], *, severe: bool) -> list[Defect]:
     if not rounds:
         return []
     starts = "A start after the fault failed before its first step"
     if len(rounds) > 1:
         starts = f"{len(rounds)} starts after the fault failed before their first step"
     return [
-        Finding(
+        Defect(
             "load-failed",
             "red" if severe else "yellow",
             f"{starts}: often a checkpoint that was not written completely is loaded, as saving "
@@ -219,14 +219,14 @@ def _not_loaded(rounds: Sequence[RoundAfter], *, severe: bool) -> list[Finding]:
     ]
 
 
-def _failed_later(rounds: Sequence[RoundAfter]) -> list[Finding]:
+def _failed_later(rounds: Sequence[RoundAfter]) -> list[Defect]:
     if not rounds:
         return []
     what = "A round after the fault"
     if len(rounds) > 1:
         what = f"{len(rounds)} rounds after the fault"
     return [
-        Finding(
+        Defect(
             "failed-again",
             "yellow",
             f"{what} failed although nothing was planned there: "

@@ -19,7 +19,7 @@ _NOT_JUDGED = frozenset(
 )
 
 
-class Finding(msgspec.Struct, frozen=True):
+class Defect(msgspec.Struct, frozen=True):
     """Something worth saying about a fault.
 
     Attributes:
@@ -73,7 +73,7 @@ class Blame(msgspec.Struct, frozen=True):
     right: bool = True
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one planned fault.
 
     Attributes:
@@ -111,7 +111,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     steps_lost: int | None = None
     identical_from: int | None = None
     difference: Difference | None = None
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Defect, ...] = ()
 
     @property
     def judged(self) -> bool:

@@ -14,7 +14,7 @@ from undaunted.chaos.checker.identity import Identity, after_faults, base, befor
 from undaunted.chaos.checker.lives import lives, reference_lines
 from undaunted.chaos.checker.recovery import recovery_of, stopped
 from undaunted.chaos.checker.trouble import trouble
-from undaunted.chaos.checker.values import Colour, Finding, Verdict
+from undaunted.chaos.checker.values import Colour, Defect, Judgement
 from undaunted.chaos.kinds import INSIDE, KINDS, REPLICA
 from undaunted.coordinator.policy.messages import Outcome as Ending
 from undaunted.journal.events import RankEvent
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from undaunted.chaos.checker.cuts import Cut
-    from undaunted.chaos.checker.lives import Life, Line
+    from undaunted.chaos.checker.lives import Life, ReferenceRun
     from undaunted.chaos.checker.recovery import Recovery
     from undaunted.chaos.history import History
     from undaunted.chaos.plan import Planned
@@ -51,7 +51,7 @@ _KEEP = " Remove or replace the old checkpoint only when the new one is complete
 _SEVERITIES = ("red", "yellow", "note")
 
 
-def judge(reference: History, history: History, planned: Sequence[Planned]) -> list[Verdict]:
+def judge(reference: History, history: History, planned: Sequence[Planned]) -> list[Judgement]:
     """Say what became of each fault of one run.
 
     Args:
@@ -73,10 +73,10 @@ class _Case:
 
     reference: History
     history: History
-    lines: Mapping[int, Line]
+    lines: Mapping[int, ReferenceRun]
     by_rank: Mapping[int, Sequence[Life]]
     cuts: Sequence[Cut]
-    end: Finding | None
+    end: Defect | None
     before: Identity
     after: Sequence[Identity]
 
@@ -96,7 +96,7 @@ class _Case:
             after=after_faults(by_rank, lines, found),
         )
 
-    def judge(self, place: int) -> Verdict:
+    def judge(self, place: int) -> Judgement:
         """The verdict about a fault that has happened."""
         cut = self.cuts[place]
         following = self.cuts[place + 1] if place + 1 < len(self.cuts) else None
@@ -123,7 +123,7 @@ class _Case:
         findings = sorted(findings + same, key=lambda finding: _SEVERITIES.index(finding.severity))
         identity = self.after[place]
         judged = identity.state == "identical" and self.before.difference is None
-        return Verdict(
+        return Judgement(
             fault=cut.fault,
             colour=_colour(findings),
             launch=cut.start.launch,
@@ -140,7 +140,7 @@ class _Case:
             findings=tuple(findings),
         )
 
-    def not_happened(self, fault: Planned) -> Verdict:
+    def not_happened(self, fault: Planned) -> Judgement:
         """The verdict about a fault that has not happened."""
         outcome = self.history.outcome
         why = outcome.skipped.get(fault.id, "")
@@ -149,11 +149,11 @@ class _Case:
         if not why and self.end is not None and self.cuts:
             why = f"the run did not get over {self.cuts[-1].fault.id} and ended before"
         if why:
-            return Verdict(fault=fault, colour="skipped", skipped=why)
+            return Judgement(fault=fault, colour="skipped", skipped=why)
         finding = self.end or self._not_come(fault)
-        return Verdict(fault=fault, colour=_colour([finding]), findings=(finding,))
+        return Judgement(fault=fault, colour=_colour([finding]), findings=(finding,))
 
-    def _not_come(self, fault: Planned) -> Finding:
+    def _not_come(self, fault: Planned) -> Defect:
         """Say why nothing happened in a run that ended well."""
         remedy = ""
         if self.lines and fault.rank not in self.lines:
@@ -173,27 +173,27 @@ class _Case:
                 f"rank {fault.rank} did not come to step {fault.iteration} after the faults before "
                 "it, or the launcher's journal has lost that it did."
             )
-        return Finding("did-not-happen", "yellow", f"The fault did not happen: {text}", remedy)
+        return Defect("did-not-happen", "yellow", f"The fault did not happen: {text}", remedy)
 
-    def _recovered(self, cut: Cut, following: Cut | None) -> tuple[bool | None, list[Finding]]:
+    def _recovered(self, cut: Cut, following: Cut | None) -> tuple[bool | None, list[Defect]]:
         """Whether the run got over a fault: it ended well, or came to another fault."""
         if self.end is None or following is not None:
             return True, []
         if self.history.outcome.interrupted:
-            return None, [Finding("interrupted", "yellow", "The user ended the run.")]
+            return None, [Defect("interrupted", "yellow", "The user ended the run.")]
         if cut.fault.kind in _WRONG and (reason := self._found_by_checks()):
             text = f"The checks of the script found it, and the job ended: {one_line(reason)}"
-            return False, [Finding("wrong-result-found", "note", text)]
+            return False, [Defect("wrong-result-found", "note", text)]
         return False, [self.end]
 
-    def _steps(self, cut: Cut, recovery: Recovery) -> list[Finding]:
+    def _steps(self, cut: Cut, recovery: Recovery) -> list[Defect]:
         at, lost = recovery.resumed_at, recovery.steps_lost
         if at is None or lost is None:
             return []
         if len(set(recovery.resumed.values())) > 1:
             told = ", ".join(f"rank {rank} with {i}" for rank, i in recovery.resumed.items())
             return [
-                Finding(
+                Defect(
                     "ranks-resume-apart",
                     "red",
                     f"The ranks went on with different steps: {told}.",
@@ -208,7 +208,7 @@ class _Case:
         part = lost / (max(lasts) - min(firsts) + 1)
         much, torn = part > _MUCH, cut.fault.kind in _WHILE_SAVING
         return [
-            Finding(
+            Defect(
                 "started-anew",
                 "red" if part > _TOO_MUCH else "yellow" if much else "note",
                 f"The program started from the beginning and did {lost} steps again: there was no "
@@ -217,14 +217,14 @@ class _Case:
             )
         ]
 
-    def _nothing_happened(self, cut: Cut, following: Cut | None, blamed: str) -> list[Finding]:
+    def _nothing_happened(self, cut: Cut, following: Cut | None, blamed: str) -> list[Defect]:
         until = "to the end" if following is None else f"to {following.fault.id}"
         if cut.fault.how in INSIDE and not blamed and not cut.interrupted:
             return [_nothing_planted(cut, until)]
         if cut.fault.kind != "torn-write" or blamed:
             return []
         return [
-            Finding(
+            Defect(
                 "nothing-torn",
                 "yellow",
                 f"Rank {cut.fault.rank} wrote no file of more than 64 KiB from there {until}, so "
@@ -239,14 +239,14 @@ class _Case:
         last = self.history.launches[-1].summary
         return last.reason if last.outcome in (Ending.SUSPECT.value, Ending.INVALID.value) else ""
 
-    def _wrong(self, cut: Cut, found: Identity) -> list[Finding]:
+    def _wrong(self, cut: Cut, found: Identity) -> list[Defect]:
         """Findings about what a wrong result has led to."""
         events = self.history.launches[cut.start.launch].rounds.get(cut.start.round, ())
         told = [e for e in every(events, RankEvent) if e.name in _TOLD and e.at_ns >= cut.at_ns]
         if found.state == "differs" and found.difference is not None:
             noticed = bool(told) or cut.interrupted
             return [
-                Finding(
+                Defect(
                     "wrong-result-kept",
                     "yellow",
                     f"{'Noticed, but the' if noticed else 'Not noticed: the'} results differ from "
@@ -258,10 +258,10 @@ class _Case:
         undone = told or cut.interrupted or self.end is not None
         if found.state == "identical" and not undone:
             text = "Nothing differs: no dense gradient was computed from there on."
-            return [Finding("nothing-altered", "yellow", text)]
+            return [Defect("nothing-altered", "yellow", text)]
         return []
 
-    def _opinions(self, cut: Cut, following: Cut | None) -> list[Finding]:
+    def _opinions(self, cut: Cut, following: Cut | None) -> list[Defect]:
         """Findings about what a second opinion has said of a wrong result."""
         wanted = _WRONG.get(cut.fault.kind)
         if wanted is None:
@@ -276,7 +276,7 @@ class _Case:
 
     def _stop(
         self, cut: Cut, following: Cut | None, recovery: Recovery, blamed: str
-    ) -> list[Finding]:
+    ) -> list[Defect]:
         """Findings about ranks that were to stop together."""
         if not KINDS[cut.fault.kind].stops:
             return []
@@ -286,7 +286,7 @@ class _Case:
             return []
         until = "to the end" if following is None else f"to {following.fault.id}"
         return [
-            Finding(
+            Defect(
                 "nothing-stopped",
                 "yellow",
                 f"Nothing stopped or failed from there {until}: the ranks have no session that "
@@ -298,21 +298,21 @@ class _Case:
             )
         ]
 
-    def _nemesis(self, cut: Cut) -> list[Finding]:
+    def _nemesis(self, cut: Cut) -> list[Defect]:
         """Findings about faults that the nemesis could not make."""
         return [
-            Finding("not-made", "yellow", f"The fault could not be made: {one_line(note.text)}")
+            Defect("not-made", "yellow", f"The fault could not be made: {one_line(note.text)}")
             for note in self.history.outcome.notes
             if note.fault == cut.fault.id and note.what == "failed"
         ]
 
-    def _nan(self, cut: Cut) -> list[Finding]:
+    def _nan(self, cut: Cut) -> list[Defect]:
         suspects = [one for one in self.cuts if one.fault.kind == "nan"] or self.cuts
         ranks = ending.nan_kept(self.reference, self.history)
         if not ranks or cut is not suspects[-1]:
             return []
         return [
-            Finding(
+            Defect(
                 "nan-kept",
                 "red",
                 f"The run ended with NaN or infinity in the parameters or gradients of "
@@ -325,13 +325,13 @@ class _Case:
 
     def _identity(
         self, cut: Cut, found: Identity, recovery: Recovery, *, recovered: bool | None
-    ) -> list[Finding]:
+    ) -> list[Defect]:
         """Findings about whether the result is the same."""
         if self.before.difference is not None:
             return [_not_deterministic(self.before)]
         if found.state == "differs" and recovery.lost_ranks:
             return [
-                Finding(
+                Defect(
                     "fewer-ranks",
                     "note",
                     f"The others went on without {name_ranks(recovery.lost_ranks)}, so that the "
@@ -345,7 +345,7 @@ class _Case:
             if ending.nan_kept(self.reference, self.history):
                 return []  # that is said, and worse
             return [
-                Finding(
+                Defect(
                     "altered",
                     "note",
                     "The result differs from here on, as it may: an update was left out.",
@@ -359,12 +359,12 @@ class _Case:
             return causes.explain(found, self.lines)
         if found.state == "inherited":
             text = "The run differed from the undisturbed one already before this fault."
-            return [Finding("differed-before", "yellow", text)]
+            return [Defect("differed-before", "yellow", text)]
         if recovered and (found.state == "unknown" or missing):
             return [self._unknown(missing)]
         return []
 
-    def _incomplete(self, found: Identity, recovery: Recovery) -> list[Finding]:
+    def _incomplete(self, found: Identity, recovery: Recovery) -> list[Defect]:
         """Findings where the end of the run is equal as far as it was recorded."""
         last = max((line.last for line in self.lines.values() if line.last is not None), default=-1)
         silent = sorted(set(self.lines) - {*found.ranks, *recovery.lost_ranks})
@@ -380,7 +380,7 @@ class _Case:
             return []
         return [_not_known(text)]
 
-    def _unknown(self, missing: Sequence[int]) -> Finding:
+    def _unknown(self, missing: Sequence[int]) -> Defect:
         if not self.lines:
             text = "The undisturbed run recorded nothing to compare with."
         elif missing:
@@ -390,11 +390,11 @@ class _Case:
         return _not_known(text)
 
 
-def _opinion(event: RankEvent, *, right: bool) -> Finding:
+def _opinion(event: RankEvent, *, right: bool) -> Defect:
     said = f"of rank {event.rank}: {one_line(event.text)}"
     if right:
-        return Finding("opinion-right", "note", f"The second opinion is right, {said}")
-    return Finding(
+        return Defect("opinion-right", "note", f"The second opinion is right, {said}")
+    return Defect(
         "opinion-wrong",
         "red",
         f"The second opinion is wrong, {said}",
@@ -405,11 +405,11 @@ def _opinion(event: RankEvent, *, right: bool) -> Finding:
     )
 
 
-def _lost_by_stop(recovery: Recovery) -> list[Finding]:
+def _lost_by_stop(recovery: Recovery) -> list[Defect]:
     if not recovery.steps_lost:
         return []
     return [
-        Finding(
+        Defect(
             "stop-not-saved",
             "yellow",
             f"All ranks stopped in order, but the next start went on with step "
@@ -422,8 +422,8 @@ def _lost_by_stop(recovery: Recovery) -> list[Finding]:
     ]
 
 
-def _not_known(text: str) -> Finding:
-    return Finding(
+def _not_known(text: str) -> Defect:
+    return Defect(
         "identity-unknown",
         "yellow",
         f"It is not known whether the result is the same. {text}",
@@ -432,10 +432,10 @@ def _not_known(text: str) -> Finding:
     )
 
 
-def _not_deterministic(before: Identity) -> Finding:
+def _not_deterministic(before: Identity) -> Defect:
     assert before.difference is not None
     first = before.difference
-    return Finding(
+    return Defect(
         "not-deterministic",
         "yellow",
         f"The script is not deterministic by itself: {', '.join(first.parts)} of rank {first.rank} "
@@ -447,7 +447,7 @@ def _not_deterministic(before: Identity) -> Finding:
     )
 
 
-def _colour(findings: Iterable[Finding]) -> Colour:
+def _colour(findings: Iterable[Defect]) -> Colour:
     severities = {finding.severity for finding in findings}
     return "red" if "red" in severities else "yellow" if "yellow" in severities else "green"
 
@@ -459,11 +459,11 @@ def _differs_in_state(found: Identity) -> bool:
     return any(base(part) in _STATE for part in found.difference.parts)
 
 
-def _nothing_planted(cut: Cut, until: str) -> Finding:
+def _nothing_planted(cut: Cut, until: str) -> Defect:
     did_not = "No rank took"
     if cut.fault.how == REPLICA:
         did_not = f"Rank {cut.fault.rank} did not take"
-    return Finding(
+    return Defect(
         "nothing-planted",
         "yellow",
         f"{did_not} the state of its model twice from there {until} (state_dict()), so that no "
@@ -472,7 +472,7 @@ def _nothing_planted(cut: Cut, until: str) -> Finding:
     )
 
 
-def _bad_checkpoint_kept(history: History, cut: Cut) -> Finding:
+def _bad_checkpoint_kept(history: History, cut: Cut) -> Defect:
     """The finding about a result that stands on a checkpoint which was made bad."""
     remedy = (
         "Compare replicas before they are saved; one that differs is then not saved:\n"
@@ -481,7 +481,7 @@ def _bad_checkpoint_kept(history: History, cut: Cut) -> Finding:
         else "Keep a checksum with each file, let a loss that is not finite be an error, and let "
         "undaunted choose which checkpoint to load. Its Checkpointer does the first and the last."
     )
-    return Finding(
+    return Defect(
         "bad-checkpoint-kept",
         "red",
         f"The finished run stands on a checkpoint that was made bad ({cut.fault.how})"
@@ -497,8 +497,8 @@ def _made(history: History, cut: Cut) -> str:
     return f" ({what})" if what else ""
 
 
-def _damage_not_noticed(history: History, cut: Cut) -> Finding:
-    return Finding(
+def _damage_not_noticed(history: History, cut: Cut) -> Defect:
+    return Defect(
         "damage-not-noticed",
         "red",
         f"The ranks went on with a checkpoint that was damaged{_made(history, cut)}: nothing "

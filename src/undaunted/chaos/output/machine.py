@@ -11,7 +11,7 @@ from undaunted.base.text import printable
 from undaunted.chaos.output import words
 
 if TYPE_CHECKING:
-    from undaunted.chaos.checker.values import Finding, Verdict
+    from undaunted.chaos.checker.values import Defect, Judgement
     from undaunted.chaos.result import Result
 
 _SUITE = "undaunted chaos"
@@ -56,7 +56,7 @@ def to_junit(result: Result) -> str:
     return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'
 
 
-def _case(verdict: Verdict) -> ET.Element:
+def _case(verdict: Judgement) -> ET.Element:
     seconds = f"{verdict.back_s or 0.0:.3f}"
     case = ET.Element(
         "testcase",
@@ -77,7 +77,7 @@ def _case(verdict: Verdict) -> ET.Element:
     return case
 
 
-def _said(finding: Finding) -> str:
+def _said(finding: Defect) -> str:
     return printable("\n".join(filter(None, (finding.text, finding.remedy))))
 
 

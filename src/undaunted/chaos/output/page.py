@@ -14,7 +14,7 @@ from undaunted.journal.page.markup import base_style, named_by_hash, text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from undaunted.chaos.checker.values import Colour, Finding, Verdict
+    from undaunted.chaos.checker.values import Colour, Defect, Judgement
     from undaunted.chaos.result import Moment, Result, RoundOf, RunOf
 
 _STYLE = Path(__file__).with_name("page.css")
@@ -92,7 +92,7 @@ def _table(result: Result) -> str:
     )
 
 
-def _cells(verdict: Verdict) -> Iterator[str]:
+def _cells(verdict: Judgement) -> Iterator[str]:
     name = text(verdict.fault.id)
     linked = verdict.skipped or verdict.findings
     yield f'<td><a href="#{name}">{name}</a></td>' if linked else f"<td>{name}</td>"
@@ -116,7 +116,7 @@ def _findings(result: Result) -> str:
     return f"<section><h2>What was found</h2>\n{_lines(articles)}\n</section>"
 
 
-def _article(verdict: Verdict) -> str:
+def _article(verdict: Judgement) -> str:
     head = (
         f'<article id="{text(verdict.fault.id)}"><h3><span class="{verdict.colour}">'
         f"{_MARKS[verdict.colour]} {verdict.colour}</span> {text(words.title(verdict))}</h3>"
@@ -125,7 +125,7 @@ def _article(verdict: Verdict) -> str:
     return _lines([head, *why, *map(_finding, verdict.findings), "</article>"])
 
 
-def _finding(finding: Finding) -> str:
+def _finding(finding: Defect) -> str:
     text = f"<p>{escape(printable(finding.text[:_LONGEST_FINDING]))}</p>"
     remedy = escape(printable(finding.remedy[:_LONGEST_FINDING]))
     return f"{text}<pre>{remedy}</pre>" if remedy else text

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from undaunted.base.console import Line
-    from undaunted.chaos.checker.values import Colour, Finding, Verdict
+    from undaunted.chaos.checker.values import Colour, Defect, Judgement
     from undaunted.chaos.result import Result
 
 # Wide enough for the table where the output is no terminal.
@@ -68,7 +68,7 @@ def _table(result: Result, width: int) -> list[Line]:
     return [*lines, *([(text, "")] for text in texts), []]
 
 
-def _paragraph(verdict: Verdict, width: int) -> Iterator[Line]:
+def _paragraph(verdict: Judgement, width: int) -> Iterator[Line]:
     colour = (verdict.colour.upper(), _STYLES[verdict.colour])
     yield [colour, (f"  {words.title(verdict)}", "bold")]
     texts = [printable(verdict.skipped)] if verdict.skipped else []
@@ -79,7 +79,7 @@ def _paragraph(verdict: Verdict, width: int) -> Iterator[Line]:
     yield []
 
 
-def _said(finding: Finding) -> str:
+def _said(finding: Defect) -> str:
     text = printable(finding.text)
     return f"{text}\n{printable(finding.remedy)}" if finding.remedy else text
 

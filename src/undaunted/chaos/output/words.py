@@ -11,7 +11,7 @@ from undaunted.digests.record import RNG
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from undaunted.chaos.checker.values import Colour, Verdict
+    from undaunted.chaos.checker.values import Colour, Judgement
     from undaunted.chaos.result import Result
 
 COLOURS: tuple[Colour, ...] = ("red", "yellow", "green", "skipped")
@@ -19,7 +19,7 @@ COLOURS: tuple[Colour, ...] = ("red", "yellow", "green", "skipped")
 _SHOWN_FROM_S = 0.05  # what is shorter would be 0.0
 
 
-def title(verdict: Verdict) -> str:
+def title(verdict: Judgement) -> str:
     """``kill-1: rank 1 is killed at step 57``."""
     fault = verdict.fault
     kind = KINDS.get(fault.kind)
@@ -30,12 +30,12 @@ def title(verdict: Verdict) -> str:
     return f"{fault.id}: rank {fault.rank} {text} at step {fault.iteration}"
 
 
-def place(verdict: Verdict) -> str:
+def place(verdict: Judgement) -> str:
     """``1 @ 57``: rank and step."""
     return f"{verdict.fault.rank} @ {verdict.fault.iteration}"
 
 
-def blamed(verdict: Verdict) -> str:
+def blamed(verdict: Judgement) -> str:
     """``rank 1, crash``; ``nobody``; ``-`` if it did not happen."""
     if verdict.round < 0:
         return "-"
@@ -45,12 +45,12 @@ def blamed(verdict: Verdict) -> str:
     return f"rank {blame.rank}, {blame.kind}" + ("" if blame.right else ": wrong")
 
 
-def back(verdict: Verdict) -> str:
+def back(verdict: Judgement) -> str:
     """``3.1 s``, or ``-``."""
     return "-" if verdict.back_s is None else format_duration(verdict.back_s)
 
 
-def parts(verdict: Verdict) -> str:
+def parts(verdict: Judgement) -> str:
     """``detect 0.2, import 1.4``: what the time until every rank stepped was spent on; or ``-``."""
     shown = (
         f"{name} {seconds:.1f}"
@@ -65,7 +65,7 @@ def number(value: int | None) -> str:
     return "-" if value is None else str(value)
 
 
-def identical(verdict: Verdict) -> str:
+def identical(verdict: Judgement) -> str:
     """``from 50``, ``no: data``, ``all but rng``, ``not known`` or ``-``."""
     if verdict.round < 0:
         return "-"
@@ -89,7 +89,7 @@ def size(count: int) -> str:
     return f"{count / (1 << 20):,.1f} MiB"
 
 
-def counts(verdicts: Iterable[Verdict]) -> dict[Colour, int]:
+def counts(verdicts: Iterable[Judgement]) -> dict[Colour, int]:
     """How many verdicts there are of each colour that occurs, the worst first."""
     found = [verdict.colour for verdict in verdicts]
     return {colour: found.count(colour) for colour in COLOURS if colour in found}

@@ -42,7 +42,7 @@ from undaunted.coordinator.service.register import Leads, RegisterError, Won
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from undaunted.coordinator.lead import follower_messages as f
+    from undaunted.coordinator.lead import messages as c
     from undaunted.coordinator.lead.leader import Leader
     from undaunted.coordinator.protocol import Ledger
     from undaunted.coordinator.service.participant import Participant
@@ -50,6 +50,10 @@ if TYPE_CHECKING:
     from undaunted.coordinator.wire.network import Network
 
 _NS = 1_000_000_000
+_ENDED = (
+    "the job has ended without this launcher: nothing is left of it in etcd, and no other launcher "
+    "of its last round answers"
+)
 During = Literal["look", "claim", "hold", "write"]
 
 
@@ -113,7 +117,7 @@ class Candidacy:
         self._begin_to_lead, self._give_up, self._say = lead, give_up, say
         self._state = State.LOOKING
         self._seen: Leads | None = None  # last
-        self._missed: f.Missed | None = None  # None = a leader is followed, or may be found
+        self._missed: c.Missed | None = None  # None = a leader is followed, or may be found
         self._ended_epoch = 0  # nobody listens any more where the leader of that one did
         self._claims = False  # it is this launcher's turn in a moment
         self._trouble = Trouble()
@@ -144,7 +148,7 @@ class Candidacy:
             self._unwritten = ledger, written
             self._write()
 
-    def missed(self, missed: f.Missed) -> None:
+    def missed(self, missed: c.Missed) -> None:
         """The follower here cannot reach the leader."""
         known, seen = self._missed, self._seen
         lost = missed.lost or (known is not None and known.lost)
@@ -259,6 +263,11 @@ class Candidacy:
             return
         if isinstance(answer, Won):
             ledger = NO_LEDGER if answer.ledger is None else await self._inherited(answer.ledger)
+            if answer.ledger is None and await self._has_ended():
+                self._release(answer.epoch)
+                self._withdraw()
+                self._give_up(_ENDED)
+                return
             self._trouble_is_over("claim")
             self._won(answer.epoch, ledger, before, asked_ns)
             return
@@ -267,14 +276,30 @@ class Candidacy:
             self._state = State.LOOKING
         self._saw(answer)
 
+    async def _has_ended(self) -> bool:
+        """Whether the job of which nothing is left in the register has ended.
+
+        Not if others of its last round live: then what the register kept was lost.
+        """
+        known = self._known
+        me = (self._launcher.node, self._launcher.incarnation)
+        if known is None or known.round < 0 or not {*map(rules.voter, known.table)} - {me}:
+            return False
+        return not (await living(known, self._network)).keys() - {me}
+
+    @property
+    def _known(self) -> Ledger | None:
+        """What the follower here knows of the job."""
+        following = self._listener.following
+        return None if following is None else following.follower.knows.told
+
     async def _inherited(self, ledger: Ledger) -> Ledger:
         """Return the ledger if its job goes on, as members live or this node followed its leader.
 
         Otherwise one of a job that begins anew: that one was killed, or etcd did not answer at its
         end.
         """
-        following = self._listener.following
-        known = None if following is None else following.follower.knows.told
+        known = self._known
         if ledger.attempt >= self._launcher.attempt:
             if known is not None and known.round >= 0 and known.birth == ledger.birth:
                 return ledger

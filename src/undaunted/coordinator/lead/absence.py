@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.lead import follower_messages as f
+from undaunted.coordinator.lead import messages as c
 from undaunted.coordinator.lead import register
 from undaunted.coordinator.lead.times import CLAIM_S, SOON_S
 
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 _NS = 1_000_000_000
 # Who did not answer so often in a row is not waited for by the next leader.
 SILENT_TIMES = 2
-# Who has ended by what is heard so often in a row of questions is gone: it is no step of the job's.
-GONE_TIMES = 5
+# A member has ended if so often, once a second, nobody listens at its address, or a launcher does
+# that knows of no round.
+ENDED_TIMES = 5
 # A node without a vote asks so often at first, to learn soon of a leader that is elected after a
 # reset.
 SOON_TIMES = 8
@@ -55,8 +56,7 @@ class Absence:
     _lost_by: LostBy = field(init=False)
     # Nodes whose member did not answer the last time, and how often in a row.
     _silent: dict[str, int] = field(default_factory=dict)
-    # Members that have ended, as nobody listens there, or another launcher that knows of no round
-    # has answered; and how often that was heard.
+    # Members in whose place nobody has listened, or a launcher that knows of no round: how often.
     _gone: dict[register.Voter, int] = field(default_factory=dict)
     _times: int = 0  # that the others were asked
     _claim: register.Claim[p.Ledger] | None = None  # one that is under way
@@ -71,13 +71,13 @@ class Absence:
         """Nobody has answered yet."""
         self._lost_by = LostBy(self.knows.me, self.lasts.answer_counts_s)
 
-    def begin(self, now: int, *, leads: bool = False) -> list[f.Command]:
+    def begin(self, now: int, *, leads: bool = False) -> list[c.FollowerCommand]:
         """Ask the others, unless this node ``leads`` in a moment; have ranks stopped in time."""
-        later = f.SetTimer("ask", self.lasts.ask_again_s)
+        later = c.SetTimer("ask", self.lasts.ask_again_s)
         asks = [later] if leads else self.ask(now)
-        return [*asks, f.SetTimer("minority", max(0.0, (self.stop_ns - now) / _NS))]
+        return [*asks, c.SetTimer("minority", max(0.0, (self.stop_ns - now) / _NS))]
 
-    def ask(self, now: int) -> list[f.Command]:
+    def ask(self, now: int) -> list[c.FollowerCommand]:
         """Ask all others of the committee whether they have lost the leader as well."""
         knows = self.knows
         if not knows.votes:
@@ -86,12 +86,12 @@ class Absence:
             self._claim = None  # who has not answered to it by now will not
         self._times += 1
         miss = p.Miss(node=knows.node, incarnation=knows.incarnation, epoch=knows.epoch)
-        asks: list[f.Command] = [
-            f.Ask(member.node, member.address, miss) for member in knows.others()
+        asks: list[c.FollowerCommand] = [
+            c.Ask(member.node, member.address, miss) for member in knows.others()
         ]
-        return [*asks, f.SetTimer("ask", self.lasts.ask_again_s), *self._set_claim(now)]
+        return [*asks, c.SetTimer("ask", self.lasts.ask_again_s), *self._set_claim(now)]
 
-    def _ask_some(self) -> list[f.Command]:
+    def _ask_some(self) -> list[c.FollowerCommand]:
         """Ask a few of the committee who leads: a node without a vote learns it from them first."""
         knows = self.knows
         others = knows.others()
@@ -102,19 +102,19 @@ class Absence:
         first, self._times = self._times * at_once, self._times + 1
         some = dict.fromkeys(others[(first + i) % len(others)] for i in range(at_once))
         miss = p.Miss(node=knows.node, incarnation=knows.incarnation, epoch=knows.epoch)
-        asks = [f.Ask(each.node, each.address, miss) for each in some]
+        asks = [c.Ask(each.node, each.address, miss) for each in some]
         again_s = self.lasts.ask_again_s
         soon = self._times <= SOON_TIMES and not large
-        return [*asks, f.SetTimer("ask", min(SOON_S, again_s) if soon else again_s)]
+        return [*asks, c.SetTimer("ask", min(SOON_S, again_s) if soon else again_s)]
 
-    def leader_ended(self, now: int) -> list[f.Command]:
+    def leader_ended(self, now: int) -> list[c.FollowerCommand]:
         """Nobody listens where the leader did: its launcher has ended, and its ranks with it."""
         if self.ended:
             return []
         self.ended = True
         return self._set_claim(now)
 
-    def asked(self, miss: p.Miss, now: int) -> list[f.Command]:
+    def asked(self, miss: p.Miss, now: int) -> list[c.FollowerCommand]:
         """A member asks, so it has lost the leader as well: perhaps a quorum has now."""
         if not self._lost_by.asks(miss, self._voters, now):
             return []
@@ -134,14 +134,15 @@ class Absence:
         missing = self._lost_by.members(self._voters, now)
         return self.knows.votes and register.is_kept_by(missing, self.knows.ledger)
 
-    def answered(self, event: f.Answered, now: int) -> list[f.Command]:
+    def answered(self, answered: c.Answered, now: int) -> list[c.FollowerCommand]:
         """Take in what another member says, or that it says nothing."""
-        voters, node, answer = self._voters, event.node, event.message
+        voters, node, answer = self._voters, answered.node, answered.message
         if isinstance(answer, _Answer) and (answer.node, answer.incarnation) in voters:
             self._silent.pop(node, None)
+            self._gone.pop((answer.node, answer.incarnation), None)
         else:  # nobody, or another agent of that node, which has no vote and asks nobody
             self._silent[node] = self._silent.get(node, 0) + 1
-            self._note_gone(event)
+            self._note_gone(node, answer, ended=answered.ended)
         if isinstance(answer, p.MissAnswer):
             self._lost_by.hear(answer, voters, now)
             if answer.lost and now < self._due_ns:
@@ -149,26 +150,27 @@ class Absence:
             return self._set_claim(now)
         return self._granted(answer, now) if isinstance(answer, p.Grant) else []
 
-    def _note_gone(self, event: f.Answered) -> None:
-        """Nobody listens where a member did, or another launcher: that member has ended."""
-        answer = event.message
-        if isinstance(answer, p.MissAnswer) and answer.round is not None and answer.round >= 0:
+    def _note_gone(self, node: str, answer: p.Message | None, *, ended: bool) -> None:
+        """Nobody listens where a member did, or another launcher, so that it has ended."""
+        if not ended and (not isinstance(answer, p.MissAnswer) or answer.round is None):
+            return
+        if isinstance(answer, p.MissAnswer) and (answer.round or 0) >= 0:
             self._gone.clear()  # it knows how the job goes on
-        elif event.ended or (isinstance(answer, p.MissAnswer) and answer.round is not None):
-            for who in self._voters:
-                if who[0] == event.node:
-                    self._gone[who] = self._gone.get(who, 0) + 1
+            return
+        for who in self._voters:
+            if who[0] == node:
+                self._gone[who] = self._gone.get(who, 0) + 1
 
     @property
-    def gone_for_good(self) -> list[str]:
+    def ended_nodes(self) -> list[str]:
         """Nodes whose members have ended, if no majority is left without them for sure."""
-        gone = {who for who, times in self._gone.items() if times >= GONE_TIMES}
+        gone = {who for who, times in self._gone.items() if times >= ENDED_TIMES}
         if not gone:
             return []
         left = self._voters.keys() - gone
         return [node for node, _ in gone] if register.lacking(left, self.knows.ledger) else []
 
-    def claim(self, now: int) -> list[f.Command]:
+    def claim(self, now: int) -> list[c.FollowerCommand]:
         """Claim to lead: it is this node's turn."""
         knows = self.knows
         if not self.counts_quorum(now) or now < self._lead_until_ns:
@@ -182,7 +184,9 @@ class Absence:
         self._claimed_ns = now
         self._stops_ns = self.stops_ns
         claim = p.Claim(node=knows.node, incarnation=knows.incarnation, epoch=epoch, ledger=ledger)
-        asks: list[f.Command] = [f.Ask(each.node, each.address, claim) for each in knows.others()]
+        asks: list[c.FollowerCommand] = [
+            c.Ask(each.node, each.address, claim) for each in knows.others()
+        ]
         return [*asks, *self._count(now)]
 
     @property
@@ -219,7 +223,7 @@ class Absence:
         first_ns = max(claims_ns, self._quorum_ns or now)
         return max(0.0, self._turn_s(now) - (now - first_ns) / _NS)
 
-    def _set_claim(self, now: int) -> list[f.Command]:
+    def _set_claim(self, now: int) -> list[c.FollowerCommand]:
         if not self.counts_quorum(now):
             self._quorum_ns = 0
             return []
@@ -232,11 +236,11 @@ class Absence:
             return []  # it is set, and earlier
         return [self._claim_in(left_s, now)]
 
-    def _claim_in(self, left_s: float, now: int) -> f.Command:
+    def _claim_in(self, left_s: float, now: int) -> c.FollowerCommand:
         self._due_ns = now + round(left_s * _NS)
-        return f.SetTimer("claim", left_s)
+        return c.SetTimer("claim", left_s)
 
-    def _granted(self, grant: p.Grant, now: int) -> list[f.Command]:
+    def _granted(self, grant: p.Grant, now: int) -> list[c.FollowerCommand]:
         if not grant.granted:
             self.knows.learn(grant.ledger)
             self.knows.promised = max(self.knows.promised, grant.epoch)
@@ -247,7 +251,7 @@ class Absence:
         self._stops_ns = max(self._stops_ns, now + round(grant.stops_s * _NS))
         return self._count(now)
 
-    def _count(self, now: int) -> list[f.Command]:
+    def _count(self, now: int) -> list[c.FollowerCommand]:
         claim = self._claim
         if claim is None or not claim.won:
             return []
@@ -256,7 +260,7 @@ class Absence:
         self._lead_until_ns = now + round(self.lasts.other_succeeds_s * _NS)
         silent = tuple(node for node, often in self._silent.items() if often >= SILENT_TIMES)
         stops_s = 0.0 if self.ended else max(0.0, (self._stops_ns - now) / _NS)
-        return [f.Lead(claim.epoch, claim.value, claim.value.leader, silent, stops_s)]
+        return [c.Lead(claim.epoch, claim.value, claim.value.leader, silent, stops_s)]
 
 
 class LostBy:

@@ -10,7 +10,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.lead import leader_messages as c
+from undaunted.coordinator.lead import messages as c
 from undaunted.coordinator.lead import register
 from undaunted.coordinator.lead.times import AWAY_MARGIN_S, PROBE_S, Durations
 from undaunted.coordinator.policy import messages as m
@@ -63,7 +63,7 @@ class Preparation:
         """Whether there is a round to prepare."""
         return self._wanted is not None
 
-    def begin(self, prepare: m.Prepare, now: int) -> list[c.Command]:
+    def begin(self, prepare: m.Prepare, now: int) -> list[c.LeaderCommand]:
         """Tell everybody the table, as soon as the ledger is of the leader's epoch."""
         self._wanted, self._waiting_said, self._told_ns = prepare, False, now
         if not self._record.agreed:
@@ -71,7 +71,7 @@ class Preparation:
             return []
         seats = tuple(self._seat(place) for place in prepare.places)
         self._record.prepare(prepare.round, seats)
-        commands: list[c.Command] = [self._record.persist(), self.probe(now)]
+        commands: list[c.LeaderCommand] = [self._record.persist(), self.probe(now)]
         commands += self._sessions.send(self._record.learn())
         self._awaited = {register.voter(seat): seat.group_rank for seat in seats}
         for session in self._sessions.connected():
@@ -80,7 +80,7 @@ class Preparation:
                 commands += self._tell(session, self._awaited.get(session.voter, -1))
         return commands
 
-    def begin_again(self, now: int) -> list[c.Command]:
+    def begin_again(self, now: int) -> list[c.LeaderCommand]:
         """Tell everybody anew, under another epoch."""
         return [] if self._wanted is None else self.begin(self._wanted, now)
 
@@ -88,11 +88,11 @@ class Preparation:
         """Acknowledgements that still come start nothing."""
         self._wanted = None
 
-    def joined(self, session: Session) -> list[c.Command]:
+    def joined(self, session: Session) -> list[c.LeaderCommand]:
         """Tell a follower that has joined since: it takes no part, but the quorum may need it."""
         return self._tell(session, -1) if self._is_told else []
 
-    def returned(self, session: Session) -> list[c.Command]:
+    def returned(self, session: Session) -> list[c.LeaderCommand]:
         """Tell a follower again: its acknowledgement may have been lost with its connection."""
         if not self._is_told or session.voter not in self._awaited:
             return []
@@ -168,10 +168,10 @@ class Preparation:
         text = f"waiting to hear of {name_some(living)}, for {longest_s:.0f} s at most: ranks may "
         return [m.Say(text + "still be running there")]
 
-    def probe(self, now: int) -> c.Command:
+    def probe(self, now: int) -> c.LeaderCommand:
         """When to look again whether a complete table may be started."""
         soonest_s = min(self._living(now).values(), default=PROBE_S)
-        return c.SetTimer("probe", 0, min(PROBE_S, soonest_s))
+        return c.SetTimer("probe", min(PROBE_S, soonest_s))
 
     # --- leaves ---------------------------------------------------------------------------------
 
@@ -190,7 +190,7 @@ class Preparation:
             slots=place.slots,
         )
 
-    def _tell(self, session: Session, seat: int) -> list[c.Command]:
+    def _tell(self, session: Session, seat: int) -> list[c.LeaderCommand]:
         record = self._record
         version = record.ledger.version
         order = p.PrepareOrder(number=0, epoch=record.epoch, version=version, seat=seat)

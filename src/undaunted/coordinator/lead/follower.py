@@ -22,7 +22,7 @@ import msgspec
 
 from undaunted.base.text import format_duration
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.lead import follower_messages as f
+from undaunted.coordinator.lead import messages as c
 from undaunted.coordinator.lead import register
 from undaunted.coordinator.lead.absence import Absence
 from undaunted.coordinator.lead.knowledge import Knowledge
@@ -62,7 +62,7 @@ class FollowerState(enum.Enum):
 class Follower:
     """See the module's documentation. Feed events to `handle`, carry out what it returns."""
 
-    config: f.FollowerConfig
+    config: c.FollowerConfig
     state: FollowerState = FollowerState.SEEKING
     knows: Knowledge = field(init=False)
     round: int = -1  # the last one in which this node took part
@@ -97,37 +97,37 @@ class Follower:
         self._reports = Reports()
         self._lease = Lease(self.config.lease_s)
 
-    def handle(self, event: f.Event, now: int) -> list[f.Command]:
+    def handle(self, event: c.FollowerEvent, now: int) -> list[c.FollowerCommand]:
         """Take one event at ``now`` (monotonic, ns); return the commands it causes, in order."""
-        if isinstance(event, f.Asked):
+        if isinstance(event, c.Asked):
             reply, claims = self._asked(event.message, now)
             granted = isinstance(reply, p.Grant) and reply.granted and not self._open
             looks = granted and self.state is not FollowerState.ENDED
-            look = [f.SetTimer("dial", REDIAL_GRANTED_S)] if looks else []
-            replies = f.Answer(event.question, reply)
+            look = [c.SetTimer("dial", REDIAL_GRANTED_S)] if looks else []
+            replies = c.Answer(event.question, reply)
             return [replies, *look, *claims, *self._join_other(event.message, now)]
         if self.state is FollowerState.ENDED:
             return []
         self._look_at_clock(now)
         match event:
-            case f.Received(link=link, message=message):
+            case c.Received(link=link, message=message):
                 return self._received(message, now) if link == self._link else []
-            case f.TimerFired(name=name):
+            case c.TimerFired(name=name):
                 return self._timer(name, now)
-            case f.Begin():
+            case c.Begin():
                 self._idle_ns = now
-                return [f.SetTimer("giveup", self.search.limit_s), *self._dial()]
-            case f.Opened(link=link):
+                return [c.SetTimer("giveup", self.search.limit_s), *self._dial()]
+            case c.Opened(link=link):
                 return self._opened(now) if link == self._link else []
-            case f.Closed(link=link):
+            case c.Closed(link=link):
                 return self._closed(event, now) if link == self._link else []
-            case f.Answered():
+            case c.Answered():
                 return self._answered(event, now)
-            case f.Tell(event=happened):
+            case c.Tell(event=happened):
                 return self._tell(happened, now)
-            case f.TableKnown():
+            case c.TableKnown():
                 return self._table_known(event)
-            case f.LeaderAt():
+            case c.LeaderAt():
                 return self._leader_at(event, now)
 
     @property
@@ -172,25 +172,25 @@ class Follower:
 
     # --- the connection -------------------------------------------------------------------------
 
-    def _dial(self) -> list[f.Command]:
+    def _dial(self) -> list[c.FollowerCommand]:
         self._link += 1
         self._open = False
         known = self.knows.ledger
         self._address = self.search.address(known.table, known.pending, known.committee)
-        return [f.Dial(self._link, self._address)] if self._address else []
+        return [c.Dial(self._link, self._address)] if self._address else []
 
-    def _replaced(self, event: f.LeaderAt, now: int) -> list[f.Command]:
+    def _replaced(self, event: c.LeaderAt, now: int) -> list[c.FollowerCommand]:
         """Another one leads than the one that is followed, which may be silent: follow that."""
         if event.address in ("", self._address) or event.epoch <= self.knows.epoch:
             return []
-        hangup = f.Hangup(self._link)
+        hangup = c.Hangup(self._link)
         self._forget_link()
         self._why = f"the job is led from {event.address}"
         since_ns = self._lease.until_ns  # it may not hear of this
         lost = self._lost(now, reset=True, leader=event.address, counted_until_ns=since_ns)
         return [hangup, *lost]
 
-    def _leader_at(self, event: f.LeaderAt, now: int) -> list[f.Command]:
+    def _leader_at(self, event: c.LeaderAt, now: int) -> list[c.FollowerCommand]:
         """The store knows better than any list of addresses."""
         self.search.elected = event.address
         if self.state is FollowerState.FOLLOWING:
@@ -201,9 +201,9 @@ class Follower:
         if self._open and event.address == self._address:
             return []
         self.search.first = [event.address]
-        return [f.Hangup(self._link), *self._dial()]
+        return [c.Hangup(self._link), *self._dial()]
 
-    def _opened(self, now: int) -> list[f.Command]:
+    def _opened(self, now: int) -> list[c.FollowerCommand]:
         self._open, self._lease.opened_ns = True, now
         config, knows = self.config, self.knows
         hello = p.Hello(
@@ -223,9 +223,9 @@ class Follower:
             program=config.program,
             stops_s=self.leader_stops_s(now),
         )
-        return [f.Send(self._link, hello), f.SetTimer("welcome", self._lease.seconds)]
+        return [c.Send(self._link, hello), c.SetTimer("welcome", self._lease.seconds)]
 
-    def _closed(self, event: f.Closed, now: int, *, told: bool = False) -> list[f.Command]:
+    def _closed(self, event: c.Closed, now: int, *, told: bool = False) -> list[c.FollowerCommand]:
         """``told``: the leader has said that it leads no more."""
         self._forget_link()
         self._why = event.reason
@@ -234,18 +234,18 @@ class Follower:
         if self._absence is not None and event.ended and self._address == self.search.last:
             claims = self._absence.leader_ended(now)
             claims += self._missed(lost=True, ended=self._address)
-            return [*claims, f.SetTimer("dial", self.search.pause_s())]
+            return [*claims, c.SetTimer("dial", self.search.pause_s())]
         missed = self._missed() if self._address == self.search.elected else []
         seeking, idle_s = self.state is FollowerState.SEEKING, (now - self._idle_ns) / _NS
         # Its own launcher of before has the name for a lease.
         patience_s = max(REFUSED_FOR_S, 2 * self._lease.seconds)
         if seeking and event.refused and idle_s >= patience_s:
-            return self._end(f.GiveUp(event.reason))
+            return self._end(c.GiveUp(event.reason))
         line = self.search.to_say(self._why, idle_s) if seeking else ""
-        says = [f.Say(line)] if line else []
-        return [*says, *missed, f.SetTimer("dial", self.search.pause_s())]
+        says = [c.Say(line)] if line else []
+        return [*says, *missed, c.SetTimer("dial", self.search.pause_s())]
 
-    def _missed(self, *, lost: bool = False, ended: str = "") -> list[f.Command]:
+    def _missed(self, *, lost: bool = False, ended: str = "") -> list[c.FollowerCommand]:
         """Where the store decides who leads, another one may from now on."""
         if not self.config.store:
             return []
@@ -253,7 +253,7 @@ class Follower:
         seats = sorted(ledger.table, key=lambda seat: seat.group_rank)
         others = [register.voter(seat) for seat in seats if seat.node != ledger.leader]
         turn = others.index(self.knows.me) if self.knows.me in others else None
-        return [f.Missed(lost, ended, turn)]
+        return [c.Missed(lost, ended, turn)]
 
     def leader_stops_s(self, now: int) -> float:
         """For how long ranks of the leader's node may live, if all have lost it as this node has.
@@ -264,9 +264,9 @@ class Follower:
             return 0.0
         return max(0.0, (self._counted_until_ns - now) / _NS) + self._lease.lasts.stopped_s
 
-    def _end(self, last: f.Leave | f.GiveUp) -> list[f.Command]:
+    def _end(self, last: c.Leave | c.GiveUp) -> list[c.FollowerCommand]:
         self.state, self._address = FollowerState.ENDED, ""
-        return [f.Hangup(self._link), last]
+        return [c.Hangup(self._link), last]
 
     def _forget_link(self) -> None:
         self._link += 1  # what still comes from the old one is not for us
@@ -274,7 +274,7 @@ class Follower:
 
     # --- what a leader says ---------------------------------------------------------------------
 
-    def _received(self, message: p.Message, now: int) -> list[f.Command]:
+    def _received(self, message: p.Message, now: int) -> list[c.FollowerCommand]:
         if isinstance(message, p.Welcome):
             return self._welcomed(message, now)
         if isinstance(message, p.Refused):
@@ -283,7 +283,7 @@ class Follower:
             return []
         if self.state is not FollowerState.FOLLOWING or message.epoch != self.knows.epoch:
             return []
-        told: list[f.Command] = []
+        told: list[c.FollowerCommand] = []
         match message:
             case p.Beat():
                 told = self._beat(message, now)
@@ -299,16 +299,16 @@ class Follower:
             self._majority_lease_end_ns = self._lease.until_ns
         return told
 
-    def _beat(self, beat: p.Beat, now: int) -> list[f.Command]:
+    def _beat(self, beat: p.Beat, now: int) -> list[c.FollowerCommand]:
         self._reports.acknowledge(beat.acknowledged)
         longer = self._lease.answered(beat.sent)
         if self._lease.left_s(beat.sent, now) > 0:
             self._stood_s, self._asks_until_ns = 0.0, 0
         can_be = beat.replaceable and not self._replaceable  # the leader waits to hear it back
         self._replaceable = self._replaceable or can_be
-        return [f.Send(self._link, self._renewal(0))] if longer or can_be else []
+        return [c.Send(self._link, self._renewal(0))] if longer or can_be else []
 
-    def _welcomed(self, welcome: p.Welcome, now: int) -> list[f.Command]:
+    def _welcomed(self, welcome: p.Welcome, now: int) -> list[c.FollowerCommand]:
         knows = self.knows
         if welcome.epoch < knows.promised:
             return []  # it knows from Hello what was promised, and takes a later epoch
@@ -318,40 +318,40 @@ class Follower:
         knows.promised = knows.epoch = welcome.epoch
         self._lease.welcomed(welcome.lease_s)
         self.search.found()
-        commands: list[f.Command] = []
+        commands: list[c.FollowerCommand] = []
         if new and welcome.leader != self.config.node:
-            commands.append(f.StandDown())
+            commands.append(c.StandDown())
         if self.config.store:
-            commands.append(f.Found())
+            commands.append(c.Found())
         if back:
             commands.append(
-                f.Say(f"following the coordinator on {welcome.leader or self._address}")
+                c.Say(f"following the coordinator on {welcome.leader or self._address}")
             )
         again = self._reports.to_send(new_leader=new)
-        commands += [f.Send(self._link, report) for report in again]
+        commands += [c.Send(self._link, report) for report in again]
         left_s = max(0.0, self._lease.left_s(self._lease.sent_ns, now))
         agreed_s = max(0.0, (self._majority_lease_end_ns - now) / _NS)
-        timers = [f.SetTimer("silence", left_s), f.SetTimer("minority", agreed_s)]
+        timers = [c.SetTimer("silence", left_s), c.SetTimer("minority", agreed_s)]
         return [*commands, *self._renew(now), *timers]
 
-    def _refused(self, refused: p.Refused, now: int) -> list[f.Command]:
+    def _refused(self, refused: p.Refused, now: int) -> list[c.FollowerCommand]:
         if refused.leader and refused.leader != self._address:
             self.search.first = [refused.leader]
         if refused.final:
-            return self._end(f.GiveUp(refused.reason))
+            return self._end(c.GiveUp(refused.reason))
         if self.state is FollowerState.FOLLOWING and refused.leader:
             return self._sent_on(refused, now)
-        closed = f.Closed(self._link, refused.reason, refused=refused.taken)
-        return [f.Hangup(self._link), *self._closed(closed, now, told=True)]
+        closed = c.Closed(self._link, refused.reason, refused=refused.taken)
+        return [c.Hangup(self._link), *self._closed(closed, now, told=True)]
 
-    def _sent_on(self, refused: p.Refused, now: int) -> list[f.Command]:
+    def _sent_on(self, refused: p.Refused, now: int) -> list[c.FollowerCommand]:
         """The leader that is followed says who leads from now on, and need not be replaced."""
-        hangup = f.Hangup(self._link)
+        hangup = c.Hangup(self._link)
         self._forget_link()
         self._why = refused.reason
         return [hangup, *self._lost(now, reset=True, leader=refused.leader)]
 
-    def _ordered(self, order: p.PrepareOrder | p.Order, now: int) -> list[f.Command]:
+    def _ordered(self, order: p.PrepareOrder | p.Order, now: int) -> list[c.FollowerCommand]:
         if order.number <= self._last_order:
             return []  # carried out before the connection broke
         if isinstance(order, p.PrepareOrder):
@@ -372,28 +372,28 @@ class Follower:
                 self._reports.forget_hang()
             case m.End(), _:
                 self.state = FollowerState.ENDED
-                return [f.Deliver(order.command), f.Hangup(self._link)]
+                return [c.Deliver(order.command), c.Hangup(self._link)]
         self._last_order = order.number
-        return [f.Deliver(order.command)]
+        return [c.Deliver(order.command)]
 
-    def _prepare(self, order: p.PrepareOrder) -> list[f.Command]:
+    def _prepare(self, order: p.PrepareOrder) -> list[c.FollowerCommand]:
         ledger = self.knows.ledger
         if (ledger.epoch, ledger.version) != (order.epoch, order.version):
             return []  # it has been replaced by another one, which is prepared next
         if self.knows.is_mine(ledger.pending, order.seat):
-            return [f.Prepare(ledger.pending_round, ledger.version, order.seat)]
-        return self._table_known(f.TableKnown(ledger.pending_round, ledger.version))
+            return [c.Prepare(ledger.pending_round, ledger.version, order.seat)]
+        return self._table_known(c.TableKnown(ledger.pending_round, ledger.version))
 
-    def _start(self, start: m.Start, *, replaceable: bool, now: int) -> list[f.Command]:
+    def _start(self, start: m.Start, *, replaceable: bool, now: int) -> list[c.FollowerCommand]:
         if not self.knows.is_mine(self.knows.ledger.table, start.group_rank):
             return []
         self.round, self.running, self._replaceable = start.round, True, replaceable
         self._gone_on, self._ends = 0, ""
         self._reports.forget_before(self.round)
         # The leader waits to hear that it has begun.
-        return [f.Deliver(start), *self._renew(now)]
+        return [c.Deliver(start), *self._renew(now)]
 
-    def _table_known(self, event: f.TableKnown) -> list[f.Command]:
+    def _table_known(self, event: c.TableKnown) -> list[c.FollowerCommand]:
         if self.state is not FollowerState.FOLLOWING:
             return []
         known = p.Prepared(
@@ -403,11 +403,11 @@ class Follower:
             master_addr=event.master_addr,
             master_port=event.master_port,
         )
-        return [f.Send(self._link, known)]
+        return [c.Send(self._link, known)]
 
     # --- what the node says ---------------------------------------------------------------------
 
-    def _tell(self, event: m.NodeEvent, now: int) -> list[f.Command]:
+    def _tell(self, event: m.NodeEvent, now: int) -> list[c.FollowerCommand]:
         if isinstance(event, m.HangSuspected | m.NodeFailed):
             event = msgspec.structs.replace(event, gone_on=self._gone_on)
         report = self._reports.add(event)
@@ -417,24 +417,24 @@ class Follower:
             self.running = False
             self._idle_ns = now
         if self.state is FollowerState.FOLLOWING:
-            return [f.Send(self._link, report)]
+            return [c.Send(self._link, report)]
         if self._told_to_stop is not None:
             return self._leave_alone(event)
-        return [] if self.running else [f.SetTimer("giveup", self._patience_s)]
+        return [] if self.running else [c.SetTimer("giveup", self._patience_s)]
 
-    def _leave_alone(self, event: m.NodeEvent) -> list[f.Command]:
+    def _leave_alone(self, event: m.NodeEvent) -> list[c.FollowerCommand]:
         """The launcher was told to stop while there is no leader to say what follows."""
         assert self._told_to_stop is not None
         reason = f"the launcher received {self._told_to_stop.signal_name}"
         if not self.running:
-            return self._end(f.Leave(reason))
+            return self._end(c.Leave(reason))
         if not isinstance(event, m.Preempted):
             return []
-        return [f.StopRanks(self.round, reason, self.config.term_timeout_s, event.signal)]
+        return [c.StopRanks(self.round, reason, self.config.term_timeout_s, event.signal)]
 
     # --- timers ---------------------------------------------------------------------------------
 
-    def _timer(self, name: str, now: int) -> list[f.Command]:
+    def _timer(self, name: str, now: int) -> list[c.FollowerCommand]:
         absence = self._absence
         match name:
             case "dial" if not self._open and self.state is not FollowerState.FOLLOWING:
@@ -458,9 +458,9 @@ class Follower:
                 return self._lead(absence.claim(now))
         return []
 
-    def _renew(self, now: int) -> list[f.Command]:
-        send = f.Send(self._link, self._renewal(now))
-        return [send, f.SetTimer("renew", self._lease.lasts.renew_s)]
+    def _renew(self, now: int) -> list[c.FollowerCommand]:
+        send = c.Send(self._link, self._renewal(now))
+        return [send, c.SetTimer("renew", self._lease.lasts.renew_s)]
 
     def _renewal(self, sent: int) -> p.Renew:
         """``sent``: 0 = only to say which one was answered."""
@@ -472,37 +472,37 @@ class Follower:
             answered=self._lease.sent_ns,
         )
 
-    def _not_welcomed(self, now: int) -> list[f.Command]:
+    def _not_welcomed(self, now: int) -> list[c.FollowerCommand]:
         """The connection stands, and nobody says anything: that host may be gone meanwhile."""
         if (left_s := self._lease.left_s(self._lease.opened_ns, now)) > 0:
-            return [f.SetTimer("welcome", left_s)]
-        closed = f.Closed(self._link, f"it has not answered for {self._lease.seconds:g} s")
-        return [f.Hangup(self._link), *self._closed(closed, now)]
+            return [c.SetTimer("welcome", left_s)]
+        closed = c.Closed(self._link, f"it has not answered for {self._lease.seconds:g} s")
+        return [c.Hangup(self._link), *self._closed(closed, now)]
 
-    def _silence(self, now: int) -> list[f.Command]:
+    def _silence(self, now: int) -> list[c.FollowerCommand]:
         if (left_s := self._lease.left_s(self._lease.sent_ns, now)) > 0:
-            return [f.SetTimer("silence", left_s)]
+            return [c.SetTimer("silence", left_s)]
         if (left_s := (self._asks_until_ns - now) / _NS) > 0:
-            return [f.SetTimer("silence", left_s), *self._renew(now)]
+            return [c.SetTimer("silence", left_s), *self._renew(now)]
         knows = self.knows
         miss = p.Miss(node=knows.node, incarnation=knows.incarnation, epoch=knows.epoch)
-        hangup: list[f.Command] = [f.Send(self._link, miss), f.Hangup(self._link)]
+        hangup: list[c.FollowerCommand] = [c.Send(self._link, miss), c.Hangup(self._link)]
         self._forget_link()
         self._why = f"it has not answered for {self._lease.seconds:g} s"
         return [*hangup, *self._lost(now, reset=False)]
 
-    def _give_up(self, now: int) -> list[f.Command]:
+    def _give_up(self, now: int) -> list[c.FollowerCommand]:
         limit_s = self._patience_s
         if self.state is FollowerState.FOLLOWING or self.running:
-            return [f.SetTimer("giveup", limit_s)]
+            return [c.SetTimer("giveup", limit_s)]
         left_s = limit_s - (now - self._idle_ns) / _NS
         if left_s > 0:
-            return [f.SetTimer("giveup", left_s)]
+            return [c.SetTimer("giveup", left_s)]
         return self._end_alone(self.search.in_vain(self._gone or self._why))
 
-    def _end_alone(self, reason: str) -> list[f.Command]:
-        gives_up = f.GiveUp(reason, lost=self.search.ever_found)
-        return self._end(f.Leave(self._ends) if self._ends else gives_up)
+    def _end_alone(self, reason: str) -> list[c.FollowerCommand]:
+        gives_up = c.GiveUp(reason, lost=self.search.ever_found)
+        return self._end(c.Leave(self._ends) if self._ends else gives_up)
 
     @property
     def _patience_s(self) -> float:
@@ -519,7 +519,7 @@ class Follower:
         leader: str = "",
         told: bool = False,
         counted_until_ns: int = 0,
-    ) -> list[f.Command]:
+    ) -> list[c.FollowerCommand]:
         """Do without a leader.
 
         Args:
@@ -544,9 +544,9 @@ class Follower:
                 f"this machine stood still for {stood}, and the others may go on without it"
             )
         goes_on = self.running and absence.stop_ns > now
-        said = f.Say(self._gone + ("; the ranks go on" if goes_on else ""))
+        said = c.Say(self._gone + ("; the ranks go on" if goes_on else ""))
         waits = [] if self.running else self._say_wait()
-        giveup = f.SetTimer("giveup", self._patience_s)
+        giveup = c.SetTimer("giveup", self._patience_s)
         missed = self._missed(lost=not told and not leader)
         return [said, *missed, *waits, giveup, *self._dial(), *absence.begin(now)]
 
@@ -575,31 +575,31 @@ class Follower:
         ledger = self.knows.ledger
         return ledger.fenced and self.knows.has_seat(ledger.table)
 
-    def _minority(self, absence: Absence, now: int) -> list[f.Command]:
+    def _minority(self, absence: Absence, now: int) -> list[c.FollowerCommand]:
         if not self.running:
             return []
         too_long = now - absence.since_ns >= round(self.config.give_up_s * _NS)
         if absence.reset and absence.quorum_misses(now) and not too_long:
-            return [f.SetTimer("minority", self._lease.lasts.ask_again_s)]
+            return [c.SetTimer("minority", self._lease.lasts.ask_again_s)]
         if not self._stood_s:
             self._gone += self._why_stopped(absence)
         return self._stop_ranks(self._gone, now)
 
-    def _stop_ranks(self, reason: str, now: int) -> list[f.Command]:
+    def _stop_ranks(self, reason: str, now: int) -> list[c.FollowerCommand]:
         if not self.running:
             return []
         failed = m.NodeFailed(self.config.node, self.round, reason, victim=True, cut_off=True)
-        stop = f.StopRanks(self.round, reason, self._lease.lasts.grace_s)
-        said = [f.Say(f"the ranks are stopped: {reason}"), *self._say_wait()]
+        stop = c.StopRanks(self.round, reason, self._lease.lasts.grace_s)
+        said = [c.Say(f"the ranks are stopped: {reason}"), *self._say_wait()]
         return [*said, stop, *self._tell(failed, now)]
 
-    def _say_wait(self) -> list[f.Command]:
+    def _say_wait(self) -> list[c.FollowerCommand]:
         """Say until when the same coordinator is waited for, where there will be no other one."""
         others = p.has_committee(self.knows.ledger) or self.config.store
         if self.state is not FollowerState.AWAY or others or self._ends:
             return []
         left = format_duration(self._patience_s)
-        return [f.Say(f"waiting up to {left} for the coordinator: no other node takes its place")]
+        return [c.Say(f"waiting up to {left} for the coordinator: no other node takes its place")]
 
     def _why_stopped(self, absence: Absence) -> str:
         if self._is_fenced and absence.reset:
@@ -607,46 +607,45 @@ class Follower:
         replaced = self._is_fenced or absence.stop_ns <= self._lease.until_ns
         return "; the job may go on without this node" if replaced else ""
 
-    def _answered(self, event: f.Answered, now: int) -> list[f.Command]:
+    def _answered(self, answered: c.Answered, now: int) -> list[c.FollowerCommand]:
         if self._absence is None:
             return []
-        answer = event.message
-        commands = self._lead(self._absence.answered(event, now))
-        if gone := self._absence.gone_for_good:
-            reason = f"the launchers of {name_some(gone)} have ended, and too few others are left"
+        commands = self._lead(self._absence.answered(answered, now))
+        if ended := self._absence.ended_nodes:
+            reason = f"the launchers of {name_some(ended)} have ended, and too few others are left"
             return self._end_alone(f"{reason} to go on; start this one again as well")
-        match answer:
+        match answered.message:
             case p.MissAnswer(lost=False, round=-1) if p.has_committee(self.knows.ledger):
                 pass  # it follows who begins the job anew, and takes nobody of this start
             case p.MissAnswer(lost=False, leader=leader) if leader and not self._open:
                 self.search.first = [leader]
-                commands.append(f.SetTimer("dial", 0.0))
+                commands.append(c.SetTimer("dial", 0.0))
         return commands
 
-    def _succeed(self, message: p.HandOver, now: int) -> list[f.Command]:
+    def _succeed(self, message: p.HandOver, now: int) -> list[c.FollowerCommand]:
         """The leader's node leaves, and has chosen this one to lead."""
         self.knows.learn(message.ledger)
         epoch = self.knows.promised = self.knows.later_epoch()
-        done = f.Send(self._link, p.TakenOver(epoch=message.epoch))
-        lead = f.Lead(epoch, message.ledger, message.ledger.leader)
+        done = c.Send(self._link, p.TakenOver(epoch=message.epoch))
+        lead = c.Lead(epoch, message.ledger, message.ledger.leader)
         absence = self._absent(now, now, reset=True)
         self._gone = f"the coordinator at {self._address} has left the job"
         return [done, *self._lead([lead]), *absence.begin(now, leads=True)]
 
-    def _lead(self, commands: list[f.Command]) -> list[f.Command]:
+    def _lead(self, commands: list[c.FollowerCommand]) -> list[c.FollowerCommand]:
         """If this node has been made the leader, follow it."""
-        if not any(isinstance(command, f.Lead) for command in commands):
+        if not any(isinstance(command, c.Lead) for command in commands):
             return commands
-        hangup = f.Hangup(self._link)
+        hangup = c.Hangup(self._link)
         self._forget_link()
         self.search.first = [self.config.address]
-        return [hangup, *commands, f.SetTimer("dial", 0.0)]
+        return [hangup, *commands, c.SetTimer("dial", 0.0)]
 
     # --- what other members ask -----------------------------------------------------------------
 
     def _asked(
         self, question: p.Miss | p.Claim, now: int
-    ) -> tuple[p.MissAnswer | p.Grant, list[f.Command]]:
+    ) -> tuple[p.MissAnswer | p.Grant, list[c.FollowerCommand]]:
         if isinstance(question, p.Claim):
             return self._consider(question, now), []
         knows, absence = self.knows, self._absence
@@ -663,21 +662,21 @@ class Follower:
         )
         return answer, claims
 
-    def _join_other(self, question: p.Miss | p.Claim, now: int) -> list[f.Command]:
+    def _join_other(self, question: p.Miss | p.Claim, now: int) -> list[c.FollowerCommand]:
         """The job may be led from elsewhere, by a leader nobody here has heard of: follow that."""
         if not isinstance(question, p.Miss) or not self.knows.should_join(question):
             return []
         follows = self.state is FollowerState.FOLLOWING
         if self.state is FollowerState.ENDED or (self._open and not follows):
             return []
-        commands: list[f.Command] = []
+        commands: list[c.FollowerCommand] = []
         if follows:
-            hangup = f.Hangup(self._link)
+            hangup = c.Hangup(self._link)
             self._forget_link()
             self._why = f"the job is led from {question.leader}, where round {question.round} runs"
-            commands = [hangup, f.StandDown(), *self._lost(now, reset=True)]
+            commands = [hangup, c.StandDown(), *self._lost(now, reset=True)]
         self.search.first = [question.leader]
-        return [*commands, f.SetTimer("dial", 0.0)]
+        return [*commands, c.SetTimer("dial", 0.0)]
 
     def _consider(self, claim: p.Claim, now: int) -> p.Grant:
         absence = self._absence
@@ -794,7 +793,7 @@ class Search:
         ever_found: a leader has welcomed this node.
     """
 
-    config: f.FollowerConfig
+    config: c.FollowerConfig
     first: list[str] = field(default_factory=list)
     elected: str = ""
     last: str = ""

@@ -22,7 +22,7 @@ import msgspec
 from undaunted.base.recent import Recent
 from undaunted.base.text import format_duration
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.lead import leader_messages as c
+from undaunted.coordinator.lead import messages as c
 from undaunted.coordinator.lead import register
 from undaunted.coordinator.lead.fence import Preparation
 from undaunted.coordinator.lead.record import Record
@@ -38,16 +38,19 @@ from undaunted.coordinator.lead.times import (
 )
 from undaunted.coordinator.policy import messages as m
 from undaunted.coordinator.policy.placement import name_some
-from undaunted.coordinator.policy.policy import STOP_MARGIN_S, JobPolicy, Memory
+from undaunted.coordinator.policy.policy import STOP_MARGIN_S, JobPolicy, PolicyState
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
 _NS = 1_000_000_000
+_REMEMBERED = m.Memory.__struct_fields__
 # What of a ledger people have ordered.
 ORDERED = ("excluded", "limits", "stop")
 # So many members that are not here are asked at a time.
 ASK_AT_ONCE = 8
+# A launcher has ended if nobody has listened at its address so often in a row.
+ENDED_TIMES = 3
 # What a launcher of an earlier start of this job hears: before the first round, and after it.
 STARTS_AGAIN = (
     "this is another start of the job; launchers of an earlier one go on only if a majority of "
@@ -142,6 +145,7 @@ class Leader:
         self._early: list[tuple[Session, p.Report]] = []  # reports for the policy of the job
         # other leaders
         self._asked = 0  # members that are not here, one after the other
+        self._ended: dict[str, int] = {}  # how often in a row nobody listened at their addresses
         # launchers of other starts: when each has come first and last
         self._turned_away: dict[register.Voter, tuple[int, int]] = {}
         self._leaves = False  # so it waits for a round that runs without it
@@ -166,7 +170,7 @@ class Leader:
         """The epoch it leads under."""
         return self._record.epoch
 
-    def handle(self, event: c.Event, now: int) -> list[c.Command]:
+    def handle(self, event: c.LeaderEvent, now: int) -> list[c.LeaderCommand]:
         """Take one event at ``now`` (monotonic, ns); return the commands it causes, in order."""
         if self.state is LeaderState.DEPOSED:
             return []
@@ -175,7 +179,7 @@ class Leader:
         noticed = self._look_at_clock(now)
         return [*noticed, *self._take(event, now), *self._decide_late(now)]
 
-    def _take(self, event: c.Event, now: int) -> list[c.Command]:
+    def _take(self, event: c.LeaderEvent, now: int) -> list[c.LeaderCommand]:
         match event:
             case c.Begin():
                 return self._begin(now)
@@ -185,9 +189,9 @@ class Leader:
                 return self._received(link, message, now)
             case c.Closed(link=link, reason=reason, silent=silent):
                 session = self._sessions.by_link.get(link)
-                return [] if session is None else self._lose(session, reason, now, silent=silent)
-            case c.Answered(message=p.MissAnswer() as answer):
-                return self._answered(answer)
+                return [] if session is None else self._lose([session], reason, now, silent=silent)
+            case c.Answered():
+                return self._answered(event, now)
             case c.Persisted(version=version):
                 self._record.kept = max(self._record.kept, version)
                 asks = self._ask_committee() if self._may_replace else []
@@ -200,17 +204,17 @@ class Leader:
                 return self._timer(event, now)
         return []
 
-    def _begin(self, now: int) -> list[c.Command]:
+    def _begin(self, now: int) -> list[c.LeaderCommand]:
         self._preparation.began_ns = now
         self._sessions.begin(now)
-        lease = c.SetTimer("lease", 0, self._lasts.renew_s)
+        lease = c.SetTimer("lease", self._lasts.renew_s)
         if self.state is LeaderState.RECOVERING:
             return [lease, *self._keep_epoch(), self._recovery_timer()]
         return [lease, *self._ask_absent()]
 
     # --- the policy -----------------------------------------------------------------------------
 
-    def _feed(self, event: m.Event, now: int) -> list[c.Command]:
+    def _feed(self, event: m.Event, now: int) -> list[c.LeaderCommand]:
         """Tell the policy what has happened; end, or leave, if that is what it decides."""
         if self._undecided is not None:
             self._undecided.append(event)
@@ -221,16 +225,16 @@ class Leader:
             more = self._more_may_come(now)
             linger_s = LINGER_LEASES * self.config.lease_s if more else LINGER_S
             self.linger_s = linger_s + DRAINS_S
-            commands += [c.SetTimer("linger", 0, linger_s), *self._done_if_all_gone(now)]
+            commands += [c.SetTimer("linger", linger_s), *self._done_if_all_gone(now)]
         return commands + self._leave_if_dismissed()
 
-    def _look_at_start(self, now: int) -> list[c.Command]:
+    def _look_at_start(self, now: int) -> list[c.LeaderCommand]:
         """Something that a start may wait for has happened."""
         return self._start_if_ready(now) + self._leave_if_dismissed()
 
-    def _decide(self, event: m.Event, now: int) -> list[c.Command]:
+    def _decide(self, event: m.Event, now: int) -> list[c.LeaderCommand]:
         """Tell the policy what has happened; carry out what it makes of that."""
-        commands: list[c.Command] = []
+        commands: list[c.LeaderCommand] = []
         decided = self.policy.handle(event)
         self.recent.note(now, event, decided)
         if isinstance(event, m.TableAccepted) and self.policy.running:
@@ -250,15 +254,15 @@ class Leader:
         # The version that is being acknowledged stays; the start writes the rest.
         return commands + self._start_if_ready(now)
 
-    def _note_down(self) -> list[c.Command]:
+    def _note_down(self) -> list[c.LeaderCommand]:
         """Write down what the policy has changed; all hear at once of what was ordered."""
         known = self.ledger
-        commands: list[c.Command] = [*self._record.catch_up(self.policy)]
+        commands: list[c.LeaderCommand] = [*self._record.catch_up(self.policy)]
         if any(getattr(self.ledger, name) != getattr(known, name) for name in ORDERED):
             commands += self._sessions.send(self._record.learn())
         return commands
 
-    def _start_if_ready(self, now: int) -> list[c.Command]:
+    def _start_if_ready(self, now: int) -> list[c.LeaderCommand]:
         """Start the table that is being prepared, unless something is missing yet."""
         preparation = self._preparation
         if not preparation.complete:
@@ -277,14 +281,14 @@ class Leader:
         """Whether the job can go on without one of the nodes that are there."""
         return len(self.policy.roster.here) > self.policy.config.min_nodes
 
-    def _obey(self, command: m.Command, now: int) -> list[c.Command]:
+    def _obey(self, command: m.Command, now: int) -> list[c.LeaderCommand]:
         match command:
             case m.Prepare():  # the next leader is to know all that this one does
                 noted = self._record.catch_up(self.policy)
                 self._record.replace(self._chosen(now))
                 return [*noted, *self._preparation.begin(command, now)]
             case m.SetTimer(name=name, round=number, delay_s=delay_s):
-                return [c.SetTimer(f"policy {name}", number, delay_s)]
+                return [c.SetTimer(f"policy {name}", delay_s, number)]
             case m.Decided() | m.Blamed() | m.Advised() | m.Slow() | m.Say() | m.NewLimits():
                 return self._tell_all(command)
             case m.Stop():
@@ -298,13 +302,13 @@ class Leader:
             session.replaceable = self._record.replaceable
         return session.order(self._record.order(command))
 
-    def _tell_all(self, note: m.Note) -> list[c.Command]:
+    def _tell_all(self, note: m.Note) -> list[c.LeaderCommand]:
         order = self._record.order(note)
         return [send for each in self._sessions.connected() for send in each.order(order)]
 
     # --- followers come and go ------------------------------------------------------------------
 
-    def _hello(self, link: int, hello: p.Hello, now: int) -> list[c.Command]:
+    def _hello(self, link: int, hello: p.Hello, now: int) -> list[c.LeaderCommand]:
         if self._is_of_other_start(hello, now):
             return self._turn_away(link, hello, now)
         if self._is_of_other_job(hello):
@@ -344,7 +348,19 @@ class Leader:
             return True
         since_ns = now - round(self.config.lease_s * _NS)
         lately = {each for each, (_, last) in self._turned_away.items() if last >= since_ns}
-        return bool(register.lacking({*self._sessions.voters, *lately, who}, known))
+        here = {*self._sessions.voters, *lately, who}
+        if self._is_erased:
+            return 2 * sum(register.voter(seat) in here for seat in known.table) < len(known.table)
+        return bool(register.lacking(here, known))
+
+    @property
+    def _is_erased(self) -> bool:
+        """With a store: whether nothing was left there, as after the end of a job.
+
+        A launcher that comes with a round may have missed the end. If half of that round come,
+        though, the store has lost what it kept.
+        """
+        return self.config.store and self.made["ledger"] == p.NO_LEDGER
 
     def _is_of_other_job(self, hello: p.Hello) -> bool:
         """Whether a launcher that comes to a running job was started with another program.
@@ -355,7 +371,7 @@ class Leader:
         known = "" not in (hello.program, self.config.program)
         return new and known and hello.program != self.config.program
 
-    def _turn_away(self, link: int, hello: p.Hello, now: int) -> list[c.Command]:
+    def _turn_away(self, link: int, hello: p.Hello, now: int) -> list[c.LeaderCommand]:
         """Refuse a launcher of another start.
 
         For good if it is of an earlier attempt. Also once a round of this start has begun, and that
@@ -365,15 +381,16 @@ class Leader:
         first_ns, _ = self._turned_away.get(who, (now, now))
         self._turned_away[who] = first_ns, now
         in_vain = now - first_ns >= round((self.config.lease_s + self._lasts.elected_s) * _NS)
-        final = in_vain and self.ledger.round >= 0 and self._is_confirmed
+        begun = self.ledger.round >= 0 and self._is_confirmed
+        final = in_vain and (begun or self._is_erased)
         if hello.ledger is not None and hello.ledger.attempt < self.config.attempt:
             final = True  # the scheduler has ended the earlier start
         refused = p.Refused(reason=STARTED_AGAIN if final else STARTS_AGAIN, final=final)
         return [c.Send(link, refused), c.Close(link)]
 
-    def _catch_up(self, hello: p.Hello, now: int) -> list[c.Command]:
+    def _catch_up(self, hello: p.Hello, now: int) -> list[c.LeaderCommand]:
         """Learn from a follower that knows of later rounds or epochs than this leader."""
-        commands: list[c.Command] = []
+        commands: list[c.LeaderCommand] = []
         known, promised = hello.ledger, hello.promised
         if known is not None:
             promised = max(promised, known.epoch)
@@ -407,7 +424,7 @@ class Leader:
         later = known.birth == ours.birth and known.round > ours.round
         return waits and later and not p.has_committee(ours)
 
-    def _adopt(self, ledger: p.Ledger) -> list[c.Command]:
+    def _adopt(self, ledger: p.Ledger) -> list[c.LeaderCommand]:
         """Go on from a ledger: the job that was taken for a new one had begun before."""
         self._record.adopt(ledger)
         self._preparation.call_off()
@@ -421,21 +438,21 @@ class Leader:
         ]
         return [*self._keep_epoch(), *told, *older, self._recovery_timer()]
 
-    def _keep_epoch(self) -> list[c.Command]:
+    def _keep_epoch(self) -> list[c.LeaderCommand]:
         """Have the epoch written down before followers learn it; the next one here is later."""
         return [self._record.persist()] if self._record.agreed else []
 
-    def _take_epoch(self, epoch: int, now: int) -> list[c.Command]:
+    def _take_epoch(self, epoch: int, now: int) -> list[c.LeaderCommand]:
         """Lead with a later epoch: followers are welcomed anew."""
         self._record.take_epoch(epoch)
-        commands: list[c.Command] = [self._record.persist()]
+        commands: list[c.LeaderCommand] = [self._record.persist()]
         learn = self._record.learn()
         for session in self._sessions.by_node.values():
             session.number_from(epoch)
             commands += self._welcome(session, learn)
         return commands + self._preparation.begin_again(now)
 
-    def _agree(self, now: int) -> list[c.Command]:
+    def _agree(self, now: int) -> list[c.LeaderCommand]:
         """Go on once enough members follow under the leader's epoch."""
         if self._record.agreed:
             return []
@@ -446,14 +463,16 @@ class Leader:
         told = [send for each in self._sessions.connected() for send in each.again(learn)]
         return [self._record.persist(), *told, *self._preparation.begin_again(now)]
 
-    def _newcomer(self, link: int, hello: p.Hello, now: int) -> list[c.Command]:
+    def _newcomer(self, link: int, hello: p.Hello, now: int) -> list[c.LeaderCommand]:
         session = Session(hello, link, now)
         self._preparation.joins(session, now)
         session.number_from(self.epoch)
         self._sessions.add(session)
         return self._welcome(session, self._record.learn()) + self._admit(session, now)
 
-    def _returned(self, session: Session, link: int, hello: p.Hello, now: int) -> list[c.Command]:
+    def _returned(
+        self, session: Session, link: int, hello: p.Hello, now: int
+    ) -> list[c.LeaderCommand]:
         was_lost = session.link is None
         commands = self._sessions.reconnect(session, link)
         session.hello, session.heard_ns, session.counts_ns = hello, now, now
@@ -462,7 +481,7 @@ class Leader:
             return commands + self._admit(session, now)
         return commands + self._preparation.returned(session)
 
-    def _welcome(self, session: Session, learn: p.Learn) -> list[c.Command]:
+    def _welcome(self, session: Session, learn: p.Learn) -> list[c.LeaderCommand]:
         """Welcome a follower, and send it the ledger and its orders under this epoch."""
         own = self.config
         welcome = p.Welcome(
@@ -470,7 +489,7 @@ class Leader:
         )
         return session.send(welcome) + session.again(learn)
 
-    def _admit(self, session: Session, now: int) -> list[c.Command]:
+    def _admit(self, session: Session, now: int) -> list[c.LeaderCommand]:
         """Offer a node to the policy, once nothing runs on it any more."""
         if self.state is LeaderState.RECOVERING:
             return self._recover(now) if self._all_are_back() else self._drain_older(session)
@@ -482,20 +501,26 @@ class Leader:
             commands += self._preparation.joined(session)
         return commands + self._look_at_quorum(now)
 
-    def _lose(self, session: Session, reason: str, now: int, *, silent: bool) -> list[c.Command]:
-        self._sessions.disconnect(session, silent=silent)
+    def _lose(
+        self, sessions: list[Session], reason: str, now: int, *, silent: bool
+    ) -> list[c.LeaderCommand]:
+        for session in sessions:
+            self._sessions.disconnect(session, silent=silent)
         if self.state is LeaderState.ENDED:
             return self._done_if_all_gone(now)
-        session.orders.clear()
+        for session in sessions:
+            session.orders.clear()
         if self.state is LeaderState.RECOVERING:
             return []
         returns = self._sessions.stood_still(self.config.lease_s, now)
-        lost = m.NodeLost(session.node, f"node {session.node} is lost: {reason}", returns)
-        commands = self._feed(lost, now) + self._look_at_quorum(now)
+        commands = self._look_at_quorum(now)  # if it is this node that is cut off, that is why
+        for node in [each.node for each in sessions]:
+            lost = m.NodeLost(node, f"node {node} is lost: {reason}", returns)
+            commands += self._feed(lost, now)
         asks = [] if self._undecided is None else self._ask_absent()
         return [*commands, *asks, *self._look_at_committee(now)]
 
-    def _drain(self, session: Session) -> list[c.Command]:
+    def _drain(self, session: Session) -> list[c.LeaderCommand]:
         """Have a follower stop what it runs: that is no part of the job any more."""
         if session.draining:
             return []  # it got that order while the leader recovered
@@ -504,18 +529,19 @@ class Leader:
         stop = m.Stop(session.node, session.hello.round, reason, LONGEST_GRACE_S)
         return session.order(self._record.order(stop))
 
-    def _drain_older(self, session: Session) -> list[c.Command]:
+    def _drain_older(self, session: Session) -> list[c.LeaderCommand]:
         """Do so, for a leader that recovers, if it is a round that is certainly over."""
         hello = session.hello
         older = hello.running and hello.round < self._record.ledger.round
         return self._drain(session) if older else []
 
-    def _look_at_quorum(self, now: int) -> list[c.Command]:
+    def _look_at_quorum(self, now: int) -> list[c.LeaderCommand]:
         """Tell the policy when a quorum is lost or regained."""
         if self.state is not LeaderState.LEADING:
             return []
-        had, lacking = self._has_quorum, self._record.lacking(self._sessions.voters)
-        self._has_quorum = not lacking and not self._may_be_replaced(now)
+        had, here = self._has_quorum, self._sessions.voters
+        lacking = self._record.lacking(here)
+        self._has_quorum = not lacking and not self._may_be_replaced(here, now)
         if self._has_quorum == had:
             return []
         if self._has_quorum:
@@ -533,7 +559,7 @@ class Leader:
     # may follow another leader. So nothing is decided before enough of them have renewed their
     # leases, or too few are left.
 
-    def _look_at_clock(self, now: int) -> list[c.Command]:
+    def _look_at_clock(self, now: int) -> list[c.LeaderCommand]:
         before, self._handled_ns = self._handled_ns, now
         stood_s = 0.0 if before is None else (now - before) / _NS
         if stood_s <= self.config.lease_s or not self._others_may_lead:
@@ -555,7 +581,7 @@ class Leader:
             return False
         return self.config.store or p.has_committee(self.ledger)
 
-    def _decide_late(self, now: int) -> list[c.Command]:
+    def _decide_late(self, now: int) -> list[c.LeaderCommand]:
         """Tell the policy what has happened since then, once it is known whether this one leads."""
         undecided = self._undecided
         if undecided is None or not (self._is_counted_on(now) or not self._has_quorum):
@@ -574,17 +600,17 @@ class Leader:
         followed = 2 * sum(register.voter(seat) in counting for seat in table) > len(table)
         return self._held_again or (followed and len(table) > 1)
 
-    def _holds(self, now: int, *, held: bool) -> list[c.Command]:
+    def _holds(self, now: int, *, held: bool) -> list[c.LeaderCommand]:
         """Others can see in the store that this leader is there, or not any more."""
         if held == (self._unheld_ns is None):
             return []
         self._unheld_ns = None if held else now
         self._held_again = held
         away_s = self.config.away_timeout_s
-        timers: list[c.Command] = [] if held else [c.SetTimer("unheld", 0, away_s)]
+        timers: list[c.LeaderCommand] = [] if held else [c.SetTimer("unheld", away_s)]
         return [*timers, *self._look_at_quorum(now)]
 
-    def _may_be_replaced(self, now: int) -> bool:
+    def _may_be_replaced(self, present: Collection[register.Voter], now: int) -> bool:
         """Whether another launcher may lead, and start a round once ranks here had time to stop.
 
         Not as long as more than half of the members follow this one: the other one waits for half
@@ -597,7 +623,7 @@ class Leader:
         table = self.ledger.table
         if len(table) == 1:
             return self.ledger.replaceable
-        here = sum(1 for seat in table if self._sessions.is_here(seat))
+        here = sum(register.voter(seat) in present for seat in table)
         return bool(table) and 2 * here <= len(table)
 
     def _who_is_needed(self, committee: tuple[register.Member, ...]) -> str:
@@ -606,9 +632,9 @@ class Leader:
         needed, here = len(committee) // 2 + 1, len(committee) - len(gone)
         are, wait = "is" if here == 1 else "are", format_duration(self.config.policy.join_timeout_s)
         return (
-            f"{here} of the {len(committee)} launchers that keep the state of the job {are} here, "
-            f"{needed} are needed (missing: {name_some(gone)}). Reconnect them within {wait}. If "
-            "they have ended, end this launcher too, then start the whole job again"
+            f"{here} of the {len(committee)} launchers of the committee {are} here, {needed} are "
+            f"needed (missing: {name_some(gone)}). Reconnect them within {wait}, or end this "
+            "launcher and start the job again"
         )
 
     # --- the committee --------------------------------------------------------------------------
@@ -660,14 +686,14 @@ class Leader:
         """Whether others may be asked to keep the register, without a table."""
         return self._is_confirmed and self.ledger.round >= 0 and not self._preparation.under_way
 
-    def _look_at_committee(self, now: int) -> list[c.Command]:
+    def _look_at_committee(self, now: int) -> list[c.LeaderCommand]:
         """Between two tables: have others keep the register where a member of it is gone."""
         if not self._may_replace:
             return []
         replaced = self._record.replace(self._chosen(now))
         return [*([self._record.persist()] if replaced else []), *self._ask_committee()]
 
-    def _settle(self) -> list[c.Command]:
+    def _settle(self) -> list[c.LeaderCommand]:
         """Leave the committee before, once the present one has taken its place."""
         if not self.ledger.before or not self._may_replace:
             return []
@@ -679,7 +705,7 @@ class Leader:
         told = [send for node, _ in sorted(left) for send in by_node[node].send(learn)]
         return [self._record.persist(), *told, *self._ask_committee()]
 
-    def _ask_committee(self) -> list[c.Command]:
+    def _ask_committee(self) -> list[c.LeaderCommand]:
         """Have those take the ledger that keep it, and have not."""
         if not self._record.may_grow:
             return []
@@ -693,13 +719,13 @@ class Leader:
 
     # --- recovery -------------------------------------------------------------------------------
 
-    def _recover(self, now: int) -> list[c.Command]:
+    def _recover(self, now: int) -> list[c.LeaderCommand]:
         """Go on with the round of the ledger; who is not here is lost."""
         if self.state is not LeaderState.RECOVERING:
             return []
         self.state = LeaderState.LEADING
         self.policy = self._restored_policy()
-        commands: list[c.Command] = [self._record.persist()]
+        commands: list[c.LeaderCommand] = [self._record.persist()]
         for lost in self._losses():
             commands += self._feed(lost, now)
         for session in self._newcomers():
@@ -713,11 +739,11 @@ class Leader:
             commands += self._feed(event, now)
         return commands + self._look_at_quorum(now)
 
-    def _recovery_timer(self) -> c.Command:
+    def _recovery_timer(self) -> c.LeaderCommand:
         """How long members are waited for."""
         # Where the store says who leads, members hear of a new leader at once.
         restarted_s = self.config.lease_s + (0 if self.config.store else AFTER_RESTART_S)
-        return c.SetTimer("recover", 0, self._lasts.after_take_over_s if self.lost else restarted_s)
+        return c.SetTimer("recover", self._lasts.after_take_over_s if self.lost else restarted_s)
 
     def _all_are_back(self) -> bool:
         """Whether nobody is waited for any more."""
@@ -733,7 +759,7 @@ class Leader:
             "round": ledger.round,
             "prepared": ledger.pending_round,
             "nodes": [self._info(seat) for seat in ledger.table],
-            "memory": Memory(**{n: getattr(ledger, n) for n in Memory.__struct_fields__}),
+            "memory": m.Memory(**{name: getattr(ledger, name) for name in _REMEMBERED}),
         }
         self.recent = Recent({"config": self.config.policy, "restored": known})
         return JobPolicy.restored(self.config.policy, **known)
@@ -778,7 +804,7 @@ class Leader:
 
     # --- what followers say ---------------------------------------------------------------------
 
-    def _received(self, link: int, message: p.Message, now: int) -> list[c.Command]:
+    def _received(self, link: int, message: p.Message, now: int) -> list[c.LeaderCommand]:
         session = self._sessions.by_link.get(link)
         if session is None:
             return []
@@ -787,7 +813,7 @@ class Leader:
             case p.Renew():
                 return self._renewed(session, message, now)
             case p.Miss():
-                return self._give_up(session, "it has heard nothing of its coordinator", now)
+                return self._give_up([session], "it has heard nothing of its coordinator", now)
             case p.Prepared(epoch=epoch) if epoch == self.epoch:
                 self._preparation.acknowledged(session, message)
                 return self._settle() + self._look_at_start(now)
@@ -797,7 +823,7 @@ class Leader:
                 return self._reported(session, message, now)
         return []
 
-    def _renewed(self, session: Session, renew: p.Renew, now: int) -> list[c.Command]:
+    def _renewed(self, session: Session, renew: p.Renew, now: int) -> list[c.LeaderCommand]:
         session.epoch = renew.epoch
         session.renewed(renew, now)
         agreed = self._agree(now)
@@ -805,7 +831,7 @@ class Leader:
         asks = renew.sent or not renew.answered
         return agreed + (session.beat(self._record, renew.sent) if asks else [])
 
-    def _reported(self, session: Session, report: p.Report, now: int) -> list[c.Command]:
+    def _reported(self, session: Session, report: p.Report, now: int) -> list[c.LeaderCommand]:
         event = report.event
         if report.number <= session.reported or event.node != session.node:
             return []  # sent again before it was acknowledged, or of another node
@@ -831,12 +857,12 @@ class Leader:
 
     # --- timers ---------------------------------------------------------------------------------
 
-    def _timer(self, event: c.TimerFired, now: int) -> list[c.Command]:
+    def _timer(self, event: c.TimerFired, now: int) -> list[c.LeaderCommand]:
         match event.name:
             case "lease":
                 commands = [*self._expire(now), *self._ask_absent(), *self._look_at_committee(now)]
                 again_s = self._sessions.look_again_s(self.config.lease_s, now)
-                return [*commands, c.SetTimer("lease", 0, again_s)]
+                return [*commands, c.SetTimer("lease", again_s)]
             case "recover":
                 return self._recover(now)
             case "probe" if self._preparation.under_way:
@@ -848,26 +874,39 @@ class Leader:
             case "leave" if self.state is LeaderState.LEADING:
                 return self._stand_down(LEFT, "")
             case "policy last_call" if (left_s := self._asked_by_others_s(now)) > 0:
-                return [c.SetTimer(event.name, event.round, left_s)]
+                return [c.SetTimer(event.name, left_s, event.round)]
             case name if name.startswith("policy ") and self.state is LeaderState.LEADING:
                 name, silent = name.removeprefix("policy "), self._preparation.silent
                 return self._feed(m.TimerFired(name, event.round, silent), now)
         return []
 
-    def _expire(self, now: int) -> list[c.Command]:
+    def _expire(self, now: int) -> list[c.LeaderCommand]:
         """Lose the followers whose lease is over."""
-        commands: list[c.Command] = []
-        for session in self._sessions.silent(self.config.lease_s, now):
-            reason = f"nothing was heard of it for {self.config.lease_s:g} s"
-            commands += self._give_up(session, reason, now)
-        return commands
+        silent = self._sessions.silent(self.config.lease_s, now)
+        if not silent or self._is_cut_off(silent, now):
+            return []
+        reason = f"nothing was heard of it for {self.config.lease_s:g} s"
+        return self._give_up(silent, reason, now)
 
-    def _give_up(self, session: Session, reason: str, now: int) -> list[c.Command]:
-        """Close the connection of a follower that may live; it need not be heard again."""
-        assert session.link is not None
-        return [c.Close(session.link), *self._lose(session, reason, now, silent=True)]
+    def _is_cut_off(self, silent: list[Session], now: int) -> bool:
+        """Whether it seems that most leases end within a renewal, as this node is cut off.
 
-    def _probe(self, now: int) -> list[c.Command]:
+        Then these nodes are not lost one by one: once a quorum is, that is the cause of all.
+        """
+        here, lasts = self._sessions.voters, self._lasts
+        heard = self._sessions.counting(2 * lasts.renew_s, now)
+        left = here.keys() - {each.voter for each in silent}
+        return self._has_quorum and self._is_too_few(heard, now) and not self._is_too_few(left, now)
+
+    def _is_too_few(self, present: Collection[register.Voter], now: int) -> bool:
+        return bool(self._record.lacking(present)) or self._may_be_replaced(present, now)
+
+    def _give_up(self, sessions: list[Session], reason: str, now: int) -> list[c.LeaderCommand]:
+        """Close connections of followers that may live; they need not be heard again."""
+        closes = [c.Close(each.link) for each in sessions if each.link is not None]
+        return [*closes, *self._lose(sessions, reason, now, silent=True)]
+
+    def _probe(self, now: int) -> list[c.LeaderCommand]:
         """While a start is held up: time may have made it possible."""
         commands = self._look_at_start(now)
         if not self._preparation.under_way:
@@ -876,7 +915,7 @@ class Leader:
 
     # --- other leaders --------------------------------------------------------------------------
 
-    def _ask_absent(self) -> list[c.Command]:
+    def _ask_absent(self) -> list[c.LeaderCommand]:
         """Ask some of the members that are not here: perhaps they follow a later leader.
 
         And, if it leads with a quorum, whoever is at the endpoints: a launcher there that knows
@@ -893,7 +932,7 @@ class Leader:
             birth=ledger.birth,
             round=ledger.round,
         )
-        asks: list[c.Command] = [c.Ask("", each, miss) for each in own.endpoints if confirmed]
+        asks: list[c.LeaderCommand] = [c.Ask("", each, miss) for each in own.endpoints if confirmed]
         is_here = self._sessions.is_here
         members = register.members(ledger).values() if ledger.round >= 0 else ()
         missing = [each for each in members if each.address and not is_here(each)]
@@ -925,9 +964,34 @@ class Leader:
         """Whether a quorum is here, and has agreed to this leader."""
         return self._has_quorum and self._record.agreed and self.state is LeaderState.LEADING
 
-    def _answered(self, answer: p.MissAnswer) -> list[c.Command]:
-        leader = answer.leader if self._gives_way(answer) else ""
-        return self._stand_down("another node leads the job", leader) if leader else []
+    def _answered(self, answered: c.Answered, now: int) -> list[c.LeaderCommand]:
+        answer = answered.message
+        if isinstance(answer, p.MissAnswer) and answer.leader and self._gives_way(answer):
+            return self._stand_down("another node leads the job", answer.leader)
+        times = self._ended.get(answered.node, 0)
+        self._ended[answered.node] = times + 1 if answered.ended else 0
+        return self._end_if_alone(now)
+
+    def _end_if_alone(self, now: int) -> list[c.LeaderCommand]:
+        """End where so many of the committee have ended that no majority of it can come back.
+
+        Once nothing runs any more.
+        """
+        if self._has_quorum or self.policy.state is not PolicyState.FORMING:
+            return []
+        keepers, is_here = register.members(self.ledger), self._sessions.is_here
+        ended = [
+            who
+            for who, each in keepers.items()
+            if self._ended.get(each.node, 0) >= ENDED_TIMES and not is_here(each)
+        ]
+        if not self._record.lacking(keepers.keys() - ended):
+            return []
+        reason = (
+            f"the launchers of {name_some(node for node, _ in ended)} have ended. If the job has "
+            "not ended with them, start all of it again"
+        )
+        return self._feed(m.QuorumLost(reason, self._lasts.grace_s, final=True), now)
 
     def _gives_way(self, answer: p.MissAnswer) -> bool:
         """Whether to give way to the leader that another member follows.
@@ -950,11 +1014,11 @@ class Leader:
             return answer.round > ledger.round
         return answer.epoch > epoch or answer.epoch == answer.ledger_epoch
 
-    def _stand_down(self, reason: str, leader: str) -> list[c.Command]:
+    def _stand_down(self, reason: str, leader: str) -> list[c.LeaderCommand]:
         """Send all followers to ``leader``, "" = they find it themselves."""
         self.state = LeaderState.DEPOSED
         refused = p.Refused(reason=reason, leader=leader)
-        commands: list[c.Command] = []
+        commands: list[c.LeaderCommand] = []
         for link in self._sessions.by_link:
             commands += [c.Send(link, refused), c.Close(link)]
         return [*commands, c.Done(leader)]
@@ -965,14 +1029,14 @@ class Leader:
     # leader. So nobody has to vote, and jobs go on that are too small for a vote. It names one,
     # once: if that one does not come to lead, members that have votes find another one.
 
-    def _leave_if_dismissed(self) -> list[c.Command]:
+    def _leave_if_dismissed(self) -> list[c.LeaderCommand]:
         """Go once a round runs without this node, whose launcher waits for that."""
         if self.state is not LeaderState.LEADING or not self._dismissed:
             return []
         if self.policy.round < 0:
             return self._stand_down(LEFT, "")
         self.linger_s = STAY_S + self.config.lease_s
-        commands: list[c.Command] = [] if self._leaves else [c.SetTimer("leave", 0, STAY_S)]
+        commands: list[c.LeaderCommand] = [] if self._leaves else [c.SetTimer("leave", STAY_S)]
         self._leaves = True
         if not self.policy.running or not self._has_quorum:
             return commands
@@ -980,7 +1044,7 @@ class Leader:
             return commands + self._stand_down(LEFT, "")
         return commands + self._hand_over()
 
-    def _hand_over(self) -> list[c.Command]:
+    def _hand_over(self) -> list[c.LeaderCommand]:
         """Tell one member of the round that runs to lead, if there is one."""
         ledger, is_here = self.ledger, self._sessions.is_here
         seats = [seat for seat in ledger.table if seat.address and is_here(seat)]
@@ -994,10 +1058,10 @@ class Leader:
         return [
             c.Persist(later),  # for a launcher that is started again on this node
             *self._successor.send(p.HandOver(epoch=self.epoch, ledger=ledger)),
-            c.SetTimer("leave", 0, self.config.lease_s),
+            c.SetTimer("leave", self.config.lease_s),
         ]
 
-    def _handing_over(self, event: c.Event) -> list[c.Command]:
+    def _handing_over(self, event: c.LeaderEvent) -> list[c.LeaderCommand]:
         """Go once the next leader has answered, or cannot any more; send others to it."""
         assert self._successor is not None
         address = self._successor.hello.address
@@ -1013,16 +1077,16 @@ class Leader:
 
     # --- the end --------------------------------------------------------------------------------
 
-    def _done_if_all_gone(self, now: int) -> list[c.Command]:
+    def _done_if_all_gone(self, now: int) -> list[c.LeaderCommand]:
         if self._sessions.connected() or self._more_may_come(now):
             return []
         return [c.Done()]
 
-    def _done_if_all_know(self, waited: int) -> list[c.Command]:
+    def _done_if_all_know(self, waited: int) -> list[c.LeaderCommand]:
         """Stay while ranks of a follower stop that came back: it is told of the end after that."""
         drains = any(each.draining for each in self._sessions.connected())
         if drains and (waited + 1) * LINGER_S <= DRAINS_S:
-            return [c.SetTimer("linger", waited + 1, LINGER_S)]
+            return [c.SetTimer("linger", LINGER_S, waited + 1)]
         return [c.Done()]
 
     def _more_may_come(self, now: int) -> bool:

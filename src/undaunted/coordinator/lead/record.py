@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.lead import leader_messages as c
+from undaunted.coordinator.lead import messages as c
 from undaunted.coordinator.lead import register
 from undaunted.coordinator.policy import messages as m
 
@@ -151,7 +151,7 @@ class Record:
         if now != known:
             self.ledger = msgspec.structs.replace(now, version=self._next_version)
 
-    def catch_up(self, policy: JobPolicy) -> list[c.Command]:
+    def catch_up(self, policy: JobPolicy) -> list[c.LeaderCommand]:
         """Write down what the policy has changed by itself."""
         ledger, changed = self.ledger, msgspec.structs.asdict(policy.memory)
         if all(getattr(ledger, name) == now for name, now in changed.items()):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.lead import leader_messages as c
+from undaunted.coordinator.lead import messages as c
 from undaunted.coordinator.lead import register
 from undaunted.coordinator.lead.times import REDIAL_LONGEST_S
 from undaunted.coordinator.policy import messages as m
@@ -97,11 +97,11 @@ class Session:
         told = any(_is_end(order) for order in self.orders)
         return self.link is None and self.heard_ns > since_ns and not told
 
-    def send(self, message: p.Message) -> list[c.Command]:
+    def send(self, message: p.Message) -> list[c.LeaderCommand]:
         """Send a message once: it is not kept."""
         return [] if self.link is None else [c.Send(self.link, message)]
 
-    def beat(self, record: Record, sent: int = 0) -> list[c.Command]:
+    def beat(self, record: Record, sent: int = 0) -> list[c.LeaderCommand]:
         """Answer a renewal that was sent at ``sent``, or acknowledge reports."""
         beat = p.Beat(
             epoch=record.epoch,
@@ -111,7 +111,7 @@ class Session:
         )
         return self.send(beat)
 
-    def order(self, order: p.PrepareOrder | p.Order) -> list[c.Command]:
+    def order(self, order: p.PrepareOrder | p.Order) -> list[c.LeaderCommand]:
         """Give an order; it is kept until the next table, in case the connection breaks."""
         self.number += 1
         numbered = msgspec.structs.replace(order, number=self.number)
@@ -122,7 +122,7 @@ class Session:
         """Forget orders about the round, as another table follows; an order to end is kept."""
         self.orders = [each for each in self.orders if _is_end(each)]
 
-    def again(self, learn: p.Learn) -> list[c.Command]:
+    def again(self, learn: p.Learn) -> list[c.LeaderCommand]:
         """Send the ledger and the orders that it may not have seen, now under the same epoch."""
         orders = [each for each in self.orders if each.number > self.hello.last_order]
         again = [msgspec.structs.replace(each, epoch=learn.epoch) for each in orders]
@@ -162,7 +162,7 @@ class Sessions:
         here = [who for who in register.members(ledger) if who in self.voters]
         return {who: self.by_node[who[0]].acknowledged for who in here}
 
-    def send(self, message: p.Message, but: Collection[str] = ()) -> list[c.Command]:
+    def send(self, message: p.Message, but: Collection[str] = ()) -> list[c.LeaderCommand]:
         """Send a message to all that are connected, ``but`` to these nodes."""
         told = [each for each in self.connected() if each.node not in but]
         return [command for each in told for command in each.send(message)]
@@ -174,9 +174,9 @@ class Sessions:
         self.by_link[session.link] = session
         self.voters[session.voter] = None
 
-    def reconnect(self, session: Session, link: int) -> list[c.Command]:
+    def reconnect(self, session: Session, link: int) -> list[c.LeaderCommand]:
         """Note that the agent is here on another connection."""
-        commands: list[c.Command] = []
+        commands: list[c.LeaderCommand] = []
         if session.link is not None:  # its reset has not been seen yet
             del self.by_link[session.link]
             commands = [c.Close(session.link)]

@@ -210,7 +210,7 @@ class NodeStopped(_Message, frozen=True):
     ``all_ok``: every rank had exited with 0, its work done; not stopped before. ``iterations``: how
     far the round came. ``verdict``: what the node found out about its own failure in the meantime,
     "" = it has none or nothing new; ``finding``: the same for `Advise`, opaque to the policy.
-    ``misuse``: its ranks ended as do programs that are called with wrong arguments; None = no rank
+    ``misuse``: its ranks ended as do programs that cannot run as they are called; None = no rank
     ended by itself. ``left``: ranks that have ended with 0, not stopped before.
     """
 
@@ -339,12 +339,13 @@ class QuorumLost(_Message, frozen=True):
     """The leader cannot reach enough members to decide anything; ``reason`` names them.
 
     ``grace_s``: what ranks get between SIGTERM and SIGKILL, as others may take their places.
-    ``counts``: the restart that follows uses the budget.
+    ``counts``: the restart that follows uses the budget. ``final``: there will be no quorum again.
     """
 
     reason: str
     grace_s: float = 2.0
     counts: bool = True
+    final: bool = False
 
 
 class QuorumRegained(_Message, frozen=True):
@@ -372,6 +373,40 @@ NodeEvent = Happened | NodeStopped | NodeUnhealthy | Wanted | Ordered | Preempte
 # What the leader knows by itself.
 LeaderEvent = NodeJoined | NodeLost | NodeReturns | TableAccepted | QuorumLost | QuorumRegained
 Event = NodeEvent | LeaderEvent | TimerFired
+
+
+# --- what is remembered -------------------------------------------------------------------------
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """What the policy of the next leader has to know; part of the ledger.
+
+    Attributes:
+        restarts_used: of the job's budget.
+        excluded: node to reason.
+        reached: highest iteration reached, None = unknown.
+        stalled: one text per round in a row without progress.
+        history: of the rounds that are over, see `verdict`.
+        failure: of the last round, see `verdict.Advice`.
+        slow: ranks whose node was left out since they were slow.
+        turned: by how many places ranks are on other slots than in the first round.
+        limits: that somebody has ordered for all ranks, None = nobody has.
+        stop: somebody has ordered the end of the job, None = nobody has.
+    """
+
+    restarts_used: int = 0
+    excluded: dict[str, str] = {}
+    reached: int | None = None
+    stalled: tuple[str, ...] = ()
+    history: bytes = b""
+    failure: str = ""
+    slow: tuple[int, ...] = ()
+    turned: int = 0
+    limits: NewLimits | None = None
+    stop: StopOrdered | None = None
+
+
+NOTHING = Memory()
 
 
 # --- commands -----------------------------------------------------------------------------------

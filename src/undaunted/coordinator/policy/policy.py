@@ -25,7 +25,6 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec.structs import replace
 
 from undaunted.base.text import count, format_duration
@@ -77,8 +76,8 @@ _WISHES = {
     "straggler": (m.Outcome.STRAGGLER, "{} is slow"),
 }
 _MISUSE = (
-    "not restarted: every rank that ended did so at once and with exit code 2, as programs do that "
-    "are called with wrong arguments"
+    "not restarted: every rank that ended did so at once, as programs do that are called with "
+    "wrong arguments (exit code 2), or whose script is no valid Python"
 )
 
 
@@ -90,37 +89,6 @@ class PolicyState(enum.Enum):
     RUNNING = enum.auto()
     STOPPING = enum.auto()
     ENDED = enum.auto()
-
-
-class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """All that whoever leads next has to know; fields of the ledger have the same names.
-
-    Attributes:
-        restarts_used: of the job's budget.
-        excluded: node to reason.
-        reached: highest iteration reached, None = unknown.
-        stalled: one text per round in a row without progress.
-        history: of the rounds that are over, see `verdict`.
-        failure: of the last round, see `verdict.Advice`.
-        slow: ranks whose node was left out since they were slow.
-        turned: by how many places ranks are on other slots than in the first round.
-        limits: that somebody has ordered for all ranks, None = nobody has.
-        stop: somebody has ordered the end of the job, None = nobody has.
-    """
-
-    restarts_used: int = 0
-    excluded: dict[str, str] = {}
-    reached: int | None = None
-    stalled: tuple[str, ...] = ()
-    history: bytes = b""
-    failure: str = ""
-    slow: tuple[int, ...] = ()
-    turned: int = 0
-    limits: m.NewLimits | None = None
-    stop: m.StopOrdered | None = None
-
-
-_NOTHING = Memory()
 
 
 @dataclass(slots=True)
@@ -189,7 +157,7 @@ class JobPolicy:
         round: int,  # noqa: A002 - called so everywhere
         nodes: Iterable[m.NodeInfo],
         prepared: int = -1,
-        memory: Memory = _NOTHING,
+        memory: m.Memory = m.NOTHING,
     ) -> JobPolicy:
         """Go on where another policy of the job stopped, with its round running.
 
@@ -218,10 +186,10 @@ class JobPolicy:
         return policy
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> m.Memory:
         """What whoever leads next has to know."""
         reached, stalled = self.tracker.known
-        return Memory(
+        return m.Memory(
             restarts_used=self.restarts_used,
             excluded=dict(self.roster.excluded),
             reached=reached,
@@ -781,6 +749,9 @@ class JobPolicy:
 
     def _quorum_lost(self, event: m.QuorumLost) -> list[m.Command]:
         self.no_quorum = f"the job cannot go on: {event.reason}"
+        if event.final and self.state is PolicyState.FORMING:
+            ending = Ending(m.Outcome.TOO_FEW_NODES, self.no_quorum)
+            return self._end(self.last.closing.ending or ending)
         if self.preparing:
             return self._form()
         if self.state is PolicyState.STOPPING:
@@ -902,7 +873,8 @@ class JobPolicy:
         if self.last.closing.reason:
             cause = self.last.blame.first_cause
             why = self.last.closing.reason if cause is None else cause.text
-            reason += f"; round {self.round} had been stopped because of this: {why}"
+            if why not in reason:
+                reason += f"; round {self.round} had been stopped because of this: {why}"
         return self._end(self.last.closing.ending or Ending(m.Outcome.TOO_FEW_NODES, reason))
 
     def _prepare_timed_out(self, silent: Collection[str]) -> list[m.Command]:

@@ -261,8 +261,9 @@ def _together(lost: list[Cause]) -> Cause:
 
 # --- advice ---------------------------------------------------------------------------------------
 
-# Causes of which the advice to end the job is always followed: no restart makes a checkpoint.
-ALWAYS_ENDS = frozenset({"state_not_saved"})
+# Causes of which the advice to end the job is always followed: no restart makes a checkpoint, or a
+# module that nobody has installed.
+ALWAYS_ENDS = frozenset({"state_not_saved", "missing_file"})
 # A longer one is not kept.
 MOST_HISTORY = 16 * 1024
 

@@ -50,12 +50,15 @@ class _Answer:
             self.answer.exception()  # has been seen, should nobody wait any more
 
 
-async def ask(address: str, question: p.Message, network: Network) -> p.Message | None:
-    """Return the answer of whoever listens at ``address``; None = there is none within a second."""
+async def ask(address: str, question: p.Message, network: Network) -> tuple[p.Message | None, bool]:
+    """Return the answer of whoever listens at ``address``; None = there is none within a second.
+
+    The second is whether nobody listens there, so that the launcher has ended.
+    """
     try:
-        return await answer_of(address, question, network, timeout_s=ANSWER_S)
-    except WireError:
-        return None
+        return await answer_of(address, question, network, timeout_s=ANSWER_S), False
+    except WireError as error:
+        return None, error.number == errno.ECONNREFUSED
 
 
 async def answer_of(
@@ -132,7 +135,7 @@ async def living(known: p.Ledger, network: Network) -> dict[register.Voter, p.Mi
 
     async def answer_of_member(address: str) -> p.Message | None:
         async with slots:
-            return await ask(address, question, network)
+            return (await ask(address, question, network))[0]
 
     listening = {register.voter(seat): seat.address for seat in known.table if seat.address}
     listening |= {who: each.address for who, each in register.members(known).items()}

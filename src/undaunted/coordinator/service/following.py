@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from undaunted.base.recent import Recent
 from undaunted.base.timers import Timers
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.lead import follower_messages as f
+from undaunted.coordinator.lead import messages as c
 from undaunted.coordinator.lead.follower import FollowerState
-from undaunted.coordinator.lead.times import ANSWER_S, DIAL_S
-from undaunted.coordinator.service.asking import answer_of
+from undaunted.coordinator.lead.times import DIAL_S
+from undaunted.coordinator.service.asking import ask
 from undaunted.coordinator.service.option_differences import Differences
 from undaunted.coordinator.wire.connection import WireError
 
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 class Node(Protocol):
     """The agent of a follower. Called on the loop; must not block."""
 
-    def prepare(self, command: f.Prepare) -> None:
+    def prepare(self, command: c.Prepare) -> None:
         """Reserve what a round needs of this node; `Following.table_known` is the answer."""
 
     def deliver(self, command: m.NodeCommand) -> None:
         """Carry out what the job policy commands."""
 
-    def stop_ranks(self, stop: f.StopRanks) -> None:
+    def stop_ranks(self, stop: c.StopRanks) -> None:
         """Stop a round without an order."""
 
-    def lead(self, command: f.Lead) -> None:
+    def lead(self, command: c.Lead) -> None:
         """Serve the job from now on."""
 
     def stand_down(self) -> None:
         """Serve it no more, if this node does."""
 
-    def missed(self, missed: f.Missed) -> None:
+    def missed(self, missed: c.Missed) -> None:
         """The leader cannot be reached, where a store decides who leads."""
 
     def found(self) -> None:
@@ -126,25 +126,25 @@ class Following:
 
     def begin(self) -> None:
         """Look for a leader."""
-        self._feed(f.Begin())
+        self._feed(c.Begin())
 
     def tell(self, event: m.NodeEvent) -> None:
         """Report something to the leader, now or when there is one."""
-        self._feed(f.Tell(event))
+        self._feed(c.Tell(event))
 
-    def table_known(self, known: f.TableKnown) -> None:
+    def table_known(self, known: c.TableKnown) -> None:
         """Acknowledge a table; see `Node.prepare`."""
         self._feed(known)
 
     def leader_at(self, address: str, reason: str, epoch: int = 0) -> None:
         """Whoever decides about it says who leads; "" = nobody, for a reason if it is known."""
-        self._feed(f.LeaderAt(address, reason, epoch))
+        self._feed(c.LeaderAt(address, reason, epoch))
 
     def asked(self, connection: Connection, question: p.Miss | p.Claim) -> None:
         """Answer another member."""
         number = next(self._numbers)
         self._questions[number] = connection
-        self._feed(f.Asked(number, question))
+        self._feed(c.Asked(number, question))
 
     async def close(self) -> None:
         """Release everything."""
@@ -164,7 +164,7 @@ class Following:
             connection.close("another one is tried")
             return
         self._connection = connection
-        self._feed(f.Opened(link))
+        self._feed(c.Opened(link))
 
     def received(self, link: int, message: p.Message) -> None:
         """The leader has said something."""
@@ -175,18 +175,18 @@ class Following:
         if isinstance(message, p.Welcome):
             for line in self._differences.of_leader(message):
                 self._node.say(line)
-        self._feed(f.Received(link, message))
+        self._feed(c.Received(link, message))
 
     def closed(self, link: int, reason: str, *, silent: bool = False) -> None:
         """The connection to the leader is gone."""
         if link == self._link:
             self._connection = None
-        self._feed(f.Closed(link, reason, silent=silent))
+        self._feed(c.Closed(link, reason, silent=silent))
 
     # --- events and commands --------------------------------------------------------------------
 
-    def _feed(self, event: f.Event) -> None:
-        if self._over and not isinstance(event, f.Asked):
+    def _feed(self, event: c.FollowerEvent) -> None:
+        if self._over and not isinstance(event, c.Asked):
             return  # others may ask as long as a leader stays here
         now = self._network.now_ns()
         commands = self.follower.handle(event, now)
@@ -199,52 +199,52 @@ class Following:
             self._linked = linked
             self._beside.linked(linked)
 
-    def _carry_out(self, command: f.Command) -> None:
+    def _carry_out(self, command: c.FollowerCommand) -> None:
         match command:
-            case f.Dial():
+            case c.Dial():
                 self._hang_up()
                 self._link = command.link
                 self._start(self._dial(command))
-            case f.Hangup(link=link):
+            case c.Hangup(link=link):
                 if link == self._link:
                     self._hang_up()
-            case f.Send(link=link, message=message):
+            case c.Send(link=link, message=message):
                 if link == self._link and self._connection is not None:
                     self._connection.send(message)
-            case f.Ask():
+            case c.Ask():
                 self._start(self._ask(command))
-            case f.Answer(question=number, message=message):
+            case c.Answer(question=number, message=message):
                 connection = self._questions.pop(number, None)
                 if connection is not None:
                     connection.send(message)
                     connection.close("answered")
-            case f.SetTimer(name=name, delay_s=delay_s):
-                self._timers.set(name, delay_s, partial(self._feed, f.TimerFired(name)))
+            case c.SetTimer(name=name, delay_s=delay_s):
+                self._timers.set(name, delay_s, partial(self._feed, c.TimerFired(name)))
             case _:
                 self._tell_node(command)
 
-    def _tell_node(self, command: f.Command) -> None:
+    def _tell_node(self, command: c.FollowerCommand) -> None:
         node = self._node
         match command:
-            case f.Prepare():
+            case c.Prepare():
                 node.prepare(command)
-            case f.Deliver(command=ordered):
+            case c.Deliver(command=ordered):
                 node.deliver(ordered)
-            case f.StopRanks():
+            case c.StopRanks():
                 node.stop_ranks(command)
-            case f.Lead():
+            case c.Lead():
                 node.lead(command)
-            case f.StandDown():
+            case c.StandDown():
                 node.stand_down()
-            case f.Missed():
+            case c.Missed():
                 node.missed(command)
-            case f.Found():
+            case c.Found():
                 node.found()
-            case f.Leave(reason=reason):
+            case c.Leave(reason=reason):
                 node.leave(reason)
-            case f.GiveUp(reason=reason, lost=lost):
+            case c.GiveUp(reason=reason, lost=lost):
                 node.give_up(reason, lost=lost)
-            case f.Say(text=text):
+            case c.Say(text=text):
                 node.say(text)
 
     def _hang_up(self) -> None:
@@ -257,7 +257,7 @@ class Following:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _dial(self, command: f.Dial) -> None:
+    async def _dial(self, command: c.Dial) -> None:
         try:
             uplink = _Uplink(self, command.link)
             await self._network.connect(
@@ -265,15 +265,9 @@ class Following:
             )
         except WireError as error:
             ended = error.number == errno.ECONNREFUSED
-            closed = f.Closed(command.link, str(error), refused=error.refused, ended=ended)
+            closed = c.Closed(command.link, str(error), refused=error.refused, ended=ended)
             self._feed(closed)
 
-    async def _ask(self, command: f.Ask) -> None:
-        answer, ended = None, False
-        try:
-            answer = await answer_of(
-                command.address, command.message, self._network, timeout_s=ANSWER_S
-            )
-        except WireError as error:
-            ended = error.number == errno.ECONNREFUSED
-        self._feed(f.Answered(command.node, answer, ended))
+    async def _ask(self, command: c.Ask) -> None:
+        answer, ended = await ask(command.address, command.message, self._network)
+        self._feed(c.Answered(command.node, answer, ended))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from undaunted.base.recent import Recent
 from undaunted.base.timers import Timers
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.lead import leader_messages as c
+from undaunted.coordinator.lead import messages as c
 from undaunted.coordinator.lead.leader import LeaderState
 from undaunted.coordinator.policy.placement import name_some
 from undaunted.coordinator.service.asking import answer_of, ask
@@ -207,7 +207,7 @@ class Leading:
         self._connections.clear()
         self._links.clear()
 
-    def _feed(self, event: c.Event) -> None:
+    def _feed(self, event: c.LeaderEvent) -> None:
         if self._over:
             return
         now = self._network.now_ns()
@@ -219,7 +219,7 @@ class Leading:
             self._watched = self.leader.ledger
             self._watch(self.leader)
 
-    def _carry_out(self, command: c.Command) -> None:
+    def _carry_out(self, command: c.LeaderCommand) -> None:
         match command:
             case c.Send(link=link, message=message):
                 if link in self._connections:
@@ -245,5 +245,5 @@ class Leading:
                 self._done(successor)
 
     async def _ask(self, command: c.Ask) -> None:
-        answer: Any = await ask(command.address, command.message, self._network)
-        self._feed(c.Answered(command.node, answer))
+        answer, ended = await ask(command.address, command.message, self._network)
+        self._feed(c.Answered(command.node, answer, ended))

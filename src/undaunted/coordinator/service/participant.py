@@ -76,8 +76,8 @@ class Participant:
         for server in self._servers:
             await server.close(reason)
 
-    def let_ask(self, node: str, answer: Callable[[bytes, str], Awaitable[bytes]]) -> None:
-        """Have people's questions to this node, or to the leader while it is here, answered."""
+    def serve_questions(self, node: str, answer: Callable[[bytes, str], Awaitable[bytes]]) -> None:
+        """Answer questions of people to this node, or to the leader while it is here."""
         self.questions = Questions(answer, node, self._pass_on)
 
     def opened(self, connection: Connection) -> None:

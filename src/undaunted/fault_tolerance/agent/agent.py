@@ -51,11 +51,12 @@ from undaunted.fault_tolerance.agent.tasks import Tasks, Turns, end_on_failed_ca
 from undaunted.fault_tolerance.agent.throttling import Throttling
 from undaunted.fault_tolerance.output.destinations import in_words
 from undaunted.fault_tolerance.output.job_logs import JobLogs
-from undaunted.fault_tolerance.output.lines import TEXT
+from undaunted.fault_tolerance.output.lines import ERROR, TEXT
 from undaunted.fault_tolerance.output.messages import Messages, append_to
 from undaunted.fault_tolerance.pulse import BEAT_S
 from undaunted.fault_tolerance.run_config import SCRIPT_MAY_BE_LOST
 from undaunted.fault_tolerance.simulated_faults import injected
+from undaunted.journal import events as e
 from undaunted.journal.writer import JournalWriter
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class Agent:
         # --- what is made once, and serves every round ---
         self._begun = begun
         self._area, self._spawner, self._pulse = begun.area, begun.spawner, begun.pulse
-        self._spawner.report_to(self._scribe.workers_start_fresh, self._scribe.template_ready, say)
+        self._spawner.report_to(self._start_fresh, self._scribe.template_ready, say)
         self._outside = Outside(
             front,
             config.signals,
@@ -157,7 +158,6 @@ class Agent:
         )
         self._imports = ImportLearner(
             config,
-            begun.environment,
             self._area,
             self._ranks.recordings,
             self._workers,
@@ -370,7 +370,8 @@ class Agent:
         for worker in self._workers.all if current is not None else ():
             if current is not None and current.rank(worker.local_rank) == rank:
                 for device in await self._throttling.devices(worker.pid):
-                    self._scribe.gpu_throttled(rank, device.index, device.throttled)
+                    gpu, reasons = device.index, device.throttled
+                    self._journal.record(e.GpuThrottled(rank=rank, gpu=gpu, reasons=reasons))
 
     def _carry_out(self, command: m.Command) -> None:  # noqa: C901, PLR0912, PLR0915 - one case each
         """Carry out a command of the node."""
@@ -394,8 +395,8 @@ class Agent:
                 self._ranks.judge_hang()
             case m.JudgeCrash(final=final):
                 self._ranks.judge_crash(final=final)
-            case m.JudgeUnseen():
-                self._ranks.judge_unseen()
+            case m.JudgeLateCrash():
+                self._ranks.judge_late_crash()
             case m.SignalRanks(local_ranks=ranks, signal=number, agree=agree):
                 self._signal_ranks(ranks, number, agree=agree)
             case m.SayLate(local_ranks=ranks, grace_s=grace_s):
@@ -431,6 +432,10 @@ class Agent:
         if self._pulse is not None:
             self._pulse.beat(0.0 if self._ended.done() else self._orders.ranks_outlive_s)
             self._timers.set("beat", BEAT_S, self._beat)
+
+    def _start_fresh(self, reason: str) -> None:
+        """Workers are not forked from the template any more."""
+        self._journal.record(e.TemplateLost(reason=reason))
 
     def _end(self, end: job.End) -> None:
         self._scribe.job_ended(end)
@@ -494,7 +499,9 @@ class Agent:
             self._post(m.SpawnFailed(f"workers could not be started: {error}"))
             return
         self._workers.adopt(spawned.pids)
-        self._scribe.workers_spawned(spawned)
+        mode, pids = spawned.mode, list(spawned.pids)
+        self._journal.record(e.WorkersSpawned(mode=mode, pids=pids, reason=spawned.reason))
+        self._messages.share(any(not each.stdout or not each.stderr for each in current.specs))
         self._progress.begin()
         self._parts.ranks_run(current, spawned)
         self._health.begin_watch(current.number, self._unhealthy)
@@ -577,7 +584,7 @@ class Agent:
         self._helpers.look()
         self._tree.look()
         if not self._abandoned and not self._ended.done():
-            self._spawner.look()
+            self._spawner.replace_dead_template()
 
     def _kept_processes(self) -> set[int]:
         """Processes that belong to no round."""
@@ -616,6 +623,7 @@ class Agent:
             self._keep_kernel_log()
         self._close_round()
         seen = self._progress.end()
+        self._messages.share(False)
         self._scribe.round_stopped(unkillable)
         if problem := report.problem or self._injected(self._node.round + 1):
             self._unhealthy(problem)
@@ -668,7 +676,7 @@ class Agent:
     def _stop_signalled(self, number: int) -> None:
         """Pass it on to the policy, which passes it on to the ranks."""
         name = signal.Signals(number).name
-        self._scribe.signal_received(name)
+        self._journal.record(e.SignalReceived(signal=name))
         self._restart_decided = False
         self._spawner.replace_no_more()
         self._post(m.NoRestart())
@@ -680,10 +688,11 @@ class Agent:
         if everywhere or passed:
             self._programs_signal_s = time.monotonic()
         ranks = [self._this_round().rank(local_rank) for local_rank in passed]
-        self._scribe.programs_signal(signal.Signals(number).name, ranks, everywhere=everywhere)
+        name = signal.Signals(number).name
+        self._journal.record(e.SignalPassedOn(signal=name, ranks=ranks, everywhere=everywhere))
 
     def _front_ends(self, number: int) -> None:
-        self._scribe.signal_received(signal.Signals(number).name)
+        self._journal.record(e.SignalReceived(signal=signal.Signals(number).name))
 
     def _kill_now(self) -> None:
         """The user insists."""
@@ -695,7 +704,7 @@ class Agent:
         self._abandoned = True
         if self._ended.done():
             return  # the ranks have ended; a copy in memory may just be written
-        self._say("the launcher was killed: its ranks are ended as well")
+        self._say("the launcher was killed: its ranks are ended as well", level=ERROR)
         if self._config.nodes is not None:
             reason = "its launcher was killed"
             self._orders.post(job.NodeFailed(self._config.node, self._node.round, reason))

@@ -131,7 +131,6 @@ class Attribution(Part):
     def _answered(self, answer: Answer) -> None:
         self._journal.record(
             AttributionResult(
-                t=time.monotonic_ns(),
                 round=answer.round,
                 log_path=answer.log_path,
                 action=answer.action,

@@ -1,4 +1,4 @@
-"""What exists before the agent's event loop begins, and lives as long as the agent."""
+"""Pages, stack pipes and the template: made before the event loop, closed by the agent."""
 
 from __future__ import annotations
 

@@ -114,7 +114,6 @@ class Clearing:
         outcome = await self._reclaim.wait(ended)
         self._journal.record(
             e.MemoryReclaimed(
-                t=time.monotonic_ns(),
                 round=number,
                 duration_ns=outcome.duration_ns,
                 timeout_s=self._timeout_s,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from undaunted.attribution.evidence import RankEvidence
-    from undaunted.attribution.hang import Seen
+    from undaunted.attribution.hang import RankObservation
     from undaunted.base.recent import Recent
     from undaunted.fault_tolerance.agent.orders import Orders
     from undaunted.fault_tolerance.agent.ranks import Ranks
@@ -84,7 +84,7 @@ class Control:
 
     async def serve(self) -> None:
         """Begin to answer."""
-        self._orders.let_ask(self.answer)
+        self._orders.serve_questions(self.answer)
         await self._server.open()
 
     async def close(self) -> None:
@@ -135,7 +135,7 @@ class Control:
     def _machines(self) -> dict[str, Recent]:
         return {"node": self._recent, **self._orders.recent()}
 
-    async def _look(self, *, recordings: bool) -> tuple[list[RankEvidence], list[Seen]]:
+    async def _look(self, *, recordings: bool) -> tuple[list[RankEvidence], list[RankObservation]]:
         """Have the node look at its ranks; what it sees for itself at this moment does as well."""
         async with self._looking:
             if self._node.state is m.State.IDLE:

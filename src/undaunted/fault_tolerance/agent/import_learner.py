@@ -1,34 +1,33 @@
 """Has the ranks of restarts find imported what the ranks of this round have imported.
 
-A rank that is under way is asked (`worker.import_notes`), and a second template imports the same
-(`worker.warm_imports`), from which workers are forked once it has. See docs/design/warm-imports.md.
-What had to be left out is kept in the run directory, for the same packages in the same versions.
+A rank that is under way is asked (`worker.import_notes`), and a second template imports those
+packages again that are on the list (`worker.known_imports`). Workers are forked from it once it
+has. See docs/design/warm-imports.md.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
+import itertools
 import math
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec.structs import replace
 
-from undaunted import __version__
+from undaunted.base import process
 from undaunted.base.cgroups import cpu_use
-from undaunted.base.deadline import within
 from undaunted.fault_tolerance.agent.parts import Part
 from undaunted.fault_tolerance.worker import import_notes
-from undaunted.fault_tolerance.worker.messages import Learned, RankValue, Ready
-from undaunted.fault_tolerance.worker.numerics import TEMPLATE_ENVIRONMENT
+from undaunted.fault_tolerance.worker.known_imports import unlisted
+from undaunted.fault_tolerance.worker.messages import Learned, Ready
 from undaunted.fault_tolerance.worker.witness import IMPORTS
 from undaunted.journal.events import ImportsLearned
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from undaunted.fault_tolerance.agent.processes import Workers
     from undaunted.fault_tolerance.agent.recordings import Recordings
@@ -39,24 +38,15 @@ if TYPE_CHECKING:
     from undaunted.journal.writer import JournalWriter
     from undaunted.progress.area import PageArea
 
-# The first step imports as well. One that is not known of, or takes long, is waited for that long.
+# The first step imports as well. Ranks that report no step are taken to make steps after all these;
+# from then on the last is repeated.
 _LOOKS_S = (3.0, 6.0, 12.0, 24.0, 48.0)
 # Each starts with all imports; a package is left out with those that import it.
 _MOST_TEMPLATES = 8
-# Where control groups limit the CPU time a low priority leaves nothing to the ranks: so many CPUs
-# have to be idle.
+# Where a low priority leaves nothing to the ranks, so many CPUs have to be idle: where control
+# groups limit the CPU time, or where a process may not take its usual priority again.
 _IDLE_CPUS = 2
-_READ_S = 1.0
-_MOST_BYTES = 1 << 20
-_PRIMES = (3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83)
-
-
-class _File(msgspec.Struct, frozen=True):
-    """What was found for packages of these versions. ``left``: what is not imported, and why."""
-
-    key: str = ""
-    left: dict[str, str] = {}
-    rank_values: list[RankValue] = []
+_STAT = Path("/proc/stat")
 
 
 class ImportLearner(Part):
@@ -64,7 +54,6 @@ class ImportLearner(Part):
 
     Args:
         config: the run.
-        environment: what the environments of all ranks have in common.
         area: the pages.
         recordings: asks the ranks.
         workers: their processes.
@@ -75,21 +64,18 @@ class ImportLearner(Part):
     def __init__(
         self,
         config: RunConfig,
-        environment: Mapping[str, str],
         area: PageArea,
         recordings: Recordings,
         workers: Workers,
         spawner: Spawner,
         journal: JournalWriter,
     ) -> None:
-        self._environment = environment
         self._area = area
         self._recordings = recordings
         self._workers = workers
         self._spawner = spawner
         self._journal = journal
-        self._python = config.python
-        self._path = Path(config.run_dir, f"learned-imports-{config.node}.json")
+        self._preloaded = config.preload
         self._wanted = config.learn_imports == "on"
         self._task: asyncio.Task[None] | None = None
 
@@ -106,44 +92,48 @@ class ImportLearner(Part):
         self._task = None
 
     async def _learn(self, current: Round) -> None:
-        told = await self._ask(current)
-        if told is None:
+        gives_way = process.may_lower_priority()
+        answer = await self._ask(current, gives_way=gives_way)
+        if answer is None:
             return  # those of the next round may
         self._wanted = False
-        imports, left = told
-        environments = rank_variables(self._environment, current.specs[-1].env)
-        learned = Learned(
-            groups=imports.groups,
-            packages=imports.packages,
-            own=imports.own,
-            left=sorted(left),
-            environments=environments,
-        )
-        if imports.packages.keys() - left.keys():
-            await self._have_imported(learned, left, _key(self._python, imports))
+        imports, left = answer
+        if imports.packages:
+            learned = Learned(
+                groups=imports.groups,
+                packages=imports.packages,
+                own=imports.own,
+                gives_way=gives_way,
+            )
+            names = {name.partition(".")[0] for group in imports.groups for name in group.modules}
+            await self._have_imported(learned, left | unlisted(sorted(names), self._preloaded))
 
-    async def _ask(self, current: Round) -> tuple[RankImports, dict[str, str]] | None:
-        """Return what a rank has imported, and what another one has otherwise; None = nobody says.
+    async def _ask(
+        self, current: Round, *, gives_way: bool
+    ) -> tuple[RankImports, dict[str, str]] | None:
+        """Return imports of a rank, and packages that another one imports otherwise; None = none.
 
-        As soon as one is in its second step and CPUs are idle; in the end also without a step.
+        As soon as one is in its second step and CPUs are idle.
         """
-        for delay in _LOOKS_S:
-            before, began = cpu_use(), time.monotonic()
+        delays = itertools.chain(_LOOKS_S, itertools.repeat(_LOOKS_S[-1]))
+        for look, delay in enumerate(delays, 1):
+            before, began = _cpu_use(gives_way=gives_way), time.monotonic()
             await asyncio.sleep(delay)
             workers = self._workers.all
             if current.stopping or not workers:
                 return None
-            if not self._step() and delay != _LOOKS_S[-1]:
+            if not self._step() and look < len(_LOOKS_S):
                 continue
-            if _idle_cpus(before, cpu_use(), time.monotonic() - began) < _IDLE_CPUS:
+            after, took_s = _cpu_use(gives_way=gives_way), time.monotonic() - began
+            if _idle_cpus(before, after, took_s) < _IDLE_CPUS:
                 continue
             ranks = (workers[0].pid, workers[-1].pid)
             answers = await self._recordings.ask_idly(ranks, IMPORTS)
             if answers:  # nobody else has asked just now
-                told = [import_notes.decode(answers.get(pid) or b"") for pid in ranks]
-                if told[0] is None or told[1] is None:
+                one, other = (import_notes.decode(answers.get(pid) or b"") for pid in ranks)
+                if one is None or other is None:
                     return None
-                return told[0], disagreement(told[0], told[1])
+                return one, disagreement(one, other)
         return None
 
     def _step(self) -> bool:
@@ -156,42 +146,44 @@ class ImportLearner(Part):
             for page in pages
         )
 
-    async def _have_imported(self, learned: Learned, left: dict[str, str], key: str) -> None:
+    async def _have_imported(self, learned: Learned, left: dict[str, str]) -> None:
         began_ns = time.monotonic_ns()
-        known = await asyncio.to_thread(within, _READ_S, lambda: _read(self._path), _File())
-        if known.key == key:
-            left = left | known.left
-            own = [each for each in known.rank_values if _is_told(each, learned)]
-            learned = replace(learned, left=sorted(left), checked=True, rank_values=own)
         ready: Ready | None = None
+        problem = "none of their packages is on the list"
         for _ in range(_MOST_TEMPLATES):
-            ready = await self._spawner.learn(learned)
+            if not learned.packages.keys() - left.keys():
+                break
+            ready = await self._spawner.learn(replace(learned, left=sorted(left)))
+            problem = "the template has ended" if ready is None else ready.problem
             if ready is None or not ready.left:
                 break
             left = left | ready.left
-            learned = replace(learned, left=sorted(left))
-        self._record(learned, ready, left, time.monotonic_ns() - began_ns)
-        if ready is not None and not ready.left and not ready.problem:
-            self._wanted = True  # should this template be lost
-            file = _File(key, left, ready.rank_values)
-            self._journal.write_text(str(self._path), msgspec.json.encode(file).decode() + "\n")
-
-    def _record(
-        self, learned: Learned, ready: Ready | None, left: dict[str, str], took_ns: int
-    ) -> None:
-        problem = "the template has ended" if ready is None else ready.problem
-        if ready is not None and ready.left:
             problem = f"workers could be forked from none of {_MOST_TEMPLATES} templates"
+        self._wanted = not problem  # should this template be lost
         self._journal.record(
             ImportsLearned(
-                t=time.monotonic_ns(),
                 modules=0 if problem or ready is None else ready.learned,
                 packages=[] if problem else [name for name in learned.packages if name not in left],
-                took_ns=took_ns,
+                took_ns=time.monotonic_ns() - began_ns,
                 left=left,
                 problem=problem,
             )
         )
+
+
+def _cpu_use(*, gives_way: bool) -> list[tuple[int, float]]:
+    """Return CPUs and seconds used of all that the ranks have in common with us but priorities."""
+    return cpu_use() if gives_way else [*cpu_use(), _node_use()]
+
+
+def _node_use() -> tuple[int, float]:
+    """Return how many CPUs this process may use, and for how long they were busy, seconds."""
+    cpus, ticks = os.sched_getaffinity(0), 0
+    for line in _STAT.read_text("ascii").splitlines():
+        name, *times = line.split()
+        if name.removeprefix("cpu").isdigit() and int(name[3:]) in cpus:
+            ticks += sum(map(int, times[:3])) + sum(map(int, times[5:8]))  # idle, iowait: 3 and 4
+    return len(cpus), ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _idle_cpus(
@@ -203,29 +195,6 @@ def _idle_cpus(
     pairs = zip(before, after, strict=True)
     idle = (quota - (then - now) / max(seconds, 0.001) for (_, now), (quota, then) in pairs)
     return min(idle, default=math.inf)
-
-
-def rank_variables(
-    shared: Mapping[str, str], own: Mapping[str, str]
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Return what environments of ranks have beside ``shared``, of rank 1 and of rank 0.
-
-    Each number of the first is another one, so that it can be told which variable a value comes
-    from; of the second they are 0.
-    """
-    values = {
-        name: own[name]
-        for name, value in sorted(own.items())
-        if (shared.get(name) != value or name in TEMPLATE_ENVIRONMENT)
-        and not name.startswith("UNDAUNTED_")
-    }
-    numbers = iter(_PRIMES)
-    one, zero = dict(values), dict(values)
-    for name, value in values.items():
-        if value.isdecimal() and name not in TEMPLATE_ENVIRONMENT:
-            one[name] = "1" if name == "RANK" else str(next(numbers, value))
-            zero[name] = "2" if name.endswith("SIZE") else "0"
-    return one, zero
 
 
 def disagreement(one: RankImports, other: RankImports) -> dict[str, str]:
@@ -244,23 +213,3 @@ def disagreement(one: RankImports, other: RankImports) -> dict[str, str]:
                 reason = f"before it, ranks set {', '.join(differ)} to different values"
                 left.setdefault(name.partition(".")[0], reason)
     return left
-
-
-def _is_told(each: RankValue, learned: Learned) -> bool:
-    """Whether this comes from a variable of ranks, in a module of theirs."""
-    modules = {name for group in learned.groups for name in group.modules}
-    return each.module in modules and each.variable in learned.environments[0]
-
-
-def _key(python: Sequence[str], imports: RankImports) -> str:
-    about = msgspec.msgpack.encode([__version__, python, imports])
-    return hashlib.sha256(about).hexdigest()
-
-
-def _read(path: Path) -> _File:
-    """Return what the file has; nothing where it is damaged: then it is found out anew."""
-    try:
-        with path.open("rb") as file:
-            return msgspec.json.decode(file.read(_MOST_BYTES), type=_File)
-    except (OSError, msgspec.MsgspecError, RecursionError):
-        return _File()

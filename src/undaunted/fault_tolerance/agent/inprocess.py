@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import time
 from typing import TYPE_CHECKING
 
 from undaunted.base.text import one_line
@@ -121,8 +120,7 @@ class InProcess(Part):
         """A rank is lost, and the others go on without it."""
         assert self._round is not None
         rank = self._round.rank(local_rank)
-        now_ns, number = time.monotonic_ns(), self._round.number
-        self._journal.record(RankLost(t=now_ns, round=number, rank=rank, detail=detail))
+        self._journal.record(RankLost(round=self._round.number, rank=rank, detail=detail))
 
     def round_ends(self) -> None:
         """See `close`."""
@@ -234,7 +232,6 @@ class Notes:
         what = "begun" if note.what == "recorded" else note.what
         self._journal.record(
             InProcessCall(
-                t=time.monotonic_ns(),
                 round=self._round,
                 call=note.call,
                 epoch=note.epoch,
@@ -268,7 +265,6 @@ class Notes:
     ) -> None:
         self._journal.record(
             InProcessPhase(
-                t=time.monotonic_ns(),
                 round=self._round,
                 call=note.call,
                 epoch=note.epoch if epoch < 0 else epoch,

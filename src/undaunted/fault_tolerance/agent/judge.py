@@ -13,9 +13,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from undaunted.attribution import core_file, crash, error_file, hang, oom
+from undaunted.attribution import crash, error_file, hang
 from undaunted.attribution.findings import UNEQUAL, UNREAD
 from undaunted.base.deadline import within
+from undaunted.fault_tolerance.agent import core_file, oom
 from undaunted.fault_tolerance.agent.round import Judgement
 from undaunted.fault_tolerance.output.destinations import in_words, last_lines, without_reader
 from undaunted.journal.events import HARD_TIMEOUT, Verdict
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from undaunted.attribution.crash import RankFailure
     from undaunted.attribution.evidence import RankEvidence
-    from undaunted.attribution.hang import Seen
+    from undaunted.attribution.hang import RankObservation
     from undaunted.fault_tolerance.agent.processes import Worker
     from undaunted.fault_tolerance.agent.round import Round
     from undaunted.fault_tolerance.output.destinations import Stream
@@ -39,6 +40,7 @@ _WRITE_DEADLINE_S = 2.0
 _NS = 1_000_000_000
 _WRONG_USAGE = 2  # exit code of argparse and many others
 _EARLY_S = 60.0
+_NO_PYTHON = frozenset({"SyntaxError", "IndentationError", "TabError"})
 _DISK_DEADLINE_S = 0.1
 _FULL_BYTES = 64 * 1024
 _MOST_MOUNTS = 1000
@@ -99,11 +101,14 @@ def judge_crash(
         peak_memory_bytes=root.peak_bytes or None,
         core=root.core,
         cause=UNREAD if unread else verdict.cause,
+        fault=root.fault,
     )
     return Judgement(event, (root.local_rank,), verdict.certain, _report(root, line))
 
 
-def judge_hang(current: Round, evidence: Sequence[RankEvidence], seen: Sequence[Seen]) -> Judgement:
+def judge_hang(
+    current: Round, evidence: Sequence[RankEvidence], seen: Sequence[RankObservation]
+) -> Judgement:
     """Which rank of this node hangs, and which ones wait for it.
 
     Args:
@@ -115,6 +120,10 @@ def judge_hang(current: Round, evidence: Sequence[RankEvidence], seen: Sequence[
     verdict = hang.judge(seen, whole_job=whole_job, stacks=current.stacks_path)
     of_rank = {each.rank: each for each in evidence}
     foremost = of_rank[verdict.suspects[0].rank]
+    fault = current.faults.get(foremost.local_rank, "")
+    line, stacks, path = verdict.line.partition("; stacks: ")
+    line += f"; injected fault {fault}" if fault else ""
+    line += stacks + path
     event = Verdict(
         t=time.monotonic_ns(),
         round=current.number,
@@ -122,7 +131,7 @@ def judge_hang(current: Round, evidence: Sequence[RankEvidence], seen: Sequence[
         rank=foremost.rank,
         local_rank=foremost.local_rank,
         pid=foremost.pid,
-        line=verdict.line,
+        line=line,
         watch=verdict.watch,
         age_s=verdict.age_s,
         limit_s=verdict.limit_s,
@@ -134,8 +143,9 @@ def judge_hang(current: Round, evidence: Sequence[RankEvidence], seen: Sequence[
         stacks=current.stacks_path,
         distribution=_distribution(foremost),
         cause=verdict.cause if verdict.cause in (UNEQUAL, UNREAD) else "",
+        fault=fault,
     )
-    report = error_file.ErrorReport(verdict.line, "", int(time.time()))
+    report = error_file.ErrorReport(line, "", int(time.time()))
     culprits = tuple(of_rank[rank].local_rank for rank in verdict.culprits)
     return Judgement(event, culprits, verdict.certain, report)
 
@@ -160,7 +170,9 @@ def _unread(current: Round, worker: Worker, page: PageSnapshot) -> str:
 def is_misuse(
     workers: Sequence[Worker], pages: Sequence[PageSnapshot], *, announced: bool
 ) -> bool | None:
-    """Whether the ranks of a round ended as programs do that are called with wrong arguments.
+    """Whether the ranks of a round ended as programs do that cannot run as they were called.
+
+    They exit with 2, as for wrong arguments, or their script is no valid Python.
 
     Args:
         workers: all ranks, ended.
@@ -173,9 +185,18 @@ def is_misuse(
     if announced or any(page.initialized_ns is not None or page.problem for page in pages):
         return False
     ended = [worker for worker in workers if not worker.signalled_by_us]
-    return (
-        all(_ended_early_with_2(each, pages[each.local_rank]) for each in ended) if ended else None
+    if not ended:
+        return None
+    return all(
+        _is_no_python(pages[each.local_rank]) or _ended_early_with_2(each, pages[each.local_rank])
+        for each in ended
     )
+
+
+def _is_no_python(page: PageSnapshot) -> bool:
+    """Whether the script itself cannot be compiled; what it imports comes after its first line."""
+    error = page.error
+    return error is not None and error.type in _NO_PYTHON and page.first_line_ns is None
 
 
 def _ended_early_with_2(worker: Worker, page: PageSnapshot) -> bool:

@@ -93,7 +93,6 @@ async def _write(
         outcome = "written"
     journal.record(
         LastCopy(
-            t=time.monotonic_ns(),
             round=number,
             step=begun.step,
             bytes=begun.bytes,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +70,6 @@ class LimitKeeper:
             say(f"{path}: {problem}; limits are learned anew")
         self._own: dict[int, Knowledge] = {}  # rounds of this launch that are over
         self._world_size = 0
-        self._round = -1
         self._observer: Observer | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._saved = ""
@@ -81,9 +79,9 @@ class LimitKeeper:
 
     # --- rounds ---------------------------------------------------------------------------------
 
-    def begin_round(self, number: int, world_size: int) -> None:
+    def begin_round(self, world_size: int) -> None:
         """New processes begin; what is known of as many ranks holds for them."""
-        self._round, self._world_size = number, world_size
+        self._world_size = world_size
         self._observer = Observer(world_size)
         self._apply()
         self._schedule()
@@ -173,10 +171,7 @@ class LimitKeeper:
         sources |= {key: limit.source for key, limit in learned.items()}
         if _differ(limits, self._recorded):
             self._recorded = limits
-            now_ns = time.monotonic_ns()
-            self._journal.record(
-                LimitsChanged(t=now_ns, round=self._round, limits=limits, sources=sources)
-            )
+            self._journal.record(LimitsChanged(limits=limits, sources=sources))
 
     def _own_knowledge(self) -> Knowledge:
         past = self._own.get(self._world_size, Knowledge(world_size=self._world_size))

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from undaunted.base.text import count, format_duration, one_line
 from undaunted.fault_tolerance.output.lines import DONE, ERROR, INFO, PROGRESS, WARNING
 from undaunted.journal import events as e
-from undaunted.journal.words import CHECKPOINT, outcome_in_words, words_of
+from undaunted.journal.words import CHECKPOINT, is_news, outcome_in_words, words_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
+    from collections.abc import Iterator
 
     from undaunted.fault_tolerance.run_config import RunConfig
     from undaunted.journal.words import Tone
@@ -30,21 +29,12 @@ _SHOWN_NS = 50 * _NS  # of progress, at least that apart: about once a minute
 _LONGEST = 1000
 _LEVELS: dict[Tone, int] = {"": INFO, "good": DONE, "odd": WARNING, "bad": ERROR}
 _REMARKS = {"info": INFO, "warning": WARNING, "error": ERROR}
-# Shown as they are, if this is so.
-_SHOWN: dict[type[e.Event], Callable[[Any], bool]] = {
-    **dict.fromkeys(
-        (e.SlowRank, e.GpuThrottled, e.KernelLogged, e.RankSilent, e.TemplateLost, e.AgentPaused,
-         e.ControlRequested, e.RankLost, e.AttributionResult),
-        lambda _: True,
-    ),
-    e.RankEvent: lambda event: event.name == CHECKPOINT and event.text.startswith("doubted "),
-    e.NodeChecked: lambda event: bool(event.problem),
-    e.MemoryReclaimed: lambda event: bool(event.held or event.skipped),
-    e.LastCopy: lambda event: event.outcome != "written",
-    e.InProcessPhase: lambda event: event.phase in ("detect", "re-enter"),
-    e.InProcessCall: lambda event: event.what == "ended",
-    e.RoundStopped: lambda event: bool(event.unkillable),
-}  # fmt: skip
+# Shown as they are.
+_SHOWN = frozenset(
+    {e.SlowRank, e.GpuThrottled, e.KernelLogged, e.RankSilent, e.TemplateLost, e.AgentPaused,
+     e.ControlRequested, e.RankLost, e.AttributionResult, e.NodeChecked, e.MemoryReclaimed,
+     e.InProcessPhase, e.InProcessCall, e.RoundStopped}
+)  # fmt: skip
 
 
 class Line(NamedTuple):
@@ -121,6 +111,10 @@ class Narrator:
                 yield self._blames(event)
             case e.RoundAdvised():
                 yield from self._advised(event)
+            case e.LastCopy() if event.outcome != "written":
+                yield _as_it_is(event)
+            case e.RankEvent(name=name) if name == CHECKPOINT and event.text.startswith("doubted "):
+                yield _as_it_is(event)
             case e.SignalReceived():
                 yield self._signal(event.signal)
             case e.SignalPassedOn() if event.signal not in self._passed_on:
@@ -131,7 +125,7 @@ class Narrator:
                 yield Line(event.text, _REMARKS.get(event.level, WARNING), rank)
             case e.JobEnded():
                 yield from self._ended(event)
-        if (is_shown := _SHOWN.get(type(event))) is not None and is_shown(event):
+        if type(event) in _SHOWN and is_news(event):
             yield _as_it_is(event)
 
     def withdraw(self) -> None:

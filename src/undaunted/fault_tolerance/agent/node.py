@@ -335,10 +335,10 @@ class JudgeCrash:
 
 
 @dataclass(frozen=True, slots=True)
-class JudgeUnseen:
-    """Say which rank crashed, if one had failed of its own before it was told to end.
+class JudgeLateCrash:
+    """Say which rank crashed, if any did.
 
-    Its end was seen only after that: no failure of this node has been reported.
+    A rank may have crashed just before the stop reached it; nothing was reported yet.
     """
 
 
@@ -431,7 +431,7 @@ Command = (
     | GatherEvidence
     | JudgeHang
     | JudgeCrash
-    | JudgeUnseen
+    | JudgeLateCrash
     | SignalRanks
     | SayLate
     | SignalTree
@@ -633,7 +633,7 @@ class Node:
             return self._ended_while_others_stop(event) if self._agrees else []
         judge: list[Command] = self._judge_crash() if self._crash_to_judge else []
         if self._may_be_first and not self._lost and any(self._exited.values()):
-            judge = [JudgeUnseen()]
+            judge = [JudgeLateCrash()]
         again = self.state is State.KILLING and self._look_again
         return judge + (self._kill() if again or self.state is State.STOPPING else [])
 

@@ -172,7 +172,6 @@ class NodeHealth:
         problem = checked.report.problem()
         self._journal.record(
             e.NodeChecked(
-                t=time.monotonic_ns(),
                 round=number,
                 duration_ns=checked.duration_ns,
                 problem=problem,

@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from undaunted import __version__
-from undaunted.attribution.straggler.pace import Pace
 from undaunted.base.recent import Recent
 from undaunted.base.timers import Timers
 from undaunted.coordinator.policy import messages as job
@@ -19,6 +18,7 @@ from undaunted.coordinator.policy.config import PolicyConfig
 from undaunted.coordinator.policy.policy import JobPolicy
 from undaunted.fault_tolerance.advice import advise
 from undaunted.fault_tolerance.agent.status import of_policy
+from undaunted.fault_tolerance.slow_ranks.pace import Pace
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -58,8 +58,8 @@ class Orders(Protocol):
     def recent(self) -> dict[str, Recent]:
         """What the state machines here have done, by name."""
 
-    def let_ask(self, answer: Callable[[bytes, str], Awaitable[bytes]]) -> None:
-        """Have what is asked from other machines answered; see `Control.answer`."""
+    def serve_questions(self, answer: Callable[[bytes, str], Awaitable[bytes]]) -> None:
+        """Answer questions from other machines; see `Control.answer`."""
 
     async def pass_on(self, order: bytes, by: str) -> bool:
         """Have another node report what somebody has ordered, if this one leads; return whether.
@@ -173,7 +173,7 @@ class OwnOrders:
         """What the policy has done."""
         return {"policy": self._recent}
 
-    def let_ask(self, answer: Callable[[bytes, str], Awaitable[bytes]]) -> None:
+    def serve_questions(self, answer: Callable[[bytes, str], Awaitable[bytes]]) -> None:
         """Do nothing: a job of one node has no port."""
 
     async def pass_on(self, order: bytes, by: str) -> bool:

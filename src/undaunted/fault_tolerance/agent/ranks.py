@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from undaunted.attribution.communication import COMPILING
 from undaunted.attribution.findings import UNEQUAL
 from undaunted.attribution.hang import judge, look, with_recording
-from undaunted.attribution.peer_lost import is_peer_lost, names_lost_peer
+from undaunted.attribution.peers import is_peer_lost, names_lost_peer
 from undaunted.attribution.ruling import encode
 from undaunted.base import process
 from undaunted.base.signals import SPREAD_S
@@ -38,13 +38,14 @@ from undaunted.fault_tolerance.agent.recordings import Recordings
 from undaunted.fault_tolerance.agent.status import RankNow
 from undaunted.fault_tolerance.agent.watch import Callbacks, PageWatch
 from undaunted.fault_tolerance.data import WorkloadAction, decode_request
+from undaunted.journal import events as e
 from undaunted.progress.snapshot import ErrorRecord, PageSnapshot, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from undaunted.attribution.evidence import RankEvidence
-    from undaunted.attribution.hang import Seen
+    from undaunted.attribution.hang import RankObservation
     from undaunted.fault_tolerance.agent.begun import Begun
     from undaunted.fault_tolerance.agent.inprocess import InProcess
     from undaunted.fault_tolerance.agent.orders import Orders
@@ -115,8 +116,8 @@ class Ranks:
         self._signals = begun.signals
         self._told_at: dict[int, float] = {}  # when local ranks have got a signal to stop
         self._evidence: list[RankEvidence] = []  # what was gathered last in this round
-        self._seen: list[Seen] = []  # what that says
-        self._look: asyncio.Future[tuple[list[RankEvidence], list[Seen]]] | None = None
+        self._seen: list[RankObservation] = []  # what that says
+        self._look: asyncio.Future[tuple[list[RankEvidence], list[RankObservation]]] | None = None
         self._silent: tuple[int, Expired] | None = None  # for whom all are being looked at
         self._left = False  # all are being looked at since some have ended with 0
         self._timers = Timers()
@@ -127,7 +128,7 @@ class Ranks:
             page_changed=self._page_changed,
             ring_events=self._ring_events,
             request=self._request,
-            paused=scribe.agent_paused,
+            paused=lambda seconds: scribe.journal.record(e.AgentPaused(seconds=seconds)),
             no_heartbeats=scribe.heartbeats_missing,
         )
         self.watch = PageWatch(begun.area, config.limits, callbacks)
@@ -138,7 +139,7 @@ class Ranks:
         """The pages are of these ranks from now on."""
         self._round, self._evidence, self._seen, self._silent = current, [], [], None
         self._left = False
-        self.limits.begin_round(current.number, current.start.world_size)
+        self.limits.begin_round(current.start.world_size)
         self._stopping.begin_round(current.number)
         for local_rank in range(self._area.ranks):
             self._signals.drain(local_rank)
@@ -200,6 +201,9 @@ class Ranks:
     def hold_to_limits(self, *, on: bool, anew: bool = False) -> None:
         """Watch all ranks of the round that still run; or none. ``anew``: limits count from now."""
         workers = self._workers.all if on else []
+        if not workers:
+            self.watch.release()
+            return
         self.watch.hold_to_limits(
             [worker.spawned_ns for worker in workers],
             [worker.local_rank for worker in workers if worker.code is not None],
@@ -220,7 +224,7 @@ class Ranks:
         else:
             self._post(m.CrashUnclear())
 
-    def judge_unseen(self) -> None:
+    def judge_late_crash(self) -> None:
         """Say which rank crashed first and why, if one did of its own; none was reported."""
         judgement = self._judged()
         if judgement.certain:
@@ -263,7 +267,7 @@ class Ranks:
         self,
         current: Round,
         evidence: list[RankEvidence],
-        looked: list[Seen],
+        looked: list[RankObservation],
         began_ns: int,
         *,
         by_hand: bool,
@@ -284,7 +288,7 @@ class Ranks:
         if silent is None and not left and not self._compiling(current):
             self._scribe.evidence_collected(evidence, current.stacks_path, began_ns)
 
-    def next_look(self) -> asyncio.Future[tuple[list[RankEvidence], list[Seen]]]:
+    def next_look(self) -> asyncio.Future[tuple[list[RankEvidence], list[RankObservation]]]:
         """What the look at the ranks that ends next has seen."""
         if self._look is None or self._look.done():
             self._look = asyncio.get_running_loop().create_future()
@@ -321,7 +325,7 @@ class Ranks:
         self._give_verdict(judgement)
         self._post(m.HangJudged(current.number, judgement.culprits, judgement.event.line))
 
-    def _compiling(self, current: Round) -> tuple[Seen, Expired] | None:
+    def _compiling(self, current: Round) -> tuple[RankObservation, Expired] | None:
         """Which rank would be blamed for a hang, and for which limit, though it only compiles."""
         alarms = [each.expired for each in self._seen if each.expired is not None]
         if not self._compilers or not alarms:
@@ -364,7 +368,7 @@ class Ranks:
         if current.stopping:
             self._workers.end(pid)
         self.watch.rank_replaced(local_rank, time.monotonic_ns())
-        self._scribe.rank_replaced(current, local_rank, pid)
+        self._scribe.journal.record(e.RankReplaced(rank=rank, pid=pid))
         self._workers.replace(local_rank, pid, began_ns)
 
     def could_not_write(self, local_rank: int) -> bool:
@@ -514,7 +518,7 @@ def _in_words(error: ErrorRecord) -> str:
     return f"exits with {error.message if is_code else 1}"
 
 
-async def _compilers_at_work(looked: Sequence[Seen]) -> set[int]:
+async def _compilers_at_work(looked: Sequence[RankObservation]) -> set[int]:
     """Return local ranks that compile, and below which processes compute; takes a moment then."""
     pids = {i: each.pid for i, each in enumerate(looked) if each.activity == COMPILING}
     if not pids or not any(each.expired for each in looked):

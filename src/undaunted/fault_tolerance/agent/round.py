@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from undaunted.attribution import error_file, oom
+from undaunted.attribution import error_file
 from undaunted.checkpointing.keeping import client as keeping
-from undaunted.fault_tolerance.agent import error_files
+from undaunted.fault_tolerance.agent import error_files, oom
 from undaunted.fault_tolerance.agent.environment import (
     NOT_BOUND,
     RankPlace,

@@ -22,7 +22,7 @@ from undaunted.progress.layout import EVALUATION
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from undaunted.attribution.hang import HangVerdict, Seen
+    from undaunted.attribution.hang import HangVerdict, RankObservation
     from undaunted.coordinator.policy import messages as job
     from undaunted.coordinator.policy.messages import Iterations
     from undaunted.fault_tolerance.agent.kernel_log import Record
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.output.messages import Messages
     from undaunted.fault_tolerance.run_config import RunConfig
     from undaunted.fault_tolerance.worker.messages import Ready
-    from undaunted.fault_tolerance.worker.spawner import Spawned
     from undaunted.journal.writer import JournalWriter
     from undaunted.progress.reader import RingEvent
     from undaunted.progress.snapshot import PageSnapshot
@@ -174,10 +173,6 @@ class Scribe:
             )
         )
 
-    def gpu_throttled(self, rank: int, gpu: int, reasons: list[str]) -> None:
-        """A GPU of a slow rank has low clocks."""
-        self.journal.record(e.GpuThrottled(rank=rank, gpu=gpu, reasons=reasons))
-
     def kernel_logged(self, number: int, records: Sequence[Record], path: str) -> None:
         """The kernel has logged errors in a round that failed; they go to ``path``."""
         self.journal.write_text(path, "".join(f"{_in_log(each)}\n" for each in records))
@@ -202,16 +197,6 @@ class Scribe:
                 max_restarts=start.max_restarts,
             )
         )
-
-    def workers_spawned(self, spawned: Spawned) -> None:
-        """Every local rank is a process."""
-        self.journal.record(
-            e.WorkersSpawned(mode=spawned.mode, pids=list(spawned.pids), reason=spawned.reason)
-        )
-
-    def workers_start_fresh(self, reason: str) -> None:
-        """Workers are not forked from the template, because of ``reason``."""
-        self.journal.record(e.TemplateLost(reason=reason))
 
     def template_ready(self, pid: int, ready: Ready) -> None:
         """The template has imported what it was asked to."""
@@ -262,13 +247,7 @@ class Scribe:
 
     def stop_agreed(self, order: job.StopAfter) -> None:
         """Ranks that ask stop after the same iteration."""
-        iteration = order.iteration % EVALUATION if order.iteration >= 0 else -1
-        self.journal.record(e.StopAgreed(iteration=iteration))
-
-    def rank_replaced(self, current: Round, local_rank: int, pid: int) -> None:
-        """Another process was started in the place of a lost rank."""
-        rank = current.rank(local_rank)
-        self.journal.record(e.RankReplaced(round=current.number, rank=rank, pid=pid))
+        self.journal.record(e.StopAgreed(iteration=order.iteration % EVALUATION))
 
     def rank_exited(self, current: Round, worker: Worker) -> None:
         """A rank's process ended."""
@@ -306,7 +285,7 @@ class Scribe:
             detail=detail,
         )
 
-    def rank_compiles(self, seen: Seen, alarm: Expired, limits: int) -> None:
+    def rank_compiles(self, seen: RankObservation, alarm: Expired, limits: int) -> None:
         """A limit was passed, but a rank compiles in child processes: that is no hang."""
         self._hang = None
         longest = format_duration(limits * alarm.limit_s)
@@ -342,7 +321,7 @@ class Scribe:
         self.journal.record(e.EvidenceCollected(ranks=ranks, path=path, duration_ns=took_ns))
 
     def rank_silent(
-        self, evidence: list[RankEvidence], seen: Seen, expired: Expired, path: str
+        self, evidence: list[RankEvidence], seen: RankObservation, expired: Expired, path: str
     ) -> None:
         """All ranks were looked at, since one has done nothing for a part of its limit."""
         at = f" at {seen.frame}" if seen.frame else ""
@@ -392,10 +371,6 @@ class Scribe:
         after = format_duration(grace_s)
         self.say(f"{late} had not ended {after} after the order to stop: SIGKILL, perhaps unsaved")
 
-    def agent_paused(self, seconds: float) -> None:
-        """This process did not run for a while."""
-        self.journal.record(e.AgentPaused(seconds=seconds))
-
     def heartbeats_missing(self) -> None:
         """No rank has sent a heartbeat within the limit that was given for it; said once."""
         if self._heartbeats_missed:
@@ -406,21 +381,6 @@ class Scribe:
             f"no rank has called undaunted.step yet, {format_duration(limit_s)} after the start: "
             "hangs are not noticed before one does"
         )
-
-    def signal_received(self, name: str) -> None:
-        """The launcher got a signal that stops the ranks, or that ends it."""
-        self.journal.record(e.SignalReceived(signal=name))
-
-    def programs_signal(self, name: str, ranks: Sequence[int], *, everywhere: bool) -> None:
-        """The launcher got a signal that is the program's; the job goes on.
-
-        Args:
-            name: of the signal.
-            ranks: to which it was passed on.
-            everywhere: it came to all processes of the job, the ranks too.
-        """
-        event = e.SignalPassedOn(signal=name, ranks=list(ranks), everywhere=everywhere)
-        self.journal.record(event)
 
 
 def _nodes(nodes: Nodes | None) -> e.JobNodes | None:

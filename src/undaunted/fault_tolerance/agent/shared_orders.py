@@ -22,7 +22,7 @@ from undaunted.base.deadline import wait_for
 from undaunted.base.timers import Timers
 from undaunted.coordinator.etcd.candidacy import Candidacy, Launcher
 from undaunted.coordinator.etcd.store import parse_store
-from undaunted.coordinator.lead import follower_messages as f
+from undaunted.coordinator.lead import messages as c
 from undaunted.coordinator.lead import register
 from undaunted.coordinator.lead.follower import Follower, FollowerState
 from undaunted.coordinator.lead.leader import LeaderState
@@ -161,9 +161,9 @@ class SharedOrders:
             found |= {"leader": leading.recent, "policy": leading.leader.recent}
         return found
 
-    def let_ask(self, answer: Callable[[bytes, str], Awaitable[bytes]]) -> None:
-        """Have what is asked over the port answered."""
-        self._participant.let_ask(self._config.node, answer)
+    def serve_questions(self, answer: Callable[[bytes, str], Awaitable[bytes]]) -> None:
+        """Answer questions that come over the port."""
+        self._participant.serve_questions(self._config.node, answer)
 
     async def pass_on(self, order: bytes, by: str) -> bool:
         """Have another node report it, where this one leads."""
@@ -421,7 +421,7 @@ class SharedOrders:
     def _follow(self, address: str, endpoints: list[str]) -> None:
         config, nodes = self._config, self._nodes
         follower = Follower(
-            f.FollowerConfig(
+            c.FollowerConfig(
                 node=config.node,
                 incarnation=self._incarnation,
                 slots=config.nproc_per_node,
@@ -455,7 +455,7 @@ class SharedOrders:
 
     # --- what the follower wants (see `following.Node`) -----------------------------------------
 
-    def prepare(self, command: f.Prepare) -> None:
+    def prepare(self, command: c.Prepare) -> None:
         """Reserve what the round needs of this node, in the agent's turn."""
         self._turns.take(partial(self._prepare, command))
 
@@ -463,13 +463,13 @@ class SharedOrders:
         """Carry out what the leader says, in the agent's turn."""
         self._turns.take(partial(self._take, command))
 
-    def stop_ranks(self, stop: f.StopRanks) -> None:
+    def stop_ranks(self, stop: c.StopRanks) -> None:
         """Stop the round as if the leader had said so."""
         node = self._config.node
         order = job.Stop(node, stop.round, stop.reason, stop.grace_s, stop.signal)
         self._turns.take(partial(self._obey, order))
 
-    def lead(self, command: f.Lead) -> None:
+    def lead(self, command: c.Lead) -> None:
         """Take over."""
         lost = command.lost
         self._say(f"this node takes over the coordination of the job from node {lost}")
@@ -479,7 +479,7 @@ class SharedOrders:
         """Somebody else leads."""
         self._participant.stand_down()
 
-    def missed(self, missed: f.Missed) -> None:
+    def missed(self, missed: c.Missed) -> None:
         """The leader cannot be reached: this node may be the next one."""
         if self._candidacy is not None:
             self._candidacy.missed(missed)
@@ -513,7 +513,7 @@ class SharedOrders:
             self._candidacy.node_is_done()
         self._obey(command)
 
-    def _prepare(self, table: f.Prepare) -> None:
+    def _prepare(self, table: c.Prepare) -> None:
         """Reserve what the table needs of this node, and acknowledge it; refuse it otherwise."""
         address, port = "", 0
         if table.group_rank == 0:
@@ -525,7 +525,7 @@ class SharedOrders:
                 return
             address = self._nodes.address
         assert self._participant.following is not None
-        known = f.TableKnown(table.round, table.version, address, port)
+        known = c.TableKnown(table.round, table.version, address, port)
         self._participant.following.table_known(known)
 
     def _leave(self, outcome: job.Outcome, reason: str) -> None:

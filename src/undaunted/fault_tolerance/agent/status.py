@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from undaunted.attribution.evidence import RankEvidence
-    from undaunted.attribution.hang import Seen
+    from undaunted.attribution.hang import RankObservation
     from undaunted.coordinator.lead.follower import Follower
     from undaunted.coordinator.lead.leader import Leader
     from undaunted.coordinator.policy.policy import JobPolicy
@@ -197,6 +197,6 @@ def _stacks(each: RankEvidence, most: int) -> s.RankStacks:
     )
 
 
-def recordings_of(seen: Sequence[Seen]) -> list[s.RankRecording]:
+def recordings_of(seen: Sequence[RankObservation]) -> list[s.RankRecording]:
     """What ranks have answered when they were asked for their recordings."""
     return [s.RankRecording(each.rank, each.pid, each.recording, each.deaf) for each in seen]

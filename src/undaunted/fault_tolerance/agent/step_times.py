@@ -1,6 +1,6 @@
 """Now and then, asks the ranks of this node how long they have worked by themselves.
 
-The answers go to the leader, who compares all ranks: `attribution.straggler.pace`.
+The answers go to the leader, who compares all ranks: `fault_tolerance.slow_ranks.pace`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from undaunted.attribution.straggler.own_times import (
+from undaunted.coordinator.policy import messages as job
+from undaunted.fault_tolerance.agent.parts import Part
+from undaunted.fault_tolerance.slow_ranks.own_times import (
     OwnTimes,
     RankTimes,
     most_chunks,
     thinned,
 )
-from undaunted.coordinator.policy import messages as job
-from undaunted.fault_tolerance.agent.parts import Part
 from undaunted.fault_tolerance.worker.witness import TIMES
 
 if TYPE_CHECKING:

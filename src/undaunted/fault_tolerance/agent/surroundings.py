@@ -20,7 +20,7 @@ from undaunted.fault_tolerance.agent.last_end import last_end
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from undaunted.coordinator.lead.leader_messages import LeaderConfig
+    from undaunted.coordinator.lead.messages import LeaderConfig
     from undaunted.coordinator.policy.config import PolicyConfig
     from undaunted.coordinator.protocol import Ledger
     from undaunted.coordinator.service.register import Register

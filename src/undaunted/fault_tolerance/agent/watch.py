@@ -90,41 +90,44 @@ class PageWatch:
 
     def end(self) -> None:
         """No rank runs any more: look again when ranks are held to limits."""
-        self.hold_to_limits([])
+        self.release()
         for timer in (self._tick_timer, self._kickless_timer):
             if timer is not None:
                 timer.cancel()
         self._tick_timer = self._kickless_timer = None
 
+    def release(self) -> None:
+        """Apply the limits to no rank; what ranks did is still judged by them."""
+        self._started_ns = []
+        for timer in (self._deadline_timer, self._heartbeat_timer):
+            if timer is not None:
+                timer.cancel()
+        self._deadline_timer = self._heartbeat_timer = None
+
     def hold_to_limits(
         self, started_ns: list[int], ended: Collection[int] = (), *, anew_ns: int = 0
     ) -> None:
-        """Apply the limits to local ranks started at these times; ``[]`` = to nobody.
+        """Apply the limits to the local ranks.
 
         From the first time on, until `end`, their events are read, too: ranks that are being
         stopped may save for long.
 
         Args:
-            started_ns: by local rank.
+            started_ns: when each local rank was started.
             ended: local ranks whose processes have ended already.
             anew_ns: what ranks did before then is not held against them.
         """
-        self._started_ns = started_ns
-        for timer in (self._deadline_timer, self._heartbeat_timer):
-            if timer is not None:
-                timer.cancel()
-        self._deadline_timer = self._heartbeat_timer = None
-        if started_ns:  # else what the ranks did is still judged by the limits of before
-            self._ended, self._anew_ns = set(ended), anew_ns
-            self.pauses.clear()
-            self._silent.clear()
-            self._looks_left = self._looks_left if anew_ns else _MOST_LOOKS
-            if self._tick_timer is None:
-                self._last_tick_ns = time.monotonic_ns()
-                self._schedule_tick()
-                self._look_at_kickless()
-            self._expect_heartbeats()
-            self._check_limits()
+        self.release()
+        self._started_ns, self._ended, self._anew_ns = started_ns, set(ended), anew_ns
+        self.pauses.clear()
+        self._silent.clear()
+        self._looks_left = self._looks_left if anew_ns else _MOST_LOOKS
+        if self._tick_timer is None:
+            self._last_tick_ns = time.monotonic_ns()
+            self._schedule_tick()
+            self._look_at_kickless()
+        self._expect_heartbeats()
+        self._check_limits()
 
     def apply(self, limits: Limits, learned: dict[str, Learned]) -> None:
         """Hold ranks to these from now on, if they are held to limits at all."""

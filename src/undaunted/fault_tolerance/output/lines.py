@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-import textwrap
 import time
 from typing import NamedTuple
 
 import msgspec
 
-from undaunted.base.text import printable
+from undaunted.base.text import MOST_COLUMNS, folded, printable
 from undaunted.fault_tolerance.output.stamps import stamp
 
 # Levels as in `logging`, which the launcher does not import.
@@ -21,8 +20,6 @@ WARNING = 30
 ERROR = 40
 _NAMES = {INFO: "info", PROGRESS: "info", DONE: "info", WARNING: "warning", ERROR: "error"}
 _COLOURS = {PROGRESS: "2", DONE: "32", WARNING: "33", ERROR: "31"}  # dim, green, yellow, red
-_LONGEST = 120  # columns of a line on a terminal
-_INDENT = "    "
 
 
 class OwnLine(msgspec.Struct):
@@ -64,7 +61,7 @@ class LineFormat(NamedTuple):
         if self.name != "text" or os.environ.get("TERM", "dumb") == "dumb" or not os.isatty(fd):
             return self
         try:
-            columns = min(os.get_terminal_size(fd).columns or _LONGEST, _LONGEST)
+            columns = min(os.get_terminal_size(fd).columns or MOST_COLUMNS, MOST_COLUMNS)
         except OSError:
             return self
         return self._replace(columns=columns, colour=not os.environ.get("NO_COLOR"))
@@ -87,8 +84,8 @@ class LineFormat(NamedTuple):
         shown = ("[undaunted] " if prefix else "") + printable(text)
         if not self.columns or not prefix:
             return shown + "\n"
-        folded = shown.split("\n") if "\n" in shown else _folded(shown, self.columns)
-        first, *details = folded
+        own = shown.split("\n")
+        first, *details = own if len(own) > 1 else folded(shown, self.columns)
         if self.colour and level in _COLOURS:
             first = f"\x1b[{_COLOURS[level]}m{first}\x1b[0m"
         return "\n".join([first, *details, ""])
@@ -97,25 +94,6 @@ class LineFormat(NamedTuple):
         """Print a line where nothing else writes: before and after the agent."""
         sys.stderr.write(self.line(text, level=level))
         sys.stderr.flush()
-
-
-def _folded(text: str, columns: int) -> list[str]:
-    """Return a long line as several: who, what and where first, then each detail indented."""
-    if len(text) <= columns:
-        return [text]
-    parts = text.replace("; ", ";\n").split("\n")
-    lines: list[str] = []
-    for part in parts:
-        indent = _INDENT if lines else ""
-        lines += textwrap.wrap(
-            part,
-            max(columns, 2 * len(_INDENT)),
-            initial_indent=indent,
-            subsequent_indent=_INDENT,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-    return lines
 
 
 TEXT = LineFormat()

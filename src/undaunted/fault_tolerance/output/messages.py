@@ -10,6 +10,7 @@ import contextlib
 import os
 import queue
 import select
+import stat
 import threading
 import time
 from pathlib import Path
@@ -52,6 +53,8 @@ class Messages:
         self._thread = threading.Thread(target=self._write, name="undaunted-messages", daemon=True)
         self._thread.start()
         self._log: LauncherLog | None = None
+        self._shared = False
+        self._touched = False  # others may have written since the last line
 
     def write_to(self, path: str, node: str, open_log: OpenLog = open_here) -> None:
         """Append lines to a file as well from now on, see `LauncherLog`; its problems are shown."""
@@ -68,6 +71,11 @@ class Messages:
         log = self._log  # read once: another thread may be closing it
         if log is not None and level != PROGRESS:
             log.add(TEXT.line(text, prefix=prefix))
+
+    def share(self, others: bool) -> None:
+        """Tell whether ranks write to the same stream, and may leave a line unfinished."""
+        self._shared = others
+        self._touched |= others
 
     def close_log(self, timeout_s: float = 1.0) -> None:
         """Complete the file; lines are still shown."""
@@ -97,8 +105,12 @@ class Messages:
 
     def _write(self) -> None:
         while (lines := self._lines.get()) is not None:
-            begin = to_line_begin(self._fd) if self._form.name == "text" else b""
-            self._console.write([begin, lines])
+            self._console.write([self._line_begin(), lines])
+
+    def _line_begin(self) -> bytes:
+        begin = to_line_begin(self._fd) if self._form.name == "text" else b""
+        touched, self._touched = self._touched, self._shared
+        return b"\n" if touched and not begin and _may_be_unfinished(self._fd) else begin
 
 
 def to_line_begin(fd: int) -> bytes:
@@ -114,6 +126,18 @@ def to_line_begin(fd: int) -> bytes:
     except OSError:
         return b""
     return b" " * columns + b"\r\x1b[K" if columns else b""
+
+
+def _may_be_unfinished(fd: int) -> bool:
+    """Whether a line of somebody else may lack its end; nobody can look into a pipe."""
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            return stat.S_ISFIFO(status.st_mode) or stat.S_ISSOCK(status.st_mode)
+        with open(f"/proc/self/fd/{fd}", "rb") as file:  # noqa: PTH123 - it is no path
+            return status.st_size > 0 and os.pread(file.fileno(), 1, status.st_size - 1) != b"\n"
+    except OSError:
+        return False
 
 
 def _wait_until_writable(fd: int, seconds: float) -> bool:

@@ -14,7 +14,6 @@ from undaunted.fault_tolerance.output.follower import Follower
 from undaunted.fault_tolerance.output.job_logs import open_here
 from undaunted.fault_tolerance.output.line_copy import LineCopy
 from undaunted.fault_tolerance.output.rank_file import Bound, RankFile
-from undaunted.fault_tolerance.output.ranks import rank_prefix
 from undaunted.fault_tolerance.output.sink import Sink
 
 if TYPE_CHECKING:
@@ -165,3 +164,8 @@ def _identity(fd: int) -> object:
     except OSError:  # closed
         return fd
     return status.st_dev, status.st_ino
+
+
+def rank_prefix(rank: int, world_size: int) -> str:
+    """Prefix of a line of a rank: ``" 7: "`` in a job of 16, so that lines stand in columns."""
+    return f"{rank:>{len(str(max(0, world_size - 1)))}}: "

@@ -2,7 +2,6 @@
 
     python -u boot.py template FD [words for ps]
     python -u boot.py fresh FD [words for ps]
-    python -u boot.py compare FD PARENT
 
 Python puts the directory of this file first in ``sys.path``; that goes before anything is imported,
 so that nothing here, and nothing in the working directory either, shadows a module of that name.
@@ -34,10 +33,6 @@ if _MODE == "template":
     from undaunted.fault_tolerance.worker.template import serve
 
     _SPEC = serve(_FD)
-elif _MODE == "compare":
-    from undaunted.fault_tolerance.worker.warm_imports import be_compared
-
-    be_compared(_FD, template=int(sys.argv[3]))
 else:
     from undaunted.fault_tolerance.worker.bootstrap import read_spec
 

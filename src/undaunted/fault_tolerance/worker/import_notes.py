@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 _PYTHONS = os.path.dirname(os.__file__) + "/"  # noqa: PTH120 - pathlib need not be there
-_BASE = ("torch", "numpy")
 _OURS = "undaunted"
 _OUR_VARIABLES = "UNDAUNTED_"
 _MOST = 50_000
@@ -34,21 +33,17 @@ _MOST_BYTES = 16 * 1024 * 1024
 
 
 class RankImports(msgspec.Struct, frozen=True):
-    """What a rank has imported.
+    """Modules and packages that a rank has imported.
 
     Attributes:
         groups: installed modules.
-        packages: time and size of the file that each package begins with.
+        packages: file that each installed package begins with.
         own: packages that are neither installed nor Python's.
-        python: its version.
-        base: like ``packages``, of those that all others rest on, wherever they were imported.
     """
 
     groups: list[Group]
-    packages: dict[str, tuple[int, int]] = {}
+    packages: dict[str, str] = {}
     own: list[str] = []
-    python: str = ""
-    base: list[tuple[int, int]] = []
 
 
 class Notes:
@@ -83,7 +78,7 @@ class Notes:
     def tell(self) -> RankImports:
         """Return what was imported until now."""
         groups: list[Group] = []
-        packages: dict[str, tuple[int, int]] = {}
+        packages: dict[str, str] = {}
         for name, environment in list(self._found.items()):
             if not (origin := installed_file(name)):
                 continue
@@ -91,9 +86,8 @@ class Notes:
                 groups.append(Group(environment, []))
             groups[-1].modules.append(name)
             if "." not in name:
-                packages[name] = stamp(origin)
-        base = [stamp(installed_file(name)) for name in _BASE]
-        return RankImports(groups, packages, self._own(packages), sys.version, base)
+                packages[name] = origin
+        return RankImports(groups, packages, self._own(packages))
 
     def _own(self, packages: Mapping[str, object]) -> list[str]:
         names = (name for name in self._found if "." not in name and name not in packages)
@@ -149,15 +143,6 @@ def _spec(name: str) -> object:
         return object.__getattribute__(sys.modules.get(name), "__dict__").get("__spec__")
     except AttributeError:
         return None
-
-
-def stamp(path: str) -> tuple[int, int]:
-    """Return time and size of a file, by which another version is known."""
-    try:
-        about = os.stat(path)  # noqa: PTH116 - likewise
-    except OSError:
-        return 0, 0
-    return about.st_mtime_ns, about.st_size
 
 
 _notes: Notes | None = None

@@ -34,37 +34,22 @@ class Group(msgspec.Struct, frozen=True):
     modules: list[str]
 
 
-class RankValue(msgspec.Struct, frozen=True):
-    """A value in a module that comes from a variable of the rank."""
-
-    module: str
-    name: str  # in the module: of a value, or of one of a function or class
-    variable: str
-    is_number: bool
-
-
 class Learned(msgspec.Struct, frozen=True, kw_only=True):
-    """What the ranks have imported. Too much for a frame: it is handed over in a file.
+    """Modules that ranks have imported. Too much for a frame: it is handed over in a file.
 
     Attributes:
         groups: the modules.
-        packages: time and size of the file that each package begins with.
+        packages: file that each package begins with.
         own: packages that only ranks can import.
-        base: modules that are imported before all others.
         left: packages among the groups that are not to be imported.
-        environments: of rank 1 and rank 0, what the template's has not.
-        checked: a worker with these imports is like a new process, once ``rank_values`` are set.
-        rank_values: what is set in each worker.
+        gives_way: the template lowers its priority meanwhile; it may take its own again.
     """
 
     groups: list[Group]
-    packages: dict[str, tuple[int, int]] = {}
+    packages: dict[str, str] = {}
     own: list[str] = []
-    base: list[str] = []
     left: list[str] = []
-    environments: tuple[dict[str, str], dict[str, str]] = ({}, {})
-    checked: bool = False
-    rank_values: list[RankValue] = []
+    gives_way: bool = False
 
 
 class Prepare(Message, frozen=True, tag="prepare"):
@@ -101,7 +86,6 @@ class Ready(Message, frozen=True, tag="ready"):
     left: dict[str, str] = {}
     problem: str = ""
     learned: int = 0
-    rank_values: list[RankValue] = []
 
 
 class Forked(Message, frozen=True, tag="forked"):

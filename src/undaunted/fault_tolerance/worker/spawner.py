@@ -41,6 +41,8 @@ _REPLACED = "; another one is started"
 _NOT_MISSED = "; it was a second one, which was to import what the ranks have: restarts do without"
 # Imports from a busy shared file system take minutes, for fresh workers just as well.
 READY_DEADLINE_S = 600.0
+# At the lowest priority, beside ranks that use all cores.
+_LEARN_DEADLINE_S = 3600.0
 # Longer than the template gives itself (template.FORK_DEADLINE_S).
 FORK_DEADLINE_S = 30.0
 _KILL_DEADLINE_S = 10.0
@@ -85,7 +87,6 @@ class Spawner:
         self._said: set[str] = set()
         self._warm = WarmSpawner() if warm else None
         self._start: Callable[..., None] | None = None
-        self._modules: list[str] = []
         self._successor: WarmSpawner | None = None  # imports what was learned
         self._in_vain = 0  # templates since the last one that has forked workers
         self._one: asyncio.Lock | None = None
@@ -128,9 +129,8 @@ class Spawner:
             note: whether workers note what they import, for `learn`.
             variables: that the program sets before it imports anything, see `prologue`.
         """
-        self._modules = list(modules)
         prepare = messages.Prepare(
-            modules=self._modules, variables=dict(variables or {}), later=list(later), note=note
+            modules=list(modules), variables=dict(variables or {}), later=list(later), note=note
         )
         self._start = partial(
             WarmSpawner.start,
@@ -174,8 +174,8 @@ class Spawner:
             self._say(reason, replaced=self._begin_another())
         return Spawned(self._fresh.spawn(specs), "fresh", reason)
 
-    def look(self) -> None:
-        """After the end of a child: where that was the template, another one begins to import."""
+    def replace_dead_template(self) -> None:
+        """Start another template if this one has died. Called when any child has exited."""
         if self._warm is None or (self._one is not None and self._one.locked()):
             return
         self._warm.look()
@@ -221,8 +221,8 @@ class Spawner:
 
         successor = self._successor = WarmSpawner()
         try:
-            self._start(successor, learned=msgspec.structs.replace(learned, base=self._modules))
-            ready = await successor.wait_ready()
+            self._start(successor, learned=learned)
+            ready = await successor.wait_ready(_LEARN_DEADLINE_S)
             if not ready and self._start is not None and self._say_line is not None:
                 self._say_line(successor.unavailable_reason + _NOT_MISSED)
             if not ready or not successor.has_learned:
@@ -394,7 +394,7 @@ class WarmSpawner:
         ready = self.ready
         return ready is not None and ready.learned > 0 and not ready.left and not ready.problem
 
-    async def wait_ready(self) -> bool:
+    async def wait_ready(self, deadline_s: float) -> bool:
         """Wait until the template has imported everything; return whether it can fork.
 
         Raises:
@@ -411,7 +411,7 @@ class WarmSpawner:
             try:
                 await asyncio.wait(
                     {answer, called_off},
-                    timeout=READY_DEADLINE_S,
+                    timeout=deadline_s,
                     return_when=asyncio.FIRST_COMPLETED,
                 )
             finally:
@@ -423,7 +423,7 @@ class WarmSpawner:
             elif self._called_off:
                 raise OSError("called off before the template was ready")
             else:
-                self._lose(f"the template did not finish its imports in {READY_DEADLINE_S:g} s")
+                self._lose(f"the template did not finish its imports in {deadline_s:g} s")
         return not self.unavailable_reason
 
     def call_off(self) -> None:
@@ -446,7 +446,7 @@ class WarmSpawner:
 
         assert specs, "a round has workers"
         try:
-            if not await self.wait_ready():
+            if not await self.wait_ready(READY_DEADLINE_S):
                 return []
         finally:
             self._called_off = False

@@ -20,10 +20,11 @@ import gc
 import os
 import signal
 import socket
-import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
+
+from msgspec.structs import replace
 
 from undaunted.base import process
 from undaunted.base.signals import NOT_FOR_OURS
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.worker.warm_imports import WarmImports
 
 _TIMEOUT_S = 20.0
-# What every worker needs of ours; absent ones are no reason to stop.
+# Our modules that every worker imports; one that is missing is skipped.
 _OURS = (
     "undaunted.fault_tolerance.worker.bootstrap",
     "undaunted.fault_tolerance.worker.run_program",
@@ -57,7 +58,7 @@ def serve(fd: int) -> WorkerSpec | None:
     # Ctrl-C is for the launcher, and others for the program. Blocked, not ignored: a signal for a
     # worker that is only just starting waits until the worker can act on it (`run_program`).
     signal.pthread_sigmask(signal.SIG_BLOCK, NOT_FOR_OURS)
-    os.set_inheritable(fd, False)  # or what is compared would keep it open
+    os.set_inheritable(fd, False)  # or what imports start would keep it open
     with socket.socket(fileno=fd) as sock, contextlib.suppress(ConnectionError):
         return _serve(sock)
     return None  # the agent left before it had read an answer
@@ -105,6 +106,26 @@ def _serve(sock: socket.socket) -> WorkerSpec | None:
 def _prepare(
     imports: Imports, request: messages.Prepare
 ) -> tuple[messages.Ready, WarmImports | None]:
+    if request.learned_fd < 0:
+        return _import(imports, request), None
+    from undaunted.fault_tolerance.worker import warm_imports  # of no use to the first template
+
+    learned, warm = warm_imports.read(request.learned_fd), warm_imports.WarmImports()
+    left, problem = dict[str, str](), ""
+    with warm_imports.lowest_priority() if learned.gives_way else contextlib.nullcontext():
+        ready = _import(imports, request)
+        try:
+            warm.load(learned)
+        except warm_imports.UnfitError as unfit:
+            left = unfit.left
+        except Exception as error:  # noqa: BLE001 - packages may have changed anything
+            problem = f"{type(error).__name__}: {error}"
+        _freeze()
+    ready = replace(ready, left=left, problem=problem, learned=len(warm.modules))
+    return ready, warm
+
+
+def _import(imports: Imports, request: messages.Prepare) -> messages.Ready:
     started = time.monotonic_ns()
     ours = Imports()
     for name in _OURS:
@@ -112,40 +133,16 @@ def _prepare(
     set_variables(request.variables)
     for name in request.modules:
         imports.load(name)
-    warm, left, problem = _load_learned(request.learned_fd)
-    # What exists now is never looked at by a collection again: workers share its memory for longer.
+    _freeze()
+    return messages.Ready(
+        modules=imports.done, import_ns=time.monotonic_ns() - started, failed=imports.failed
+    )
+
+
+def _freeze() -> None:
+    """No later collection looks at what exists now: workers share its memory for longer."""
     gc.collect()
     gc.freeze()
-    ready = messages.Ready(
-        modules=imports.done,
-        import_ns=time.monotonic_ns() - started,
-        failed=imports.failed,
-        left=left,
-        problem=problem,
-        learned=len(warm.modules) if warm else 0,
-        rank_values=warm.rank_values if warm else [],
-    )
-    return ready, warm
-
-
-def _load_learned(fd: int) -> tuple[WarmImports | None, dict[str, str], str]:
-    """Import what the ranks have imported, if anything was learned.
-
-    Returns:
-        What was imported, and what `Ready` says of what has to be left out.
-    """
-    if fd < 0:
-        return None, {}, ""
-    from undaunted.fault_tolerance.worker import warm_imports  # of no use to the first template
-
-    warm = warm_imports.WarmImports()
-    try:
-        warm.load(warm_imports.read(fd), sys.orig_argv[: 1 - len(sys.argv)])
-    except warm_imports.UnfitError as unfit:
-        return warm, unfit.left, unfit.problem
-    except Exception as error:  # noqa: BLE001 - packages may have changed anything
-        return warm, {}, f"{type(error).__name__}: {error}"
-    return warm, {}, ""
 
 
 def fork_workers(request: Fork, sock: socket.socket) -> WorkerSpec | None:

@@ -2,9 +2,9 @@
 
 One import after the other, each in the environment that it had in the rank. A package is left to
 the ranks if it has or keeps what a fork would share (a thread, an open file, a process), changes
-what the program sets as well, cannot be imported here, or makes a forked worker unlike a new
-process (`likeness`); and so is what imports it. What was imported cannot be undone: the process is
-unfit then (`UnfitError`), and the agent starts one that leaves it out.
+what the program sets as well, or cannot be imported here; and so is what imports it. What was
+imported cannot be undone: the process is unfit then (`UnfitError`), and the agent starts one that
+leaves it out.
 """
 
 from __future__ import annotations
@@ -14,29 +14,28 @@ import logging
 import os
 import signal
 import sys
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from undaunted.base import process
 from undaunted.base.memory import open_memfd
-from undaunted.fault_tolerance.worker import likeness
-from undaunted.fault_tolerance.worker.import_notes import changes, installed_file, stamp
-from undaunted.fault_tolerance.worker.imports import Imports, be_silent, set_variables, silence
-from undaunted.fault_tolerance.worker.likeness import Snapshot
-from undaunted.fault_tolerance.worker.messages import Learned, RankValue
-from undaunted.fault_tolerance.worker.numerics import TEMPLATE_ENVIRONMENT
+from undaunted.fault_tolerance.worker.import_notes import changes, installed_file
+from undaunted.fault_tolerance.worker.imports import (
+    LOWEST_PRIORITY,
+    Imports,
+    set_variables,
+    silence,
+)
+from undaunted.fault_tolerance.worker.known_imports import set_rank_values
+from undaunted.fault_tolerance.worker.messages import Learned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
     from types import FrameType, ModuleType
 
-# For new processes to import everything, beside ranks that use all cores.
-_COMPARED_S = 500.0
-# Low, but as much as is needed to come to an end beside ranks that use all cores.
-_PRIORITY = 10
 _HARMLESS = ("/dev/null", "/dev/urandom", "/dev/random")
 
 
@@ -44,57 +43,34 @@ class UnfitError(Exception):
     """No worker may be forked from this process.
 
     Attributes:
-        left: packages, and why; another process would do without.
-        problem: why no other one would.
+        left: package -> why it must not be imported here; another process can do without these.
     """
 
-    def __init__(self, left: dict[str, str], problem: str = "") -> None:
-        super().__init__(left, problem)
+    def __init__(self, left: dict[str, str]) -> None:
+        super().__init__(left)
         self.left = left
-        self.problem = problem
 
 
 class WarmImports:
-    """What a template has imported for workers beside what their program names."""
+    """Modules that a template has imported for workers, beside those that their program names."""
 
     def __init__(self) -> None:
-        self.rank_values: list[RankValue] = []
-        self.variables: dict[str, tuple[str, str]] = {}
+        self.variables: dict[str, str] = {}
         self.modules: list[str] = []
 
-    def load(self, learned: Learned, boot: Sequence[str]) -> None:
+    def load(self, learned: Learned) -> None:
         """Import what was learned.
 
-        Args:
-            learned: what that is.
-            boot: how new processes are started, which everything is compared with.
-
         Raises:
-            UnfitError: some packages have to be left out, or all.
+            UnfitError: some packages have to be left out.
         """
-        with contextlib.ExitStack() as checks:
-            new: list[_Check] = []
-            for rank in () if learned.checked else (0, 0, 1):  # `new`, `again`, `first`
-                new.append(_Check.started(learned, boot, learned.environments[rank]))
-                checks.callback(new[-1].close)
-            with _out_of_the_way(), silence(1, 2):
-                self.modules, self.variables = _load(learned, _Guard(learned))
-            if learned.checked:
-                self.rank_values = learned.rank_values
-                return
-            forked = _Check.forked(learned, self)
-            checks.callback(forked.close)
-            deadline = time.monotonic() + _COMPARED_S
-            of_new = [check.result(deadline) for check in new]
-            verdict = likeness.compare(of_new, forked.result(deadline), learned.environments)
-        if verdict.left:
-            raise UnfitError(verdict.left)
-        self.rank_values = verdict.rank_values
+        with silence(1, 2):
+            self.modules, self.variables = _load(learned)
 
     def begin_worker(self, environment: dict[str, str]) -> None:
         """In a worker: set what comes from its variables, and add those that imports set."""
-        likeness.set_rank_values(self.rank_values, environment)
-        for name, (value, _) in self.variables.items():
+        set_rank_values(environment)
+        for name, value in self.variables.items():
             environment.setdefault(name, value)
 
 
@@ -113,30 +89,27 @@ def write(learned: Learned) -> int:
     return fd
 
 
-def _load(learned: Learned, guard: _Guard | None) -> tuple[list[str], dict[str, tuple[str, str]]]:
+def _load(learned: Learned) -> tuple[list[str], dict[str, str]]:
     """Import; return the modules, and variables that imports have set."""
-    imports = Imports()
-    variables: dict[str, tuple[str, str]] = {}
+    imports, guard = Imports(), _Guard(learned)
+    variables: dict[str, str] = {}
     base, given = os.environ.copy(), dict[str, str | None]()
-    with contextlib.ExitStack() as stack:
-        if guard is not None:
-            sys.meta_path.insert(0, guard)
-            stack.callback(sys.meta_path.remove, guard)
+    sys.meta_path.insert(0, guard)
+    try:
         for group in learned.groups:
             set_variables({name: base.get(name) for name in given} | group.environment)
             given = group.environment
             for name in group.modules:
-                if (package := name.partition(".")[0]) in learned.left:
+                if name.partition(".")[0] in learned.left:
                     continue
                 before = os.environ.copy()
                 imports.load(name)
                 changed = changes(before, os.environ.copy())
-                for variable, value in changed.items():
-                    variables[variable] = value or "", package
-                if guard is not None:
-                    overwritten = {variable for variable in changed if variable in before}
-                    guard.check(name, imports.failed.get(name, ""), overwritten)
+                variables.update({variable: value or "" for variable, value in changed.items()})
+                guard.check(name, imports.failed.get(name, ""), changed.keys() & before.keys())
         set_variables({name: base.get(name) for name in given})
+    finally:
+        sys.meta_path.remove(guard)
     return imports.done, variables
 
 
@@ -145,12 +118,12 @@ class _Guard:
 
     def __init__(self, learned: Learned) -> None:
         self._learned = learned
-        told = {name.partition(".")[0] for group in learned.groups for name in group.modules}
-        self._known = told.difference(learned.left)
+        packages = {name.partition(".")[0] for group in learned.groups for name in group.modules}
+        self._known = packages.difference(learned.left)
         self._before = _shared()
         self._modules = set(sys.modules)
         self._last = ""  # package that was asked for
-        self._asked: dict[str, set[str]] = {}  # by package that is left: who asked for it
+        self._asked: dict[str, set[str]] = {}  # by package that should not come: who asked for it
         self._unfit: dict[str, str] = {}
 
     def find_spec(
@@ -159,16 +132,16 @@ class _Guard:
         """See who asks for ``name``."""
         del path, target
         package = name.partition(".")[0]
-        if package in self._learned.left:
-            self._asked.setdefault(package, set()).update(_importing())
-        elif package in self._learned.own:
+        if package in self._learned.own:
             self._blame(f"it asks for {package}, which only ranks have", _importing())
         elif process.thread_count() > 1:
             self._blame("it starts a thread", {self._last, *_importing()})
         if package in self._known:
             self._last = package
+        elif package not in self._modules:
+            self._asked.setdefault(package, set()).update(_importing())
 
-    def check(self, name: str, error: str, overwritten: set[str]) -> None:
+    def check(self, name: str, error: str, overwritten: AbstractSet[str]) -> None:
         """After the import of one module.
 
         Raises:
@@ -184,23 +157,13 @@ class _Guard:
             self._blame(f"a fork would share {min(new)}", both)
         elif overwritten:
             self._blame(f"it sets {min(overwritten)} to another value", {package})
-        elif "." not in name and stamp(installed_file(name)) != self._learned.packages.get(name):
+        elif "." not in name and installed_file(name) != self._learned.packages.get(name):
             self._blame("ranks import it from another file", {package})
-        for left, who in self._asked.items():
-            if left in sys.modules:
-                self._blame(f"it imports {left}, which is left to the ranks", who)
-        if unknown := self._unknown():
-            self._blame(f"it imports {unknown}, which the ranks do not", both)
+        for asked, who in self._asked.items():  # to ask whether a package is there does no harm
+            if asked in sys.modules and (asked in self._learned.left or installed_file(asked)):
+                self._blame(f"it imports {asked}, which is left to the ranks", {package, *who})
         if self._unfit:
             raise UnfitError(self._unfit)
-
-    def _unknown(self) -> str:
-        """Return an installed package that has come, and that ranks have not told; "" = none."""
-        new = sys.modules.keys() - self._modules
-        self._modules |= new
-        packages = {name for name in new if "." not in name} - self._known
-        packages.difference_update(self._learned.left)
-        return min((name for name in packages if installed_file(name)), default="")
 
     def _blame(self, reason: str, packages: Iterable[str]) -> None:
         if not self._unfit:  # what comes after that may have the same reason
@@ -235,103 +198,13 @@ def _shared() -> set[str]:
 
 
 @contextlib.contextmanager
-def _out_of_the_way() -> Iterator[None]:
-    """Give way to the ranks, if this process may take its priority, and workers theirs, again."""
+def lowest_priority() -> Iterator[None]:
+    """Give way to the ranks; workers have the usual priority again."""
     usual, of_session = os.getpriority(os.PRIO_PROCESS, 0), process.nice_of_session()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.setpriority(os.PRIO_PROCESS, 0, usual + 1)
-            os.setpriority(os.PRIO_PROCESS, 0, usual)
-            os._exit(0)
-        finally:
-            os._exit(1)
-    if os.waitpid(pid, 0)[1] != 0:
-        yield
-        return
-    os.setpriority(os.PRIO_PROCESS, 0, usual + _PRIORITY)
-    process.renice_session(_PRIORITY)
+    os.setpriority(os.PRIO_PROCESS, 0, LOWEST_PRIORITY)
+    process.renice_session(LOWEST_PRIORITY)
     try:
         yield
     finally:
         os.setpriority(os.PRIO_PROCESS, 0, usual)
         process.renice_session(of_session)
-
-
-class _Check:
-    """A process that writes into a file what it has after the imports."""
-
-    def __init__(self, pid: int, fd: int) -> None:
-        self._pid = pid
-        self._fd = fd
-        self._pidfd = process.open_pidfd(pid) or -1
-
-    @classmethod
-    def started(
-        cls, learned: Learned, boot: Sequence[str], environment: Mapping[str, str]
-    ) -> _Check:
-        """Start a new process with the variables of a rank."""
-        own = {k: v for k, v in os.environ.items() if k not in TEMPLATE_ENVIRONMENT}
-        fd = write(learned)
-        command = [*boot, "compare", str(fd), str(os.getpid())]
-        return cls(process.spawn(command, {**own, **environment}, (fd,)), fd)
-
-    @classmethod
-    def forked(cls, learned: Learned, imports: WarmImports) -> _Check:
-        """Fork, as a worker is forked."""
-        fd = open_memfd("undaunted-compared")
-        template = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                if process.die_with_parent(template):
-                    os.environ.update(learned.environments[0])
-                    _answer(fd, imports.modules, imports.variables)
-            finally:
-                os._exit(1)
-        return cls(pid, fd)
-
-    def result(self, deadline: float) -> Snapshot:
-        """Wait for the process to end.
-
-        Raises:
-            UnfitError: it does not end in time, or has failed.
-        """
-        if not process.wait_pidfd(self._pidfd, max(0.0, deadline - time.monotonic())):
-            raise UnfitError({}, f"new processes did not import all in {_COMPARED_S:g} s")
-        with os.fdopen(os.dup(self._fd), "rb") as file:
-            file.seek(0)
-            try:
-                return msgspec.msgpack.decode(file.read(), type=Snapshot)
-            except msgspec.MsgspecError as error:
-                raise UnfitError({}, "a new process with these imports ended early") from error
-
-    def close(self) -> None:
-        """End it."""
-        process.signal_pidfd(self._pidfd, signal.SIGKILL)
-        os.waitpid(self._pid, 0)  # bounded: it was killed
-        os.close(self._pidfd)
-        os.close(self._fd)
-
-
-def be_compared(fd: int, template: int) -> NoReturn:
-    """Be a new process: import what is in file ``fd``, and write there what came of it."""
-    if not process.die_with_parent(template):
-        os._exit(1)
-    os.nice(_PRIORITY)
-    process.renice_session(_PRIORITY)
-    learned = read(os.dup(fd))
-    be_silent(0, 1, 2)
-    imports = Imports()
-    for name in learned.base:
-        imports.load(name)
-    _answer(fd, *_load(learned, None))
-
-
-def _answer(fd: int, modules: list[str], variables: dict[str, tuple[str, str]]) -> NoReturn:
-    snapshot = Snapshot(os.getpid(), likeness.values(modules), variables)
-    os.ftruncate(fd, 0)
-    os.lseek(fd, 0, os.SEEK_SET)
-    with os.fdopen(fd, "wb") as file:
-        file.write(msgspec.msgpack.encode(snapshot))
-    os._exit(0)

@@ -15,7 +15,7 @@ from undaunted.inprocess.core import messages as m
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from undaunted.attribution.hang import Seen
+    from undaunted.attribution.hang import RankObservation
     from undaunted.progress.timeouts import Expired
 
 _NS = 1_000_000_000
@@ -45,12 +45,12 @@ def no_answer(enter: m.Enter, state: str, age_s: float) -> bytes:
         state: letter of its process in /proc, "" = gone.
         age_s: time since its last progress, in seconds.
     """
-    from undaunted.attribution.hang import Seen, Standing
+    from undaunted.attribution.hang import RankObservation, Standing
 
     limit_s = enter.limits.soft_timeout
     stopped = state in STOPPED
     return msgspec.msgpack.encode(
-        Seen(
+        RankObservation(
             rank=enter.job_rank,
             node=enter.node,
             pid=enter.pid,
@@ -93,13 +93,13 @@ def blame(evidence: Collection[m.Evidence]) -> tuple[m.Reason | None, frozenset[
     return reason, frozenset(waiting)
 
 
-def _decode(evidence: Collection[m.Evidence]) -> list[Seen]:
-    from undaunted.attribution.hang import Seen
+def _decode(evidence: Collection[m.Evidence]) -> list[RankObservation]:
+    from undaunted.attribution.hang import RankObservation
 
     seen = []
     for each in evidence:
         try:
-            one = msgspec.msgpack.decode(each.seen, type=Seen)
+            one = msgspec.msgpack.decode(each.seen, type=RankObservation)
         except msgspec.MsgspecError:
             continue
         if one.rank == each.job_rank:

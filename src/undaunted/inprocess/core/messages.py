@@ -153,7 +153,7 @@ class Evidence(msgspec.Struct, frozen=True, tag=True):
 
     Attributes:
         rank: as assigned in that epoch, -1 = not known.
-        seen: an `undaunted.attribution.hang.Seen` in MessagePack; empty = the rank is a reserve.
+        seen: an `attribution.hang.RankObservation` in MessagePack; empty = the rank is a reserve.
     """
 
     call: int

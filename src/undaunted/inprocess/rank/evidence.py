@@ -17,7 +17,7 @@ import msgspec
 from undaunted.attribution.evidence import place_in
 from undaunted.attribution.flight import recorder
 from undaunted.attribution.flight.recording import encode
-from undaunted.attribution.hang import Seen, Standing
+from undaunted.attribution.hang import RankObservation, Standing
 from undaunted.attribution.stacks import Frame
 from undaunted.base import process
 from undaunted.inprocess import abort, threads
@@ -67,7 +67,7 @@ class Witness:
         if telling is not None:
             telling.join(_RECORDING_S)
 
-    def _tell(self, call: int, epoch: int, rank: int, seen: Seen) -> None:
+    def _tell(self, call: int, epoch: int, rank: int, seen: RankObservation) -> None:
         recording = None if abort.aborted.is_set() else recorder.record()
         if recording is not None and len(encode(recording)) <= _LONGEST_RECORDING:
             seen = msgspec.structs.replace(seen, recording=recording)
@@ -79,9 +79,9 @@ class Witness:
         except GuardLinkError:
             return  # the watcher notices it as well
 
-    def _look(self) -> Seen:
+    def _look(self) -> RankObservation:
         page, state = self._link.page, process.state(os.getpid())
-        seen = Seen(
+        seen = RankObservation(
             rank=self._link.job_rank,
             node=self._node,
             pid=os.getpid(),

@@ -49,18 +49,6 @@ __all__ = [
     "last_checkpoint",
 ]
 
-# Where names are now that only programs written for NVRx use.
-_MOVED = {
-    "FaultToleranceCallback": "ptl_resiliency.fault_tolerance_callback",
-    "FaultToleranceSectionsCallback": "ptl_resiliency.fault_tolerance_sections_callback",
-    "SimulatedFaultParams": "ptl_resiliency",
-    "StragglerDetectionCallback": "ptl_resiliency.straggler_det_callback",
-}
-
-
-def __dir__() -> list[str]:
-    return __all__
-
 
 def __getattr__(name: str) -> object:
     if name in _MODULES:
@@ -69,9 +57,4 @@ def __getattr__(name: str) -> object:
         value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
         globals()[name] = value
         return value
-    if name in _MOVED:
-        raise ImportError(
-            f"undaunted.integrations.lightning.{name} is in nvidia_resiliency_ext.{_MOVED[name]} "
-            "now, of undaunted's package nvidia-resiliency-ext"
-        )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -140,10 +140,8 @@ class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[
         if self._section is not None:
             self._close()  # a batch that was skipped has no end
         if self.session is not None:
-            steps = self.session.steps
-            steps.iteration = step = self._step
-            steps.begin(step)
-            self._section = steps.section
+            self.session.begin_step(self._step)
+            self._section = self.session.step_section
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         """A batch is over. If the optimizer made a step, the ranks may stop after it."""
@@ -151,10 +149,10 @@ class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[
         if session is None or self._step == step:
             self._close()
             return
-        if self._section is not session.steps.section:
+        if self._section is not session.step_section:
             self._close()
         self._section = None
-        if session.steps.end(step) and session.should_stop(step):
+        if session.end_step(step):
             self._save_at_stop(trainer, session)
             raise SystemExit(session.exit_code)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from undaunted.base.torch_ranks import place
 from undaunted.fault_tolerance.data import who_am_i
 from undaunted.progress.writer import current_writer
 from undaunted.training import stopping
-from undaunted.training.exchange import place
 from undaunted.training.stopping import ByLauncher, StopReason
 
 

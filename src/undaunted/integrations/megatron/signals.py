@@ -17,7 +17,7 @@ import logging
 import signal
 from typing import TYPE_CHECKING
 
-from undaunted.attribution.straggler import exchange
+from undaunted.base import torch_ranks
 from undaunted.integrations.megatron.ranks import say, world_size
 from undaunted.progress.writer import current_writer
 from undaunted.training.signals import Signals, signal_number
@@ -87,7 +87,7 @@ class DistributedSignalHandler:
             self._said = True
             say(f"Received signal {self.sig}, initiating graceful stop")
         if self._answers is None:
-            return [bool(one) for one in exchange.each(self._received)]
+            return torch_ranks.gather(self._received)
         self._stops = self._stops or self._launcher_says_stop(self._answers)
         return [self._stops] * world_size()
 

@@ -35,8 +35,8 @@ class Visit(NamedTuple):
 Meeting = list[Visit]
 
 
-class Place(NamedTuple):
-    """Where a clock is: ``offset_ns`` is added to its times; see `values.Clock` for the rest."""
+class ClockOffset(NamedTuple):
+    """Where a clock is: ``offset_ns`` is added to its times; for the rest see `BootClock`."""
 
     offset_ns: int
     uncertainty_ns: int | None
@@ -44,7 +44,7 @@ class Place(NamedTuple):
     drifts: bool = False
 
 
-def place(meetings: Sequence[Meeting], walls: Sequence[int | None]) -> list[Place]:
+def place(meetings: Sequence[Meeting], walls: Sequence[int | None]) -> list[ClockOffset]:
     """Put clocks on the axis of that one of them which took part in most meetings.
 
     Args:
@@ -61,7 +61,7 @@ def place(meetings: Sequence[Meeting], walls: Sequence[int | None]) -> list[Plac
         for visit in meeting:
             visits[visit.clock] += 1
     by_visits = sorted(range(count), key=lambda clock: -visits[clock])
-    placed: list[Place | None] = [None] * count
+    placed: list[ClockOffset | None] = [None] * count
     for first in by_visits:
         if placed[first] is None:
             base = _base(first, by_visits[0], walls)
@@ -69,30 +69,30 @@ def place(meetings: Sequence[Meeting], walls: Sequence[int | None]) -> list[Plac
                 uncertainty = found.uncertainty_ns if base.method == "reference" else None
                 method = found.method if base.method == "reference" else base.method
                 offset = base.offset_ns + found.offset_ns
-                placed[clock] = Place(offset, uncertainty, method, found.drifts)
+                placed[clock] = ClockOffset(offset, uncertainty, method, found.drifts)
     return [each for each in placed if each is not None]
 
 
-def _base(clock: int, reference: int, walls: Sequence[int | None]) -> Place:
+def _base(clock: int, reference: int, walls: Sequence[int | None]) -> ClockOffset:
     """Return where the first clock of some that are related to each other is."""
     wall, other = walls[clock], walls[reference]
     if clock == reference:
-        return Place(0, 0, "reference")
+        return ClockOffset(0, 0, "reference")
     if wall is None or other is None:
-        return Place(0, None, "start")
-    return Place(wall - other, None, "wall")
+        return ClockOffset(0, None, "start")
+    return ClockOffset(wall - other, None, "wall")
 
 
-def _related(meetings: Sequence[Meeting], count: int, first: int) -> dict[int, Place]:
+def _related(meetings: Sequence[Meeting], count: int, first: int) -> dict[int, ClockOffset]:
     """Place all clocks that meetings relate to one of them, which is at 0."""
     bounds = _bounds(meetings, count, first)
     if bounds is None:
         return _roughly(meetings, first)
     places = {
-        clock: Place((low + high) // 2, (high - low + 1) // 2, "order")
+        clock: ClockOffset((low + high) // 2, (high - low + 1) // 2, "order")
         for clock, (low, high) in bounds.items()
     }
-    return places | {first: Place(0, 0, "reference")}
+    return places | {first: ClockOffset(0, 0, "reference")}
 
 
 def _bounds(
@@ -133,9 +133,9 @@ def _bounds(
     }
 
 
-def _roughly(meetings: Sequence[Meeting], first: int) -> dict[int, Place]:
+def _roughly(meetings: Sequence[Meeting], first: int) -> dict[int, ClockOffset]:
     """Place clocks that run at different rates: in the middle of what their meetings say."""
-    places = {first: Place(0, 0, "reference")}
+    places = {first: ClockOffset(0, 0, "reference")}
     while True:
         said: dict[int, list[tuple[int, int]]] = {}
         for meeting in meetings:
@@ -154,4 +154,4 @@ def _roughly(meetings: Sequence[Meeting], first: int) -> dict[int, Place]:
             offset = round(median((low + high) // 2 for low, high in pairs))
             off = max(max(high - offset, offset - low) for low, high in pairs)
             drifts = max(low for low, _ in pairs) > min(high for _, high in pairs)
-            places[clock] = Place(offset, off, "order", drifts)
+            places[clock] = ClockOffset(offset, off, "order", drifts)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from undaunted.journal import events as e
-from undaunted.journal.job.clocks import Meeting, Place, Visit, place
+from undaunted.journal.job.clocks import ClockOffset, Meeting, Visit, place
 from undaunted.journal.launch import LaunchState
 from undaunted.journal.query import every
 
@@ -169,7 +169,7 @@ def _found_no_job(state: LaunchState) -> bool:
     return end.outcome in {"failed", "preempted"}  # an unhealthy node was to be part of it
 
 
-def attempts_of(launches: Sequence[Launch]) -> tuple[list[Attempt], list[Place]]:
+def attempts_of(launches: Sequence[Launch]) -> tuple[list[Attempt], list[ClockOffset]]:
     """Return the attempts in the order in which they began; places the launches on one axis.
 
     The axis begins with the first launcher.
@@ -291,7 +291,7 @@ def _adopt_strays(attempt: Attempt) -> None:
 # --- the axis -----------------------------------------------------------------------------------
 
 
-def _place(launches: Sequence[Launch], attempts: Sequence[Attempt]) -> list[Place]:
+def _place(launches: Sequence[Launch], attempts: Sequence[Attempt]) -> list[ClockOffset]:
     walls: list[int | None] = [None] * (1 + max((one.clock for one in launches), default=-1))
     for launch in launches:
         if walls[launch.clock] is None:

@@ -24,7 +24,7 @@ from undaunted.journal.checkpoints import Checkpoints, Reports, checkpoints, joi
 from undaunted.journal.events import RoundStopped, SlowRank
 from undaunted.journal.job.launches import Attempt, Launch, World, attempts_of
 from undaunted.journal.job.rank_time import Price, RankTime, cost_of, rank_time
-from undaunted.journal.job.values import Clock, Failures, JobRound, JobSummary, NodePart
+from undaunted.journal.job.values import BootClock, Failures, JobRound, JobSummary, NodePart
 from undaunted.journal.query import every
 from undaunted.journal.summary import RoundSummary, RunSummary, job_outcome, summarize
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from undaunted.journal.events import JournalOpened
-    from undaunted.journal.job.clocks import Place
+    from undaunted.journal.job.clocks import ClockOffset
 
 # A larger uncertainty is worth a line.
 _UNCERTAIN_NS = 1_000_000_000
@@ -219,12 +219,12 @@ def _between(attempts: Sequence[Attempt]) -> int:
     return gaps
 
 
-def _clocks(launches: Iterable[Launch], places: Sequence[Place]) -> list[Clock]:
+def _clocks(launches: Iterable[Launch], places: Sequence[ClockOffset]) -> list[BootClock]:
     by_clock: dict[int, list[Launch]] = {}
     for launch in launches:
         by_clock.setdefault(launch.clock, []).append(launch)
     return [
-        Clock(
+        BootClock(
             boot_id=opened.boot_id if (opened := members[0].state.opened) else "",
             nodes=sorted({one.node for one in members}),
             offset_ns=places[clock].offset_ns,
@@ -380,7 +380,7 @@ def _other_runs(launches: Iterable[Launch], left_out: Sequence[str]) -> str:
     return "; ".join(said)
 
 
-def _of_clocks(clocks: Sequence[Clock]) -> Iterator[str]:
+def _of_clocks(clocks: Sequence[BootClock]) -> Iterator[str]:
     for method, how in (
         ("wall", "only by wall clocks, which may be wrong"),
         ("start", "by nothing; they are shown as if they had begun with the job"),

@@ -15,7 +15,7 @@ from undaunted.journal.goodput import Span, Times
 from undaunted.journal.summary import RunSummary  # noqa: TC001 - as above
 
 
-class Clock(msgspec.Struct, kw_only=True, frozen=True):
+class BootClock(msgspec.Struct, kw_only=True, frozen=True):
     """How the monotonic clock of one boot of one machine was put on the axis of the job.
 
     Attributes:
@@ -220,7 +220,7 @@ class JobSummary(msgspec.Struct, kw_only=True, frozen=True):
     cost: Cost | None = None
     checkpoints: Checkpoints | None = None
     rounds: list[JobRound] = []
-    clocks: list[Clock] = []
+    clocks: list[BootClock] = []
     launches: list[RunSummary] = []
     lanes: list[list[Span]] = []
     slow: list[str] = []

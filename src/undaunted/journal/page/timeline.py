@@ -13,7 +13,7 @@ from undaunted.base.text import one_line
 from undaunted.journal import events as e
 from undaunted.journal.goodput import STARTING, Times
 from undaunted.journal.job.rank_time import SPARE
-from undaunted.journal.words import exit_in_words, happened_at, words_of
+from undaunted.journal.words import exit_in_words, is_news, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -272,16 +272,13 @@ class Marks:
 
     def _other(self, node: int, launch: Launch, event: e.Event) -> None:
         kind = _KIND_OF.get(type(event))
-        match event:
-            case e.RankEvent(name="fault"):
-                kind = "fault"
-            case e.InProcessPhase(phase=phase) if phase != "detect":
-                kind = None
-            case e.NodeChecked(problem=""):
-                kind = None
-        if kind is not None:
-            at, rank = ms(launch, happened_at(event)), getattr(event, "rank", -1)
-            self._others.append(self._mark(at, kind, node, rank, words_of(event).full))
+        if isinstance(event, e.RankEvent) and event.name == "fault":
+            kind = "fault"
+        again = isinstance(event, e.InProcessPhase) and event.phase != "detect"
+        if kind is not None and is_news(event) and not again:
+            at, rank = getattr(event, "at_ns", event.t), getattr(event, "rank", -1)
+            mark = self._mark(ms(launch, at), kind, node, rank, words_of(event).full)
+            self._others.append(mark)
 
     def blame(self, rounds: Sequence[JobRound], places: Mapping[str, int]) -> None:
         """Turn failures of nodes that failed because of another one into those of victims.

@@ -14,12 +14,10 @@ import logging
 import math
 from typing import TYPE_CHECKING, Any
 
-from undaunted.training import exchange
+from undaunted.base import random_generators, torch_ranks
 from undaunted.training.rerun import table
 from undaunted.training.rerun.batches import RerunDataIterator
 from undaunted.training.rerun.difference import difference
-from undaunted.training.rerun.generators import Generators
-from undaunted.training.rerun.injection import RerunErrorInjector
 from undaunted.training.rerun.odd import (
     EXPLAINED,
     NAMED,
@@ -31,7 +29,6 @@ from undaunted.training.rerun.odd import (
     saved_odd,
 )
 from undaunted.training.rerun.slot import this_slot
-from undaunted.training.rerun.stats import QuickStats
 from undaunted.training.rerun.table import (
     Do,
     Question,
@@ -47,13 +44,9 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Collection, Iterable, Sequence
 
-REPORTING_INTERVAL_ITERATIONS = 2
+    from undaunted.base.random_generators import States
+
 _LOG = logging.getLogger("undaunted")
-# Looked up in each step; members of enums take longer.
-_DISABLED = RerunMode.DISABLED
-_VALIDATE = RerunMode.VALIDATE_RESULTS
-_GO_ON = (False, False, 0)
-_BEFORE, _RUNNING = RerunState.NOT_RUNNING_YET, RerunState.INITIAL_RUN
 
 
 class RerunStateMachine:
@@ -67,7 +60,6 @@ class RerunStateMachine:
             generators of its own; None = nothing.
         state_restore_func: puts that back.
         mode: what checks lead to; its name will do.
-        error_injector: has results called odd, for tests.
         result_rejected_tracker_filename: each odd result becomes a line of this file.
         fatal_checks: whether any rank makes fatal checks. If not, no reduction is made in a step
             without an odd result, and only a process that is alone runs again.
@@ -90,14 +82,11 @@ class RerunStateMachine:
         ValueError: there is no such mode.
     """
 
-    REPORTING_INTERVAL_ITERATIONS = REPORTING_INTERVAL_ITERATIONS
-
-    def __init__(  # noqa: PLR0913 - each has a default
+    def __init__(
         self,
         state_save_func: Callable[[], Any] | None = None,
         state_restore_func: Callable[[Any], object] | None = None,
         mode: RerunMode | str = RerunMode.DISABLED,
-        error_injector: RerunErrorInjector | None = None,
         result_rejected_tracker_filename: str | os.PathLike[str] | None = None,
         *,
         fatal_checks: bool = True,
@@ -110,16 +99,15 @@ class RerunStateMachine:
         self.current_iteration = 0
         self.odd: Odd | None = None
         self.verdict: Verdict | None = None
-        self.error_injector = error_injector or RerunErrorInjector()
         self.large_value_counts: dict[str, int] = {}
         self.max_values: dict[str, float] = {}
         self._save_state, self._restore_state = state_save_func, state_restore_func
         self._tracker = Tracker(result_rejected_tracker_filename)
         self._fatal_checks = fatal_checks
-        self._any_rank = any_rank or exchange.any_rank
+        self._any_rank = any_rank or torch_ranks.any_rank
         self._on_verdict = on_verdict
         self._forgives = frozenset(forgives)
-        self._generators = Generators()
+        self._generators: States | None = None  # as they were before the step
         self._user_state: Any = None
         self._resumed_generators: dict[str, Any] | None = None
         self._resumed_batches: list[dict[str, Any] | None] | None = None
@@ -130,8 +118,6 @@ class RerunStateMachine:
         self.first = True
         self._said_enabled = False
         self._answered = False  # what was odd was computed again
-        self._kept: dict[tuple[str, int], Any] = {}
-        self._stats: dict[str, QuickStats] = {}
 
     def get_mode(self) -> RerunMode:
         """Return what checks lead to."""
@@ -150,18 +136,7 @@ class RerunStateMachine:
             data_iterator: the source of batches, a list of some, or None. Those that are not of
                 `RerunDataIterator` are wrapped: take what `batches` returns for them.
         """
-        state = self.state  # the two rows of nearly all steps come at once
-        if state is _BEFORE:
-            self._begin(() if data_iterator is None else self._iterators(data_iterator))
-            self.state = _RUNNING
-            return True
-        if state is _RUNNING and self._nothing_wished():
-            self.state = _BEFORE
-            return False
-        return self._turn(state, data_iterator)
-
-    def _turn(self, state: RerunState, data_iterator: Any) -> bool:
-        mode = self._mode
+        mode, state = self._mode, self.state
         turn = table.next_turn(mode, state, self._wishes_of_all(mode, state))
         batches = () if data_iterator is None else self._iterators(data_iterator)
         if state is RerunState.WILL_RERUN_FROM_CHECKPOINT:
@@ -181,8 +156,6 @@ class RerunStateMachine:
         What is saved is the state before this step, as the optimizer has not seen its gradients.
         """
         self.first = False
-        if self.state is _BEFORE:
-            return _GO_ON
         found = table.leave(self._mode, self.state)
         if found.say:
             self._say_once(found.say)
@@ -192,7 +165,6 @@ class RerunStateMachine:
         """A step was left in the middle, by an exception perhaps: the next one begins as any."""
         self.state, self.odd, self._reduced = RerunState.NOT_RUNNING_YET, None, None
         self._wishes.clear()
-        self._kept.clear()
 
     def batches(self, source: Iterable[Any]) -> RerunDataIterator:
         """Return the iterator that gives the batches of a plain one, more than once if need be."""
@@ -216,26 +188,23 @@ class RerunStateMachine:
         """
         self._reduced = total != 0  # NaN is no 0 either
 
-    def _nothing_wished(self) -> bool:
-        """Whether no rank wishes to run the step again, which has run for the first time."""
-        if self._mode is _DISABLED:
-            return True
-        mine = bool(self._wishes)  # to run again: in a first run there is no other wish
+    def _any_wishes_rerun(self) -> bool:
+        """Whether any rank wishes to run the step again, which has run for the first time."""
+        mine = Wish.RERUN in self._wishes
         reduced, self._reduced = self._reduced, None
-        if reduced is None and not self._fatal_checks:
-            reduced = mine and not exchange.is_distributed()
-        elif reduced is None:
-            (reduced,) = self._any_rank((mine,))
-        if reduced:
-            self._wishes.add(Wish.RERUN)  # of any rank is this rank's, too
-        return not reduced
+        if reduced is not None:
+            return reduced
+        if not self._fatal_checks:
+            return mine and not torch_ranks.is_distributed()
+        (reduced,) = self._any_rank((mine,))
+        return reduced
 
     def _wishes_of_all(self, mode: RerunMode, state: RerunState) -> Collection[Wish]:
-        if state is _RUNNING:
-            return self._wishes  # all know of them: `_nothing_wished`
         wanted = table.wishes_of_all(mode, state)
         if not wanted:
             return ()
+        if wanted == (Wish.RERUN,):
+            return wanted if self._any_wishes_rerun() else ()
         self._nothing_found()
         found = self._any_rank([wish in self._wishes for wish in wanted])
         return [wish for wish, any_has in zip(wanted, found, strict=True) if any_has]
@@ -245,31 +214,26 @@ class RerunStateMachine:
             self._begin(batches)
         elif what is Do.RESTORE:
             self._restore(batches)
-        elif what is Do.REPORT:
-            self._report()
         else:
             self.odd = None
-            self._kept.clear()
 
     def _begin(self, batches: Collection[RerunDataIterator]) -> None:
         self.current_iteration += 1
         self.odd = self.verdict = None
-        self._counts.clear()
-        if self._wishes:
-            self._wishes.clear()
-        again = self._mode is not _DISABLED
+        again = self._mode is not RerunMode.DISABLED
         if len(self._wrapped) > len(batches):  # iterators of former epochs have processes, perhaps
             self._wrapped = {k: one for k, one in self._wrapped.items() if one[1] in batches}
         for one in batches:
             one.keeps = again
             one.advance()
         if again:
-            self._generators.keep()
+            self._generators = random_generators.states()
             if self._save_state is not None:
                 self._user_state = self._save_state()
 
     def _restore(self, batches: Collection[RerunDataIterator]) -> None:
-        self._generators.put_back()
+        if self._generators is not None:
+            random_generators.set_states(self._generators)
         if self._restore_state is not None:
             self._restore_state(self._user_state)
         for one in batches:
@@ -292,11 +256,10 @@ class RerunStateMachine:
         kept, self._resumed_generators = self._resumed_generators, None
         if kept:
             try:
-                self._generators.load_state_dict(kept)
+                random_generators.set_states(random_generators.from_plain(kept))
             except Exception as error:  # noqa: BLE001 - the program may have set them, too
                 _LOG.warning("random generators cannot be set as they were: %s", error)
-        else:
-            self._generators.keep()
+        self._generators = random_generators.states()
         if self._save_state is not None:
             self._user_state = self._save_state()
 
@@ -333,39 +296,32 @@ class RerunStateMachine:
                 result odd.
         """
         mode, state = self._mode, self.state
-        if mode is _DISABLED:
+        if mode is RerunMode.DISABLED:
             self._checked(result, rejection_func, message, fatal=fatal)
             return
-        if not self._said_enabled:
-            self._say_enabled()
-        number = self._counts[message] = self._counts.get(message, 0) + 1
-        odd = self.odd
-        if state is _RUNNING and mode is _VALIDATE and odd is None and not self.first:
-            injector = self.error_injector  # the row of nearly all checks comes at once
-            injected = injector.error_injection_rate and injector.maybe_inject(_rank())
-            if injected or rejection_func(result):
-                self._reject(result, message, number, fatal=fatal)
-            return
+        number, odd = self._number(message), self.odd
         same = odd is not None and odd.call[1] == number and odd.call[0][0] == message
         asked = table.question(
             mode, state, first=self.first, pending=odd is not None, same_call=same
         )
-        if asked is Question.NOTHING:
-            return
-        if asked is Question.USABLE:
+        compare = comparison_func or difference
+        if asked is Question.ODD:
+            if self.is_odd(result, rejection_func):
+                self._reject(result, message, number, fatal=fatal)
+        elif asked is Question.USABLE:
             if fatal and rejection_func(result):
                 self._fail(result, message)
-            return
-        compare = comparison_func or difference
-        if asked is Question.DIFFERENT and odd is not None:
-            apart = self.error_injector.maybe_miscompare(compare, odd.result, result, state)
+        elif asked is Question.DIFFERENT and odd is not None:
+            apart = self.apart(compare, odd.result, result)
             self._judge(odd, result, rejection_func, different=not apart <= tolerance, fatal=fatal)
-        elif asked is Question.KEEP:
-            self._kept[message, number] = _copy(result)
-            self._wishes.add(Wish.RERUN)
-        elif asked is Question.VARIES and (message, number) in self._kept:
-            stats = self._stats.setdefault(message, QuickStats())
-            stats.record(compare(self._kept[message, number], result))
+
+    def is_odd(self, result: Any, rejection_func: Callable[[Any], Any]) -> bool:
+        """Whether a result is odd; for subclasses."""
+        return bool(rejection_func(result))
+
+    def apart(self, compare: Callable[[Any, Any], float], first: Any, second: Any) -> float:
+        """Return how far the result of a step that ran again is from the odd one."""
+        return compare(first, second)
 
     def is_unexpectedly_large(
         self,
@@ -399,6 +355,14 @@ class RerunStateMachine:
             self._say_once(f"Max value for {context}: {most}", logging.INFO)
         return False
 
+    def _number(self, message: str) -> int:
+        """Return which check of this message this is in the step, from 1."""
+        if not self._said_enabled:
+            self._said_enabled = True
+            self._say_once("Result validation enabled", logging.INFO)
+        self._counts[message] = number = self._counts.get(message, 0) + 1
+        return number
+
     def _checked(
         self, result: Any, rejection_func: Callable[[Any], Any], message: str, *, fatal: bool
     ) -> None:
@@ -417,7 +381,7 @@ class RerunStateMachine:
 
     def _reject(self, result: Any, message: str, number: int, *, fatal: bool) -> None:
         call = Call(Caller(message, _rank()), number)
-        self.odd = Odd(call, _copy(result), fatal, this_slot())
+        self.odd = Odd(call, copied(result), fatal, this_slot())
         self._answered = False
         self._wishes.add(Wish.RERUN)
         _LOG.error(
@@ -511,33 +475,9 @@ class RerunStateMachine:
     def _note(self, status: RerunValidationStatus, result: Any, message: str) -> None:
         self._tracker.add(this_slot(), _rank(), self.current_iteration, status, result, message)
 
-    def _say_enabled(self) -> None:
-        self._said_enabled = True
-        self._say_once("Result validation enabled", logging.INFO)
-
     def _say_once(self, text: str, level: int = logging.WARNING) -> None:
         if _rank() == 0:
             _LOG.log(level, "%s", text)
-
-    # --- how much results vary --------------------------------------------------------------------
-
-    def _report(self) -> None:
-        if self.current_iteration % self.REPORTING_INTERVAL_ITERATIONS:
-            return
-        here = {message: stats.state() for message, stats in self._stats.items()}
-        if _rank() != 0:
-            exchange.gather(here)
-            self._stats.clear()  # rank 0 has it now
-            return
-        _, *others = exchange.gather({})
-        for there in others:
-            for message, state in there.items():
-                mine = self._stats.setdefault(message, QuickStats())
-                mine.combine([QuickStats.of(state)])
-        _LOG.info("Stats on computation determinism in validation calls")
-        for message, stats in self._stats.items():
-            _LOG.info("  From validation call '%s':", message)
-            _LOG.info("    %s", stats.print_stats())
 
     # --- over a restart ---------------------------------------------------------------------------
 
@@ -559,7 +499,6 @@ class RerunStateMachine:
             "current_iteration": self.current_iteration - unfinished,
             "sharded": {
                 **saved_odd(self.odd if again else None),
-                "error_injector_state": self.error_injector.state_dict(),
                 "data_iterator_state": self._saved_batches(data_iterator) if again else None,
                 "generators": self._saved_generators() if again else None,
                 "large_value_counts": dict(self.large_value_counts),
@@ -575,7 +514,7 @@ class RerunStateMachine:
         """
         if state_dict is None:
             return
-        if self._mode is _DISABLED:
+        if self._mode is RerunMode.DISABLED:
             self._say_once(
                 "RerunStateMachine disabled via CLI, ignoring machine state saved in checkpoint"
             )
@@ -597,7 +536,6 @@ class RerunStateMachine:
         saved = RerunState(int(state_dict["state"]))
         iteration, mine = int(state_dict["current_iteration"]), state_dict["sharded"]
         odd = loaded_odd(mine)
-        self.error_injector.load_state_dict(mine["error_injector_state"])
         counts = {str(name): int(n) for name, n in mine["large_value_counts"].items()}
         most = {str(name): float(value) for name, value in mine["max_values"].items()}
         again = table.saved_state(saved) is RerunState.WILL_RERUN_FROM_CHECKPOINT
@@ -619,13 +557,15 @@ class RerunStateMachine:
         return [None if one is None else self.batches(one).state_dict() for one in some]
 
     def _saved_generators(self) -> dict[str, Any]:
-        return self._resumed_generators or self._generators.state_dict()
+        if self._resumed_generators or self._generators is None:
+            return self._resumed_generators or {}
+        return random_generators.to_plain(self._generators)
 
 
-def _copy(result: Any) -> Any:
+def copied(result: Any) -> Any:
     """Return what does not change when the program goes on: a tensor of its own, on the CPU."""
     return result.detach().cpu().clone() if hasattr(result, "detach") else result
 
 
 def _rank() -> int:
-    return exchange.place()[0]
+    return torch_ranks.place()[0]

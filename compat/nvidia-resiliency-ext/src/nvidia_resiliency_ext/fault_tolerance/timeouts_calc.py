@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from nvidia_resiliency_ext.fault_tolerance.data import SectionAction
 from undaunted.fault_tolerance.timeouts_calc import (
     HeartbeatTimeouts,
-    Maxima,
     SectionTimeouts,
     SynchronizationError,
     TimeoutsCalcError,
@@ -20,6 +19,7 @@ from undaunted.fault_tolerance.timeouts_calc import (
     section_timeouts,
     synchronized,
 )
+from undaunted.progress.snapshot import Maxima
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from undaunted.agreement.connect import device_of
+from undaunted.base.torch_ranks import device_of
 
 if TYPE_CHECKING:
     import torch

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from nvidia_resiliency_ext.checkpointing.local.replication.group_utils import MAX_OBJECT_BYTES
-from undaunted.agreement.connect import device_of
+from undaunted.base.torch_ranks import device_of
 from undaunted.checkpointing.dcp.objects import dump_loadable, load_object
 from undaunted.checkpointing.local.replication.exchange import PeerError
 

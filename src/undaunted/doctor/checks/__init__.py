@@ -1,1 +1,0 @@
-"""From facts to findings, one file per subject. Pure."""

@@ -1,1 +1,0 @@
-"""The doctors of several nodes meet, and compare what they have found."""
