@@ -90,8 +90,9 @@ def test_a_job_starts_again_while_a_launcher_of_its_earlier_start_lives(
         again = start_all(["a0", "a1", "a2"] if own_dirs else ["b0", "b1", "b2"], "second")
         for launcher in again:
             launcher.wait_for("rank . of 3 in round 0")
-        assert left.finish() == 1
-        assert "the job was started again" in left.text
+        # It ends by itself where the others come too late to tell it to.
+        how = {1: "the job was started again", 19: "have ended, and too few others are left"}
+        assert how[left.finish()] in left.text
         (tmp_path / "finish").touch()
         assert [launcher.finish() for launcher in again] == [0, 0, 0]
 
