@@ -159,7 +159,7 @@ def _idle(ranks: int, rounds: int) -> Result:
     def measure(name: str, number: int) -> None:
         with Job(name, "", ranks, failing=-1, BENCHMARK_IDLE="1") as job:
             job.entered(ranks)
-            # Guards are children of ranks, and NVRx's monitors are orphans, which come to us.
+            # A rank starts the program that forks the guards; NVRx's monitors are orphans.
             guards = [pid for pid in descendants(os.getpid()) if _is_guard(pid, job.pids)]
             parts = {"rank": job.pids, "guard": guards}
             before = {part: usage(pids) for part, pids in parts.items()}

@@ -34,6 +34,3 @@ def test_ranks_of_gloo(tmp_path):
         assert one["any"] == [True, False, True]
         gathered = [{"rank": n, "text": "x" * n, "inf": math.inf} for n in range(2)]
         assert one["gathered"] == gathered
-    # Rank 0 has the same results each time, rank 1 others.
-    assert said[0]["last"][0].startswith("    8/4 total/identical samples, rel. variability: avg= ")
-    assert not any("samples" in line for line in said[1]["last"])

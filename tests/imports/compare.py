@@ -23,6 +23,7 @@ from undaunted.base import child
 from undaunted.fault_tolerance.worker import import_notes
 from undaunted.fault_tolerance.worker.import_notes import RankImports
 from undaunted.fault_tolerance.worker.imports import Imports, be_silent, set_variables
+from undaunted.fault_tolerance.worker.known_imports import RANK_VALUES
 from undaunted.fault_tolerance.worker.messages import Learned
 from undaunted.fault_tolerance.worker.numerics import TEMPLATE_ENVIRONMENT
 from undaunted.fault_tolerance.worker.warm_imports import UnfitError, WarmImports
@@ -79,7 +80,8 @@ def compare(statements: Sequence[str]) -> Comparison:
             of_new = [
                 _in_process("new", given, folder, RANKS[rank], Snapshot) for rank in (0, 0, 1)
             ]
-            differences = likeness.compare(of_new, template, RANKS)
+            set_again = {(value.module, value.name) for value in RANK_VALUES}
+            differences = likeness.compare(of_new, template, RANKS, set_again)
             for package, reasons in differences.items():
                 if harmful := [each for each in reasons if not HARMLESS.search(each)]:
                     left[package] = harmful

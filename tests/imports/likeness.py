@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 # What a program may ask of a module without a difference in what it does.
 _ABOUT = frozenset(("__doc__", "__module__", "__qualname__", "__firstlineno__"))
@@ -79,6 +79,7 @@ def compare(
     of_new: Sequence[Snapshot],
     forked: Snapshot,
     environments: tuple[Mapping[str, str], Mapping[str, str]],
+    set_again: Collection[tuple[str, str]] = (),
 ) -> dict[str, list[str]]:
     """Return the differences of each package.
 
@@ -86,6 +87,7 @@ def compare(
         of_new: those of ``new``, ``again`` and ``first``.
         forked: that of the process that was forked.
         environments: variables that only ranks have, of ``new`` and of ``first``.
+        set_again: modules and names of values that are set after each fork.
     """
     differences: dict[str, list[str]] = {}
     new, again, first = of_new
@@ -94,7 +96,7 @@ def compare(
         others = [each.values.get(module, _NONE) for each in (again, first, forked)]
         for name, value in names.items():
             same, one, own = (each.get(name, _ABSENT) for each in others)
-            if value == same == one == own:
+            if value == same == own and (value == one or (module, name) in set_again):
                 continue
             if value == same:
                 source = _followed(value, one, environments)

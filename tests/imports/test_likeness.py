@@ -89,6 +89,13 @@ def test_what_a_program_could_tell_is_a_difference(processes):
     assert "pack.part.X" in differences["pack"][0]
 
 
+@pytest.mark.parametrize(("own", "is_alike"), [(1, True), (0, False)])
+def test_a_value_that_is_set_again_has_to_be_that_of_the_rank(own, is_alike):
+    of_new = [snapshot(11, X=1), snapshot(12, X=1), snapshot(14, X=0)]
+    found = compare(of_new, snapshot(13, X=own), (ONE, ZERO), {("pack.part", "X")})
+    assert (found == {}) is is_alike
+
+
 def test_the_path_of_a_file_of_each_process(tmp_path):
     assert list(judged(*different("/x/b1", "/x/c2", "/x/d3", str(tmp_path)))) == ["pack"]
 

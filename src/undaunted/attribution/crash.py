@@ -322,7 +322,7 @@ def _what(root: RankFailure) -> str:
     if root.exception:
         return f"failed: {one_line(without_frames(root.exception), longest=_LONGEST_MESSAGE)}"
     if root.died_of is not None and root.fault:  # nobody needs to guess who it was
-        return f"was ended by {exits.signal_name(root.died_of)}"
+        return f"was killed by {exits.signal_name(root.died_of)}"
     if root.died_of is not None:
         return exits.death_in_words(root.died_of, oom_kills=root.oom_kills)
     if root.code is not None:

@@ -169,8 +169,7 @@ def _inprocess(event: e.InProcessPhase) -> Words:
     match event.phase:
         case "detect":
             why = event.reasons[0] if event.reasons else "it was stopped"
-            others = f"and {len(event.reasons) - 1} more" if len(event.reasons) > 1 else ""
-            return Words(f"{name}: {why}", "odd", others)
+            return Words(f"{name}: {why}", "odd")
         case "re-enter":
             ranks = f"{count(event.members, 'rank')} " if event.members else ""
             lost = f", without {name_ranks(event.lost)}" if event.lost else ""

@@ -21,7 +21,7 @@ from undaunted.base import torch_ranks
 from undaunted.base.deadline import in_time, within
 from undaunted.checkpointing.files.durable import read_file, replace_file
 from undaunted.training.rerun.difference import COMPARISON_MATCH, COMPARISON_MISMATCH
-from undaunted.training.rerun.machine import RerunStateMachine
+from undaunted.training.rerun.stats import StatisticsMachine
 from undaunted.training.rerun.table import (
     EXIT_CODE_RESUME_TO_DISAMBIGUATE,
     OPINIONS,
@@ -140,7 +140,7 @@ class Attempts:
             None if rerun is None or rerun.folder is None else Path(rerun.folder).absolute()
         )
         settings = rerun or Rerun(mode=RerunMode.DISABLED.value)
-        self._machine = RerunStateMachine(
+        self._machine = StatisticsMachine(
             settings.save_state,
             settings.restore_state,
             RerunMode(settings.mode),

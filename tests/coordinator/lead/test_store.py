@@ -151,6 +151,30 @@ def test_a_leader_that_is_cut_off_says_so_and_charges_no_restart():
     assert harness.leader.state is LeaderState.LEADING
 
 
+def of_before(harness: test_leader.Harness, node: str) -> bool:
+    """A launcher comes with a round that this leader knows nothing of: whether it is taken in."""
+    about = {"round": 4, "birth": 3, "committee": (), "fenced": False}
+    link = harness.hello(node, round=4, ledger=ledger("abcd", **about), follows=False)
+    return not any(isinstance(each, p.Refused) for each in harness.said[link])
+
+
+def test_one_that_has_missed_the_end_of_a_job_brings_nothing_of_it_into_the_next():
+    harness = leader()
+    harness.hello("x")
+    assert not of_before(harness, "b")
+    assert harness.leader.ledger.round == -1
+    harness.pass_time(20, alive="x")
+    assert not of_before(harness, "b")
+    assert harness.said[harness.last_link][0].final
+
+
+def test_a_job_of_which_half_are_here_goes_on_although_its_store_has_lost_everything():
+    harness = leader()
+    assert not of_before(harness, "b")
+    assert of_before(harness, "c")
+    assert harness.leader.ledger.round == 4
+
+
 def next_leader(stops_s: float, nodes: str, *, of: str = "abc") -> test_leader.Harness:
     """Leads after node c, which was lost; these nodes of the last round are here, and spares."""
     known = ledger(of, committee=(), fenced=False, leader="c", replaceable=True)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
+import signal
 import time
+from functools import partial
 
 import msgspec
 import pytest
@@ -77,17 +81,42 @@ def test_whatever_goes_wrong_is_no_answer(rank: Rank, monkeypatch: pytest.Monkey
 
 def test_how_long_the_garbage_collector_ran(rank: Rank) -> None:
     times = witness.Times()
-    times.collecting("stop", {})  # it ran when this began
+    times.collections.note("stop", {})  # it ran when this began
     for _ in range(2):
-        times.collecting("start", {})
+        times.collections.note("start", {})
         until = time.monotonic_ns() + 2_000_000
         while time.monotonic_ns() < until:
             pass
-        times.collecting("stop", {})
+        times.collections.note("stop", {})
     rank.step(0, 12)
     assert told(times).gc_us >= 4000
     rank.step(12, 12)
     assert told(times).gc_us == 0
+
+
+class Stop(BaseException):
+    pass
+
+
+def test_what_a_signal_raises_while_the_garbage_collector_runs_is_not_lost() -> None:
+    """What it raises in Python code that the collector calls is printed, and then forgotten."""
+
+    def stop(*_: object) -> None:
+        raise Stop
+
+    # A long callback in C, in which the signal comes.
+    works = property(partial(next, map(sum, itertools.repeat(range(2_000_000)))))
+    worker = type("Worker", (), {"start": works, "stop": None})()
+    before = signal.signal(signal.SIGVTALRM, stop)
+    others = gc.callbacks[:]  # of the tests' own tools
+    gc.callbacks[:] = [partial(getattr, worker), witness.Times().collections.note]
+    try:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.01)
+        with pytest.raises(Stop):
+            gc.collect()
+    finally:
+        gc.callbacks[:] = others
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def test_the_clocks_are_compared_in_a_moment_without_a_pause(

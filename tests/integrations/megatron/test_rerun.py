@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import sys
 from types import SimpleNamespace
 
@@ -166,3 +167,39 @@ def test_a_step_without_odd_results_tells_nothing(area):
     assert machine.should_checkpoint_and_exit() == (False, False, 0)
     assert why(area) is None
     assert not area.asks(0)
+
+
+def step(machine, *results):
+    """Run a step whose runs have these results; return how many there were, and what follows."""
+    some, runs = iter(results), 0
+    while machine.should_run_forward_backward(None):
+        runs += 1
+        machine.validate_result(next(some), math.isnan, "loss")
+    return runs, machine.should_checkpoint_and_exit()
+
+
+@pytest.mark.parametrize("kind", rerun.RerunDiagnostic)
+def test_injected_errors_are_found_out(kind, monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    random_state, verdicts = random.getstate(), []
+
+    def machine():
+        return RerunStateMachine(
+            mode=RerunMode.VALIDATE_RESULTS,
+            error_injector=rerun.RerunErrorInjector(1, kind),
+            on_verdict=verdicts.append,
+        )
+
+    one = machine()
+    step(one, 1.0)
+    follows = step(one, 1.0, 1.0)
+    if kind is not rerun.RerunDiagnostic.TRANSIENT_ERROR:
+        assert follows == (2, (True, True, 16))
+        saved = one.state_dict(None, "torch_dist")
+        monkeypatch.setenv("LOCAL_RANK", "1")
+        one = machine()
+        one.load_state_dict(saved)
+        follows = step(one, 1.0)
+    assert follows[1] == (False, True, 17)
+    assert verdicts[0].diagnostic is kind
+    assert random.getstate() == random_state, "the generator of the program"

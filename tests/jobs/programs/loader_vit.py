@@ -56,10 +56,12 @@ def main():
         num_labels=10,
         hidden_dropout_prob=0.1,
     )
+    continuous = "continuous" in sys.argv[1:]
+    steps = 2 * STEPS if continuous else STEPS
     plain = ViTForImageClassification(config)
     model = DistributedDataParallel(plain)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
-    schedule = get_cosine_schedule_with_warmup(optimizer, 4, STEPS)
+    schedule = get_cosine_schedule_with_warmup(optimizer, 4, steps)
     parts = [Pictures(96, 0), Pictures(30, 10**6)]  # an epoch has 8 steps, the last one is short
     loader = Loader(
         ConcatDataset(parts),
@@ -72,14 +74,13 @@ def main():
         num_workers=2,
         worker_init_fn=ignore_stop_signals,
     )
-    continuous = "continuous" in sys.argv[1:]
     every = "continuous" if continuous else SAVE_EVERY
     state = {"model": plain, "optimizer": optimizer, "schedule": schedule, "loader": loader}
     with (
         Checkpointer("checkpoints", keep=2, every=every) as checkpoints,
         Session(save=lambda step: checkpoints.save(step + 1, state)) as session,
     ):
-        for step in range(checkpoints.load(state) or 0, STEPS):
+        for step in range(checkpoints.load(state) or 0, steps):
             with session.step(step):
                 for pictures, classes in loader.step():
                     with loader.accumulate(model):
@@ -95,7 +96,7 @@ def main():
                 break
     loader.close()
     if not session.stop:
-        print_result(plain, STEPS)
+        print_result(plain, steps)
     return session.exit_code
 
 

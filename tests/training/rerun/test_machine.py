@@ -13,7 +13,6 @@ import pytest
 
 from undaunted.training.rerun import machine as machine_module
 from undaunted.training.rerun.batches import RerunDataIterator
-from undaunted.training.rerun.injection import RerunErrorInjector
 from undaunted.training.rerun.machine import RerunStateMachine
 from undaunted.training.rerun.table import RerunDiagnostic, RerunMode, RerunState
 
@@ -580,24 +579,6 @@ def test_the_flag_rides_on_what_the_program_reduces(total):
     assert len(reductions) == runs - 1, "only after a repetition"
 
 
-# --- how much results vary -----------------------------------------------------------------------
-
-
-def test_statistics(caplog):
-    caplog.set_level(logging.INFO)
-    one = machine("report_stats")
-    assert step(one, results(1.0, 1.0)) == (2, GO_ON)
-    assert "Stats on" not in caplog.text
-    assert step(one, results(1.0, 3.0)) == (2, GO_ON)
-    assert "Stats on computation determinism in validation calls" in caplog.text
-    assert "  From validation call 'loss':" in caplog.text
-    assert (
-        "    2/1 total/identical samples, rel. variability: avg= 5.000E-01, p50= 1.000E+00, "
-        "p90= 1.000E+00, p99= 1.000E+00, p99.9= 1.000E+00, max: 1.000E+00" in caplog.text
-    )
-    assert step(one, results(2.0, 2.0)) == (2, GO_ON)
-
-
 # --- large numbers -------------------------------------------------------------------------------
 
 
@@ -617,30 +598,6 @@ def test_unexpectedly_large(caplog):
     assert not large(500.0, num_samples=1, resample=True)
     assert not large(4000.0, num_samples=1)
     assert caplog.text.count("Max value") == 2
-
-
-# --- injection -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", RerunDiagnostic)
-def test_injected_errors_are_found_out(kind, monkeypatch):
-    one = machine(error_injector=RerunErrorInjector(1, kind))
-    first(one)
-    follows = step(one, lambda: 1.0)
-    if kind is not RerunDiagnostic.TRANSIENT_ERROR:
-        assert follows == (2, (True, True, 16))
-        one = resumed(one.state_dict(), monkeypatch, error_injector=RerunErrorInjector(1, kind))
-        follows = step(one, lambda: 1.0)
-    assert follows[1] == (False, True, 17)
-    assert one.verdicts[0].diagnostic is kind
-
-
-def test_injection_does_not_disturb_the_programs_generator():
-    state = random.getstate()
-    one = machine(error_injector=RerunErrorInjector(1000))
-    for _ in range(5):
-        step(one, lambda: 1.0)
-    assert random.getstate() == state
 
 
 def test_evaluation_is_not_run_again():

@@ -1,8 +1,12 @@
-"""How much results vary, in a line."""
+"""How much results vary."""
 
 from __future__ import annotations
 
-from undaunted.training.rerun.stats import QuickStats
+import logging
+import math
+
+from undaunted.base import torch_ranks
+from undaunted.training.rerun.stats import QuickStats, StatisticsMachine
 
 
 def test_all_identical():
@@ -41,3 +45,49 @@ def test_those_of_several_ranks():
     assert (sorted(one.samples), one.zero_cnt, one.max) == ([1.0, 3.0], 1, 3.0)
     one.reset()
     assert one.print_stats() == "0 samples, all identical"
+
+
+def step(machine, *results):
+    """Run a step whose runs have these results; return how many there were, and what follows."""
+    some, runs = iter(results), 0
+    while machine.should_run_forward_backward(None):
+        runs += 1
+        machine.validate_result(next(some), math.isnan, "loss")
+    return runs, machine.should_checkpoint_and_exit()
+
+
+GO_ON = (False, False, 0)
+REPORT = "  From validation call 'loss':"
+
+
+def test_how_much_results_vary(caplog, monkeypatch):
+    other = QuickStats()
+    other.record(0.0)
+    monkeypatch.setattr(torch_ranks, "gather", lambda mine: [mine, {"loss": other.state()}])
+    caplog.set_level(logging.INFO)
+    machine = StatisticsMachine(mode="report_stats")
+    assert step(machine, 1.0, 1.0) == (2, GO_ON)
+    assert REPORT not in caplog.messages
+    assert step(machine, 1.0, 3.0) == (2, GO_ON)
+    assert REPORT in caplog.messages
+    assert caplog.messages[-1].startswith("    3/2 total/identical samples, rel. variability: avg=")
+    assert step(machine, 2.0, 2.0) == (2, GO_ON)
+
+
+def test_a_step_without_checks_varies_in_nothing():
+    machine = StatisticsMachine(mode="report_stats")
+    for _ in range(3):
+        runs = 0
+        while machine.should_run_forward_backward(None):
+            runs += 1
+        assert runs == 1
+
+
+def test_results_vary_in_a_job_that_resumes():
+    before = StatisticsMachine(mode="validate_results")
+    step(before, 1.0)
+    assert step(before, math.nan, math.nan) == (2, (True, True, 16))
+    machine = StatisticsMachine(mode="report_stats")
+    machine.load_state_dict(before.state_dict())
+    assert step(machine, 1.0) == (1, GO_ON)
+    assert step(machine, 1.0, 1.0) == (2, GO_ON)

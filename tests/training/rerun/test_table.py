@@ -31,7 +31,6 @@ BEFORE, INITIAL, IN_PLACE, WILL, FROM_CHECKPOINT, AGAIN = RerunState
         (CHECK, INITIAL, [], BEFORE, False, []),
         (CHECK, INITIAL, [Wish.RERUN], IN_PLACE, True, [Do.RESTORE]),
         (STATS, INITIAL, [Wish.RERUN], IN_PLACE, True, [Do.RESTORE]),
-        (STATS, IN_PLACE, [], BEFORE, False, [Do.REPORT, Do.FORGET]),
         (CHECK, IN_PLACE, [Wish.CONTINUE], BEFORE, False, [Do.FORGET]),
         (CHECK, IN_PLACE, [Wish.CHECKPOINT], WILL, False, [Do.RESTORE]),
         (CHECK, IN_PLACE, [], IN_PLACE, False, [Do.RESTORE]),
@@ -92,7 +91,6 @@ def test_of_which_wishes_all_ranks_know():
     assert table.wishes_of_all(CHECK, INITIAL) == (Wish.RERUN,)
     assert set(table.wishes_of_all(CHECK, IN_PLACE)) == {Wish.CHECKPOINT, Wish.FAIL, Wish.CONTINUE}
     assert Wish.RESTART_AGAIN in table.wishes_of_all(CHECK, FROM_CHECKPOINT)
-    assert table.wishes_of_all(STATS, IN_PLACE) == ()
     for state in (BEFORE, WILL, AGAIN):
         assert table.wishes_of_all(CHECK, state) == ()
     for state in RerunState:
@@ -161,9 +159,6 @@ def test_exit_codes():
         (CHECK, IN_PLACE, False, True, False, Question.USABLE),
         (CHECK, FROM_CHECKPOINT, True, True, True, Question.DIFFERENT),
         (CHECK, FROM_CHECKPOINT, True, False, False, Question.USABLE),
-        (STATS, INITIAL, True, False, False, Question.KEEP),
-        (STATS, IN_PLACE, True, False, False, Question.VARIES),
-        (STATS, BEFORE, True, False, False, Question.NOTHING),
     ],
 )
 def test_what_a_check_asks(mode, state, first, pending, same, expected):

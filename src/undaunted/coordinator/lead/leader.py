@@ -348,7 +348,19 @@ class Leader:
             return True
         since_ns = now - round(self.config.lease_s * _NS)
         lately = {each for each, (_, last) in self._turned_away.items() if last >= since_ns}
-        return bool(register.lacking({*self._sessions.voters, *lately, who}, known))
+        here = {*self._sessions.voters, *lately, who}
+        if self._is_erased:
+            return 2 * sum(register.voter(seat) in here for seat in known.table) < len(known.table)
+        return bool(register.lacking(here, known))
+
+    @property
+    def _is_erased(self) -> bool:
+        """With a store: whether nothing was left there, as after the end of a job.
+
+        A launcher that comes with a round may have missed the end. If half of that round come,
+        though, the store has lost what it kept.
+        """
+        return self.config.store and self.made["ledger"] == p.NO_LEDGER
 
     def _is_of_other_job(self, hello: p.Hello) -> bool:
         """Whether a launcher that comes to a running job was started with another program.
@@ -369,7 +381,8 @@ class Leader:
         first_ns, _ = self._turned_away.get(who, (now, now))
         self._turned_away[who] = first_ns, now
         in_vain = now - first_ns >= round((self.config.lease_s + self._lasts.elected_s) * _NS)
-        final = in_vain and self.ledger.round >= 0 and self._is_confirmed
+        begun = self.ledger.round >= 0 and self._is_confirmed
+        final = in_vain and (begun or self._is_erased)
         if hello.ledger is not None and hello.ledger.attempt < self.config.attempt:
             final = True  # the scheduler has ended the earlier start
         refused = p.Refused(reason=STARTED_AGAIN if final else STARTS_AGAIN, final=final)

@@ -23,6 +23,7 @@ import sys
 import threading
 import time
 import warnings
+from collections import deque
 from functools import partial
 
 import msgspec
@@ -56,6 +57,7 @@ _NO_LOOKS_AFTER_S = 240.0  # without a question for times: more than the longest
 # How long a wait for a question may last. The program may put another file in the socket's place in
 # the moment between a look at the descriptor and the wait, which then is for that file.
 _WAIT_MS = 5000
+_MOST_COLLECTIONS = 4096  # between two questions; of more, the last ones count
 
 
 def begin(stacks: int = 0) -> None:
@@ -115,7 +117,7 @@ def _are_mixed() -> bool:
 def _serve(sock: socket.socket, file: str) -> None:
     process.name_this_thread(THREAD)
     times = Times()
-    gc.callbacks.append(times.collecting)
+    gc.callbacks.append(times.collections.note)
     asked = select.poll()
     asked.register(sock, select.POLLIN)
     try:
@@ -157,13 +159,45 @@ def _recording() -> bytes:
     return b"" if recording is None else encode(recording)
 
 
+class Collections:
+    """How long the garbage collector works.
+
+    Python runs a signal's handler in whatever Python code comes next. In a callback of the
+    collector, what a handler raises is printed and lost: Ctrl-C, a program's own way to end, an
+    in-process restart. So nothing here is Python code while a collection lasts: `note` reads an
+    attribute, which is a property of functions in C.
+    """
+
+    def __init__(self) -> None:
+        self._begun: deque[int] = deque(maxlen=_MOST_COLLECTIONS)
+        self._ended: deque[int] = deque(maxlen=_MOST_COLLECTIONS)
+        phases = {"start": _stamps(self._begun), "stop": _stamps(self._ended)}
+        # What `gc.callbacks` is given: called with the name of the phase, and what is known of it.
+        self.note = partial(getattr, type("Phases", (), phases)())
+
+    def told_ns(self) -> int:
+        """Return how long collections took since the last call, in ns; of the last thousands."""
+        total = 0
+        while self._ended:
+            ended = self._ended.popleft()
+            begun = 0
+            while self._begun and self._begun[0] <= ended:
+                begun = self._begun.popleft()
+            total += ended - begun if begun else 0
+        return total
+
+
+def _stamps(times: deque[int]) -> property:
+    """Return a property that notes the time when it is read, without Python code."""
+    return property(partial(next, map(times.append, iter(time.monotonic_ns, None))))
+
+
 class Times:
     """What the rank has done by itself since it was asked last."""
 
     def __init__(self) -> None:
         self._told_ns = 0  # steps until then have been told
-        self._gc_ns = 0
-        self._collecting_since = 0
+        self.collections = Collections()
         self._lines = Lines()
         self._random = random.Random()  # noqa: S311 - not the program's, which must not notice
         self._looks_until = 0.0  # time.monotonic; 0 = nobody has asked for times
@@ -190,14 +224,6 @@ class Times:
             self._lines.note(stack_of(sys._current_frames().get(main)))  # noqa: SLF001
         self._look_s = (time.thread_time_ns() - began_ns) / 1e9
 
-    def collecting(self, phase: str, _: object) -> None:
-        """Called by the garbage collector when it begins and when it ends."""
-        now = time.monotonic_ns()
-        if phase == "start":
-            self._collecting_since = now
-        elif self._collecting_since:
-            self._gc_ns += now - self._collecting_since
-
     def answer(self) -> bytes:
         """Return `OwnTimes`, b"" if there is nothing new to say."""
         try:
@@ -217,7 +243,7 @@ class Times:
         at_ns, waited = calls()
         called_ns = [each - ahead_ns for each in at_ns]
         chunks, self._told_ns = own_times.chunks(steps, called_ns, self._told_ns, waited=waited)
-        gc_us, self._gc_ns = self._gc_ns // 1000, 0
+        gc_us = self.collections.told_ns() // 1000
         looks, lines = self._lines.looks, self._lines.told()
         cost_us = (time.thread_time_ns() - began_ns) // 1000
         return msgspec.msgpack.encode(OwnTimes(chunks, gc_us, cost_us, looks, lines))

@@ -44,7 +44,6 @@ KEY = "undaunted/inprocess/controller"
 _READERS = "readers"
 _FOR_A_MOMENT = "undaunted/inprocess/meeting"  # in a store that ends when all have read
 _ALL_HAVE_READ = "all have read"
-_LOOPBACK = "127.0.0.1"
 _LOOK_UP_S = 10.0
 _TAKEN_S = 10.0  # for an answer at a port that is taken
 
@@ -175,13 +174,13 @@ def meeting(
         master = environ.get("MASTER_ADDR", "") or socket.gethostname()
         here = on_one_machine(master, world_size, environ)
         token = secrets.token_hex(32).encode()
-        address = str(Address(_LOOPBACK if here else "", port))
+        address = str(Address(torch_store.LOOPBACK if here else "", port))
         return Meeting(
             Place(True, address, token=token) if hosts else Place(False),
             base_store,
             timeout_s,
             job_rank=job_rank,
-            host=lambda: _LOOPBACK if here else _reachable(master),
+            host=lambda: torch_store.LOOPBACK if here else _reachable(master),
         )
     host = str(store_kwargs.get("host_name", "")) or environ.get("MASTER_ADDR", "")
     number = port or _number(environ.get("MASTER_PORT", ""))
@@ -229,13 +228,8 @@ def _agent_store(environ: Mapping[str, str], timeout_s: float) -> Any:
     import torch.distributed as dist
 
     try:
-        store = dist.TCPStore(
-            environ["MASTER_ADDR"],
-            int(environ["MASTER_PORT"]),
-            is_master=False,
-            wait_for_workers=False,
-            timeout=dt.timedelta(seconds=timeout_s),
-        )
+        host, port = environ["MASTER_ADDR"], int(environ["MASTER_PORT"])
+        store = torch_store.connect(host, port, dt.timedelta(seconds=timeout_s))
     except Exception as error:
         raise InternalError(f"the store of torchrun's agent cannot be reached: {error}") from error
     return dist.PrefixStore(f"undaunted/{_run(environ)}", store)
@@ -351,7 +345,7 @@ def host_for_ranks(environ: Mapping[str, str], world_size: int) -> str:
         return ""
     master = environ.get("MASTER_ADDR", "")
     if not master or on_one_machine(master, world_size, environ):
-        return _LOOPBACK
+        return torch_store.LOOPBACK
     try:
         here = own_address(master)
     except OSError as error:

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import importlib
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from undaunted.base import torch_ranks
 from undaunted.integrations.megatron.ranks import end_together
+from undaunted.integrations.megatron.rerun_injection import RerunErrorInjector
 from undaunted.progress.writer import current_writer
-from undaunted.training.rerun import machine
 from undaunted.training.rerun.batches import RerunDataIterator
 from undaunted.training.rerun.difference import COMPARISON_MATCH, COMPARISON_MISMATCH
-from undaunted.training.rerun.injection import RerunErrorInjector
-from undaunted.training.rerun.machine import REPORTING_INTERVAL_ITERATIONS
 from undaunted.training.rerun.odd import Call, Caller
-from undaunted.training.rerun.stats import QuickStats
+from undaunted.training.rerun.stats import QuickStats, StatisticsMachine
 from undaunted.training.rerun.table import (
     EXIT_CODE_FAILED_ON_RESULT_VALIDATION,
     EXIT_CODE_RESUME_TO_DISAMBIGUATE,
@@ -30,6 +28,12 @@ from undaunted.training.rerun.table import (
 )
 from undaunted.training.rerun.tracker import get_skipped_iterations_from_tracker_file
 from undaunted.training.stopping import StopReason
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Collection, Sequence
+
+    from undaunted.training.rerun.odd import Verdict
 
 __all__ = [
     "COMPARISON_MATCH",
@@ -53,6 +57,7 @@ __all__ = [
     "initialize_rerun_state_machine",
 ]
 
+REPORTING_INTERVAL_ITERATIONS = StatisticsMachine.REPORTING_INTERVAL_ITERATIONS
 _KEY = "rerun_state_machine_state"
 _FORMAT = "torch_dist"
 _REASONS = {
@@ -63,12 +68,52 @@ _LOG = logging.getLogger("undaunted")
 _machine: RerunStateMachine | None = None
 
 
-class RerunStateMachine(machine.RerunStateMachine):
-    """The machine of `undaunted.training.rerun`, with Megatron's form of what is saved."""
+class RerunStateMachine(StatisticsMachine):
+    """The machine of `undaunted.training.rerun`, with Megatron's form of what is saved.
+
+    Args:
+        error_injector: has results called odd, for tests.
+        mode: and all others, see there.
+    """
 
     get_skipped_iterations_from_tracker_file = staticmethod(
         get_skipped_iterations_from_tracker_file
     )
+
+    def __init__(  # noqa: PLR0913 - theirs, and those of the machine
+        self,
+        state_save_func: Callable[[], Any] | None = None,
+        state_restore_func: Callable[[Any], object] | None = None,
+        mode: RerunMode | str = RerunMode.DISABLED,
+        error_injector: RerunErrorInjector | None = None,
+        result_rejected_tracker_filename: str | os.PathLike[str] | None = None,
+        *,
+        fatal_checks: bool = True,
+        any_rank: Callable[[Sequence[bool]], Sequence[bool]] | None = None,
+        on_verdict: Callable[[Verdict], object] | None = None,
+        forgives: Collection[RerunDiagnostic] = (),
+    ) -> None:
+        super().__init__(
+            state_save_func,
+            state_restore_func,
+            mode,
+            result_rejected_tracker_filename,
+            fatal_checks=fatal_checks,
+            any_rank=any_rank,
+            on_verdict=on_verdict,
+            forgives=forgives,
+        )
+        self.error_injector = error_injector or RerunErrorInjector()
+
+    def is_odd(self, result: Any, rejection_func: Callable[[Any], Any]) -> bool:
+        """Whether a result is odd, or is called so."""
+        injector = self.error_injector
+        injected = injector.error_injection_rate and injector.maybe_inject(torch_ranks.place()[0])
+        return bool(injected) or super().is_odd(result, rejection_func)
+
+    def apart(self, compare: Callable[[Any, Any], float], first: Any, second: Any) -> float:
+        """Return how far two results are apart, as it fits to what was injected."""
+        return self.error_injector.maybe_miscompare(compare, first, second, self.state)
 
     def should_checkpoint_and_exit(self) -> tuple[bool, bool, int]:
         """Return whether to save, whether to end, and with which exit code; after the loop.
@@ -100,8 +145,13 @@ class RerunStateMachine(machine.RerunStateMachine):
         if not force and (self.get_mode() is RerunMode.DISABLED or ckpt_format != _FORMAT):
             return None
         state = super().state_dict(data_iterator)
-        state["sharded"] = _sharded(state["sharded"])
+        mine = {**state["sharded"], "error_injector_state": self.error_injector.state_dict()}
+        state["sharded"] = _sharded(mine)
         return state
+
+    def _load(self, state_dict: Any) -> None:
+        self.error_injector.load_state_dict(state_dict["sharded"]["error_injector_state"])
+        super()._load(state_dict)
 
     def validate_state_dict(self, state_dict: Any) -> bool:
         """Whether there is a step to be run again in what a checkpoint has."""

@@ -36,7 +36,7 @@ Meeting = list[Visit]
 
 
 class ClockOffset(NamedTuple):
-    """Where a clock is: ``offset_ns`` is added to its times; the rest is in `values.BootClock`."""
+    """Where a clock is: ``offset_ns`` is added to its times; for the rest see `BootClock`."""
 
     offset_ns: int
     uncertainty_ns: int | None

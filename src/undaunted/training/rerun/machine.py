@@ -18,7 +18,6 @@ from undaunted.base import random_generators, torch_ranks
 from undaunted.training.rerun import table
 from undaunted.training.rerun.batches import RerunDataIterator
 from undaunted.training.rerun.difference import difference
-from undaunted.training.rerun.injection import RerunErrorInjector
 from undaunted.training.rerun.odd import (
     EXPLAINED,
     NAMED,
@@ -30,7 +29,6 @@ from undaunted.training.rerun.odd import (
     saved_odd,
 )
 from undaunted.training.rerun.slot import this_slot
-from undaunted.training.rerun.stats import QuickStats
 from undaunted.training.rerun.table import (
     Do,
     Question,
@@ -48,7 +46,6 @@ if TYPE_CHECKING:
 
     from undaunted.base.random_generators import States
 
-REPORTING_INTERVAL_ITERATIONS = 2
 _LOG = logging.getLogger("undaunted")
 
 
@@ -63,7 +60,6 @@ class RerunStateMachine:
             generators of its own; None = nothing.
         state_restore_func: puts that back.
         mode: what checks lead to; its name will do.
-        error_injector: has results called odd, for tests.
         result_rejected_tracker_filename: each odd result becomes a line of this file.
         fatal_checks: whether any rank makes fatal checks. If not, no reduction is made in a step
             without an odd result, and only a process that is alone runs again.
@@ -86,14 +82,11 @@ class RerunStateMachine:
         ValueError: there is no such mode.
     """
 
-    REPORTING_INTERVAL_ITERATIONS = REPORTING_INTERVAL_ITERATIONS
-
-    def __init__(  # noqa: PLR0913 - each has a default
+    def __init__(
         self,
         state_save_func: Callable[[], Any] | None = None,
         state_restore_func: Callable[[Any], object] | None = None,
         mode: RerunMode | str = RerunMode.DISABLED,
-        error_injector: RerunErrorInjector | None = None,
         result_rejected_tracker_filename: str | os.PathLike[str] | None = None,
         *,
         fatal_checks: bool = True,
@@ -106,7 +99,6 @@ class RerunStateMachine:
         self.current_iteration = 0
         self.odd: Odd | None = None
         self.verdict: Verdict | None = None
-        self.error_injector = error_injector or RerunErrorInjector()
         self.large_value_counts: dict[str, int] = {}
         self.max_values: dict[str, float] = {}
         self._save_state, self._restore_state = state_save_func, state_restore_func
@@ -126,8 +118,6 @@ class RerunStateMachine:
         self.first = True
         self._said_enabled = False
         self._answered = False  # what was odd was computed again
-        self._kept: dict[tuple[str, int], Any] = {}
-        self._stats: dict[str, QuickStats] = {}
 
     def get_mode(self) -> RerunMode:
         """Return what checks lead to."""
@@ -175,7 +165,6 @@ class RerunStateMachine:
         """A step was left in the middle, by an exception perhaps: the next one begins as any."""
         self.state, self.odd, self._reduced = RerunState.NOT_RUNNING_YET, None, None
         self._wishes.clear()
-        self._kept.clear()
 
     def batches(self, source: Iterable[Any]) -> RerunDataIterator:
         """Return the iterator that gives the batches of a plain one, more than once if need be."""
@@ -225,11 +214,8 @@ class RerunStateMachine:
             self._begin(batches)
         elif what is Do.RESTORE:
             self._restore(batches)
-        elif what is Do.REPORT:
-            self._report()
         else:
             self.odd = None
-            self._kept.clear()
 
     def _begin(self, batches: Collection[RerunDataIterator]) -> None:
         self.current_iteration += 1
@@ -313,32 +299,29 @@ class RerunStateMachine:
         if mode is RerunMode.DISABLED:
             self._checked(result, rejection_func, message, fatal=fatal)
             return
-        if not self._said_enabled:
-            self._say_enabled()
-        number = self._counts[message] = self._counts.get(message, 0) + 1
-        odd = self.odd
+        number, odd = self._number(message), self.odd
         same = odd is not None and odd.call[1] == number and odd.call[0][0] == message
         asked = table.question(
             mode, state, first=self.first, pending=odd is not None, same_call=same
         )
         compare = comparison_func or difference
         if asked is Question.ODD:
-            injector = self.error_injector
-            injected = injector.error_injection_rate and injector.maybe_inject(_rank())
-            if injected or rejection_func(result):
+            if self.is_odd(result, rejection_func):
                 self._reject(result, message, number, fatal=fatal)
         elif asked is Question.USABLE:
             if fatal and rejection_func(result):
                 self._fail(result, message)
         elif asked is Question.DIFFERENT and odd is not None:
-            apart = self.error_injector.maybe_miscompare(compare, odd.result, result, state)
+            apart = self.apart(compare, odd.result, result)
             self._judge(odd, result, rejection_func, different=not apart <= tolerance, fatal=fatal)
-        elif asked is Question.KEEP:
-            self._kept[message, number] = _copy(result)
-            self._wishes.add(Wish.RERUN)
-        elif asked is Question.VARIES and (message, number) in self._kept:
-            stats = self._stats.setdefault(message, QuickStats())
-            stats.record(compare(self._kept[message, number], result))
+
+    def is_odd(self, result: Any, rejection_func: Callable[[Any], Any]) -> bool:
+        """Whether a result is odd; for subclasses."""
+        return bool(rejection_func(result))
+
+    def apart(self, compare: Callable[[Any, Any], float], first: Any, second: Any) -> float:
+        """Return how far the result of a step that ran again is from the odd one."""
+        return compare(first, second)
 
     def is_unexpectedly_large(
         self,
@@ -372,6 +355,14 @@ class RerunStateMachine:
             self._say_once(f"Max value for {context}: {most}", logging.INFO)
         return False
 
+    def _number(self, message: str) -> int:
+        """Return which check of this message this is in the step, from 1."""
+        if not self._said_enabled:
+            self._said_enabled = True
+            self._say_once("Result validation enabled", logging.INFO)
+        self._counts[message] = number = self._counts.get(message, 0) + 1
+        return number
+
     def _checked(
         self, result: Any, rejection_func: Callable[[Any], Any], message: str, *, fatal: bool
     ) -> None:
@@ -390,7 +381,7 @@ class RerunStateMachine:
 
     def _reject(self, result: Any, message: str, number: int, *, fatal: bool) -> None:
         call = Call(Caller(message, _rank()), number)
-        self.odd = Odd(call, _copy(result), fatal, this_slot())
+        self.odd = Odd(call, copied(result), fatal, this_slot())
         self._answered = False
         self._wishes.add(Wish.RERUN)
         _LOG.error(
@@ -484,33 +475,9 @@ class RerunStateMachine:
     def _note(self, status: RerunValidationStatus, result: Any, message: str) -> None:
         self._tracker.add(this_slot(), _rank(), self.current_iteration, status, result, message)
 
-    def _say_enabled(self) -> None:
-        self._said_enabled = True
-        self._say_once("Result validation enabled", logging.INFO)
-
     def _say_once(self, text: str, level: int = logging.WARNING) -> None:
         if _rank() == 0:
             _LOG.log(level, "%s", text)
-
-    # --- how much results vary --------------------------------------------------------------------
-
-    def _report(self) -> None:
-        if self.current_iteration % self.REPORTING_INTERVAL_ITERATIONS:
-            return
-        here = {message: stats.state() for message, stats in self._stats.items()}
-        if _rank() != 0:
-            torch_ranks.gather(here)
-            self._stats.clear()  # rank 0 has it now
-            return
-        _, *others = torch_ranks.gather({})
-        for there in others:
-            for message, state in there.items():
-                mine = self._stats.setdefault(message, QuickStats())
-                mine.combine([QuickStats.of(state)])
-        _LOG.info("Stats on computation determinism in validation calls")
-        for message, stats in self._stats.items():
-            _LOG.info("  From validation call '%s':", message)
-            _LOG.info("    %s", stats.print_stats())
 
     # --- over a restart ---------------------------------------------------------------------------
 
@@ -532,7 +499,6 @@ class RerunStateMachine:
             "current_iteration": self.current_iteration - unfinished,
             "sharded": {
                 **saved_odd(self.odd if again else None),
-                "error_injector_state": self.error_injector.state_dict(),
                 "data_iterator_state": self._saved_batches(data_iterator) if again else None,
                 "generators": self._saved_generators() if again else None,
                 "large_value_counts": dict(self.large_value_counts),
@@ -570,7 +536,6 @@ class RerunStateMachine:
         saved = RerunState(int(state_dict["state"]))
         iteration, mine = int(state_dict["current_iteration"]), state_dict["sharded"]
         odd = loaded_odd(mine)
-        self.error_injector.load_state_dict(mine["error_injector_state"])
         counts = {str(name): int(n) for name, n in mine["large_value_counts"].items()}
         most = {str(name): float(value) for name, value in mine["max_values"].items()}
         again = table.saved_state(saved) is RerunState.WILL_RERUN_FROM_CHECKPOINT
@@ -597,7 +562,7 @@ class RerunStateMachine:
         return random_generators.to_plain(self._generators)
 
 
-def _copy(result: Any) -> Any:
+def copied(result: Any) -> Any:
     """Return what does not change when the program goes on: a tensor of its own, on the CPU."""
     return result.detach().cpu().clone() if hasattr(result, "detach") else result
 

@@ -25,7 +25,7 @@ class RerunMode(str, enum.Enum):  # noqa: UP042 - str() of a StrEnum is another
     VALIDATE_RESULTS = "validate_results"
     """Odd results are computed again."""
     REPORT_DETERMINISM_STATS = "report_determinism_stats"
-    """Every step is run twice, and it is said how much the results differ."""
+    """Every step is run twice, and it is said how much the results differ; see `rerun.stats`."""
 
     @classmethod
     def _missing_(cls, value: object) -> RerunMode | None:
@@ -85,7 +85,6 @@ class Do(enum.Enum):
 
     BEGIN = "begin"  # a step: count it, keep what is needed to run it again
     RESTORE = "restore"  # put back what was kept, rewind the batches
-    REPORT = "report"  # how much results vary
     FORGET = "forget"  # an odd result that nothing comes of
 
 
@@ -168,12 +167,11 @@ _TURNS: dict[RerunState, list[tuple[Wish | None, Turn]]] = {
     _S.RERUNNING_AGAIN_FROM_CHECKPOINT: [(None, Turn(_S.RERUNNING_AGAIN_FROM_CHECKPOINT, False))],
 }
 _ONCE_DONE = Turn(_S.NOT_RUNNING_YET, False)
-_AFTER_STATS = Turn(_S.NOT_RUNNING_YET, False, (Do.REPORT, Do.FORGET))
 
 
 def wishes_of_all(mode: RerunMode, state: RerunState) -> tuple[Wish, ...]:
     """Return of which wishes all ranks have to know before `next_turn`."""
-    if mode is RerunMode.DISABLED or _twice(mode, state):
+    if mode is RerunMode.DISABLED:
         return ()
     return tuple(wish for wish, _ in _TURNS[state] if wish is not None)
 
@@ -188,15 +186,9 @@ def next_turn(mode: RerunMode, state: RerunState, wishes: Collection[Wish]) -> T
     """
     if state is RerunState.NOT_RUNNING_YET:
         return BEGIN
-    if _twice(mode, state):
-        return _AFTER_STATS
     if mode is RerunMode.DISABLED:
         return _ONCE_DONE if state is RerunState.INITIAL_RUN else BEGIN
     return next(turn for wish, turn in _TURNS[state] if wish is None or wish in wishes)
-
-
-def _twice(mode: RerunMode, state: RerunState) -> bool:
-    return mode is RerunMode.REPORT_DETERMINISM_STATS and state is RerunState.RERUNNING_IN_PLACE
 
 
 _LEAVE = {
@@ -242,9 +234,7 @@ class Question(enum.Enum):
     NOTHING = "nothing"
     ODD = "odd"  # is it one that cannot be meant?
     DIFFERENT = "different"  # from the odd one?
-    KEEP = "keep"  # nothing; it is compared with that of the next run
     USABLE = "usable"  # can it be gone on with? what other checks ask in a repeated run
-    VARIES = "varies"  # how far is it from the kept one?
 
 
 def question(
@@ -262,10 +252,6 @@ def question(
     if mode is RerunMode.DISABLED:
         return Question.ODD
     again = state in (RerunState.RERUNNING_IN_PLACE, RerunState.RERUNNING_FROM_CHECKPOINT)
-    if mode is RerunMode.REPORT_DETERMINISM_STATS:
-        if state is RerunState.INITIAL_RUN:
-            return Question.KEEP
-        return Question.VARIES if state is RerunState.RERUNNING_IN_PLACE else Question.NOTHING
     if again:
         return Question.DIFFERENT if same_call else Question.USABLE
     initial = state is RerunState.INITIAL_RUN

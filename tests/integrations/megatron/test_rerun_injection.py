@@ -6,8 +6,8 @@ import math
 
 import pytest
 
+from undaunted.integrations.megatron.rerun_injection import RerunErrorInjector
 from undaunted.training.rerun.difference import difference
-from undaunted.training.rerun.injection import RerunErrorInjector
 from undaunted.training.rerun.table import RerunDiagnostic, RerunState
 
 IN_PLACE, FROM_CHECKPOINT = RerunState.RERUNNING_IN_PLACE, RerunState.RERUNNING_FROM_CHECKPOINT
