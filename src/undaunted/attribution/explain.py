@@ -572,6 +572,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
         path: what was read.
         job: None for a folder without a journal.
         rounds: that failed.
+        ending: advice by how the job ended, perhaps in a round that did not fail; None = by rounds.
         calm: what is said where none has failed.
         problems: what could not be read.
     """
@@ -579,6 +580,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     path: Path
     job: JobSummary | None = None
     rounds: list[Explained] = []
+    ending: Decision | None = None
     calm: str = ""
     problems: list[str] = []
 
@@ -587,7 +589,14 @@ def page_of(
     path: Path, job: JobSummary, rounds: Sequence[Case | Round], problems: Sequence[str] = ()
 ) -> Page:
     """Return the page about a run from its rounds, see `explain`."""
-    return Page(path=path, job=job, rounds=explain(rounds), calm=_calm(job), problems=[*problems])
+    return Page(
+        path=path,
+        job=job,
+        rounds=explain(rounds),
+        ending=_ended_for_good(job, job.rounds[-1]) if job.rounds else None,
+        calm=_calm(job),
+        problems=[*problems],
+    )
 
 
 def page_of_files(
@@ -682,6 +691,7 @@ def as_json(page: Page) -> dict[str, Any]:
     """Return the page for programs."""
     job = page.job
     last = page.rounds[-1] if page.rounds else None
+    advice = last and (page.ending or last.advice)
     return {
         "schema": _SCHEMA,
         "path": str(page.path),
@@ -692,8 +702,8 @@ def as_json(page: Page) -> dict[str, Any]:
             "cause": last.root and last.root.cause,
             "ranks": last.root.ranks if last.root else (),
             "nodes": last.root.nodes if last.root else (),
-            "action": last.advice.action,
-            "reason": last.advice.reason,
+            "action": advice and advice.action,
+            "reason": advice and advice.reason,
         },
         "slow": page.job.slow if page.job else [],
         "rounds": [_json_of(one) for one in page.rounds],
@@ -742,7 +752,7 @@ def lines_of(page: Page, *, everything: bool = False) -> Iterator[str]:
     if last is not None and last.root is not None:
         yield from _quote(last.root)
     if last is not None:
-        yield f"advice: {_advice(last)}"
+        yield f"advice: {_advice(replace(last, advice=page.ending or last.advice))}"
     for note in page.job.slow[:_MOST_LINES] if page.job else ():
         yield f"slow rank: {one_line(note)}"
     shown = page.rounds if everything else page.rounds[-MOST_ROUNDS:]
