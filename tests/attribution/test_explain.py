@@ -216,6 +216,57 @@ def test_a_person_who_presses_ctrl_c_preempts_nothing() -> None:
     assert "Ctrl-C" in case.did
 
 
+def ended(outcome: str, code: int, reason: str) -> list[Case]:
+    end = sample.at(6000, e.JobEnded, 0, outcome=outcome, exit_code=code, reason=reason)
+    return cases_of([*sample.OPENING, *sample.begin(10, 0), *sample.CRASH, end])
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "reason", "action"),
+    [
+        ("no_restart", 93, "no progress in 3 rounds in a row", "stop"),
+        ("invalid", 18, "rank 1 has a result that is not to be used", "stop"),
+        ("failed", 1, "rank 1 failed; not restarted: its script is no valid Python", "stop"),
+        ("failed", 1, "rank 1 failed; no restart is left of 2", "restart"),
+        ("finished", 0, "every rank exited with 0", "restart"),
+    ],
+)
+def test_how_the_job_ended_wins_over_what_its_failures_ask_for(
+    outcome: str, code: int, reason: str, action: str
+) -> None:
+    (one,) = explain(ended(outcome, code, reason))
+    assert one.advice.action == action
+    assert one.root is not None
+
+
+def test_a_stop_that_was_asked_for_is_no_failure_and_needs_no_advice() -> None:
+    reason = "the launcher on node n0 received SIGINT"
+    end = [
+        sample.at(950, e.RoundStopped, 0),
+        sample.at(960, e.JobEnded, 0, outcome="preempted", exit_code=75, reason=reason),
+    ]
+    seen = Evidence(findings=(LOST_GPU,), unknown=("what the ranks have printed",))
+    (case,) = cases_of([*sample.OPENING, *sample.begin(10, 0), *end], evidence=seen)
+    assert [found.cause for found in case.findings] == ["cancelled"]
+    said = lines(case)
+    assert not any("restart" in line or "not known" in line for line in said)
+
+
+@pytest.mark.parametrize("cause", ["disk_full", "quota_exceeded"])
+def test_a_full_disk_wants_room_before_another_start(cause: str) -> None:
+    full = replace(ERROR, cause=cause, quote="OSError: No space left on device")
+    case = Case(about=Round(("a",), iteration=4), findings=(full,))
+    first, second = explain([case, case])
+    assert [one.advice.action for one in (first, second)] == ["restart", "restart"]
+    assert all("make room" in one.advice.reason for one in (first, second))
+    (advice,) = [line for line in lines(case) if line.startswith("advice: ")]
+    assert "make room" in advice
+    assert "restart" not in advice.partition(":")[2].partition(":")[0]
+    about = Round(("a", "b"), spare=1, iteration=4)
+    *_, elsewhere = explain([Case(about=about, findings=(replace(full, cause="disk_full"),))] * 2)
+    assert (elsewhere.advice.action, elsewhere.advice.nodes) == ("exclude", ("a",))
+
+
 def test_an_injected_fault_is_the_cause_whatever_its_traces_look_like() -> None:
     about = {"local_rank": 1, "pid": 7, "line": "rank 1 was ended", "signal": "SIGKILL"}
     verdict = sample.at(1040, e.Verdict, 0, kind="crash", rank=1, fault="sigkill-1", **about)

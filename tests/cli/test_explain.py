@@ -85,6 +85,7 @@ def test_a_run_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     line = (run / "journal-n0.jsonl").read_text().splitlines()[int(place.rpartition(":")[2]) - 1]
     assert json.loads(line)["event"] == "verdict"
     assert "  then: rank 1 waited for it" in lines
+    assert '  look at the program: File "/home/me/train.py", line 12 in load' in lines
     assert out.count("not known: what the ranks have printed") == 1
     assert out.count("not known: which collectives") == 1
 
@@ -210,6 +211,22 @@ def test_progress_of_a_round_that_was_ended_without_a_failure_counts(
     found = explained(capsys, make_run(tmp_path / "run", events=events))
     assert [one["name"] for one in found["rounds"]] == ["round 0", "round 1", "round 3"]
     assert found["conclusion"]["action"] == action
+
+
+def test_a_job_that_was_stopped_for_good_in_a_later_round_is_not_to_be_started_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    end = [
+        sample.at(3000, RoundStopped, 1),
+        sample.at(3001, sample.e.JobEnded, 1, outcome="no_restart", exit_code=93, reason="asked"),
+    ]
+    events = [*sample.OPENING, *sample.begin(10, 0), *sample.CRASH, *sample.begin(2000, 1), *end]
+    run = make_run(tmp_path / "run", events=events)
+    found = explained(capsys, run)
+    assert [one["name"] for one in found["rounds"]] == ["round 0"]
+    assert (found["conclusion"]["action"], found["conclusion"]["reason"]) == ("stop", "asked")
+    assert main([str(run)]) == 0
+    assert "\nadvice: stop: asked\n" in capsys.readouterr().out
 
 
 def test_a_run_in_which_nothing_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -181,6 +181,29 @@ def test_a_job_of_several_nodes_comes_first(
     assert out.index("job simulated") < out.index("run simulated on node000")
 
 
+def test_a_price_is_in_the_report_of_one_launch_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path / "r")
+    assert main([str(run)]) == 0
+    assert "cost: " not in capsys.readouterr().out
+    assert main([str(run), "--price", "2.5EUR"]) == 0
+    out = capsys.readouterr().out
+    assert (
+        len(re.findall(r"^cost: +[\d.]+ EUR, [\d.]+ EUR of it productive", out, re.MULTILINE)) == 1
+    )
+
+
+@pytest.mark.parametrize("option", ["--html", "--trace"])
+def test_a_directory_that_does_not_exist_is_not_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    run = make_run(tmp_path / "r")
+    assert main([str(run), option, str(tmp_path / "none" / "x")]) == 2
+    assert "does not exist" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+
+
 def test_of_many_launches_one_can_be_seen(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -247,7 +270,7 @@ def test_the_check_has_moved(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_one_round(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = str(make_run(tmp_path / "r"))
     assert main([run, "--round", "1"]) == 0
-    assert "waiting for it: ranks 1" in capsys.readouterr().out
+    assert "waiting for it: rank 1" in capsys.readouterr().out
     assert main([run, "--round", "9"]) == 2
     assert "there is no round 9; the journal has rounds 0 to 2" in capsys.readouterr().err
 

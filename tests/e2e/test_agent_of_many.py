@@ -42,10 +42,7 @@ def test_a_killed_agent_is_not_the_end_of_the_job(tmp_path: Path) -> None:
         nodes["two"].wait_for("rank . of 2 in round 0")
         os.kill(nodes["two"].agent_pid, signal.SIGKILL)
         assert nodes["two"].finish() == 1
-        assert (
-            "The job goes on without node two if enough others are left (--nnodes: 1)"
-            in nodes["two"].text
-        )
+        nodes["two"].wait_for("without node two if enough others are left .--nnodes: 1")
         nodes["one"].wait_for("rank 0 of 1 in round 1")
         (tmp_path / "finish").touch()
         assert nodes["one"].finish() == 0
@@ -90,8 +87,9 @@ def test_a_job_starts_again_while_a_launcher_of_its_earlier_start_lives(
         again = start_all(["a0", "a1", "a2"] if own_dirs else ["b0", "b1", "b2"], "second")
         for launcher in again:
             launcher.wait_for("rank . of 3 in round 0")
-        assert left.finish() == 1
-        assert "the job was started again" in left.text
+        # It ends by itself where the others come too late to tell it to.
+        how = {1: "the job was started again", 19: "have ended, and too few others are left"}
+        assert how[left.finish()] in left.text
         (tmp_path / "finish").touch()
         assert [launcher.finish() for launcher in again] == [0, 0, 0]
 

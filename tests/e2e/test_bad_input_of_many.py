@@ -26,7 +26,9 @@ RANK = """
     import os, pathlib, threading
     about = "rank {RANK} of {WORLD_SIZE} in round {TORCHELASTIC_RESTART_COUNT}\\n"
     os.write(1, about.format(**os.environ).encode())
+    crash = pathlib.Path("crash-{TORCHELASTIC_RESTART_COUNT}".format(**os.environ))
     while not pathlib.Path("finish").exists():
+        assert not crash.exists()
         threading.Event().wait(0.02)
 """
 # Another version of undaunted, as far as launchers can tell.
@@ -149,7 +151,7 @@ def committee(where: Path) -> dict[str, str]:
 
 def test_a_member_whose_disk_has_come_back_old(tmp_path: Path) -> None:
     """It led the first round, as its file says: it neither leads by that nor votes as before."""
-    options = ("--nnodes", "2:3", "--max-restarts", "3")
+    options = ("--nnodes", "2:3", "--max-restarts", "4")
     own = {name: ("--run-dir", f"run-{name}") for name in "abc"}
     with nodes_of_a_job(tmp_path, RANK, *options) as start:
         a, b, c = (start(name, f"{CONF},is_host={int(name == 'a')}", *own[name]) for name in own)
@@ -166,9 +168,12 @@ def test_a_member_whose_disk_has_come_back_old(tmp_path: Path) -> None:
         while committee(tmp_path / f"run-{leads}").get("a", before["a"]) == before["a"]:
             assert time.monotonic() < deadline, [each.text for each in (b, c, back)]
             threading.Event().wait(0.05)
+        (tmp_path / "crash-1").touch()  # no round begins before that committee holds its table
+        for each in (leader, other):
+            each.wait_for("in round 2")
         os.kill(leader.agent_pid, signal.SIGKILL)
         assert leader.finish() == 1
         for each in (other, back):
-            each.wait_for("in round 2")
+            each.wait_for("in round 3")
         ends(tmp_path, other, back)
-        assert (starts(other)[-2:], starts(back)) == (["1", "2"], ["2"])
+        assert (starts(other)[-2:], starts(back)) == (["2", "3"], ["3"])

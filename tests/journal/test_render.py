@@ -133,6 +133,22 @@ def test_numbers_are_never_cut_and_lines_keep_to_the_width(width: int) -> None:
         assert "share: productive 45 %" in flat
 
 
+def test_a_long_cause_is_said_once() -> None:
+    cause = "rank 0 failed: " + "word " * 80 + "end"
+    rounds = [
+        RoundSummary(round=number, outcome="crash", cause=cause.replace("0", f"{number}"))
+        for number in range(3)
+    ]
+    reason = f"{rounds[-1].cause}; no restart is left"
+    text = plain(
+        render_run(RunSummary(outcome="failed", exit_code=1, reason=reason, rounds=rounds))
+    )
+    assert text.count("word end") == 1
+    assert "reason:   no restart is left\n" in text
+    same = RunSummary(outcome="failed", exit_code=1, reason=rounds[0].cause, rounds=rounds[:1])
+    assert "reason: " not in plain(render_run(same))
+
+
 def test_long_reasons_programs_and_notes_are_wrapped_below_their_beginning() -> None:
     words = " ".join(["word"] * 30)
     run = RunSummary(outcome="failed", reason=words, argv=["train.py", words], notes=[words])
@@ -201,7 +217,7 @@ def test_one_round_in_detail() -> None:
     ):
         assert piece in text
     hang = plain(render_round(summary_of(sample.RUN), 1))
-    assert "waiting for it: ranks 1" in hang
+    assert "waiting for it: rank 1" in hang
     assert "at: train.py:12 in load" in hang
     assert render_round(summary_of(sample.RUN), 9) == []
 

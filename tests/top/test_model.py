@@ -79,6 +79,15 @@ def test_a_launcher_that_was_stopped_by_a_signal() -> None:
     assert job.problems[0].startswith("n0: the launcher was stopped by a signal: until it gets SIG")
 
 
+def test_the_process_that_the_user_started_was_stopped() -> None:
+    job = job_after(*BEGIN, process=LauncherProcess(running=True, front_stopped=True))
+    (problem,) = job.problems
+    assert problem.startswith("n0: ")
+    assert "SIGCONT" in problem
+    both = LauncherProcess(running=True, stopped=True, front_stopped=True)
+    assert len(job_after(*BEGIN, process=both).problems) == 1
+
+
 def test_pages_that_cannot_be_read() -> None:
     process = LauncherProcess(running=True, problem="not shown to this user")
     job = job_after(*BEGIN, process=process)

@@ -104,6 +104,39 @@ def test_an_agent_that_was_stopped() -> None:
             pages.close()
 
 
+PARENT = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+print(child.pid, flush=True)
+sys.stdin.read()
+child.stdin.close()
+child.wait()
+"""
+
+
+def test_the_parent_of_an_agent_was_stopped() -> None:
+    """It is the process that the user started; the agent goes on."""
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", PARENT], **streams) as parent:
+        agent = int(parent.stdout.readline())
+        start = process.start_time(agent) or 0
+        pages = Pages(msgspec.structs.replace(ME, pid=agent, start_ticks=start))
+        try:
+            pages.look()
+            assert (pages.stopped, pages.front_stopped) == (False, False)
+            parent.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, parent.pid, os.WSTOPPED)
+            pages.look()
+            assert (pages.stopped, pages.front_stopped) == (False, True)
+        finally:
+            parent.send_signal(signal.SIGCONT)
+            pages.close()
+            parent.stdin.close()
+            parent.wait(20)
+    assert not pages.look()
+    assert not pages.front_stopped
+
+
 def test_another_process_with_the_same_pid(area: PageArea) -> None:
     pages = Pages(msgspec.structs.replace(ME, start_ticks=ME.start_ticks + 1))
     assert (pages.look(), pages.running) == ([], False)

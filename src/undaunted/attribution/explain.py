@@ -71,8 +71,13 @@ _BROAD = frozenset(
 _OWN_WORDS = frozenset({"data_error", "not_finite"})
 # Outcomes of a job: another start is of no use; is of use without a node.
 STOPS = frozenset({"no restart", "invalid"})
+_FOR_GOOD = frozenset({"no_restart", "invalid"})  # the same in journals
 _ELSEWHERE = frozenset({"excluded", "suspect", "straggler"})
 _ASKED = frozenset({"preempted", "cancelled"})  # no failures
+_WHEN_YOU_LIKE = "none is needed: start the job again when you like"
+_NO_ROOM = "make room, or write elsewhere, then start again"
+_FIRST = {"disk_full": _NO_ROOM, "quota_exceeded": _NO_ROOM}  # what a restart alone does not mend
+_NOT_RESTARTED = "; not restarted: "  # of a reason: the launcher had restarts left
 _BLAMED = re.compile(r"\(?\bnode ([\w.-]+)")
 _LAUNCHER_KNOWS = _OWN_WORDS | {"peer_lost"}
 
@@ -143,6 +148,8 @@ def explain(rounds: Sequence[Case | Round]) -> list[Explained]:
         elif advised is not None and root is not None and root.cause != INJECTED:
             said = f"its launcher, which reads no logs, advised: {advised.action}: {advised.reason}"
             case = replace(case, did="; ".join(filter(None, (case.did, said))))  # noqa: PLW2901
+        if root is not None and root.cause in _FIRST and advice.action == "restart":
+            advice = replace(advice, reason=f"{_FIRST[root.cause]}: {advice.reason}")
         alike = sum(root is not None and _alike(one.root, root) for one in explained)
         explained.append(
             Explained(
@@ -341,6 +348,7 @@ def case_of(
         hung=one.failure is not None and one.failure.kind == "hang",
     )
     quote, source = places(told) if told else ("", "")
+    was_asked = one.failure is None and _is_preempted(job, one)
     finding = _finding(job, one, verdict, blamed)
     if finding is not None:
         finding = replace(finding, t=t, quote=quote or one.cause, source=source)
@@ -350,14 +358,14 @@ def case_of(
         else f"launch {one.attempt}, round {one.round}",
         about=about,
         line=one.cause or (_last_heard(job, launches) if _broke_off(job, one) else ""),
-        findings=joined(finding, evidence.findings),
+        findings=joined(finding, () if was_asked else evidence.findings),
         # Of a hang that all nodes have judged the line counts the ranks of all nodes that wait.
         waiting=tuple(verdict.waiting) if verdict and not (blamed and blamed.ranks) else (),
         victims=tuple(blamed.victims) if blamed else (),
         did=_did(job, one),
-        advised=_advised(one),
+        advised=_ended_for_good(job, one) or _advised(one),
         look=evidence.look,
-        unknown=(*_missing(one), *evidence.unknown),
+        unknown=() if was_asked else (*_missing(one), *evidence.unknown),
     )
 
 
@@ -412,6 +420,14 @@ def _last_heard(job: JobSummary, launches: Sequence[Launch]) -> str:
 def _blamed(one: JobRound, launches: Sequence[Launch]) -> e.RoundBlamed | None:
     told = (launches[part.launch].state.rounds[one.round] for part in one.parts)
     return next((found for each in told if (found := each.first(e.RoundBlamed))), None)
+
+
+def _ended_for_good(job: JobSummary, one: JobRound) -> Decision | None:
+    """Return the advice of a job that is not to be started again after this round."""
+    refused = job.outcome == "failed" and _NOT_RESTARTED in job.reason
+    if one is not job.rounds[-1] or not (refused or job.outcome in _FOR_GOOD):
+        return None
+    return Decision("stop", _why_ended(job, one) or job.outcome)
 
 
 def _advised(one: JobRound) -> Decision | None:
@@ -513,11 +529,16 @@ def _did(job: JobSummary, one: JobRound) -> str:
 def _ended(job: JobSummary, one: JobRound) -> str:
     if job.exit_code is None:
         return "nothing is recorded after it"
-    why = job.reason.removeprefix(one.cause).lstrip("; ")
+    why = _why_ended(job, one)
     text = f"ended the job: {outcome_in_words(job.outcome, job.reason)}, exit code {job.exit_code}"
     if job.outcome == "finished" and one.failure is not None:
         text = f"the others went on: the job finished, exit code {job.exit_code}"
     return f"{text}; {why}" if why else text
+
+
+def _why_ended(job: JobSummary, one: JobRound) -> str:
+    """Return why a job ended, beside how its last round failed."""
+    return job.reason.removeprefix(one.cause).lstrip("; ")
 
 
 # --- sentences ------------------------------------------------------------------------------------
@@ -551,6 +572,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
         path: what was read.
         job: None for a folder without a journal.
         rounds: that failed.
+        ending: advice by how the job ended, perhaps in a round that did not fail; None = by rounds.
         calm: what is said where none has failed.
         problems: what could not be read.
     """
@@ -558,6 +580,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     path: Path
     job: JobSummary | None = None
     rounds: list[Explained] = []
+    ending: Decision | None = None
     calm: str = ""
     problems: list[str] = []
 
@@ -566,7 +589,14 @@ def page_of(
     path: Path, job: JobSummary, rounds: Sequence[Case | Round], problems: Sequence[str] = ()
 ) -> Page:
     """Return the page about a run from its rounds, see `explain`."""
-    return Page(path=path, job=job, rounds=explain(rounds), calm=_calm(job), problems=[*problems])
+    return Page(
+        path=path,
+        job=job,
+        rounds=explain(rounds),
+        ending=_ended_for_good(job, job.rounds[-1]) if job.rounds else None,
+        calm=_calm(job),
+        problems=[*problems],
+    )
 
 
 def page_of_files(
@@ -661,6 +691,7 @@ def as_json(page: Page) -> dict[str, Any]:
     """Return the page for programs."""
     job = page.job
     last = page.rounds[-1] if page.rounds else None
+    advice = last and (page.ending or last.advice)
     return {
         "schema": _SCHEMA,
         "path": str(page.path),
@@ -671,8 +702,8 @@ def as_json(page: Page) -> dict[str, Any]:
             "cause": last.root and last.root.cause,
             "ranks": last.root.ranks if last.root else (),
             "nodes": last.root.nodes if last.root else (),
-            "action": last.advice.action,
-            "reason": last.advice.reason,
+            "action": advice and advice.action,
+            "reason": advice and advice.reason,
         },
         "slow": page.job.slow if page.job else [],
         "rounds": [_json_of(one) for one in page.rounds],
@@ -721,7 +752,7 @@ def lines_of(page: Page, *, everything: bool = False) -> Iterator[str]:
     if last is not None and last.root is not None:
         yield from _quote(last.root)
     if last is not None:
-        yield f"advice: {_advice(last)}"
+        yield f"advice: {_advice(replace(last, advice=page.ending or last.advice))}"
     for note in page.job.slow[:_MOST_LINES] if page.job else ():
         yield f"slow rank: {one_line(note)}"
     shown = page.rounds if everything else page.rounds[-MOST_ROUNDS:]
@@ -759,6 +790,10 @@ def _job_line(job: JobSummary, failed: int) -> str:
 
 
 def _advice(one: Explained) -> str:
+    if one.root is not None and one.root.cause in _ASKED:
+        return _WHEN_YOU_LIKE
+    if one.root is not None and one.root.cause in _FIRST and one.advice.action == "restart":
+        return one_line(one.advice.reason)
     names = f" {', '.join(map(printable, one.advice.nodes))}" if one.advice.nodes else ""
     return f"{one.advice.action}{names}: {one_line(one.advice.reason)}"
 

@@ -20,7 +20,7 @@ from undaunted.chaos.reference import NoMeasureError
 from undaunted.chaos.run import Campaign, ChaosError, Request
 from undaunted.cli.chaos_arguments import CHAOS, DEFAULT_SEED, Arguments, read_arguments
 from undaunted.cli.command import HelpAsked
-from undaunted.cli.messages import UsageError, complain
+from undaunted.cli.messages import USAGE_ERROR, UsageError, complain, printing
 from undaunted.journal.files import write_output
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ def main(argv: Sequence[str]) -> int:
         argv: arguments after ``undaunted chaos``.
 
     Returns:
-        0 if a fault was judged and none is red, 1 if one is, 2 if nothing could be judged, 130
-        after Ctrl-C.
+        0 if a fault was judged and none is red, 1 if one is, 2 if nothing could be judged or a
+        file could not be written, 130 after Ctrl-C.
     """
     try:
         arguments = read_arguments(argv, os.environ, str(Path.cwd()))
@@ -84,8 +84,9 @@ def _run(arguments: Arguments) -> int:
     try:
         campaign = Campaign(request, place, progress.say)
         campaign.run()
-        _write(campaign, arguments, place)
-        return _exit_code(campaign.result)
+        _show(campaign.result, as_json=arguments.own.json)
+        written = _write(campaign, arguments, place)
+        return _exit_code(campaign.result, written=written)
     finally:
         progress.end_line()
         place.close()
@@ -124,13 +125,23 @@ def _check_files(arguments: Arguments) -> None:
             raise UsageError(f"--{name} {path}: its directory cannot be written to; name another")
 
 
-def _write(campaign: Campaign, arguments: Arguments, place: ChaosDirectory) -> None:
+def _show(result: Result, *, as_json: bool) -> None:
+    take_any_text(for_programs=as_json)
+    with printing():
+        if as_json:
+            print(machine.to_json(result), end="")
+        else:
+            terminal.show(result, sys.stdout)
+
+
+def _write(campaign: Campaign, arguments: Arguments, place: ChaosDirectory) -> bool:
+    """Write all files, after hours: one that cannot be written is named and keeps back no other."""
     own, result = arguments.own, campaign.result
-    whole = machine.to_json(result)
+    written = True
     try:
-        place.write(RESULT_FILE, whole)
+        place.write(RESULT_FILE, machine.to_json(result))
     except OSError as error:
-        raise ChaosError(f"{error.filename} cannot be written: {error.strerror}") from None
+        written = _not_written(error.filename, error)
     files: dict[Path, str] = {}
     if own.save_plan is not None and campaign.plan is not None:
         files[own.save_plan] = write_plan(campaign.plan)
@@ -142,22 +153,23 @@ def _write(campaign: Campaign, arguments: Arguments, place: ChaosDirectory) -> N
         try:
             write_output(path, text)
         except OSError as error:
-            raise ChaosError(f"{path} cannot be written: {error.strerror}") from None
-    take_any_text(for_programs=own.json)
-    if own.json:
-        print(whole, end="")
-    else:
-        terminal.show(result, sys.stdout)
+            written = _not_written(path, error)
+    return written
 
 
-def _exit_code(result: Result) -> int:
+def _not_written(path: object, error: OSError) -> bool:
+    complain(CHAOS.name, f"{path} cannot be written: {error.strerror}")
+    return False
+
+
+def _exit_code(result: Result, *, written: bool) -> int:
     if result.red:
         return _RED
     if result.interrupted:
         return _INTERRUPTED
     if not result.judged:
         return complain(CHAOS.name, _NOT_JUDGED)
-    return 0
+    return 0 if written else USAGE_ERROR
 
 
 class _Progress:

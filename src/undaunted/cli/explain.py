@@ -41,6 +41,7 @@ from undaunted.attribution.flight.files import (
 from undaunted.attribution.flight.recording import Recording
 from undaunted.attribution.hang import RECORDED
 from undaunted.attribution.logs.analyse import Reading, read_folder, read_logs
+from undaunted.attribution.stacks import innermost_user_frame, parse_traceback
 from undaunted.base.console import Line, columns, plain, show
 from undaunted.base.options import Opt
 from undaunted.base.shown import Shown
@@ -58,6 +59,7 @@ from undaunted.cli.run_journals import (
     read_run,
     runs_below,
 )
+from undaunted.journal.events import Verdict
 from undaunted.journal.job.launches import Launch, launches_of
 from undaunted.journal.job.summary import summarize_job
 from undaunted.journal.job.values import JobRound, JobSummary
@@ -257,6 +259,16 @@ def _place(
     return quote, f"{told.launch.path}:{line}" if line else str(told.launch.path)
 
 
+def _program(told: FailureSource, verdict: Verdict, run_dir: Path) -> str:
+    """Return where the program was, with the path of the file where that is known."""
+    frame = innermost_user_frame(parse_traceback(verdict.traceback))
+    if frame is not None and str(frame) == verdict.frame:
+        return f'File "{frame.file}", line {frame.line} in {frame.function}'
+    file = _stacks(told, run_dir)
+    found = _frame(file, verdict.rank, verdict.frame) if file else None
+    return found[0] if found else verdict.frame
+
+
 def _stacks(told: FailureSource, run_dir: Path) -> Path | None:
     if told.verdict is None or not told.verdict.stacks:
         return None
@@ -312,7 +324,7 @@ def _evidence(
     if told and (stacks := _stacks(told, run_dir)):
         look.append(f"stacks of all ranks: {stacks}")
     if told and told.verdict and told.verdict.frame:
-        look.append(f"the program: {told.verdict.frame}")
+        look.append(f"the program: {_program(told, told.verdict, run_dir)}")
     rank = one.failure.rank if one.failure else -1
     look += [f"its output: {file}" for file, who in files.items() if who[0] == rank]
     look += [f"what the kernel logged meanwhile: {file}" for file in kernel_logs]

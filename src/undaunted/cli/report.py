@@ -246,8 +246,9 @@ def _body(job: JobSummary, options: ReportOptions) -> list[Line]:
         if len(job.launches) > 1 and node is None:
             parts.append(render_job(job, width=width, times=times, everything=everything))
         if len(launches) <= _LAUNCHES or node is not None:
+            cost = job.cost if len(job.launches) == 1 else None
             parts += [
-                render_run(launch, width=width, times=times, everything=everything)
+                render_run(launch, width=width, times=times, everything=everything, cost=cost)
                 for launch in launches
             ]
         else:

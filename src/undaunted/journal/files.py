@@ -12,6 +12,8 @@ import stat
 from pathlib import Path
 from typing import Protocol
 
+_NO_DIRECTORY = "its directory does not exist; make it first, or name another file"
+
 
 class FileSystem(Protocol):
     """The calls of ``os`` that the journal needs; each may raise OSError or take for ever."""
@@ -93,10 +95,13 @@ def write_output(file: str | os.PathLike[str], text: str) -> None:
         text: what is in it.
 
     Raises:
-        OSError: the file cannot be written.
+        OSError: the file cannot be written, as where its directory does not exist.
     """
     if _is_file(file):
-        replace_text(os, os.path.realpath(file), text, 0o666)
+        path = os.path.realpath(file)
+        if not Path(path).parent.exists():  # `replace_text` would make it, for a typing mistake
+            raise FileNotFoundError(errno.ENOENT, _NO_DIRECTORY, str(file))
+        replace_text(os, path, text, 0o666)
         return
     with Path(file).open("w", encoding="utf-8", errors="backslashreplace") as stream:
         stream.write(text)

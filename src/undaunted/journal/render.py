@@ -10,7 +10,14 @@ from itertools import groupby
 from typing import TYPE_CHECKING, TypeVar
 
 from undaunted.base.console import labelled, plain, table, wrap
-from undaunted.base.text import count, format_duration, format_ranks, one_line, printable
+from undaunted.base.text import (
+    count,
+    format_duration,
+    format_ranks,
+    name_ranks,
+    one_line,
+    printable,
+)
 from undaunted.journal.words import exit_in_words, outcome_in_words
 
 if TYPE_CHECKING:
@@ -20,6 +27,7 @@ if TYPE_CHECKING:
     from undaunted.journal.checkpoints import Checkpoints
     from undaunted.journal.events import RankExited, RoundAdvised
     from undaunted.journal.goodput import Times
+    from undaunted.journal.job.values import Cost
     from undaunted.journal.summary import InProcessRestart, Phases, RoundSummary, RunSummary
 
 
@@ -28,6 +36,7 @@ Each = TypeVar("Each")
 # Width of explanations where nothing is known of the reader's terminal.
 _LEGEND_WIDTH = 100
 _INPROCESS_SHOWN = 20
+_LONGEST_WHY = 200  # of a cause, where the round has all of it
 _SHOWN_FROM_NS = 50_000  # what lasts less in sum is shown as 0 ms: such a column is left out
 
 
@@ -239,7 +248,12 @@ NO_END = {
 
 
 def render_run(
-    run: RunSummary, *, width: int | None = None, times: bool = False, everything: bool = False
+    run: RunSummary,
+    *,
+    width: int | None = None,
+    times: bool = False,
+    everything: bool = False,
+    cost: Cost | None = None,
 ) -> list[Line]:
     """Return the report of one launch.
 
@@ -248,15 +262,19 @@ def render_run(
         width: columns of the terminal; None leaves long lines alone.
         times: with the tables of times.
         everything: every round, also those that are like the one before.
+        cost: of the job, where this launch is all of it.
     """
     lines = list(_header(run, width))
+    if cost is not None:
+        lines.extend(cost_line(cost, width))
     lines.append([])
+    seen: set[str] = set()
     for few in shown_rounds(run.rounds, _likeness, everything=everything):
         one = few[0]
         if len(few) > 1:
             lines.append(alike(one.round, few[-1].round, {each.outcome for each in few}))
             continue
-        lines.extend(_round(one, width))
+        lines.extend(_round(one, width, longest=longest_cause(one.cause, 2000, seen)))
         lines.extend(_inprocess(one, width, most=_SHORT_INPROCESS))
     if times:
         lines.extend(_times(run, width))
@@ -324,20 +342,24 @@ def alike(first: object, last: object, outcomes: set[str]) -> Line:
     return [(f"rounds {first} to {last}", "bold"), (f"  {what}; --all shows them", "dim")]
 
 
-def why(failures: Sequence[tuple[str, str]], width: int | None) -> Iterator[Line]:
-    """Yield what has kept a job from its work.
+def why(failures: Sequence[tuple[str, str]], reason: str, width: int | None) -> Iterator[Line]:
+    """Yield what has kept a job from its work, and why it ended.
 
     Args:
         failures: the kind of each round that failed, and its cause.
+        reason: why the job ended, "" = nobody asks; what the last cause says is left out.
         width: columns of the terminal; None leaves long lines alone.
     """
-    if not failures:
-        return
-    kinds = Counter(kind for kind, _ in failures)
-    text = one_line(failures[-1][1].partition("; ")[0]) or "nobody knows"
-    if len(failures) > 1:
-        text = f"{counted(kinds)}; the last: {text}"
-    yield from labelled("why:      ", text, width)
+    if failures:
+        cause = failures[-1][1]
+        kinds = Counter(kind for kind, _ in failures)
+        text = one_line(cause.partition("; ")[0], longest=_LONGEST_WHY) or "nobody knows"
+        if len(failures) > 1:
+            text = f"{counted(kinds)}; the last: {text}"
+        yield from labelled("why:      ", text, width)
+        reason = reason.removeprefix(cause).lstrip("; ") if cause else reason
+    if reason:
+        yield from labelled("reason:   ", one_line(reason), width)
 
 
 def counted(kinds: Mapping[str, int]) -> str:
@@ -373,9 +395,7 @@ def _header(run: RunSummary, width: int | None) -> Iterator[Line]:
         ("" if run.goodput is None else f", goodput {percent(run.goodput)}", ""),
     ]
     failed = [(one.outcome, one.cause) for one in run.rounds if one.outcome in KINDS]
-    yield from why(failed, width)
-    if run.reason and not (failed and run.exit_code == 0):
-        yield from labelled("reason:   ", one_line(run.reason), width)
+    yield from why(failed, run.reason if run.exit_code or not failed else "", width)
     if run.argv:
         ranks = f" ({count(run.nproc_per_node, 'rank')} on this node)"
         program = one_line(" ".join(run.argv), longest=200) + ranks
@@ -389,6 +409,16 @@ def _header(run: RunSummary, width: int | None) -> Iterator[Line]:
     yield [("restarts: ", "dim"), (_restarts(run), "")]
     if run.checkpoints is not None:
         yield from checkpoint_lines(run.checkpoints)
+
+
+def cost_line(cost: Cost, width: int | None) -> Iterator[Line]:
+    """Yield what the time of a job cost."""
+    currency = f" {one_line(cost.currency)}" if cost.currency else ""
+    text = (
+        f"{cost.total:,.2f}{currency}, {cost.productive:,.2f}{currency} of it productive "
+        f"(a rank-hour is {cost.price:g}{currency})"
+    )
+    yield from labelled("cost:     ", text, width)
 
 
 def down(lost_ns: int, of_ns: int | None) -> str:
@@ -423,7 +453,21 @@ def _restarts(run: RunSummary) -> str:
     return text
 
 
-def _round(one: RoundSummary, width: int | None) -> Iterator[Line]:
+def longest_cause(cause: str, longest: int, seen: set[str]) -> int:
+    """Return how much of a cause is shown: less, once one that is alike was shown.
+
+    Args:
+        cause: of a round.
+        longest: of one that is new, characters.
+        seen: causes that were shown, without numbers; this one is added.
+    """
+    text = without_numbers(cause)
+    known = text in seen
+    seen.add(text)
+    return _LONGEST_WHY if known else longest
+
+
+def _round(one: RoundSummary, width: int | None, *, longest: int = 2000) -> Iterator[Line]:
     took = "-" if one.duration_ns is None else format_duration(one.duration_ns / 1e9)
     outcome = one.outcome or "no end recorded"
     yield [
@@ -433,7 +477,7 @@ def _round(one: RoundSummary, width: int | None) -> Iterator[Line]:
     ]
     if one.cause and one.outcome != "finished":
         cause = one.cause.replace(f"; stacks: {one.stacks}", "", 1)  # they have their own line
-        for part in wrap(one_line(cause, longest=2000), width, len(INDENT)):
+        for part in wrap(one_line(cause, longest=longest), width, len(INDENT)):
             yield [(INDENT + part, "")]
     yield from advice_line(one.advised, width)
     if one.stacks:
@@ -475,7 +519,7 @@ def _details(one: RoundSummary) -> Iterator[Line]:
         yield [(f"{INDENT}first iteration: ", "dim"), (steps + last, "")]
     verdict = one.verdict
     if verdict is not None and verdict.waiting:
-        yield [(f"{INDENT}waiting for it: ranks ", "dim"), (format_ranks(verdict.waiting), "")]
+        yield [(f"{INDENT}waiting for it: ", "dim"), (name_ranks(verdict.waiting), "")]
     if verdict is not None and verdict.frame:
         yield [(f"{INDENT}at: ", "dim"), (one_line(verdict.frame), "")]
     if verdict is not None and verdict.distribution:

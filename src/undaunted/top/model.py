@@ -28,6 +28,10 @@ _NOTES = 50
 _STOPPED = (
     "the launcher was stopped by a signal: until it gets SIGCONT, crashes and hangs go unnoticed"
 )
+_FRONT_STOPPED = (
+    "the process that you started was stopped (Ctrl-Z, SIGSTOP): the ranks train on and are "
+    "watched; Ctrl-C and SIGTERM wait until it goes on (fg, SIGCONT)"
+)
 
 
 class LauncherProcess(msgspec.Struct, kw_only=True, frozen=True):
@@ -36,12 +40,14 @@ class LauncherProcess(msgspec.Struct, kw_only=True, frozen=True):
     Attributes:
         running: it runs; None = not known.
         stopped: by a signal, or by a debugger.
+        front_stopped: the same of the process that the user started.
         looks: its pages, by local rank.
         problem: why there are none, "" = there are, or it does not run.
     """
 
     running: bool | None = None
     stopped: bool = False
+    front_stopped: bool = False
     looks: Sequence[Look] = ()
     problem: str = ""
 
@@ -142,6 +148,8 @@ class Model:
             notes += _ring_notes(launch, process, now_ns, wall)
             if process.stopped:
                 job.problems.append(f"{launch.node}: {_STOPPED}")
+            elif process.front_stopped:
+                job.problems.append(f"{launch.node}: {_FRONT_STOPPED}")
             if process.problem and launch.ended is None:
                 told = f"{launch.node}: {process.problem}; shown is what was known last"
                 job.problems.append(told)

@@ -47,20 +47,23 @@ class Pages:
         opened: the launch they belong to.
         running: whether the agent runs; None = that cannot be known here.
         stopped: it was stopped by a signal, or by a debugger.
+        front_stopped: the same of its parent, the process that the user started.
         problem: why the pages cannot be read, "" = they can, or the agent has ended.
     """
 
     def __init__(self, opened: JournalOpened) -> None:
         self.opened = opened
         self.running: bool | None = None
-        self.stopped = False
+        self.stopped = self.front_stopped = False
         self.problem = ""
         self._memory: mmap.mmap | None = None
 
     def look(self) -> list[Look]:
         """Return what each local rank shows; nothing if the pages cannot be read."""
         self.running = is_running(self.opened)
-        self.stopped = bool(self.running) and process.state(self.opened.pid) in _STOPPED
+        stat = process.read_stat(self.opened.pid) if self.running else None
+        self.stopped = stat is not None and stat.state in _STOPPED
+        self.front_stopped = stat is not None and process.state(stat.ppid) in _STOPPED
         if not self.running:
             self.close()
             self.problem = _ELSEWHERE if self.running is None else ""

@@ -62,7 +62,11 @@ class Source:
                 pages = self._pages[name] = Pages(opened)
             looks = pages.look()
             processes[name] = LauncherProcess(
-                running=pages.running, stopped=pages.stopped, looks=looks, problem=pages.problem
+                running=pages.running,
+                stopped=pages.stopped,
+                front_stopped=pages.front_stopped,
+                looks=looks,
+                problem=pages.problem,
             )
         return self._model.job(
             processes, now_ns=time.monotonic_ns(), wall=time.time(), problems=self._problems()

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 import time
+from signal import SIGKILL, SIGSEGV, SIGTERM
 from typing import TYPE_CHECKING
 
 import pytest
 
 from undaunted.fault_tolerance.agent import kernel_log
-from undaunted.fault_tolerance.agent.kernel_log import KernelLog
+from undaunted.fault_tolerance.agent.kernel_log import Death, KernelLog, loaders_killed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 XID = b"NVRM: Xid (PCI:0000:1b:00): 79, pid=4711, name=python, GPU has fallen off the bus."
 OOM = b"Memory cgroup out of memory: Killed process 4711 (python) total-vm:98304kB"
+
+SEGFAULT = b"python[4711]: segfault at 0 ip 00007f rsp 00007f error 4 in libnccl.so.2"
 
 
 class Kernel:
@@ -65,8 +68,8 @@ def begun(kernel: Kernel) -> KernelLog:
     return log
 
 
-def texts(log: KernelLog, *, killed: bool = False) -> list[str]:
-    return [each.text for each in log.read(killed=killed)]
+def texts(log: KernelLog, deaths: Sequence[Death] = ()) -> list[str]:
+    return [each.text for each in log.read(deaths)]
 
 
 def test_what_was_logged_since_the_round_began_is_told_once(kernel: Kernel) -> None:
@@ -74,7 +77,7 @@ def test_what_was_logged_since_the_round_began_is_told_once(kernel: Kernel) -> N
     log = begun(kernel)
     kernel.logs(b"eth0: renamed from veth1")
     kernel.logs(XID, level=4)
-    (record,) = log.read(killed=False)
+    (record,) = log.read([])
     assert record.text == XID.decode()
     assert record.t == pytest.approx(time.time(), abs=60)
     assert texts(log) == []
@@ -100,16 +103,59 @@ def test_lines_that_explain_failures_are_kept_whatever_their_level(
     assert len(texts(log)) == 1
 
 
+@pytest.fixture(params=["initial", "container"])
+def comparable(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    number = {"initial": 4026531836, "container": 4026532200}[request.param]
+    monkeypatch.setattr(kernel_log.os, "readlink", lambda path: f"pid:[{number}]")
+    return request.param == "initial"
+
+
 @pytest.mark.parametrize(
-    "text", [OOM, b"python[4711]: segfault at 0 ip 00007f rsp 00007f error 4 in libnccl.so.2"]
+    ("text", "of_its_kind", "of_another"), [(OOM, SIGKILL, SIGSEGV), (SEGFAULT, SIGSEGV, SIGKILL)]
 )
-@pytest.mark.parametrize("killed", [True, False])
-def test_the_end_of_a_process_counts_if_a_rank_was_killed(
-    kernel: Kernel, text: bytes, killed: bool
+def test_the_end_of_a_process_counts_if_one_of_ours_ended_so(
+    kernel: Kernel, comparable: bool, text: bytes, of_its_kind: int, of_another: int
 ) -> None:
+    for deaths, counts in (
+        ([], False),
+        ([Death(4711, of_another)], False),
+        ([Death(4711, SIGTERM)], False),
+        ([Death(4711, of_its_kind)], True),
+        ([Death(4712, of_another), Death(4711, of_its_kind)], True),
+    ):
+        log = begun(kernel)
+        kernel.logs(text, level=3)
+        assert len(texts(log, deaths)) == counts, deaths
+
+
+def test_an_out_of_memory_kill_of_a_stranger(kernel: Kernel, comparable: bool) -> None:
     log = begun(kernel)
-    kernel.logs(text, level=3)
-    assert len(texts(log, killed=killed)) == killed
+    kernel.logs(OOM, level=3)
+    kernel.logs(b"oom-kill:constraint=CONSTRAINT_NONE,task=python,pid=4711,uid=0")
+    kernel.logs(XID, level=3)
+    said = texts(log, [Death(4712, SIGKILL)])
+    assert said == [XID.decode()] if comparable else len(said) == 3
+
+
+def test_a_crash_of_a_stranger_beside_ours(kernel: Kernel, comparable: bool) -> None:
+    log = begun(kernel)
+    kernel.logs(SEGFAULT.replace(b"4711", b"99"))
+    kernel.logs(SEGFAULT)
+    said = texts(log, [Death(4711, SIGSEGV)])
+    assert said == [SEGFAULT.decode()] if comparable else len(said) == 2
+
+
+def test_a_crash_of_a_thread_has_the_threads_number(kernel: Kernel, comparable: bool) -> None:
+    log = begun(kernel)
+    kernel.logs(SEGFAULT)
+    assert texts(log, [Death(4700, SIGSEGV)]) == [SEGFAULT.decode()]
+
+
+def test_the_loaders_of_a_rank() -> None:
+    said = "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Segmentation fault. "
+    assert loaders_killed(said) == [Death(4711, SIGSEGV)]
+    assert loaders_killed(said.replace("Segmentation fault", "Killed")) == [Death(4711, SIGKILL)]
+    assert loaders_killed("DataLoader worker (pid 1) is killed by signal: nothing known.") == []
 
 
 def test_what_users_write_into_the_log_is_not_of_the_kernel(kernel: Kernel) -> None:
@@ -140,5 +186,5 @@ def test_a_flood_is_bounded(kernel: Kernel) -> None:
 def test_a_log_that_may_not_be_read(tmp_path: Path) -> None:
     log = KernelLog(str(tmp_path / "none"))
     log.begin()
-    assert log.read(killed=True) == []
+    assert log.read([Death(1, SIGKILL)]) == []
     log.close()

@@ -117,3 +117,27 @@ def test_what_is_shown_as_it_happens(event: e.Event, level: int, rank: int | Non
 )
 def test_what_nobody_waits_for_is_not_shown(event: e.Event) -> None:
     assert Told().take(event).lines == []
+
+
+@pytest.mark.parametrize(("words", "times"), [(2, 2), (80, 1)])
+def test_the_last_line_refers_to_a_long_one_that_was_said(words: int, times: int) -> None:
+    line = "rank 0 (node a, pid 7) failed: ValueError: " + "word " * words + "last"
+    verdict = e.Verdict(kind="crash", rank=0, local_rank=0, pid=7, line=line)
+    end = e.JobEnded(outcome="failed", exit_code=1, reason=f"{line}; no restart is left of 2")
+    told = Told().take(begins(0), verdict, end)
+    assert sum(line in each.text for each in told.lines) == times
+    assert "rank 0" in told.lines[-1].text
+    assert "no restart is left of 2" in told.lines[-1].text
+
+
+@pytest.mark.parametrize(
+    ("world_size", "stderr", "again"), [(1, 0, False), (1, 3, False), (1, 1, True), (2, 0, True)]
+)
+def test_the_traceback_of_the_only_rank_is_not_printed_twice(
+    world_size: int, stderr: int, again: bool
+) -> None:
+    begun = msgspec.structs.replace(begins(0), world_size=world_size, ranks=[*range(world_size)])
+    verdict = e.Verdict(kind="crash", rank=0, local_rank=0, pid=7, line="oh", traceback="Traceback")
+    told = Told(stderr=[stderr] * world_size)
+    told.take(begun, verdict, e.JobEnded(outcome="failed", exit_code=1, reason="oh"))
+    assert any(line.text == "Traceback" for line in told.lines) == again

@@ -89,6 +89,21 @@ def test_signals_we_sent_are_told_from_others(seen: Seen) -> None:
     seen.workers.reap()
     assert seen.exits == [(0, -9), (1, -15)]
     assert [worker.signalled_by_us for worker in seen.workers.all] == [False, True]
+    assert seen.workers.killed_by_others() == [(pids[0], signal.SIGKILL)]
+
+
+def test_an_orphan_that_somebody_has_killed(seen: Seen) -> None:
+    rank, orphan, fine = child(PAUSE), child(PAUSE), child("")
+    seen.workers.adopt([rank])
+    os.kill(orphan, signal.SIGKILL)
+    ended(orphan)
+    ended(fine)
+    seen.workers.reap()
+    assert seen.workers.killed_by_others() == [(orphan, signal.SIGKILL)]
+    seen.workers.signal_tree(signal.SIGKILL, spare=set())
+    ended(rank)
+    seen.workers.reap()
+    assert seen.workers.killed_by_others() == [(orphan, signal.SIGKILL)]
 
 
 def test_what_is_sent_to_a_process_on_its_way_out_has_not_ended_it(seen: Seen) -> None:

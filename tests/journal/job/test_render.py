@@ -80,6 +80,20 @@ def test_text_of_the_program_does_no_harm() -> None:
     assert "reason:   a b" in text
 
 
+def test_a_long_cause_is_said_once() -> None:
+    cause = "rank 0 failed: " + "word " * 80 + "end"
+    found = job()
+    rounds = [
+        msgspec.structs.replace(one, outcome="crash", cause=cause, round=number)
+        for number, one in enumerate(found.rounds[:3])
+    ]
+    reason = f"{cause}; no restart is left"
+    failed = msgspec.structs.replace(found, rounds=rounds, exit_code=1, reason=reason)
+    text = plain(render_job(failed))
+    assert text.count("word end") == 1
+    assert "reason:   no restart is left\n" in text
+
+
 def test_lines_fit_into_a_terminal() -> None:
     found = job()
     rounds = [msgspec.structs.replace(one, cause="word " * 60) for one in found.rounds]

@@ -51,7 +51,7 @@ def test_who_may_read_the_page_is_for_the_umask_to_say(tmp_path, umask, mode):
 
 
 def test_the_file_is_replaced(tmp_path):
-    file = tmp_path / "new" / "report.html"
+    file = tmp_path / "report.html"
     for _ in range(2):
         write_page(*whole(), file)
     assert file.read_text().startswith("<!doctype html>")

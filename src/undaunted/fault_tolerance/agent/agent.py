@@ -32,6 +32,7 @@ from undaunted.fault_tolerance.agent.helpers import TERM_S, Helpers, with_helper
 from undaunted.fault_tolerance.agent.import_learner import ImportLearner
 from undaunted.fault_tolerance.agent.inprocess import InProcess
 from undaunted.fault_tolerance.agent.judge import serve_error_file
+from undaunted.fault_tolerance.agent.kernel_log import Death, loaders_killed
 from undaunted.fault_tolerance.agent.last_copies import write_last_copies
 from undaunted.fault_tolerance.agent.liveness import Liveness
 from undaunted.fault_tolerance.agent.narrator import UNREAD
@@ -637,8 +638,11 @@ class Agent:
     def _keep_kernel_log(self) -> None:
         """Keep what the kernel has said in a round that failed."""
         current = self._this_round()
-        ended = (each for each in self._workers.all if not each.signalled_by_us)
-        if records := current.kernel_log.read(killed=any((each.code or 0) < 0 for each in ended)):
+        deaths = [Death(*each) for each in self._workers.killed_by_others()]
+        if current.verdict is not None:
+            event = current.verdict.event
+            deaths += loaders_killed(f"{event.exception}\n{event.traceback}")
+        if records := current.kernel_log.read(deaths):
             self._scribe.kernel_logged(current.number, records, current.kernel_log_path)
 
     async def _report_stopped(self, stopped: job.NodeStopped) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from undaunted.base.text import count, format_duration, one_line
 from undaunted.fault_tolerance.output.lines import DONE, ERROR, INFO, PROGRESS, WARNING
+from undaunted.fault_tolerance.run_config import TO_FILE
 from undaunted.journal import events as e
 from undaunted.journal.words import CHECKPOINT, is_news, outcome_in_words, words_of
 
@@ -27,6 +28,7 @@ UNREAD = "nobody reads"  # part of who wants a restart, where ranks could not pr
 _NS = 1_000_000_000
 _SHOWN_NS = 50 * _NS  # of progress, at least that apart: about once a minute
 _LONGEST = 1000
+_LONG = 160  # for a line that people read a second time
 _LEVELS: dict[Tone, int] = {"": INFO, "good": DONE, "odd": WARNING, "bad": ERROR}
 _REMARKS = {"info": INFO, "warning": WARNING, "error": ERROR}
 # Shown as they are.
@@ -147,7 +149,7 @@ class Narrator:
         last = self._begun.round if self._begun is not None else 0
         yield from self._not_all_ran()
         self._restarts += max(0, event.last_round - last)  # where this node was away
-        if event.exit_code and self._traceback:
+        if event.exit_code and self._traceback and not self._is_just_printed:
             yield Line("the first cause in full:", ERROR)
             yield Line(self._traceback.rstrip("\n"), ERROR, prefix=False)
         # Those of rounds that others have followed.
@@ -159,6 +161,12 @@ class Narrator:
         label = outcome_in_words(event.outcome, event.reason)
         text = f"{label}{again}: {self._without_said(event.reason)}"
         yield Line(text, ERROR if event.exit_code else DONE)
+
+    @property
+    def _is_just_printed(self) -> bool:
+        """Whether the traceback stands a few lines above, printed by the only rank itself."""
+        alone = self._begun is not None and self._begun.world_size == 1
+        return alone and TO_FILE not in self._config.stderr
 
     def _decided(self, event: e.Decision) -> Iterator[Line]:
         self._ordered.pop(event.number, None)
@@ -275,10 +283,13 @@ class Narrator:
             yield Line(self._said, ERROR, event.rank)
 
     def _without_said(self, reason: str) -> str:
-        """Shorten the line of a hang, which is long, if people have just read it."""
+        """Shorten the line about a failure, if it is long and people have just read it."""
         line = self._said.partition("; stacks: ")[0]
-        who, hangs, _ = line.partition(" hangs: ")
-        return reason.replace(line, f"{who} hangs, see above") if hangs else reason
+        for what in ("hangs", "failed"):
+            who, found, _ = line.partition(f" {what}: ")
+            if found and (what == "hangs" or len(line) > _LONG):
+                return reason.replace(line, f"{who} {what}, see above")
+        return reason
 
     # --- signals --------------------------------------------------------------------------------
 

@@ -98,6 +98,13 @@ class Workers:
         """Processes that are, or were, a rank of the round."""
         return {*self._by_pid}
 
+    def killed_by_others(self) -> list[tuple[int, int]]:
+        """Return pids and signals of processes of the round that no signal of ours has ended."""
+        ranks = [(each.pid, each.code) for each in self.all if not each.signalled_by_us]
+        others = [(pid, ended.code) for pid, ended in self._unclaimed.items()]
+        found = [*ranks, *(each for each in others if each[0] not in self._signalled)]
+        return [(pid, -code) for pid, code in found if code is not None and code < 0]
+
     def begin_round(self) -> None:
         """Forget the last round's processes."""
         self._by_pid.clear()

@@ -15,8 +15,10 @@ from undaunted.journal.render import (
     advice_line,
     alike,
     checkpoint_lines,
+    cost_line,
     counted,
     down,
+    longest_cause,
     ordered,
     percent,
     shown_rounds,
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from undaunted.base.console import Line
-    from undaunted.journal.job.values import Cost, JobRound, JobSummary
+    from undaunted.journal.job.values import JobRound, JobSummary
 
 _NAMED = 5  # nodes and ranks that failed
 _SPARE = "nodes without a seat in the round"
@@ -49,12 +51,14 @@ def render_job(
         everything: every round, also those that are like the one before.
     """
     lines = [*_header(job, width), []]
+    seen: set[str] = set()
     for few in shown_rounds(job.rounds, _likeness, everything=everything):
         if len(few) > 1:
             first, last = _name(job, few[0]), _name(job, few[-1])
             lines.append(alike(first, last, {one.outcome for one in few}))
         else:
-            lines.extend(_round(job, few[0], width))
+            longest = longest_cause(few[0].cause, 500, seen)
+            lines.extend(_round(job, few[0], width, longest))
     if times and job.times.total_ns + job.spare_ns:
         lines.append([])
         lines.extend(_table(job))
@@ -79,9 +83,7 @@ def _header(job: JobSummary, width: int | None) -> Iterator[Line]:
         ("".join(f", {figure}" for figure in figures), ""),
     ]
     failed = [(one.outcome, one.cause) for one in job.rounds if one.outcome in KINDS]
-    yield from why(failed, width)
-    if job.reason and not (failed and job.exit_code == 0):
-        yield from labelled("reason:   ", one_line(job.reason), width)
+    yield from why(failed, job.reason if job.exit_code or not failed else "", width)
     if job.argv:
         where = f"{count(job.world_size, 'rank')}, {count(len(job.nodes), 'node')}"
         program = f"{one_line(' '.join(job.argv), longest=200)} ({where})"
@@ -92,7 +94,7 @@ def _header(job: JobSummary, width: int | None) -> Iterator[Line]:
     if job.failures.count:
         yield from labelled("failures: ", _failures(job), width)
     if job.cost is not None:
-        yield from labelled("cost:     ", _cost(job.cost), width)
+        yield from cost_line(job.cost, width)
     if job.checkpoints is not None:
         yield from checkpoint_lines(job.checkpoints)
     if len(job.clocks) > 1:
@@ -144,21 +146,13 @@ def _most(numbers: Mapping[str, int] | Mapping[int, int]) -> str:
     return ", ".join(shown[:_NAMED]) + more
 
 
-def _cost(cost: Cost) -> str:
-    currency = f" {one_line(cost.currency)}" if cost.currency else ""
-    return (
-        f"{cost.total:,.2f}{currency}, {cost.productive:,.2f}{currency} of it productive "
-        f"(a rank-hour is {cost.price:g}{currency})"
-    )
-
-
 def _clocks(job: JobSummary) -> str:
     known = [clock.uncertainty_ns for clock in job.clocks if clock.uncertainty_ns is not None]
     text = f"{len(job.clocks)} machines, related by the order of events"
     return text + (f" to ±{format_duration(max(known) / 1e9)}" if len(known) > 1 else "")
 
 
-def _round(job: JobSummary, one: JobRound, width: int | None) -> Iterator[Line]:
+def _round(job: JobSummary, one: JobRound, width: int | None, longest: int) -> Iterator[Line]:
     took = "-" if one.stopped_ns is None else format_duration((one.stopped_ns - one.began_ns) / 1e9)
     where = f"{count(one.world_size, 'rank')}, {count(len(one.parts), 'node')}"
     yield [
@@ -167,7 +161,7 @@ def _round(job: JobSummary, one: JobRound, width: int | None) -> Iterator[Line]:
         (one_line(one.outcome or "no end recorded"), STYLES.get(one.outcome, "yellow")),
     ]
     if one.cause and one.outcome != "finished":
-        for part in wrap(one_line(one.cause, longest=500), width, len(INDENT)):
+        for part in wrap(one_line(one.cause, longest=longest), width, len(INDENT)):
             yield [(INDENT + part, "")]
     yield from advice_line(one.advised, width)
     undone = [f"{count(one.lost_steps, 'step')} done again"] if one.lost_steps else []
