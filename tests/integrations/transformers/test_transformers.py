@@ -80,7 +80,7 @@ def test_a_rank_is_lost(
 def test_a_kill_when_another_template_has_imported_transformers(
     tmp_path: Path, undisturbed: list[str]
 ) -> None:
-    options = ("--ft-rank-section-timeouts", "step:180s")
+    options = ("--ft-rank-section-timeouts", "step:840s")
     with trained(tmp_path, "disturb=kill:1:13", "after=learned", options=options) as launcher:
         launcher.wait_for("goes on", LIMIT_S)
         while not launcher.events("imports_learned"):
