@@ -283,7 +283,8 @@ def _round(
         world_size=started.world_size if started else 0,
         worker_start=spawned.mode if spawned else "",
         outcome=_outcome(one, verdict or failure, end),
-        cause=_cause(one, verdict, failure) + _follows(one, launch.node),
+        cause=_left_behind(one, launch, end)
+        or _cause(one, verdict, failure) + _follows(one, launch.node),
         verdict=verdict,
         advised=one.first(e.RoundAdvised),
         iterations=sorted(one.iterations),
@@ -301,7 +302,7 @@ def _outcome(
 ) -> str:
     if failed is not None:
         return failed.kind
-    if end is not None and end.outcome == "finished":
+    if end is not None and end.outcome == "finished" and end.last_round in (-1, one.number):
         return "finished"
     return "stopped" if one.stage in ("stopping", "stopped") else ""
 
@@ -314,6 +315,14 @@ def _cause(one: RoundState, verdict: e.Verdict | None, failure: e.FailureDetecte
         return stop.reason
     asked = one.first(e.ControlRequested) or one.first(e.SignalReceived)
     return "" if asked is None else words_of(asked).text
+
+
+def _left_behind(one: RoundState, launch: LaunchState, end: e.JobEnded | None) -> str:
+    """Say that the job went on without a node that stood still: it knows no other cause."""
+    stood = [event for event in every(launch.remarks, e.AgentPaused) if event.round == one.number]
+    if not stood or end is None or end.last_round <= one.number:
+        return ""
+    return f"the launcher stood still for {stood[-1].seconds:.1f} s: the job went on without it"
 
 
 def _follows(one: RoundState, node: str) -> str:

@@ -254,10 +254,18 @@ def _round(
     broke = spent.broken.get((attempt, world.number))
     failed_ns = broke.happened_ns if broke else None
     parts = _parts(world, by_round)
-    of_nodes = [by_round[one.index, world.number] for one in world.launches]
+    # A node that was cut off, and has no part in the next round, knows the cause least.
+    by_word = sorted(
+        world.launches, key=lambda one: bool(following) and one not in following.launches
+    )
+    of_nodes = [by_round[one.index, world.number] for one in by_word]
     firsts = [one.iterations[0] for one in of_nodes if one.iterations]
     lasts = [one.last_iteration for one in of_nodes if one.last_iteration is not None]
     stops = [part.stopped_ns for part in parts if part.stopped_ns is not None]
+    if stops and following is not None:
+        stops = [
+            min(max(stops), following.began)
+        ]  # the job does not wait for nodes that are cut off
     causes = [one.cause for one in of_nodes if one.cause]
     return JobRound(
         attempt=attempt,
