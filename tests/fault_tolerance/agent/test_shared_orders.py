@@ -279,7 +279,10 @@ def ran(
     scribe = OpenScribe(config)
     scribe.job_started()
     if in_round:
-        scribe.journal.record(RoundStarted(t=time.monotonic_ns(), round=0, world_size=1, ranks=[0]))
+        ranks = [ord(node)]  # of one round, for all that have another name
+        scribe.journal.record(
+            RoundStarted(t=time.monotonic_ns(), round=0, world_size=1, ranks=ranks)
+        )
     if end is not None:
         scribe.job_ended(job.End(node, end, f"said {node}", alone=alone))
     scribe.close()
@@ -290,6 +293,18 @@ def test_nothing_has_ended(tmp_path: Path) -> None:
     ran(tmp_path, "a", None)
     assert last_end(str(tmp_path)) == ""
     assert last_end(str(tmp_path / "missing")) == ""
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_who_left_early_is_no_end_of_the_job(tmp_path: Path, alone: bool) -> None:
+    ran(tmp_path, "a", None, in_round=True)
+    ran(tmp_path, "b", job.Outcome.PREEMPTED, alone=alone, in_round=True)
+    assert last_end(str(tmp_path)) == ""
+
+
+def test_who_left_last_is_the_end_of_the_job(tmp_path: Path) -> None:
+    ran(tmp_path, "b", job.Outcome.PREEMPTED, in_round=True)
+    assert "preempted with exit code 75" in last_end(str(tmp_path))
 
 
 def test_who_was_refused_knows_no_end_and_a_round_that_goes_on_has_none(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from undaunted.journal.job.launches import Attempt, Launch, World, attempts_of
 from undaunted.journal.job.rank_time import Price, RankTime, cost_of, rank_time
 from undaunted.journal.job.values import BootClock, Failures, JobRound, JobSummary, NodePart
 from undaunted.journal.query import every
-from undaunted.journal.summary import RoundSummary, RunSummary, job_outcome, summarize
+from undaunted.journal.summary import RoundSummary, RunSummary, has_left, job_outcome, summarize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -123,8 +123,7 @@ def _deciding(
     members = {one.index for one in worlds[-1].launches} if worlds else set()
     for launch in launches:
         run = runs[launch.index]
-        has_left = run.alone or run.outcome in {"preempted", "excluded"}
-        if not members or launch.index in members or not has_left:
+        if not members or launch.index in members or not has_left(run):
             yield launch
 
 
@@ -256,7 +255,7 @@ def _round(
     parts = _parts(world, by_round)
     # A node that was cut off, and has no part in the next round, knows the cause least.
     by_word = sorted(
-        world.launches, key=lambda one: bool(following) and one not in following.launches
+        world.launches, key=lambda one: following is not None and one not in following.launches
     )
     of_nodes = [by_round[one.index, world.number] for one in by_word]
     firsts = [one.iterations[0] for one in of_nodes if one.iterations]
