@@ -57,6 +57,7 @@ def main(argv: Sequence[str]) -> int:
         def begins(state: CopiedState) -> None:
             files = (c.description.files for c in copies.all if c.state == state)
             size = sum(image.size for of_rank in files for image in of_rank)
+            storage.begin_last(alone.session)
             _say(agent, LastBegun(state.step, size))
 
         try:
