@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING
 import msgspec
 
 from undaunted.agreement.agreement import Alone
+from undaunted.base.process import name_process
 from undaunted.checkpointing.errors import AGREED, CheckpointError
 from undaunted.checkpointing.files.places import open_storage
 from undaunted.checkpointing.format.rules import Rule
@@ -77,4 +78,5 @@ def _say(agent: IO[bytes], message: LastBegun | LastEnded) -> None:
 
 
 if __name__ == "__main__":
+    name_process("ckpt-last-copy")
     raise SystemExit(main(sys.argv[1:]))
