@@ -152,7 +152,7 @@ class Cluster(World):
 
     def start_coordinator(self) -> None:
         """Start the coordinator that has a host of its own, or start it again."""
-        if self.simulation.is_alive(COORDINATOR) or self.checker.job_over:
+        if self.simulation.is_alive(COORDINATOR) or self.checker.over_ns:
             return
         coordinator = Coordinator(self, self._incarnation())
         self.simulation.start(COORDINATOR, coordinator, COORDINATOR)
@@ -273,7 +273,7 @@ class Cluster(World):
             self.checker.cut_off_for_good |= lost
         if agent.outcome == "gave up" and "the job has ended" not in reason:
             well = self.checker.untouched_for(agent.name, GIVE_UP_S)
-            if well and not self.checker.job_over and not why_beyond_help(self):
+            if well and not self.checker.over_ns and not why_beyond_help(self):
                 text = f"{agent.name} gives up ({reason}), and had no reason to"
                 raise InvariantError(f"the job runs again: {text}")
 
@@ -645,7 +645,7 @@ class _Watched(Leader):
                 checker.leads((self._name, self.config.incarnation), self.epoch, takeover=False)
                 checker.budget(command.ledger)
             elif isinstance(command, c.Done) and self.state is LeaderState.ENDED:
-                checker.job_over = True
+                checker.over_ns = checker.over_ns or now
         checker.examines(self._name, self.policy.last.examination)
         checker.restarts(self.policy)
         checker.decides(self.epoch, self.policy)

@@ -73,7 +73,7 @@ class Checker:
         ended_as: how the job ended for agents: outcome and reason.
         job_outcome: how it ended for all, "" = it has not.
         followed: agents that followed the leader that ended it.
-        job_over: a leader has ended it, and has told everybody it could reach.
+        over_ns: since when a leader has ended it, and has told everybody it could reach; 0 = none.
         takeovers: how often an agent has been made the leader by others.
         asked_for_exclusion, told_to_leave: nodes.
         may_be_excluded: nodes without which the job was ordered to go on; perhaps it does not.
@@ -91,7 +91,7 @@ class Checker:
         self.ended_as: dict[Seat, tuple[str, str]] = {}
         self.job_outcome = ""
         self.followed: set[Seat] = set()
-        self.job_over = False
+        self.over_ns = 0
         self.takeovers = 0
         self.asked_for_exclusion: set[str] = set()
         self.told_to_leave: set[str] = set()
@@ -211,7 +211,8 @@ class Checker:
             known = self._new_round(ledger)
         elif known.table is not ledger.table and known.table != ledger.table:
             alone = not all(map(p.has_committee, (known.ledger, ledger)))
-            if (self.disk_lost or self.began_anew) and alone:
+            anew = self.began_anew and known.ledger.birth != ledger.birth
+            if (self.disk_lost or anew) and alone:
                 raise BegunAnew
             self._fail(
                 f"never two worlds: round {number} begins with two tables, {_names(known.table)} "
@@ -426,7 +427,8 @@ class Checker:
 
     def _launched_after_the_end(self, node: str) -> bool:
         """Whether its launcher may know nothing of the job that has ended."""
-        return self._launched_at.get(node, 0) > self._ended_at
+        ended_at = min(self._ended_at, self.over_ns or self._ended_at)
+        return self._launched_at.get(node, 0) > ended_at
 
     def untouched_for(self, node: str, seconds: float) -> bool:
         """Whether no fault has concerned a node for so long."""

@@ -138,7 +138,7 @@ def _settle(cluster: Cluster, bound_s: float) -> None:
 def _is_over(cluster: Cluster) -> bool:
     """Whether the job has ended: for somebody, or for all that its leader could tell."""
     checker = cluster.checker
-    return bool(checker.job_outcome) or (checker.job_over and not checker.job_runs)
+    return bool(checker.job_outcome) or (checker.over_ns > 0 and not checker.job_runs)
 
 
 def _runs_again(cluster: Cluster) -> bool:

@@ -121,6 +121,11 @@ def stopped(ledger: Ledger, version: int, restarts_used: int, excluded: dict[str
     )
 
 
+def ended(ledger: Ledger) -> Ledger:
+    """What is left of a job that has ended: it is later than what others know who missed that."""
+    return Ledger(run_id="", epoch=ledger.epoch, version=ledger.version)
+
+
 def newer(one: Ledger, other: Ledger) -> bool:
     """Whether ``one`` replaces ``other``.
 

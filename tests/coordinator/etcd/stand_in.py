@@ -116,12 +116,12 @@ class StandIn:
         self.store.hold()
         return True
 
-    async def release(self, epoch: int, *, erase: bool = False) -> None:
+    async def release(self, epoch: int, *, ended: Ledger | None = None) -> None:
         """See `Register`."""
         await self._ask("release", epoch)
         if epoch == self.store.leads.epoch:
             self.store.release()
-            self.store.ledger = None if erase else self.store.ledger
+            self.store.ledger = ended or self.store.ledger
 
     async def close(self) -> None:
         """See `Register`."""

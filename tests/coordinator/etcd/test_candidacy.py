@@ -37,7 +37,8 @@ class Party:
         self.register = StandIn(store or Store(), f"host-{name}:1", f"{name}1")
         self.register.broken = broken
         self.heard: list[tuple[object, ...]] = []
-        self.state = LeaderState.LEADING  # of the leader here
+        # Of the leader here.
+        self.state, self.ledger = LeaderState.LEADING, Ledger(run_id="job", epoch=7, version=9)
         self.listener: Any = Participant()
         known = {"promised": 0, "told": LEFT, **known}
         self.listener.following = SimpleNamespace(
@@ -241,7 +242,7 @@ def test_a_ledger_is_gone_on_from_if_a_member_of_it_lives(monkeypatch, lives):
     ((epoch, found, _, _),) = party.all("lead")
     assert (found == left) is lives
     assert found.epoch == 5 < epoch
-    assert found.round == (3 if lives else -1)
+    assert bool(found.run_id) is lives
 
 
 @pytest.mark.parametrize("lives", [True, False])
@@ -258,6 +259,19 @@ def test_a_job_of_which_nothing_is_left_has_ended_unless_others_of_its_round_liv
     assert len(party.all("lead")) == lives
     assert len(party.all("given up")) == (not lives)
     assert (party.register.store.leads.epoch > 0) is lives
+
+
+@pytest.mark.parametrize("version", [8, 9])
+def test_the_register_says_that_the_job_has_ended(version: int) -> None:
+    """A launcher that was cut off ends as well; one that knows nothing of it begins another job."""
+    left = Ledger(run_id="", epoch=5, version=9)
+    told = Ledger(run_id="job", leader="a", epoch=5, version=version, round=3, table=table("ab"))
+    party = Party(Store(ledger=left), told=told).missed().pass_time(5)
+    assert party.all("lead") == []
+    assert len(party.all("given up")) == 1
+    assert party.register.store.leads.epoch == 0
+    ((_, found, _, _),) = Party(Store(ledger=left), told=None).pass_time(5).all("lead")
+    assert found == left
 
 
 # --- while it leads -------------------------------------------------------------------------------
@@ -409,10 +423,10 @@ def test_the_lead_is_given_back_and_the_ledger_stays():
     assert store.ledger is not None
 
 
-def test_a_job_that_is_over_leaves_no_ledger():
+def test_of_a_job_that_is_over_nothing_is_left_but_that_it_has_ended():
     party = leading().keep(1)
     party.state = LeaderState.ENDED
-    assert party.close().register.store.ledger is None
+    assert party.close().register.store.ledger == Ledger(run_id="", epoch=7, version=9)
 
 
 def test_who_does_not_lead_has_nothing_to_give_back():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from tests.coordinator.lead import test_follower, test_leader
@@ -173,6 +174,51 @@ def test_a_job_of_which_half_are_here_goes_on_although_its_store_has_lost_everyt
     assert not of_before(harness, "b")
     assert of_before(harness, "c")
     assert harness.leader.ledger.round == 4
+
+
+LEFT = ledger("bcd", round=1, birth=3, epoch=4, version=9, committee=(), fenced=False, run_id="")
+OLDER = ledger("abc", round=0, birth=3, epoch=4, version=3, committee=(), fenced=False)
+
+
+@pytest.mark.parametrize("store", [True, False])
+def test_who_comes_with_an_old_state_of_a_start_has_the_leader_go_on_from_what_was_left(store):
+    """Nobody had answered, so that the job was about to begin anew."""
+    harness = test_leader.Harness(known=LEFT, store=store)
+    assert harness.leader.ledger.round == -1
+    harness.hello("a", ledger=OLDER)
+    assert harness.leader.state is LeaderState.RECOVERING
+    assert (harness.leader.ledger.round, harness.leader.ledger.table) == (1, LEFT.table)
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        LEFT,
+        p.ended(LEFT),
+        p.Ledger(run_id="job", epoch=4, version=9, pending_round=0, pending=table("xyz")),
+    ],
+)
+def test_one_of_a_start_before_what_was_left_brings_nothing_of_it(left):
+    harness = leader(known=left)
+    before = msgspec.structs.replace(OLDER, birth=2)
+    harness.hello("a", ledger=before, follows=False)
+    harness.hello("b", ledger=before, follows=False)
+    assert harness.leader.ledger.round == -1
+    harness.pass_time(20)
+    harness.hello("a", ledger=before, follows=False)
+    (refused, *_) = harness.said[harness.last_link]
+    assert isinstance(refused, p.Refused)
+    assert refused.final
+
+
+def test_of_those_that_come_to_an_erased_store_the_newest_state_counts():
+    harness = leader()
+    about = {"birth": 3, "epoch": 4, "committee": (), "fenced": False}
+    harness.hello("b", ledger=ledger("abc", version=9, pending_round=1, **about), follows=False)
+    harness.hello("c", ledger=ledger("abc", version=3, **about))
+    assert (harness.leader.ledger.round, harness.leader.ledger.pending_round) == (0, -1)
+    harness.hello("b", ledger=ledger("abc", version=9, pending_round=1, **about))
+    assert (harness.leader.ledger.round, harness.leader.ledger.pending_round) == (0, 1)
 
 
 def next_leader(stops_s: float, nodes: str, *, of: str = "abc") -> test_leader.Harness:

@@ -34,4 +34,4 @@ def test_threads_of_gloo_have_time_to_let_go_of_tensors(monkeypatch: pytest.Monk
         leaving.leave()
     finally:
         dist.destroy_process_group()
-    assert len(slept) == 1
+    assert len(slept) >= 4, "so often it is looked whether they sleep"

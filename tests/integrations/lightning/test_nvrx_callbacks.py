@@ -415,8 +415,8 @@ def test_the_newer_checkpoint_is_loaded(tmp_path: Path, async_save: bool) -> Non
     second = Local(tmp_path, LocalCheckpointCallback(every_n_train_steps=3))
     second.step_of_path = 8
     second.trainer.fit(second.model, ckpt_path=path)
-    # What was being written when training failed need not be there.
-    assert second.loaded in ([15], [12] if async_save else [15])
+    # What was being written when training failed need not be there: after 8, one is, in any case.
+    assert second.loaded in ([[9], [12], [15]] if async_save else [[15]])
     assert parameters_of(second.model) == plain
     # What is told to be tested is tested.
     second.trainer.validate(second.model, ckpt_path=path)

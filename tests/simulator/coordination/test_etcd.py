@@ -39,6 +39,20 @@ def test_a_spare_that_knows_an_old_state_comes_to_a_job_that_has_begun_anew() ->
     assert not run(vary(910175, 2, 1, etcd=True), 910175, kinds=ALL).problem
 
 
+@pytest.mark.parametrize(
+    ("nodes", "spares", "seed"),
+    [(4, 2, 1065), (2, 3, 1046), (2, 1, 563), (2, 3, 1141), (2, 3, 5079), (2, 3, 5156)],
+)
+def test_who_was_cut_off_brings_no_old_state_back(nodes: int, spares: int, seed: int) -> None:
+    """Neither where nobody had answered of a start that was left in etcd, nor after its end."""
+    setup = vary(seed, nodes, spares, elastic=spares == 3, etcd=True)
+    assert not run(setup, seed, kinds=ALL).problem
+
+
+def test_a_launcher_that_is_started_after_the_end_has_a_job_of_its_own() -> None:
+    assert not run(vary(535, 2, 1, etcd=True), 535, kinds=ALL).problem
+
+
 @pytest.mark.parametrize(("nodes", "spares"), [(1, 1), (2, 0), (2, 1), (3, 0)])
 def test_every_kind_of_fault_in_a_small_job(nodes: int, spares: int) -> None:
     for seed in range(4):

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from undaunted.base.timers import Timers
+from undaunted.coordinator import protocol as p
 from undaunted.coordinator.lead import register as rules
 from undaunted.coordinator.lead.leader import LeaderState
 from undaunted.coordinator.lead.times import (
@@ -35,7 +36,6 @@ from undaunted.coordinator.lead.times import (
     REGISTER_TURN_S,
     RELEASE_S,
 )
-from undaunted.coordinator.protocol import NO_LEDGER
 from undaunted.coordinator.service.asking import anew, living
 from undaunted.coordinator.service.register import Leads, RegisterError, Won
 
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 
 _NS = 1_000_000_000
 _ENDED = (
-    "the job has ended without this launcher: nothing is left of it in etcd, and no other launcher "
-    "of its last round answers"
+    "the job has ended without this launcher: etcd says so, or has nothing of it, and no other "
+    "launcher of its last round answers"
 )
 During = Literal["look", "claim", "hold", "write"]
 
@@ -176,9 +176,10 @@ class Candidacy:
             self._step_down()
 
     async def close(self) -> None:
-        """Give the lead to others, in 3 s at most; leave nothing of a job that is over."""
-        over = self._leader is not None and self._leader.state is LeaderState.ENDED
-        self._withdraw(erase=over)
+        """Give the lead to others, in 3 s at most; of a job that is over only that is left."""
+        leader = self._leader
+        over = leader is not None and leader.state is LeaderState.ENDED
+        self._withdraw(ended=p.ended(leader.ledger) if leader is not None and over else None)
         if self._releasing:
             await asyncio.wait(self._releasing, timeout=RELEASE_S)
         for task in self._tasks:
@@ -262,12 +263,12 @@ class Candidacy:
             self._failed("claim", error)
             return
         if isinstance(answer, Won):
-            ledger = NO_LEDGER if answer.ledger is None else await self._inherited(answer.ledger)
-            if answer.ledger is None and await self._has_ended():
+            if await self._has_ended(answer.ledger):
                 self._release(answer.epoch)
                 self._withdraw()
                 self._give_up(_ENDED)
                 return
+            ledger = p.NO_LEDGER if answer.ledger is None else await self._inherited(answer.ledger)
             self._trouble_is_over("claim")
             self._won(answer.epoch, ledger, before, asked_ns)
             return
@@ -276,14 +277,19 @@ class Candidacy:
             self._state = State.LOOKING
         self._saw(answer)
 
-    async def _has_ended(self) -> bool:
-        """Whether the job of which nothing is left in the register has ended.
+    async def _has_ended(self, left: Ledger | None) -> bool:
+        """Whether the job has ended without this launcher: the register says so, or has nothing.
 
-        Not if others of its last round live: then what the register kept was lost.
+        Not if it has nothing and others of the last round live: then what it kept was lost.
         """
         known = self._known
+        if known is None or known.round < 0:
+            return False
+        if left is not None:
+            later = (left.epoch, left.version) >= (known.epoch, known.version)
+            return not left.run_id and later
         me = (self._launcher.node, self._launcher.incarnation)
-        if known is None or known.round < 0 or not {*map(rules.voter, known.table)} - {me}:
+        if not {*map(rules.voter, known.table)} - {me}:
             return False
         return not (await living(known, self._network)).keys() - {me}
 
@@ -300,6 +306,8 @@ class Candidacy:
         end.
         """
         known = self._known
+        if not ledger.run_id:
+            return ledger  # that job has ended
         if ledger.attempt >= self._launcher.attempt:
             if known is not None and known.round >= 0 and known.birth == ledger.birth:
                 return ledger
@@ -325,7 +333,8 @@ class Candidacy:
 
     def _lead(self, epoch: int, ledger: Ledger, *, lost: bool, ended: bool) -> None:
         """Serve the job; ``ended``: the launcher that led has ended, and its ranks with it."""
-        following, node, stops_s, promised = self._listener.following, ledger.leader, 0.0, 0
+        following, stops_s, promised = self._listener.following, 0.0, 0
+        node = ledger.leader if ledger.run_id else ""
         if node not in {"", self._launcher.node}:
             self._say(f"this node takes over the coordination of the job from node {node}")
         if following is not None:
@@ -351,12 +360,12 @@ class Candidacy:
         self._state, self._seen, self._unwritten = State.LOOKING, None, None
         self.begin()
 
-    def _withdraw(self, *, erase: bool = False) -> None:
-        """Take part no more; ``erase``: the job is over."""
+    def _withdraw(self, *, ended: Ledger | None = None) -> None:
+        """Take part no more; ``ended``: the job is over, and this is what is left of it."""
         leads, self._state = self._state is State.LEADING, State.OVER
         self._timers.cancel()
         if leads:
-            self._release(self._epoch, erase=erase)
+            self._release(self._epoch, ended=ended)
 
     # --- while this one leads -------------------------------------------------------------------
 
@@ -480,16 +489,16 @@ class Candidacy:
 
     # --- tasks ----------------------------------------------------------------------------------
 
-    def _release(self, epoch: int, *, erase: bool = False) -> None:
-        task = self._start(self._give_back(epoch, erase=erase))
+    def _release(self, epoch: int, *, ended: Ledger | None = None) -> None:
+        task = self._start(self._give_back(epoch, ended))
         self._releasing.add(task)
         task.add_done_callback(self._releasing.discard)
 
-    async def _give_back(self, epoch: int, *, erase: bool) -> None:
+    async def _give_back(self, epoch: int, ended: Ledger | None) -> None:
         try:
-            await self._register.release(epoch, erase=erase)
+            await self._register.release(epoch, ended=ended)
         except RegisterError as error:
-            if erase:
+            if ended is not None:
                 self._say(f"{error}; the ledger of the job is left there")
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

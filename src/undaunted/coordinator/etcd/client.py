@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from undaunted.coordinator.etcd import messages
-from undaunted.coordinator.lead.times import LOOK_S, Durations
+from undaunted.coordinator.lead.times import ENDED_KEPT_S, LOOK_S, Durations
 from undaunted.coordinator.protocol import Ledger
 from undaunted.coordinator.service.register import Leads, RegisterError, Won
 
@@ -167,11 +167,14 @@ class Client:
         await self._revoke(lease)
         return False
 
-    async def release(self, epoch: int, *, erase: bool = False) -> None:
+    async def release(self, epoch: int, *, ended: Ledger | None = None) -> None:
         """Delete the keys if the leader's is of this epoch, and give the lease back."""
-        keys = [self._leader_key, self._held_key, *([self._ledger_key] if erase else [])]
+        changes = [messages.delete(key) for key in (self._leader_key, self._held_key)]
         lease, self._holds = self._holds, 0
-        await self._transact([messages.delete(key) for key in keys], epoch=epoch)
+        if ended is not None:
+            kept, value = await self._grant(ENDED_KEPT_S), msgspec.json.encode(ended)
+            changes.append(messages.put(self._ledger_key, value, kept))
+        await self._transact(changes, epoch=epoch)
         if lease:
             await self._revoke(lease)
 
@@ -207,9 +210,13 @@ class Client:
 
     async def _lease(self) -> tuple[int, bytes]:
         """Make a lease; return it, and the request that binds `held` to it."""
-        lease = secrets.randbits(62) + 1
-        await self._ask(messages.LEASE, "LeaseGrant", messages.grant(lease, self.hold_s))
+        lease = await self._grant(self.hold_s)
         return lease, messages.put(self._held_key, self._incarnation.encode(), lease)
+
+    async def _grant(self, seconds: int) -> int:
+        lease = secrets.randbits(62) + 1
+        await self._ask(messages.LEASE, "LeaseGrant", messages.grant(lease, seconds))
+        return lease
 
     async def _renew(self, lease: int) -> bool:
         """Renew a lease; return whether etcd knows it still."""

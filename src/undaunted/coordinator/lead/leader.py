@@ -107,8 +107,8 @@ class Leader:
 
         Args:
             config: what it knows.
-            ledger: of the job as the leader before has left it; None, or one without a run id: the
-                job begins.
+            ledger: of the job as the leader before has left it; None: the job begins. One without a
+                run id: it begins anew, as no launcher of what was left answers.
             epoch: its own; later than every earlier one.
             lost: see the attributes.
             silent: members that are not waited for, since they did not answer before a take-over.
@@ -142,6 +142,7 @@ class Leader:
         self.state = LeaderState.RECOVERING if self._record.inherited else LeaderState.LEADING
         # while it recovers
         self._not_awaited = {lost, *silent}
+        self._adopted: p.Ledger | None = None  # what a follower has brought
         self._early: list[tuple[Session, p.Report]] = []  # reports for the policy of the job
         # other leaders
         self._asked = 0  # members that are not here, one after the other
@@ -344,7 +345,7 @@ class Leader:
             return False
         if ours.round >= 0:
             return who not in map(register.voter, ours.table)
-        if known.attempt < self.config.attempt:
+        if known.attempt < self.config.attempt or self._is_replaced(known):
             return True
         since_ns = now - round(self.config.lease_s * _NS)
         lately = {each for each, (_, last) in self._turned_away.items() if last >= since_ns}
@@ -352,6 +353,21 @@ class Leader:
         if self._is_erased:
             return 2 * sum(register.voter(seat) in here for seat in known.table) < len(known.table)
         return bool(register.lacking(here, known))
+
+    def _is_replaced(self, known: p.Ledger) -> bool:
+        """With a store: whether a ledger is of a start that ended before what was left there."""
+        left = self.made["ledger"]
+        later = (left.epoch, left.version) >= (known.epoch, known.version)
+        return self.config.store and later and known.birth != left.birth
+
+    def _newest(self, known: p.Ledger) -> p.Ledger:
+        """What a launcher knows, or what was left of its start, if that is newer.
+
+        It shows that this start goes on, of which no launcher had answered.
+        """
+        left = msgspec.structs.replace(self.made["ledger"], run_id=self.config.run_id)
+        same = known.birth == left.birth and self.ledger.round < 0
+        return left if same and p.newer(left, known) and not p.has_committee(left) else known
 
     @property
     def _is_erased(self) -> bool:
@@ -382,7 +398,7 @@ class Leader:
         self._turned_away[who] = first_ns, now
         in_vain = now - first_ns >= round((self.config.lease_s + self._lasts.elected_s) * _NS)
         begun = self.ledger.round >= 0 and self._is_confirmed
-        final = in_vain and (begun or self._is_erased)
+        final = in_vain and (begun or self.config.store)
         if hello.ledger is not None and hello.ledger.attempt < self.config.attempt:
             final = True  # the scheduler has ended the earlier start
         refused = p.Refused(reason=STARTED_AGAIN if final else STARTS_AGAIN, final=final)
@@ -393,6 +409,7 @@ class Leader:
         commands: list[c.LeaderCommand] = []
         known, promised = hello.ledger, hello.promised
         if known is not None:
+            known = self._newest(known)
             promised = max(promised, known.epoch)
             missed = p.further(known, self.ledger) or self._has_missed(known)
             if self.policy.round < 0 and (missed or self._is_behind(known)):
@@ -418,14 +435,17 @@ class Leader:
         """Whether members have gone on with this job while this leader waits for them.
 
         Members without votes follow any leader, so that an older epoch may have a later round: this
-        one's host had lost its disk, and what it knows comes from a node that was cut off.
+        one's host had lost its disk, and what it knows comes from a node that was cut off. So it
+        goes on from the newest that any of them brings.
         """
-        ours, waits = self.ledger, self.state is LeaderState.RECOVERING
-        later = known.birth == ours.birth and known.round > ours.round
-        return waits and later and not p.has_committee(ours)
+        ours, adopted = self.ledger, self._adopted
+        waits = self.state is LeaderState.RECOVERING and not p.has_committee(ours)
+        later = known.round > ours.round or (adopted is not None and p.newer(known, adopted))
+        return waits and known.birth == ours.birth and later
 
     def _adopt(self, ledger: p.Ledger) -> list[c.LeaderCommand]:
         """Go on from a ledger: the job that was taken for a new one had begun before."""
+        self._adopted = ledger
         self._record.adopt(ledger)
         self._preparation.call_off()
         self.policy, self._has_quorum = JobPolicy(self.config.policy), True

@@ -51,7 +51,9 @@ class Record:
     def adopt(self, ledger: p.Ledger) -> None:
         """Go on from what ``ledger`` says; it stays as it is until its committee agrees."""
         known = self.ledger
-        self.inherited = ledger.run_id != "" and ledger.round >= 0
+        if not ledger.run_id:  # the job begins anew
+            ledger = p.Ledger(run_id="", epoch=ledger.epoch)
+        self.inherited = ledger.round >= 0
         self.perhaps_started = ledger.pending if ledger.pending_round > ledger.round else ()
         if known.pending_round > max(ledger.round, ledger.pending_round):
             self.perhaps_started += known.pending

@@ -65,7 +65,10 @@ CLAIM_PAUSE_LONGEST_S = 5.0
 LOOK_S = 1.0
 # etcd takes less than 2 s for its members to agree who leads them; what is held counts anew then.
 SHORTEST_HOLD_S = 2
-# How long the end may take: to erase the ledger, and to give back the lead.
+# For how long a register outside of the launchers knows that a job has ended, in seconds: most of
+# those that have missed the end have given up by then.
+ENDED_KEPT_S = 900
+# How long the end may take: to give back the lead, and to say that the job is over.
 RELEASE_S = 3.0
 
 

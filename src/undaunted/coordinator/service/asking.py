@@ -6,6 +6,8 @@ import asyncio
 import errno
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from undaunted.base.deadline import wait_for
 from undaunted.base.text import format_duration, one_line
 from undaunted.coordinator import protocol as p
@@ -105,9 +107,9 @@ async def left_behind(
 ) -> p.Ledger:
     """Return the ledger that an earlier coordinator of this job has left, if any member lives.
 
-    Otherwise the job begins anew, with an empty ledger of the same epoch; so it does if the ledger
-    is of an earlier attempt. A job is known by its run id and by where it meets. ``say`` shows a
-    line if the ledger is of another job.
+    Otherwise the job begins anew, see `anew`; so it does if the ledger is of an earlier attempt. A
+    job is known by its run id and by where it meets. ``say`` shows a line if the ledger is of
+    another job.
 
     Raises:
         ValueError: the file is no ledger.
@@ -124,8 +126,8 @@ async def left_behind(
 
 
 def anew(known: p.Ledger) -> p.Ledger:
-    """Return the ledger of a job that begins anew after that of a ledger."""
-    return p.Ledger(run_id="", epoch=known.epoch)
+    """Return what a job begins with that begins anew: what was left, as that of no job."""
+    return msgspec.structs.replace(known, run_id="")
 
 
 async def living(known: p.Ledger, network: Network) -> dict[register.Voter, p.MissAnswer]:
@@ -161,4 +163,5 @@ def led_by_others(known: p.Ledger, node: str) -> bool:
 
     They have a committee, or the lead was handed over to one of them.
     """
-    return p.has_committee(known) or known.leader not in ("", node)
+    goes_on = known.run_id != ""
+    return goes_on and (p.has_committee(known) or known.leader not in ("", node))

@@ -88,8 +88,11 @@ class Register(Protocol):
     async def hold(self, epoch: int) -> bool:
         """Show others that the leader is there; return whether it may be the one of this epoch."""
 
-    async def release(self, epoch: int, *, erase: bool = False) -> None:
-        """Lead no more, if the leader's epoch is this one; ``erase``: remove the ledger as well."""
+    async def release(self, epoch: int, *, ended: Ledger | None = None) -> None:
+        """Lead no more, if the leader's epoch is this one.
+
+        ``ended``: takes the place of the ledger, for a while; the job is over.
+        """
 
     async def close(self) -> None:
         """Release what this access holds here; the register is left as it is."""

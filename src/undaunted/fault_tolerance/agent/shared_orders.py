@@ -196,7 +196,7 @@ class SharedOrders:
             return
         attempt = job_access.attempt(os.environ)
         known = await left_behind(self._ledger, self._config.run_id, network, self._say, attempt)
-        members = [seat.address for seat in known.table if seat.address]
+        members = [seat.address for seat in known.table if seat.address and known.run_id]
         led = led_by_others(known, self._config.node)
         may_lead = self._nodes.is_host and not led
         if may_lead and port == self._wanted_port:

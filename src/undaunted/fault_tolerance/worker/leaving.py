@@ -19,8 +19,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-# A few switch intervals of the interpreter's lock, of 5 ms each.
-_GLOO_S = 0.02
+# A switch interval of the interpreter's lock; gloo's threads have nothing left to do if they sleep
+# after so many of them, one after the other; and how long they are waited for.
+_SWITCH_S = 0.005
+_CALM_LOOKS = 4
+_GLOO_S = 2.0
 
 _PREEMPTED = 75
 
@@ -49,8 +52,8 @@ def leave() -> None:
             # It prints what is left of it when the interpreter ends. The template's frozen objects
             # would be; that they are collected costs the time it costs without a template.
             gc.unfreeze()
-        if "torch" in sys.modules and _gloo_runs():
-            time.sleep(_GLOO_S)
+        if "torch" in sys.modules:
+            _let_gloo_finish()
         return
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # as after the interpreter's own flush
@@ -62,22 +65,40 @@ def leave() -> None:
     os._exit(_exit_code)
 
 
-def _gloo_runs() -> bool:
-    """Return whether this process has threads of gloo that carry out collectives.
+def _let_gloo_finish() -> None:
+    """Give threads of gloo that carry out collectives the time to let go of tensors.
 
     Such a thread drops its references to the tensors of a collective after the caller has gone on,
     and needs the interpreter's lock for it. If the interpreter has begun its last step by then, the
     thread is ended inside of a destructor, and the process dies of SIGABRT ("terminate called
     without an active exception") although its program has done its work.
+
+    While this sleeps the lock is free: a thread that waits for it is ready to run, and so not seen
+    asleep, however long a busy machine lets it wait for a processor.
     """
-    if any(_name(task) == "pt_gloo_runloop" for task in Path("/proc/self/task").iterdir()):
-        return True
-    distributed: Any = sys.modules.get("torch.distributed")  # torch 2.8 gives them no names
-    return bool(distributed and distributed.is_available() and distributed.is_initialized())
+    until = time.monotonic() + _GLOO_S
+    calm = 0
+    while (threads := _gloo_threads()) and calm < _CALM_LOOKS and time.monotonic() < until:
+        time.sleep(_SWITCH_S)
+        calm = calm + 1 if all(map(_sleeps, threads)) else 0
 
 
-def _name(task: Path) -> str:
+def _gloo_threads() -> list[Path]:
+    tasks = list(Path("/proc/self/task").iterdir())
+    named = [task for task in tasks if _read(task / "comm").rstrip() == "pt_gloo_runloop"]
+    distributed: Any = sys.modules.get("torch.distributed")
+    if named or not (distributed and distributed.is_available() and distributed.is_initialized()):
+        return named
+    return [task for task in tasks if task.name != str(os.getpid())]  # torch 2.8 names none
+
+
+def _sleeps(task: Path) -> bool:
+    """Whether a thread waits for something, or has ended."""
+    return _read(task / "stat").rpartition(")")[2].split(maxsplit=1)[:1] in ([], ["S"])
+
+
+def _read(file: Path) -> str:
     try:
-        return (task / "comm").read_text("utf-8", errors="replace").rstrip()
-    except OSError:  # it has just ended
+        return file.read_text("utf-8", errors="replace")
+    except OSError:  # the thread has just ended
         return ""
