@@ -109,6 +109,13 @@ def test_a_launcher_that_is_called_imports_nothing_from_the_current_directory(de
     assert "a decoy was imported" not in _said(command, decoys)
 
 
+def test_a_program_is_recognised_in_a_list_of_processes():
+    """``ps`` may cut off the end of a line, where the arguments are."""
+    command = process.module_command("undaunted.cli.main", "--version", flags=["-S"])
+    code = command[command.index("-c") + 1]
+    assert code.startswith("'undaunted.cli.main'")
+
+
 def test_a_program_gets_its_arguments_and_is_the_main_module(tmp_path):
     said = _said(process.module_command("undaunted.cli.main", "--version"), tmp_path)
     assert said.startswith("undaunted ")

@@ -697,6 +697,27 @@ def test_a_folder_that_may_only_be_read_is_loaded_from(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path / "c")) == before
 
 
+def test_a_full_disk_is_loaded_from_and_saved_to_once_there_is_room(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path, timeout=60) as checkpoints:
+        checkpoints.save(1, {"x": torch.ones(3)})
+
+    def no_room(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "there")
+
+    x = torch.zeros(3)
+    with pytest.MonkeyPatch.context() as full:
+        full.setattr("undaunted.checkpointing.files.living.Living.begin", no_room)
+        checkpoints = Checkpointer(tmp_path, timeout=60)
+        assert checkpoints.load({"x": x}) == 1
+        assert x.tolist() == [1.0, 1.0, 1.0]
+        with pytest.raises(SaveError, match="free space there"):
+            checkpoints.save(2, {"x": x})
+    checkpoints.save(2, {"x": x})
+    checkpoints.close()
+    with Checkpointer(tmp_path, timeout=60) as checkpoints:
+        assert checkpoints.load({"x": x}) == 2
+
+
 def test_another_program_leaves_a_session_whose_folder_is_copied(tmp_path: Path) -> None:
     """Reading the file of a session, as a copy of the folder does, does not end its lock."""
     folder = tmp_path / "c"

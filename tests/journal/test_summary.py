@@ -358,6 +358,12 @@ def test_neither_do_nodes_that_left_before():
     assert job_outcome(nodes).exit_code == 75
 
 
+def test_who_leaves_is_no_end_while_others_run():
+    others = msgspec.structs.replace(ended("a", 0, None), running=True)
+    assert job_outcome([others, ended("b", 0, 5, "preempted", 75)]) is None
+    assert job_outcome([others, ended("b", 0, 5, "finished", 0)]).exit_code == 0
+
+
 def test_what_holds_for_all_may_be_said_by_one():
     nodes = [ended("a", 0, 9, "failed"), ended("b", 0, 8, "finished", 0)]
     assert job_outcome(nodes).exit_code == 0

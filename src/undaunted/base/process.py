@@ -464,12 +464,26 @@ def module_command(module: str, *words: str, flags: Sequence[str] = ()) -> list[
         words: its arguments.
         flags: of the interpreter.
     """
-    return code_command(_MODULE, module, *words, flags=flags)
+    # The name comes first, for those who look at a list of processes.
+    command = code_command(_MODULE, module, *words, flags=flags)
+    place = command.index("-c") + 1
+    command[place] = f"{module!r}; {command[place]}"
+    return command
 
 
 def code_command(code: str, *words: str, flags: Sequence[str] = ()) -> list[str]:
     """Like `module_command`, for a line of code that finds its arguments in ``sys.argv[1:]``."""
     return [_python(), *flags, *_SAFE, "-c", _FIRST + code, str(Path(__file__).parents[2]), *words]
+
+
+def name_process(name: str) -> None:
+    """Show this process under a name in ``ps`` and ``top``, if the kernel lets it.
+
+    Args:
+        name: as ``/proc/PID/comm`` has it; the kernel keeps 15 bytes.
+    """
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_text(name)
 
 
 def script_command(path: str | Path, *words: str) -> list[str]:

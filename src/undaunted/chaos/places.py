@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -44,9 +45,10 @@ class ChaosDirectory:
             make_private(self.path)
             fd = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         except OSError as error:
-            raise PlaceError(
-                f"{path} cannot be used: {error.strerror}; name a directory you can write to"
-            ) from None
+            remedy = "name a directory you can write to"
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                remedy = "make room there, or name another directory"
+            raise PlaceError(f"{path} cannot be used: {error.strerror}; {remedy}") from None
         self._fd = fd
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -97,7 +97,8 @@ class Checkpointer:
     ) -> None:
         """Open the directory; all ranks of the group together.
 
-        Where it has checkpoints and cannot be written, they can be loaded, and `save` fails.
+        Where it has checkpoints and cannot be written, or is full, they can be loaded; `save` fails
+        until it can be.
 
         Args:
             directory: a folder that all ranks see (created when missing), or a URL for fsspec.
@@ -139,14 +140,14 @@ class Checkpointer:
         self._on_failure = on_failure
         self._storage = open_storage(directory)
         refuse_one_checkpoint(self._storage.place)
-        epoch = round_epoch()
+        self._epoch = epoch = round_epoch()
         options = WriterOptions(
             threads=threads, bandwidth=bandwidth, stall_timeout_s=min(STALL_S, timeout / 2)
         )
         self._writer = Writer(str(directory), options)
         self._links = links = connect(process_group, timeout, AGREED)
         self._read_only = ""  # why
-        self._enter(epoch)
+        self._enter()
         self._shelf = ShelfClient.connect(links.rank, self._storage.place)
         self._saver = Saver(
             links.main, refuse_differing=differing == "refuse", certifies=certify is not None
@@ -409,34 +410,39 @@ class Checkpointer:
                 self._saves.wait(EXCEPTION_S)
             self.abort()
 
-    def _enter(self, epoch: int) -> None:
-        """Have rank 0 prepare the place; what goes wrong there is raised on all ranks."""
-
-        def prepare(_: Sequence[bytes]) -> bytes:
-            try:
-                self._storage.raise_epoch(epoch)
-                for name in self._storage.sweep(self._links.session):
-                    announce.swept(name)
-            except OSError as error:
-                refused = isinstance(error, PermissionError) or error.errno == errno.EROFS
-                if not refused or not self._storage.steps():
-                    raise
-                announce.log.warning(
-                    "the checkpoints in %s can be loaded, and none can be saved there: %s",
-                    self._storage.place,
-                    error,
-                )
-                return str(error).encode()
-            return b""
-
+    def _enter(self) -> None:
         try:
-            why = self._links.main.round("open", b"", prepare, self._timeout_s)
-            self._read_only = why.decode()
+            self._prepare()
         except BaseException:
             self._writer.abort()
             self._links.close()
             self._storage.close()
             raise
+        if self._read_only and self._links.main.rank == 0:
+            announce.log.warning(
+                "the checkpoints in %s can be loaded, and none can be saved there: %s",
+                self._storage.place,
+                self._read_only,
+            )
+
+    def _prepare(self) -> None:
+        """Have rank 0 prepare the place; what goes wrong there is raised on all ranks."""
+
+        def prepare(_: Sequence[bytes]) -> bytes:
+            try:
+                self._storage.raise_epoch(self._epoch)
+                for name in self._storage.sweep(self._links.session):
+                    announce.swept(name)
+            except OSError as error:
+                full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+                refused = isinstance(error, PermissionError) or error.errno == errno.EROFS
+                if not (refused or full) or not self._storage.steps():
+                    raise
+                return f"{error}{'; free space there' if full else ''}".encode()
+            return b""
+
+        why = self._links.main.round("open", b"", prepare, self._timeout_s)
+        self._read_only = why.decode()
 
     def _tell_failure(self, before: float = math.inf) -> None:
         failure = self._saves.take_failure(before)
@@ -457,10 +463,17 @@ class Checkpointer:
             raise ValueError("this Checkpointer is closed")
 
     def _check_writable(self) -> None:
+        """See whether a place that could not be written can be by now; all ranks together.
+
+        Raises:
+            SaveError: it cannot.
+        """
+        if self._read_only:
+            self._prepare()
         if self._read_only:
             raise SaveError(
-                f"nothing can be saved to {self._storage.place}, which could only be read when it "
-                f"was opened: {self._read_only}"
+                f"nothing can be saved to {self._storage.place}, which can only be read: "
+                f"{self._read_only}"
             )
 
     def _give_back(self, timeout_s: float, farewell_s: float = FAREWELL_S) -> None:

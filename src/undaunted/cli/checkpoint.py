@@ -398,7 +398,7 @@ _KINDS = {
     "deleted": "what is left of a deletion",
 }
 _LIVES = {
-    True: "its job runs",
+    True: "it may still be written: its job runs, or writes its last copy",
     False: "its job is over: the next one that saves here removes it",
     None: "the next job that saves here removes it when its own is over",
 }

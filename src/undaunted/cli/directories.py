@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import stat
@@ -36,9 +37,7 @@ def make_run_dir(wanted: str | None, name: str, cwd: str) -> tuple[Path, str]:
         try:
             _make_usable(path)
         except OSError as error:
-            raise UsageError(
-                f"--run-dir {wanted}: {_why(error)}; name a directory you can write to"
-            ) from None
+            raise UsageError(f"--run-dir {wanted}: {_why(error)}; {_remedy(error)}") from None
         return path, ""
     path = Path(cwd, RUNS, name)
     try:
@@ -73,9 +72,7 @@ def make_log_dir(wanted: str | None, name: str, run_dir: Path, cwd: str) -> Path
         path = _make_unique(base)
         _probe(path)
     except OSError as error:
-        raise UsageError(
-            f"--log-dir {wanted or base}: {_why(error)}; name a directory you can write to"
-        ) from None
+        raise UsageError(f"--log-dir {wanted or base}: {_why(error)}; {_remedy(error)}") from None
     return path
 
 
@@ -154,6 +151,12 @@ def _point_latest_to(run_dir: Path) -> None:
     except OSError:
         with contextlib.suppress(OSError):
             temporary.unlink()
+
+
+def _remedy(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "make room there, or name another directory"
+    return "name a directory you can write to"
 
 
 def _why(error: OSError) -> str:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 FOR_ALL = ("finished", "no_restart", "invalid", "suspect", "straggler")
 """Said by one node, these outcomes hold for the job: no node hears of them alone."""
 
+_LEFT = ("preempted", "excluded")
+"""Outcomes of a node that the job may go on without."""
+
 _NS = 1_000_000_000
 # What a reader should know besides, in this order.
 _NOTED: tuple[type[e.Event], ...] = (
@@ -283,7 +286,8 @@ def _round(
         world_size=started.world_size if started else 0,
         worker_start=spawned.mode if spawned else "",
         outcome=_outcome(one, verdict or failure, end),
-        cause=_cause(one, verdict, failure) + _follows(one, launch.node),
+        cause=_left_behind(one, launch, end)
+        or _cause(one, verdict, failure) + _follows(one, launch.node),
         verdict=verdict,
         advised=one.first(e.RoundAdvised),
         iterations=sorted(one.iterations),
@@ -301,7 +305,7 @@ def _outcome(
 ) -> str:
     if failed is not None:
         return failed.kind
-    if end is not None and end.outcome == "finished":
+    if end is not None and end.outcome == "finished" and end.last_round in (-1, one.number):
         return "finished"
     return "stopped" if one.stage in ("stopping", "stopped") else ""
 
@@ -314,6 +318,14 @@ def _cause(one: RoundState, verdict: e.Verdict | None, failure: e.FailureDetecte
         return stop.reason
     asked = one.first(e.ControlRequested) or one.first(e.SignalReceived)
     return "" if asked is None else words_of(asked).text
+
+
+def _left_behind(one: RoundState, launch: LaunchState, end: e.JobEnded | None) -> str:
+    """Say that the job went on without a node that stood still: it knows no other cause."""
+    stood = [event for event in every(launch.remarks, e.AgentPaused) if event.round == one.number]
+    if not stood or end is None or end.last_round <= one.number:
+        return ""
+    return f"the launcher stood still for {stood[-1].seconds:.1f} s: the job went on without it"
 
 
 def _follows(one: RoundState, node: str) -> str:
@@ -419,11 +431,13 @@ def job_outcome(launches: Iterable[RunSummary]) -> JobOutcome | None:
         launches: of all nodes, also earlier ones.
 
     Returns:
-        The end, None if no launch has recorded one.
+        The end, None if no launch has recorded one, or those that have left while others run.
     """
     ended = []
     last_start = 0.0
+    others_run = False
     for launch in launches:
+        others_run = others_run or bool(launch.running)
         start = launch.started_wall or 0.0
         last_start = max(last_start, start)
         if launch.exit_code is not None:
@@ -436,10 +450,17 @@ def job_outcome(launches: Iterable[RunSummary]) -> JobOutcome | None:
         for _, launch in ends:
             if launch.outcome == outcome:
                 return _of(launch)
+    if others_run and all(has_left(launch) for _, launch in ends):
+        return None
     for_all = [each for each in ends if not each[1].alone]
     if any(launch.outcome == "failed" for _, launch in for_all):
         ends = for_all  # a node that was cut off may have ended later, and knows less
     return _of(max(ends, key=lambda each: each[0])[1])
+
+
+def has_left(launch: RunSummary) -> bool:
+    """Tell whether a launch ended by itself: the job may have gone on without its node."""
+    return launch.alone or launch.outcome in _LEFT
 
 
 def _of(launch: RunSummary) -> JobOutcome:

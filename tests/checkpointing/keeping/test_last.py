@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -15,6 +15,7 @@ from undaunted.checkpointing.format.image import Image
 from undaunted.checkpointing.keeping import last
 from undaunted.checkpointing.keeping.client import LastBegun, LastEnded
 from undaunted.checkpointing.memory.arena import HEADER_BYTES, Arena, Description
+from undaunted.checkpointing.publishing import Publisher
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -99,3 +100,25 @@ def test_where_a_checkpoint_is_as_new_nothing_is_to_be_done(storage: FolderStora
     assert write(storage.place, left(step=7, epoch=1))[0] == 0
     assert write(storage.place, left(step=7, epoch=1)) == (0, [LastEnded()])
     assert storage.steps() == [7]
+
+
+def test_while_it_is_written_it_counts_as_alive_and_nobody_removes_it(
+    storage: FolderStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job may have been started again meanwhile."""
+    seen = []
+    commit = Publisher.commit_copies
+
+    def look(publisher: Publisher, *what: Any) -> None:
+        again = FolderStorage(storage.place, "run")
+        swept = again.sweep("again")
+        seen.append((swept, [one.alive for one in again.leftovers()]))
+        assert not again._living.others("run")
+        again.close()
+        commit(publisher, *what)
+
+    monkeypatch.setattr(Publisher, "commit_copies", look)
+    assert write(storage.place, left(step=7, epoch=1))[0] == 0
+    assert seen == [([], [True])]
+    assert storage.steps() == [7]
+    assert storage.sessions() == []

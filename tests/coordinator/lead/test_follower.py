@@ -1158,3 +1158,33 @@ def test_a_lease_that_is_over_is_found_when_it_would_be_renewed():
     harness.pass_time(2)
     assert harness.follower.state is FollowerState.AWAY
     assert "stood still" in harness.last(c.Say).text
+
+
+def test_who_waits_for_the_only_coordinator_says_where_to_start_it_and_how_long_it_still_waits():
+    harness = Harness(away_timeout_s=30.0, give_up_s=300.0)
+    harness.running(committee=(), fenced=False)
+    harness.handle(c.Closed(harness.link, "reset"))
+    harness.pass_time(31)
+    assert harness.all(c.StopRanks)
+    harness.handle(c.Tell(m.NodeStopped("b", 0)))
+    said = [one.text for one in harness.all(c.Say)]
+    assert any("start its launcher on host-a again" in line for line in said)
+    harness.pass_time(299)
+    left = [one.text for one in harness.all(c.Say) if " left" in one.text]
+    assert len(left) >= 4
+    assert len(set(left)) == len(left)
+    assert not harness.all(c.GiveUp)
+
+
+def test_nobody_is_told_to_wait_for_a_coordinator_that_is_back():
+    harness = Harness(away_timeout_s=30.0, give_up_s=300.0)
+    harness.running(committee=(), fenced=False)
+    harness.handle(c.Closed(harness.link, "reset"))
+    harness.pass_time(31)
+    harness.pass_time(10)
+    harness.welcome()
+    said = len(harness.all(c.Say))
+    harness.says(p.Learn(epoch=EPOCH, ledger=ledger("abc", committee=())))
+    harness.timers.pop("silence", None)
+    harness.handle(c.TimerFired("waits"))
+    assert not [one for one in harness.all(c.Say)[said:] if " left" in one.text]

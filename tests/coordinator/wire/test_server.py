@@ -134,6 +134,7 @@ def test_both_sides_say_why_they_do_not_fit(changes: dict[str, Any], says: str) 
             with pytest.raises(WireError, match=says) as caught:
                 await connect(f"127.0.0.1:{server.port}", Recorder(), terms(**changes))
             assert caught.value.refused
+            assert "TLS" not in str(caught.value)
             line = await remarks.until("closed: ")
             assert line.partition("closed: ")[2] in str(caught.value)
             await talk_once(server)

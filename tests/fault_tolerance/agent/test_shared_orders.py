@@ -47,12 +47,13 @@ class Launcher:
         node: str = "a",
         reserve: Callable[[], int] = lambda: 1,
         slow_ranks_after_s: float = 300.0,
+        run_id: str = "job",
         **nodes: object,
     ) -> None:
         about = {"min_nodes": 1, "max_nodes": 1, "is_host": True, "address": "127.0.0.1"}
         place = str(directory)
         config = RunConfig(
-            run_id="job",
+            run_id=run_id,
             node=node,
             nodes=Nodes(endpoints=[endpoint], **{**about, **nodes}),
             nproc_per_node=1,
@@ -176,6 +177,7 @@ def test_a_name_that_is_never_known_ends_the_launcher(tmp_path: Path, names: set
 
 def test_a_port_that_somebody_else_has_is_named(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(shared_orders, "_HOST_AGAIN_S", 0.01)
+    monkeypatch.setattr(shared_orders, "ANSWER_S", 0.05)
 
     async def run(endpoint: str) -> None:
         async with Launcher(tmp_path, endpoint, first_round_timeout_s=0.3).joined() as it:
@@ -191,6 +193,29 @@ def test_a_port_that_somebody_else_has_is_named(tmp_path: Path, monkeypatch) -> 
         other.bind(("127.0.0.1", 0))
         other.listen()
         asyncio.run(run(f"127.0.0.1:{other.getsockname()[1]}"))
+
+
+def test_a_coordinator_that_has_the_port_and_refuses_is_the_only_reason(
+    tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(shared_orders, "_HOST_AGAIN_S", 0.01)
+    elsewhere = tmp_path / "k"
+    elsewhere.mkdir()
+
+    async def run(endpoint: str) -> None:
+        one = Launcher(tmp_path, endpoint, run_id="j", max_nodes=2, min_nodes=2)
+        other = Launcher(elsewhere, endpoint, run_id="k", first_round_timeout_s=5.0)
+        async with one.joined(), other.joined():
+            lines = [await asyncio.wait_for(other.said.get(), DEADLINE_S)]
+            while "belongs to job k" not in lines[-1]:
+                lines.append(await asyncio.wait_for(other.said.get(), DEADLINE_S))
+            assert not any("cannot listen" in line for line in lines)
+            end = await other.order(job.End)
+            assert isinstance(end, job.End)
+            assert "belongs to job k" in end.reason
+            assert "cannot listen" not in end.reason
+
+    asyncio.run(run(f"127.0.0.1:{free_ports(1)}"))
 
 
 def test_a_node_whose_port_for_rank_0_cannot_be_had_takes_no_part(tmp_path: Path) -> None:
@@ -279,7 +304,10 @@ def ran(
     scribe = OpenScribe(config)
     scribe.job_started()
     if in_round:
-        scribe.journal.record(RoundStarted(t=time.monotonic_ns(), round=0, world_size=1, ranks=[0]))
+        ranks = [ord(node)]  # of one round, for all that have another name
+        scribe.journal.record(
+            RoundStarted(t=time.monotonic_ns(), round=0, world_size=1, ranks=ranks)
+        )
     if end is not None:
         scribe.job_ended(job.End(node, end, f"said {node}", alone=alone))
     scribe.close()
@@ -290,6 +318,18 @@ def test_nothing_has_ended(tmp_path: Path) -> None:
     ran(tmp_path, "a", None)
     assert last_end(str(tmp_path)) == ""
     assert last_end(str(tmp_path / "missing")) == ""
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_who_left_early_is_no_end_of_the_job(tmp_path: Path, alone: bool) -> None:
+    ran(tmp_path, "a", None, in_round=True)
+    ran(tmp_path, "b", job.Outcome.PREEMPTED, alone=alone, in_round=True)
+    assert last_end(str(tmp_path)) == ""
+
+
+def test_who_left_last_is_the_end_of_the_job(tmp_path: Path) -> None:
+    ran(tmp_path, "b", job.Outcome.PREEMPTED, in_round=True)
+    assert "preempted with exit code 75" in last_end(str(tmp_path))
 
 
 def test_who_was_refused_knows_no_end_and_a_round_that_goes_on_has_none(tmp_path: Path) -> None:

@@ -207,6 +207,16 @@ def test_the_ranks_of_a_node_start_one_program(tmp_path: Path) -> None:
         os.close(pidfd)
 
 
+def test_guards_and_their_program_are_recognised_in_a_list_of_processes(tmp_path: Path) -> None:
+    with job(tmp_path, 2) as made:
+        ranks = made.begin()
+        names = [stat.comm for rank in ranks if (stat := read_stat(rank.guard))]
+        assert names == ["guard-rank0", "guard-rank1"]
+        program = read_stat(ranks[0].program)
+        assert program is not None
+        assert program.comm == "guard-template"
+
+
 def test_each_job_on_a_node_starts_its_own_program(tmp_path: Path) -> None:
     with job(tmp_path / "a", 2) as a, job(tmp_path / "b", 2) as b:
         assert len({rank.program for rank in a.begin() + b.begin()}) == 2

@@ -7,7 +7,7 @@ from typing import Any
 
 from undaunted.journal import events as e
 from undaunted.journal.job.failures import Broken, broken
-from undaunted.journal.job.launches import attempts_of, launches_of
+from undaunted.journal.job.launches import World, attempts_of, launches_of
 from undaunted.journal.job.values import Failure
 from undaunted.journal.reader import Journal
 
@@ -26,7 +26,8 @@ def node(name: str, ranks: list[int], *events: e.AnyEvent) -> Journal:
 
 def failure_of(*nodes: Journal, followed: bool = True) -> Broken | None:
     [attempt] = attempts_of(launches_of(nodes))[0]
-    return broken(attempt.worlds[0], followed=followed)
+    world = attempt.worlds[0]
+    return broken(world, following=World(1, launches=world.launches) if followed else None)
 
 
 def crash(t: int, rank: int, line: str) -> list[e.AnyEvent]:
@@ -179,7 +180,8 @@ def test_a_node_that_was_lost_before_it_could_write_has_other_rounds() -> None:
     lost = node("z", [2, 3])
     lost.events[2:] = []
     [attempt] = attempts_of(launches_of([node("a", [0, 1], blamed("z")), lost]))[0]
-    found = broken(attempt.worlds[0], followed=True, nodes={"a", "z"})
+    world = attempt.worlds[0]
+    found = broken(world, following=World(1, launches=world.launches), nodes={"a", "z"})
     assert found is not None
     assert found.failure.kind == "lost"
 

@@ -337,3 +337,48 @@ def test_what_others_do_after_a_failure_that_they_survive_is_work() -> None:
     assert first.restart_ns == 3 * S
     assert summary.lost_ns == 3 * S + 10 * S
     assert summary.failures.mttf_ns == 98 * S
+
+
+def test_the_round_of_a_leader_that_stood_still_ended_without_it() -> None:
+    """It wakes when the job has long gone on: its word then is not the job's, nor is its time."""
+
+    def begin(node: str, at: int) -> list[e.AnyEvent]:
+        return [
+            e.JournalOpened(t=at, node=node, boot_id="b"),
+            e.JobStarted(t=at, run_id="r", argv=[], nproc_per_node=1, max_restarts=5),
+        ]
+
+    def seat(t: int, number: int, rank: int) -> e.RoundStarted:
+        return e.RoundStarted(t=t, round=number, ranks=[rank], master_port=number, world_size=2)
+
+    def stop(t: int, why: str, number: int, *, late: int = 0) -> list[e.AnyEvent]:
+        return [
+            e.Decision(t=t, round=number, action="restart", reason=why, number=number),
+            e.StopRequested(t=t, round=number, reason=why, grace_s=2),
+            e.RoundBlamed(t=t, round=number, number=number, node="" if late else "a", line=why),
+            e.RoundStopped(t=t + 1 * S, round=number),
+        ]
+
+    def end(t: int, at: int) -> list[e.AnyEvent]:
+        return [e.JobEnded(t=t, round=at, outcome="finished", exit_code=0, last_round=1)]
+
+    paused = e.AgentPaused(t=40 * S, round=0, seconds=25.0)
+    late = stop(41 * S, "the job cannot go on: end this launcher", 0, late=1)
+    a = [*begin("a", 0), seat(1 * S, 0, 0), paused, *late, *end(60 * S, 0)]
+    b = [*begin("b", 0), seat(1 * S, 0, 1), *stop(20 * S, "node a is lost", 0)]
+    b += [seat(23 * S, 1, 0), e.RoundStopped(t=59 * S, round=1), *end(60 * S, 1)]
+    c = [*begin("c", 0), seat(23 * S, 1, 1), e.RoundStopped(t=59 * S, round=1), *end(60 * S, 1)]
+    job = of(a, b, c)
+    first, second = job.rounds
+    assert first.stopped_ns is not None
+    assert first.stopped_ns <= second.began_ns
+    assert first.failure is not None
+    assert (first.failure.kind, first.failure.node) == ("lost", "a")
+    assert "node a is lost" in first.cause
+    assert "cannot go on" not in first.cause
+    [of_a] = [run for run in job.launches if run.node == "a"]
+    assert [one.outcome for one in of_a.rounds] == ["stopped"]
+    waits = [span for span in job.lanes[0] if span.kind == "spare"]
+    assert (waits[0].start_ns, waits[-1].end_ns) == (23 * S, 60 * S)
+    assert sum(span.end_ns - span.start_ns for span in waits) == 37 * S
+    assert "went on without it" in of_a.rounds[0].cause

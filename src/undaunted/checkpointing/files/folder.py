@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _MAX_FENCE_BYTES = 1 << 20
 # Mounted buckets answer these to the rename of a folder.
+_LAST_COPY = ", its last copy"  # follows the name of a run
 _NO_RENAME = frozenset({errno.EMFILE, errno.EXDEV, errno.ENOTEMPTY, *NOT_OFFERED})
 
 
@@ -240,6 +241,11 @@ class FolderStorage:
         self._warn_of(self._living.runs_elsewhere())
         return swept
 
+    def begin_last(self, session: str) -> None:
+        """See `Storage`."""
+        durable.make_folder(self.place)
+        self._if_full(lambda: self._living.begin(session, f"{self._run}{_LAST_COPY}"))
+
     def _if_full(self, work: Callable[[], None]) -> None:
         """Write something small; a full disk may be so of what sessions that are over have left."""
         try:
@@ -280,7 +286,7 @@ class FolderStorage:
     def _warn_of(self, runs: list[str]) -> None:
         """Tell that other jobs have this place open. Rounds of the same run have their fence."""
         for run in runs:
-            if run and run == self._run:
+            if run and run.removesuffix(_LAST_COPY) == self._run:
                 continue
             warn(
                 "%s: another job (%s) has these checkpoints open; if both save, they delete and "

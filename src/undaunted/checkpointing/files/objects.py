@@ -205,6 +205,9 @@ class ObjectStorage:
         if former is not None:
             self._remove_below(former)
 
+    def begin_last(self, session: str) -> None:
+        """See `Storage`: what is written is too young to be removed."""
+
     def sweep(self, session: str) -> list[str]:
         """See `Storage`: what is older than `abandoned_after_s` counts as left by an ended one."""
         clock = names.session_file(session)

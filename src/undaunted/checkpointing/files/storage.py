@@ -195,6 +195,12 @@ class Storage(Readable, Protocol):
         From now on this session counts as alive, as long as its process lives and until `close`.
         """
 
+    def begin_last(self, session: str) -> None:
+        """Let others leave alone what this session writes: the last copy of a job that has ended.
+
+        It does not count as a process of the job, which may have been started again.
+        """
+
     def close(self) -> None:
         """Give back what it holds; again and again without harm."""
 

@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING
 import msgspec
 
 from undaunted.agreement.agreement import Alone
+from undaunted.base.process import name_process
 from undaunted.checkpointing.errors import AGREED, CheckpointError
 from undaunted.checkpointing.files.places import open_storage
 from undaunted.checkpointing.format.rules import Rule
@@ -57,6 +58,7 @@ def main(argv: Sequence[str]) -> int:
         def begins(state: CopiedState) -> None:
             files = (c.description.files for c in copies.all if c.state == state)
             size = sum(image.size for of_rank in files for image in of_rank)
+            storage.begin_last(alone.session)
             _say(agent, LastBegun(state.step, size))
 
         try:
@@ -76,4 +78,5 @@ def _say(agent: IO[bytes], message: LastBegun | LastEnded) -> None:
 
 
 if __name__ == "__main__":
+    name_process("ckpt-last-copy")
     raise SystemExit(main(sys.argv[1:]))

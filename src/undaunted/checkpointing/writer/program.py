@@ -41,6 +41,7 @@ def main(argv: list[str]) -> None:
     """
     _leave_streams()  # first: what is opened would get the numbers of those that are closed
     fd, arena, parent = map(int, argv)
+    process.name_process("ckpt-writer")
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     # The kernel ends this process with the thread that waits for it, also in the middle of a write.

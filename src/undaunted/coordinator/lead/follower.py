@@ -40,6 +40,7 @@ from undaunted.coordinator.policy import messages as m
 from undaunted.coordinator.policy.placement import name_some
 
 _NS = 1_000_000_000
+_SAY_WAIT_S = 60.0  # between two lines about a coordinator that is waited for
 # Why ranks are stopped, if the job is to end after that; see `messages.Stop`.
 ENDS = ("preempted", "requested", "deadline")
 # Reports of one round that are kept for a leader who takes over.
@@ -448,6 +449,8 @@ class Follower:
                 return self._silence(now)
             case "giveup":
                 return self._give_up(now)
+            case "waits":
+                return self._still_waits(now)
             case "ask" if absence is not None:
                 return absence.ask(now)
             case "minority" if absence is not None:
@@ -595,11 +598,25 @@ class Follower:
 
     def _say_wait(self) -> list[c.FollowerCommand]:
         """Say until when the same coordinator is waited for, where there will be no other one."""
-        others = p.has_committee(self.knows.ledger) or self.config.store
-        if self.state is not FollowerState.AWAY or others or self._ends:
+        if not self._waits_for_the_same:
             return []
         left = format_duration(self._patience_s)
-        return [c.Say(f"waiting up to {left} for the coordinator: no other node takes its place")]
+        what = "its launcher" if self.knows.ledger.leader else "undaunted coordinator"
+        remedy = f"start {what} on {self.search.last.rpartition(':')[0]} again"
+        line = f"waiting up to {left} for the coordinator: no other node takes its place; {remedy}"
+        return [c.Say(line), c.SetTimer("waits", _SAY_WAIT_S)]
+
+    def _still_waits(self, now: int) -> list[c.FollowerCommand]:
+        left_s = self._patience_s - (0 if self.running else (now - self._idle_ns) / _NS)
+        if not self._waits_for_the_same or left_s < 1:
+            return []
+        line = f"still waiting for the coordinator: {format_duration(left_s)} left"
+        return [c.Say(line), c.SetTimer("waits", _SAY_WAIT_S)]
+
+    @property
+    def _waits_for_the_same(self) -> bool:
+        others = p.has_committee(self.knows.ledger) or self.config.store
+        return self.state is FollowerState.AWAY and not others and not self._ends
 
     def _why_stopped(self, absence: Absence) -> str:
         if self._is_fenced and absence.reset:

@@ -123,7 +123,10 @@ class ProgressTracker:
             return ""
         self._said = True
         why = problem or "no rank has called undaunted.step so far"
-        return f"whether restarts make progress is not known: {why}"
+        return (
+            f"restarts are not checked for progress (--ft-max-no-progress-cycles "
+            f"{self.max_rounds}): {why}"
+        )
 
     def _compare(self, number: int, seen: Iterations, reached: int) -> None:
         last = seen.last

@@ -1134,9 +1134,12 @@ class JobPolicy:
         for node in self.last.members.seats:
             if node in self.roster.here and (barred := self.roster.barred(node)):
                 commands += self._dismiss(node, m.Outcome.EXCLUDED, barred)
-        iterations = self.last.members.iterations
-        if self.last.closing.uses_budget and (text := self.tracker.to_say(iterations)):
-            commands.append(m.Say(text))
+        members = self.last.members
+        # Nodes that are lost take with them how far their ranks came: the next round will tell.
+        knows = not any(member.lost for member in members.all.values())
+        if knows and self.last.closing.uses_budget:
+            text = self.tracker.to_say(members.iterations)
+            commands += [m.Say(text)] if text else []
         return commands
 
     # --- the end --------------------------------------------------------------------------------

@@ -127,17 +127,15 @@ class ClientHandshake:
         self._terms = terms
         self._nonce = nonce
         self._challenge: Challenge | None = None
-
-    @property
-    def heard(self) -> bool:
-        """Whether a challenge has come."""
-        return self._challenge is not None
+        self.heard = False
+        """Whether the server has said anything."""
 
     def begin(self) -> None:
         """Wait for the challenge."""
 
     def received(self, message: bytes) -> Step:
         """Answer the challenge, then judge the server's own proof."""
+        self.heard = True
         if (rejected := _read(Rejected, message)) is not None:
             return Step(refusal=self._refusal(rejected))
         return self._answer(message) if self._challenge is None else self._judge(message)

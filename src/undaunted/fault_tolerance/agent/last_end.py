@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from undaunted.base.deadline import within
-from undaunted.journal.launch import LaunchState
+from undaunted.journal.job.launches import attempts_of, launches_of, newest_job
+from undaunted.journal.owner import is_running
 from undaunted.journal.reader import find_journals, read_journal
 from undaunted.journal.summary import JobOutcome, job_outcome, summarize
+
+if TYPE_CHECKING:
+    from undaunted.journal.launch import LaunchState
 
 _LAST_END_S = 2.0
 
@@ -25,9 +31,16 @@ def last_end(run_dir: str) -> str:
 
 
 def _last_outcome(run_dir: str) -> JobOutcome | None:
-    journals = map(read_journal, find_journals(Path(run_dir)))
-    states = (LaunchState.of(events) for journal in journals for events in journal.launches())
-    return job_outcome(summarize(state) for state in states if _tells_of_job(state))
+    journals = [read_journal(path) for path in find_journals(Path(run_dir))]
+    told = [one for one in launches_of(newest_job(journals)[0]) if _tells_of_job(one.state)]
+    attempts, _ = attempts_of([replace(one, index=index) for index, one in enumerate(told)])
+    last = attempts[-1].launches if attempts else []
+    return job_outcome(summarize(one.state, running=_may_run(one.state)) for one in last)
+
+
+def _may_run(state: LaunchState) -> bool:
+    """Whether a launcher that has not said how it ended may be at work, perhaps elsewhere."""
+    return state.opened is None or is_running(state.opened) is not False
 
 
 def _tells_of_job(state: LaunchState) -> bool:

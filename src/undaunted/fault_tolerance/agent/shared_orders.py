@@ -27,6 +27,7 @@ from undaunted.coordinator.lead import register
 from undaunted.coordinator.lead.follower import Follower, FollowerState
 from undaunted.coordinator.lead.leader import LeaderState
 from undaunted.coordinator.lead.times import (
+    ANSWER_S,
     REDIAL_FIRST_S,
     REDIAL_LONGEST_S,
     SEEK_QUIETLY_S,
@@ -34,8 +35,15 @@ from undaunted.coordinator.lead.times import (
 )
 from undaunted.coordinator.policy import messages as job
 from undaunted.coordinator.policy.placement import name_some
-from undaunted.coordinator.protocol import Answer
-from undaunted.coordinator.service.asking import anew, goes_on, led_by_others, left_behind, living
+from undaunted.coordinator.protocol import Answer, Miss
+from undaunted.coordinator.service.asking import (
+    anew,
+    answer_of,
+    goes_on,
+    led_by_others,
+    left_behind,
+    living,
+)
 from undaunted.coordinator.service.following import Following
 from undaunted.coordinator.service.leading import Leading
 from undaunted.coordinator.service.participant import Participant
@@ -113,6 +121,7 @@ class SharedOrders:
         self._wanted_port = int(self._endpoint.rpartition(":")[2] or 0)
         self._address = ""  # where the others reach this launcher
         self._not_listening = ""  # why this host does not serve, and nobody else does
+        self._knows_who_listens = False
         # Orders of people, before this node looks for the leader.
         self._early: deque[job.NodeEvent] = deque(maxlen=_MOST_EARLY)
         self._candidacy: Candidacy | None = None  # where etcd says who leads
@@ -322,24 +331,39 @@ class SharedOrders:
 
     async def _host_again(self, known: Ledger) -> None:
         if not self._seeks:
-            self._not_listening = ""
+            self._not_listening, self._knows_who_listens = "", False
             return
         try:
             await self._listen_on(self._wanted_port)
         except WireError as error:
-            self._say_not_listening(error)
+            await self._say_not_listening(error)
             self._try_again_to_host(known)
         else:
-            self._not_listening = ""
+            self._not_listening, self._knows_who_listens = "", False
             self._lead_as_host(known)
 
-    def _say_not_listening(self, error: WireError) -> None:
+    async def _say_not_listening(self, error: WireError) -> None:
+        if self._knows_who_listens:
+            return
+        self._knows_who_listens = True
         why = os.strerror(error.number).lower() if error.number else str(error)
-        known = self._not_listening
         self._not_listening = f"cannot listen at {self._endpoint}: {why}"
-        if not known:
-            remedy = "End what has the port, or give all launchers another one (--rdzv-endpoint)"
-            self._say(f"{self._not_listening}; trying again every second. {remedy}")
+        if error.number == errno.EADDRINUSE and await self._is_refused():
+            self._not_listening = (
+                ""  # the port is that of a coordinator; why not, is said as elsewhere
+            )
+            return
+        remedy = "End what has the port, or give all launchers another one (--rdzv-endpoint)"
+        self._say(f"{self._not_listening}; trying again every second. {remedy}")
+
+    async def _is_refused(self) -> bool:
+        """Whether a coordinator listens at the endpoint that does not want this launcher."""
+        question = Miss(node="", incarnation="", epoch=0)
+        try:
+            await answer_of(self._endpoint, question, self._reach, timeout_s=ANSWER_S)
+        except WireError as error:
+            return error.refused
+        return False
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -38,7 +38,7 @@ _NAMES_READ_AT_START = ("LANG", "LANGUAGE")
 # A template that ended is replaced, unless so many in a row have not forked any worker.
 _IN_VAIN = 3
 _REPLACED = "; another one is started"
-_NOT_MISSED = "; it was a second one, which was to import what the ranks have: restarts do without"
+_NOT_MISSED = "; the ranks are well: the next restart imports some modules itself, and takes longer"
 # Imports from a busy shared file system take minutes, for fresh workers just as well.
 READY_DEADLINE_S = 600.0
 # At the lowest priority, beside ranks that use all cores.

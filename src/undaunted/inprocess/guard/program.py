@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from undaunted import __version__
-from undaunted.base.process import open_pidfd, wait_for_any, wait_readable
+from undaunted.base.process import name_process, open_pidfd, wait_for_any, wait_readable
 from undaunted.base.signals import PROGRAMS_SIGNALS
 from undaunted.coordinator.protocol import MAX_LINK_BYTES
 from undaunted.coordinator.wire.client import connect
@@ -59,6 +59,7 @@ def main(argv: list[str]) -> int:
     """Fork guards for ranks that connect to descriptor ``argv[0]``; return the exit code."""
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
+    name_process("guard-template")
     with socket.socket(fileno=int(argv[0])) as listening:
         _redirect("")  # the streams are those of one rank
         sock = _fork_guards(listening)
@@ -119,6 +120,7 @@ def _guard(sock: socket.socket) -> int:
     begin = startup.receive(sock, startup.Begin)
     if begin is None:
         return 0  # the rank has ended, or found no controller
+    name_process(f"guard-rank{begin.job_rank}")
     try:
         _redirect(begin.logfile)
         _leave_pid(begin)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from undaunted.journal.launch import RoundState
 
 _NS = 1_000_000_000
+_E = TypeVar("_E", bound=e.Event)
 
 
 class Broken(NamedTuple):
@@ -49,16 +50,17 @@ class Broken(NamedTuple):
         )
 
 
-def broken(world: World, *, followed: bool, nodes: Collection[str] = ()) -> Broken | None:
+def broken(world: World, *, following: World | None, nodes: Collection[str] = ()) -> Broken | None:
     """Return how a round failed, None if it did not.
 
     Args:
         world: the round on all its nodes.
-        followed: whether there was another round after it.
+        following: the round after it, None if there was none.
         nodes: further ones that have a journal.
     """
-    blamed = _blamed(world)
-    detected = [one for one in world.launches if _of(one, world).first(e.FailureDetected)]
+    followed = following is not None
+    blamed = _blamed(world, following)
+    detected = [one for one in world.launches if _in_time(one, world, e.FailureDetected, following)]
     if (paused := _stood_still(world, detected, blamed)) is not None:
         detected.remove(paused)
         if blamed is None:
@@ -88,9 +90,20 @@ def _of(launch: Launch, world: World) -> RoundState:
     return launch.state.rounds[world.number]
 
 
-def _blamed(world: World) -> e.RoundBlamed | None:
-    told = (_of(launch, world).first(e.RoundBlamed) for launch in world.launches)
+def _blamed(world: World, following: World | None) -> e.RoundBlamed | None:
+    told = (_in_time(launch, world, e.RoundBlamed, following) for launch in world.launches)
     return next((one for one in told if one is not None), None)
+
+
+def _in_time(launch: Launch, world: World, kind: type[_E], following: World | None) -> _E | None:
+    """Return what a launch tells of a round, None if the job had gone on without this node by then.
+
+    A leader that stood still may judge a round that another leader has ended.
+    """
+    found = _of(launch, world).first(kind)
+    if found is None or following is None or launch in following.launches:
+        return found
+    return found if launch.on_axis(found.t) <= following.began else None
 
 
 def _stood_still(

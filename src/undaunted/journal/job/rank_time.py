@@ -113,8 +113,8 @@ def _outside(
     done = 0
     for index, attempt in enumerate(attempts):
         nodes = {launch.node for launch in attempt.launches}
-        for place, world in enumerate(attempt.worlds, start=1):
-            failed = broken(world, followed=place < len(attempt.worlds), nodes=nodes)
+        for world, following in zip(attempt.worlds, [*attempt.worlds[1:], None], strict=False):
+            failed = broken(world, following=following, nodes=nodes)
             if failed is not None:
                 found.broken[index, world.number] = failed
             for launch in world.launches:
@@ -177,27 +177,29 @@ def stretches(launch: Launch, spent: Account, course: Course) -> list[Span]:
     offset_ns = launch.offset_ns
     for number, kind, start, end in spent.spans:
         moved = Span(number, kind, start + offset_ns, end + offset_ns)
-        following = bisect_right(course.numbers, number) if kind == "idle" else len(course.numbers)
+        following = bisect_right(course.numbers, number)
         seated = (
             following >= len(course.numbers) or course.numbers[following] in launch.state.rounds
         )
         if seated:
             found.append(moved)
-        else:
-            found.extend(_idle(moved, following, launch, course))
+            continue
+        # The job may go on without a node that is cut off, whatever its ranks do then.
+        over = min(max(moved.start_ns, course.begins[following]), moved.end_ns)
+        if over > moved.start_ns:
+            found.append(moved._replace(end_ns=over))
+        found.extend(_without_seat(moved._replace(start_ns=over), following, launch, course))
     return found
 
 
-def _idle(idle: Span, following: int, launch: Launch, course: Course) -> Iterator[Span]:
-    """Yield the parts of a time in which a round begins, or more, without this node."""
-    now = min(idle.end_ns, max(idle.start_ns, course.begins[following]))
-    if now > idle.start_ns:
-        yield idle._replace(end_ns=now)
-    while now < idle.end_ns:
+def _without_seat(time: Span, following: int, launch: Launch, course: Course) -> Iterator[Span]:
+    """Yield the parts of a time after a round has begun without this node, or more of them."""
+    now = time.start_ns
+    while now < time.end_ns:
         index = max(following, bisect_right(course.begins, now) - 1)
         last = index + 1 == len(course.begins)
-        until = idle.end_ns if last else min(course.begins[index + 1], idle.end_ns)
-        until = until if until > now else idle.end_ns
+        until = time.end_ns if last else min(course.begins[index + 1], time.end_ns)
+        until = until if until > now else time.end_ns
         number, stopped = course.numbers[index], until
         if number in launch.state.rounds:
             stopped = now  # others have begun with it already

@@ -26,7 +26,7 @@ from undaunted.journal.job.launches import Attempt, Launch, World, attempts_of
 from undaunted.journal.job.rank_time import Price, RankTime, cost_of, rank_time
 from undaunted.journal.job.values import BootClock, Failures, JobRound, JobSummary, NodePart
 from undaunted.journal.query import every
-from undaunted.journal.summary import RoundSummary, RunSummary, job_outcome, summarize
+from undaunted.journal.summary import RoundSummary, RunSummary, has_left, job_outcome, summarize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -123,8 +123,7 @@ def _deciding(
     members = {one.index for one in worlds[-1].launches} if worlds else set()
     for launch in launches:
         run = runs[launch.index]
-        has_left = run.alone or run.outcome in {"preempted", "excluded"}
-        if not members or launch.index in members or not has_left:
+        if not members or launch.index in members or not has_left(run):
             yield launch
 
 
@@ -254,10 +253,18 @@ def _round(
     broke = spent.broken.get((attempt, world.number))
     failed_ns = broke.happened_ns if broke else None
     parts = _parts(world, by_round)
-    of_nodes = [by_round[one.index, world.number] for one in world.launches]
+    # A node that was cut off, and has no part in the next round, knows the cause least.
+    by_word = sorted(
+        world.launches, key=lambda one: following is not None and one not in following.launches
+    )
+    of_nodes = [by_round[one.index, world.number] for one in by_word]
     firsts = [one.iterations[0] for one in of_nodes if one.iterations]
     lasts = [one.last_iteration for one in of_nodes if one.last_iteration is not None]
     stops = [part.stopped_ns for part in parts if part.stopped_ns is not None]
+    if stops and following is not None:
+        stops = [
+            min(max(stops), following.began)
+        ]  # the job does not wait for nodes that are cut off
     causes = [one.cause for one in of_nodes if one.cause]
     return JobRound(
         attempt=attempt,

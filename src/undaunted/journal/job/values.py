@@ -85,7 +85,8 @@ class JobRound(msgspec.Struct, kw_only=True, frozen=True):
         round: its number in that attempt.
         world_size: ranks on all nodes.
         began_ns: the first node began with it.
-        stopped_ns: the last node had stopped; None = that is not recorded of any node.
+        stopped_ns: the last node had stopped, or the next round began without it; None = neither
+            is recorded of any node.
         outcome: ``finished``, ``crash``, ``hang``, ``spawn``, ``lost``, ``stopped`` or "".
         cause: one line.
         failure: what ended it first; None if it did not fail.
