@@ -198,7 +198,7 @@ class _Leader:
         self._leader = Leader(c.LeaderConfig(**config), ledger, *about, stops_s)
 
     def handle(self, step: Step) -> Iterable[object]:
-        return self._leader.handle(_event(step, c), step.t)
+        return self._leader.handle(_event(step, c.LeaderEvent), step.t)
 
 
 class _Follower:
@@ -206,7 +206,7 @@ class _Follower:
         self._follower = Follower(msgspec.convert(made["config"], c.FollowerConfig))
 
     def handle(self, step: Step) -> Iterable[object]:
-        return self._follower.handle(_event(step, c), step.t)
+        return self._follower.handle(_event(step, c.FollowerEvent), step.t)
 
 
 class _InProcess:
@@ -236,10 +236,10 @@ def _config(known: dict[str, Any]) -> PolicyConfig:
     return PolicyConfig(**{**known, **dict.fromkeys(_FUNCTIONS), **functions})
 
 
-def _event(step: Step, messages: Any) -> Any:
+def _event(step: Step, event: Any) -> Any:
     """Return an event of a leader or a follower."""
     about = dict(step.event)
-    kinds = {kind.__name__: kind for kind in get_args(messages.Event)}
+    kinds = {kind.__name__: kind for kind in get_args(event)}
     kind = kinds[about.pop("type")]
     return kind(
         **{

@@ -75,7 +75,7 @@ def test_another_version(tmp_path: Path, new: str) -> None:
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(textwrap.dedent(OTHER_VERSION))
-    path = {"PYTHONPATH": os.pathsep.join([str(site), os.environ["PYTHONPATH"]])}
+    path = {"PYTHONPATH": os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])}
     of = {"one": path if new == "one" else {}, "three": path if new == "three" else {}}
     with nodes_of_a_job(tmp_path, RANK, "--nnodes", "2") as start:
         one = start("one", f"{CONF},is_host=1", **of["one"])
@@ -134,8 +134,9 @@ def test_the_file_of_the_coordinator(
                 assert "is no ledger" in again.seen[-1]
                 assert str(ledger(tmp_path / "run")) in again.seen[-1]
                 return
-            others = [start(name, f"{CONF},is_host=0") for name in ("one", "two")]
-            trains = others if command == "coordinator" else [again, others.pop()]
+            names = ("one", "two") if command == "coordinator" else ("two",)
+            others = [start(name, f"{CONF},is_host=0") for name in names]
+            trains = others if command == "coordinator" else [again, *others]
             assert len([each.wait_for("in round 0") for each in trains]) == 2
             again.wait_for("the state of job another")
             ends(tmp_path, again, *[each for each in trains if each is not again])
