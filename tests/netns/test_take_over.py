@@ -47,7 +47,7 @@ def test_the_host_of_the_coordinator_is_lost(job: Callable[..., Job], loss: str)
     run.begins(1, *left)
     run.lasts(1, 4)
     if loss in HEALED:
-        run["a"].wait_for("the ranks are stopped|node [bcde] is lost")
+        run["a"].wait_for("the ranks are stopped|node [bcde] is lost|cannot go on")
         HEALED[loss](run)
         run["a"].wait_for_next(f"following the coordinator on [{left}]")
         left = "abcde"
