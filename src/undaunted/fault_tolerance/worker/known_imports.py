@@ -17,20 +17,19 @@ if TYPE_CHECKING:
 # By the name that is imported.
 PACKAGES = frozenset(
     """
-    _multiprocess absl accelerate aiohappyeyeballs aiohttp aiosignal annotated_types antlr4
-    anyio attr backports boto3 botocore braceexpand certifi charset_normalizer click cloudpickle
-    colorama cycler datasets dateutil deepspeed defusedxml diffusers dill docstring_parser
-    einops evaluate filelock fontTools frozenlist fsspec functorch google h11 hjson httpcore
-    httpcore2 httpx httpx2 huggingface_hub hydra idna ignite jinja2 jmespath joblib kiwisolver
-    lightning lightning_fabric lightning_utilities markupsafe matplotlib megatron more_itertools
-    mpl_toolkits mpmath msgpack multidict multiprocess narwhals networkx nltk numpy
-    nvidia_resiliency_ext omegaconf opentelemetry packaging pandas peft PIL platformdirs
-    propcache psutil pyarrow pydantic pydantic_core pygments pyparsing pytorch_lightning regex
-    requests rich s3transfer safetensors scipy sentencepiece setuptools six sklearn spmd_types
-    sympy tensorboard threadpoolctl tiktoken timm tokenizers torch torchdata torchgen
-    torchmetrics torchtitan torchvision tqdm transformers triton trl truststore
-    typing_extensions typing_inspection tyro undaunted urllib3 wandb webdataset xxhash yaml yarl
-    zlib_ng
+    _distutils_hack _multiprocess absl accelerate aiohappyeyeballs aiohttp aiosignal annotated_types
+    antlr4 anyio attr backports boto3 botocore braceexpand certifi charset_normalizer click
+    cloudpickle colorama cycler datasets dateutil deepspeed defusedxml diffusers dill distutils
+    docstring_parser einops evaluate filelock fontTools frozenlist fsspec functorch google h11 hjson
+    httpcore httpcore2 httpx httpx2 huggingface_hub hydra idna ignite jaraco jinja2 jmespath joblib
+    kiwisolver lightning lightning_fabric lightning_utilities markupsafe matplotlib megatron
+    more_itertools mpl_toolkits mpmath msgpack multidict multiprocess narwhals networkx nltk numpy
+    nvidia_resiliency_ext omegaconf opentelemetry packaging pandas peft PIL platformdirs propcache
+    psutil pyarrow pydantic pydantic_core pygments pyparsing pytorch_lightning regex requests rich
+    s3transfer safetensors scipy sentencepiece setuptools six sklearn spmd_types sympy tensorboard
+    threadpoolctl tiktoken timm tokenizers torch torchdata torchgen torchmetrics torchtitan
+    torchvision tqdm transformers triton trl truststore typing_extensions typing_inspection tyro
+    undaunted urllib3 wandb webdataset xxhash yaml yarl zlib_ng
     """.split()  # noqa: SIM905 - a list of words
 )
 
