@@ -14,6 +14,7 @@ from undaunted.fault_tolerance.worker import known_imports
 from undaunted.fault_tolerance.worker.known_imports import RankValue, set_rank_values, unlisted
 
 
+@pytest.mark.timeout(900)  # as often as it takes, and each import takes long on a busy machine
 @pytest.mark.integration
 @pytest.mark.parametrize("environment", PROGRAMS)
 def test_packages_of_programs_can_be_imported_ahead_of_the_ranks(environment: str) -> None:
