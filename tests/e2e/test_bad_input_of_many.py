@@ -51,7 +51,12 @@ def starts(launcher: Launcher) -> list[str]:
 
 
 def ledger(where: Path) -> Path:
-    (path,) = where.glob("coordinator-*.json")
+    """Return the file of the job's state, once it is written."""
+    until = time.monotonic() + DEADLINE_S
+    while not (found := [*where.glob("coordinator-*.json")]):
+        assert time.monotonic() < until, [*where.iterdir()]
+        threading.Event().wait(0.05)
+    (path,) = found
     return path
 
 
@@ -122,6 +127,7 @@ def test_the_file_of_the_coordinator(
         two = start("two", f"{CONF},is_host=0")
         launchers = {first, one, two}
         one.wait_for("in round 0")
+        ledger(tmp_path / "run")
         for each in launchers:
             each.process.kill()
         for each in launchers:

@@ -72,7 +72,7 @@ def test_halves(job: Callable[..., Job], half: str) -> None:
     run.begins(1, *goes_on)
     run.lasts(1, 3)
     for name in stops:
-        run[name].wait_for("the ranks are stopped|node [cde] is lost")
+        run[name].wait_for("the ranks are stopped|node [cde] is lost|cannot go on")
     run.hosts.heal()
     for name in stops:
         run[name].wait_for_next("following the coordinator on")
