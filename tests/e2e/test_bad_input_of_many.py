@@ -128,7 +128,7 @@ def test_the_file_of_the_coordinator(
         launchers = [first, two] if first is one else [first, one, two]
         one.wait_for("in round 0")
         ledger(tmp_path / "run")
-        # Whoever leads goes first: an agent that sees its launcher killed would end the job in order.
+        # Whoever leads goes first: an agent whose launcher is killed would end the job in order.
         os.kill(first.process.pid if first is not one else one.agent_pid, signal.SIGKILL)
         for each in launchers:
             each.process.kill()
