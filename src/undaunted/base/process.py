@@ -116,7 +116,7 @@ def parse_stat(raw: bytes) -> Stat:
 
 
 def state(pid: int) -> str:
-    """Return the state letter of ``pid``, or "" if there is no such process; see `ENDED`."""
+    """Return the state letter of a process or thread, or "" if there is none; see `ENDED`."""
     stat = read_stat(pid)
     return stat.state if stat is not None else ""
 

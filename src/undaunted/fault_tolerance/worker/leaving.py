@@ -16,7 +16,6 @@ import gc
 import os
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 # A switch interval of the interpreter's lock; gloo's threads have nothing left to do if they sleep
@@ -76,29 +75,23 @@ def _let_gloo_finish() -> None:
     While this sleeps the lock is free: a thread that waits for it is ready to run, and so not seen
     asleep, however long a busy machine lets it wait for a processor.
     """
+    from undaunted.base import process  # with torch, the rank has it already
+
     until = time.monotonic() + _GLOO_S
     calm = 0
     while (threads := _gloo_threads()) and calm < _CALM_LOOKS and time.monotonic() < until:
         time.sleep(_SWITCH_S)
-        calm = calm + 1 if all(map(_sleeps, threads)) else 0
+        # "" = the thread has ended.
+        calm = calm + 1 if {process.state(thread) for thread in threads} <= {"S", ""} else 0
 
 
-def _gloo_threads() -> list[Path]:
-    tasks = list(Path("/proc/self/task").iterdir())
-    named = [task for task in tasks if _read(task / "comm").rstrip() == "pt_gloo_runloop"]
+def _gloo_threads() -> list[int]:
+    from undaunted.base import process
+
+    me = os.getpid()
+    all_threads = process.threads(me)
+    named = [each for each in all_threads if process.thread_name(me, each) == "pt_gloo_runloop"]
     distributed: Any = sys.modules.get("torch.distributed")
     if named or not (distributed and distributed.is_available() and distributed.is_initialized()):
         return named
-    return [task for task in tasks if task.name != str(os.getpid())]  # torch 2.8 names none
-
-
-def _sleeps(task: Path) -> bool:
-    """Whether a thread waits for something, or has ended."""
-    return _read(task / "stat").rpartition(")")[2].split(maxsplit=1)[:1] in ([], ["S"])
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text("utf-8", errors="replace")
-    except OSError:  # the thread has just ended
-        return ""
+    return [each for each in all_threads if each != me]  # torch 2.8 names none
