@@ -95,6 +95,7 @@ def _in_process(mode, given, folder, environment, kind):
     path.write_text(given, "utf-8")
     answer.unlink(missing_ok=True)
     own = {k: v for k, v in os.environ.items() if k not in RANKS[0]}
+    own["PYTHONHASHSEED"] = "0"  # values in the order of a set: the same in all processes
     words = ["-m", "tests.imports.compare", "--in-process", mode, str(path), str(answer)]
     environment = {**own, **environment}
     end = child.run(child.Program([sys.executable, *words], LIMIT_S, env=environment, merged=True))
