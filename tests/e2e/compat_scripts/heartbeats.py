@@ -23,7 +23,8 @@ client = fault_tolerance.RankMonitorClient()
 if STATE.exists():
     client.load_state_dict(json.loads(STATE.read_text()))
 client.init_workload_monitoring()
-print(f"rank {rank}: limits {client.hb_timeouts}", flush=True)
+restarts = os.environ["TORCHELASTIC_RESTART_COUNT"]
+print(f"after restart {restarts}: limits {client.hb_timeouts}", flush=True)
 
 for epoch in range(4):
     for _ in range(20):
@@ -33,11 +34,11 @@ for epoch in range(4):
         client.calculate_and_set_hb_timeouts(skip_if_not_ready=True)
         if rank == 0:
             STATE.write_text(json.dumps(client.state_dict()))
-    if epoch == 2 and rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    if epoch == 2 and rank == 1 and restarts == "0":
         print("rank 1 stops", flush=True)
         os.kill(os.getpid(), signal.SIGSTOP)
         threading.Event().wait()
 
 client.shutdown_workload_monitoring()
-print(f"rank {rank}: done", flush=True)
+print(f"done after restart {restarts}", flush=True)
 dist.destroy_process_group()

@@ -31,4 +31,4 @@ client.end_all_sections()
 if client.calculate_and_set_section_timeouts(selected_sections=["train"], skip_if_not_ready=True):
     print("calculated:", client.section_timeouts.calculated_sections, flush=True)
 client.shutdown_workload_monitoring()
-print("done", flush=True)
+print("done after restart", os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
