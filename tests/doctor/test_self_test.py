@@ -13,19 +13,19 @@ import pytest
 from undaunted.doctor import self_test as module
 from undaunted.doctor.self_test import SelfTest, Step, judge, run_self_test
 from undaunted.journal.events import Verdict
-from undaunted.journal.summary import Phases, RoundSummary
+from undaunted.journal.job.values import NodePart, Phases
 
 S = 10**9
 
 
-def failed(number: int, kind: str, rank: int, **more: Any) -> RoundSummary:
+def failed(number: int, kind: str, rank: int, **more: Any) -> NodePart:
     verdict = Verdict(t=0, kind=kind, rank=rank, local_rank=rank, pid=7, line="...")
     phases = Phases(detect_ns=S // 1000, total_to_step_ns=S // 5)
     made: dict[str, Any] = {"verdict": verdict, "phases": phases, "last_iteration": 5}
-    return RoundSummary(round=number, cause=f"rank {rank}: {kind}", **made | more)
+    return NodePart(round=number, cause=f"rank {rank}: {kind}", **made | more)
 
 
-LAST = RoundSummary(round=2, last_iteration=39)
+LAST = NodePart(round=2, last_iteration=39)
 
 
 def test_all_well() -> None:
@@ -41,7 +41,7 @@ def test_all_well() -> None:
 
 
 def test_nothing_ran() -> None:
-    for rounds in ([], [RoundSummary(round=0)]):
+    for rounds in ([], [NodePart(round=0)]):
         steps = judge(1, rounds, 90.0)
         assert [(step.name, step.ok) for step in steps] == [("start", False), ("end", False)]
 

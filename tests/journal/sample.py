@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 from undaunted.journal import events as e
 from undaunted.journal.checkpoints import reports_of
 from undaunted.journal.goodput import Account, account
+from undaunted.journal.job.summary import summarize
 from undaunted.journal.launch import LaunchState
-from undaunted.journal.summary import RunSummary, summarize
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from undaunted.journal.job.values import LaunchSummary
 
 MS = 1_000_000
 
@@ -29,7 +31,7 @@ def account_of(events: Sequence[e.Event], *about: Any, **more: Any) -> Account:
     return account(LaunchState.of(events), *about, **more)
 
 
-def summary_of(events: Sequence[e.Event], **about: Any) -> RunSummary:
+def summary_of(events: Sequence[e.Event], **about: Any) -> LaunchSummary:
     """The summary of a launch with these events."""
     return summarize(LaunchState.of(events), reports=reports_of(events), **about)
 

@@ -9,7 +9,7 @@ import pytest
 from undaunted.base.console import plain
 from undaunted.journal.checkpoints import advice, checkpoints, cost, joined, reports_of
 from undaunted.journal.events import FailureDetected, RankEvent
-from undaunted.journal.render import checkpoint_lines
+from undaunted.journal.job.render import checkpoint_lines
 
 S = 1_000_000_000
 

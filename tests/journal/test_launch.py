@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.journal.sample import MS, RUN, at, begin
 from undaunted.journal import events as e
 from undaunted.journal.goodput import account
+from undaunted.journal.job.summary import summarize
 from undaunted.journal.launch import LaunchState
-from undaunted.journal.summary import summarize
 
 
 def after(*events: e.Event, most: int | None = 1000) -> LaunchState:

@@ -35,10 +35,9 @@ from undaunted.attribution.peers import is_of_a_socket
 from undaunted.attribution.verdicts import blames_rank, cause_seen
 from undaunted.base.text import count, format_duration, name_ranks, one_line, printable
 from undaunted.journal import events as e
-from undaunted.journal.job.render import still_runs
+from undaunted.journal.job.render import NO_END, shown_rounds, still_runs, utc, without_numbers
 from undaunted.journal.job.values import JobRound, JobSummary  # noqa: TC001 - as above
 from undaunted.journal.query import every
-from undaunted.journal.render import NO_END, shown_rounds, utc, without_numbers
 from undaunted.journal.words import outcome_in_words, words_of
 
 if TYPE_CHECKING:

@@ -109,8 +109,11 @@ def table(
             overflow="fold",
             no_wrap=width is None,
         )
-    for row in rows:
-        grid.add_row(*(Text(cell) if isinstance(cell, str) else Text(*cell) for cell in row))
+    cells = [[Text(cell) if isinstance(cell, str) else Text(*cell) for cell in row] for row in rows]
+    if width is None and cells:  # no cell is broken: one row of many lines is laid out much faster
+        cells = [[Text("\n").join(column) for column in zip(*cells, strict=True)]]
+    for row in cells:
+        grid.add_row(*row)
     console = Console(width=_ANY if width is None else width, color_system=None)
     return [_line(segments) for segments in console.render_lines(grid, pad=False)]
 

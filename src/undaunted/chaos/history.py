@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 from undaunted.chaos.outcome import Outcome, read_outcome
 from undaunted.digests.record import Record, Records, read_records
 from undaunted.journal.events import JobStarted, RankEvent
+from undaunted.journal.job.summary import summarize
 from undaunted.journal.launch import LaunchState
 from undaunted.journal.query import by_round, every, first
 from undaunted.journal.reader import find_journals, read_journal
-from undaunted.journal.summary import RunSummary, summarize
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from undaunted.journal.events import AnyEvent
+    from undaunted.journal.job.values import LaunchSummary
 
 RUN_DIR = "run"
 DIGESTS_DIR = "digests"
@@ -39,7 +40,7 @@ class Launch:
     events: Sequence[AnyEvent]
     rounds: Mapping[int, Sequence[AnyEvent]]
     state: LaunchState
-    summary: RunSummary
+    summary: LaunchSummary
 
     @classmethod
     def of(cls, events: Sequence[AnyEvent]) -> Launch:

@@ -21,16 +21,17 @@ from undaunted.cli.messages import UsageError, complain, json_text, printing
 from undaunted.cli.run_journals import NoRunError, damage, find_run, read_run
 from undaunted.journal.job.launches import Launch, launches_of
 from undaunted.journal.job.rank_time import Price, parse_price
-from undaunted.journal.job.render import render_job, still_runs
+from undaunted.journal.job.render import render_job, render_launch, render_round, still_runs, utc
 from undaunted.journal.job.summary import summarize_job
-from undaunted.journal.job.values import JobSummary
+from undaunted.journal.job.values import JobSummary, LaunchSummary
 from undaunted.journal.reader import DEFAULT_RUNS, Journal
-from undaunted.journal.render import render_round, render_run, utc
-from undaunted.journal.summary import RunSummary
 from undaunted.journal.words import outcome_in_words
 from undaunted.services.slurm.steps import is_running
 
 _SCHEMA = 2
+# Keys of a part in the rounds of the job, and those that are only there.
+_OF_JOB = ("node", "launch", "began_ns", "stopped_ns")
+_OF_ALL = (*_OF_JOB, "ranks", "times")
 _FAILED = 1
 _NO_END = 3  # no exit code of `undaunted run`
 # By whether a launcher still runs, None = that cannot be known here.
@@ -214,6 +215,11 @@ def _json(run_dir: Path, journals: Sequence[Journal], job: JobSummary) -> dict[s
     about = msgspec.to_builtins(job, str_keys=True)
     launches = about.pop("launches")
     del about["lanes"]  # for pages
+    for one in about["rounds"]:  # the launches have the rest
+        one["parts"] = [{key: part[key] for key in _OF_ALL} for part in one["parts"]]
+    for part in (part for launch in launches for part in launch["rounds"]):
+        for key in _OF_JOB:
+            del part[key]
     return {
         "schema": _SCHEMA,
         "run_dir": os.fsencode(run_dir).decode("utf-8", "backslashreplace"),
@@ -248,7 +254,7 @@ def _body(job: JobSummary, options: ReportOptions) -> list[Line]:
         if len(launches) <= _LAUNCHES or node is not None:
             cost = job.cost if len(job.launches) == 1 else None
             parts += [
-                render_run(launch, width=width, times=times, everything=everything, cost=cost)
+                render_launch(launch, width=width, times=times, everything=everything, cost=cost)
                 for launch in launches
             ]
         else:
@@ -265,13 +271,13 @@ def _body(job: JobSummary, options: ReportOptions) -> list[Line]:
     return lines
 
 
-def _whose(run: RunSummary) -> Line:
+def _whose(run: LaunchSummary) -> Line:
     when = "" if run.started_wall is None else f", started {utc(run.started_wall)}"
     name = f"run {one_line(run.run_id)}" if run.run_id else "run of unknown name"
     return [(name, "bold"), (f" on {one_line(run.node)}{when}", "")]
 
 
-def _no_round(number: int, launches: Sequence[RunSummary]) -> str:
+def _no_round(number: int, launches: Sequence[LaunchSummary]) -> str:
     known = sorted({one.round for launch in launches for one in launch.rounds})
     span = "no round"
     if known:

@@ -21,8 +21,7 @@ from undaunted.base.text import one_line, printable
 from undaunted.fault_tolerance.output.lines import TEXT
 from undaunted.fault_tolerance.output.messages import append_to
 from undaunted.journal.job.launches import attempts_of, launches_of
-from undaunted.journal.job.summary import summarize_job
-from undaunted.journal.summary import FOR_ALL
+from undaunted.journal.job.summary import FOR_ALL, summarize_job
 from undaunted.services.slurm.allocation import allocation, node_names
 from undaunted.services.slurm.commands import SlurmError
 from undaunted.services.slurm.queue import (

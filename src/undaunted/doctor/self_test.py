@@ -17,14 +17,14 @@ import msgspec
 
 from undaunted.base.process import module_command
 from undaunted.base.text import format_duration, one_line
+from undaunted.journal.job.summary import summarize
 from undaunted.journal.launch import LaunchState
 from undaunted.journal.reader import find_journals, read_journal
-from undaunted.journal.summary import summarize
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from undaunted.journal.summary import RoundSummary
+    from undaunted.journal.job.values import NodePart
 
 DEADLINE_S = 90.0
 _SILENCE_S = 2
@@ -116,7 +116,7 @@ def run_self_test(
     )
 
 
-def judge(code: int | None, rounds: Sequence[RoundSummary], deadline_s: float) -> tuple[Step, ...]:
+def judge(code: int | None, rounds: Sequence[NodePart], deadline_s: float) -> tuple[Step, ...]:
     """Say what worked. Pure.
 
     Args:
@@ -135,14 +135,14 @@ def judge(code: int | None, rounds: Sequence[RoundSummary], deadline_s: float) -
     return (*steps, _end(code, deadline_s))
 
 
-def _round_of(rounds: Sequence[RoundSummary], kind: str, rank: int) -> RoundSummary | None:
+def _round_of(rounds: Sequence[NodePart], kind: str, rank: int) -> NodePart | None:
     for one in rounds:
         if one.verdict is not None and (one.verdict.kind, one.verdict.rank) == (kind, rank):
             return one
     return None
 
 
-def _recovered(name: str, failed: RoundSummary | None, rounds: Sequence[RoundSummary]) -> Step:
+def _recovered(name: str, failed: NodePart | None, rounds: Sequence[NodePart]) -> Step:
     if failed is None:
         seen = "; ".join(one.cause for one in rounds if one.cause) or "nothing"
         return Step(name, ok=False, text=f"not noticed as such; noticed: {one_line(seen)}")
@@ -241,7 +241,7 @@ def _clean(environ: Mapping[str, str]) -> dict[str, str]:
     return kept | {"CUDA_VISIBLE_DEVICES": ""}
 
 
-def _rounds(run_dir: Path) -> list[RoundSummary]:
+def _rounds(run_dir: Path) -> list[NodePart]:
     """Return the rounds of the job, none if there is no journal."""
     with contextlib.suppress(OSError):
         for path in find_journals(run_dir):

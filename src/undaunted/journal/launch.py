@@ -58,6 +58,7 @@ class RoundState:
         replaced: by rank, the process that was started in the place of a lost one.
         inprocess: parts of restarts inside the processes, by call, number of the restart and name.
         restarts_inside: such a restart is under way.
+        pauses: in which the launcher stood still, in order.
         done: iterations below this one were completed in the rounds before.
         kept: how many entries this state has.
     """
@@ -76,6 +77,7 @@ class RoundState:
         self.replaced: dict[int, int] = {}
         self.inprocess: dict[tuple[int, int, str], e.InProcessPhase] = {}
         self.restarts_inside = False
+        self.pauses: list[e.AgentPaused] = []
         self.done = done
         self.kept = _EMPTY
         self._earliest_ns = sys.maxsize
@@ -188,6 +190,10 @@ class RoundState:
         self.exits.append(event)
         self.kept += 1
 
+    def _add_pause(self, event: e.AgentPaused, _thin: bool) -> None:
+        self.pauses.append(event)
+        self.kept += 1
+
     def _add_first(self, event: e.Event, _thin: bool) -> None:
         if (kind := type(event)) not in self._once:
             self._once[kind] = event
@@ -241,6 +247,7 @@ _ADD: dict[type[e.Event], Callable[[RoundState, Any, bool], None]] = {
     **dict.fromkeys(_ONCE, RoundState._add_first),  # noqa: SLF001 - the table of that class
     e.RankMilestone: RoundState._add_milestone,  # noqa: SLF001
     e.RankExited: RoundState._add_exit,  # noqa: SLF001
+    e.AgentPaused: RoundState._add_pause,  # noqa: SLF001
     e.FailureDetected: RoundState._add_failure,  # noqa: SLF001
     e.RoundBlamed: RoundState._add_judged,  # noqa: SLF001
     e.RoundAdvised: RoundState._add_judged,  # noqa: SLF001

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from undaunted.journal.events import FailureDetected, RoundStarted, Verdict
-from undaunted.journal.summary import FOR_ALL
+from undaunted.journal.job.summary import FOR_ALL
 from undaunted.journal.words import outcome_in_words
 from undaunted.top.attention import look_closer
 from undaunted.top.nodes import Node

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.base.console import cut, width_of
 from undaunted.base.text import format_duration, one_line
-from undaunted.journal.render import percent
+from undaunted.journal.job.render import percent
 from undaunted.top.table import room_for_notes, style_of, table
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The text of a job, as a whole."""
+"""Reports as text: lines that fit, numbers that are whole, control characters written out."""
 
 from __future__ import annotations
 
@@ -9,14 +9,300 @@ import pytest
 
 from tests.journal import sample
 from tests.journal.job.moving import moved
+from tests.journal.sample import at, begin, summary_of
 from undaunted.base.console import plain
+from undaunted.journal import events as e
+from undaunted.journal.goodput import Times
 from undaunted.journal.job.launches import launches_of
 from undaunted.journal.job.rank_time import Price
-from undaunted.journal.job.render import render_job
+from undaunted.journal.job.render import (
+    CLASSES,
+    PHASES,
+    percent,
+    render_job,
+    render_launch,
+    render_round,
+)
 from undaunted.journal.job.summary import summarize_job
-from undaunted.journal.job.values import BootClock, JobSummary
+from undaunted.journal.job.values import BootClock, JobSummary, LaunchSummary, NodePart, Phases
 from undaunted.journal.reader import Journal
-from undaunted.journal.summary import RunSummary
+
+REPORT = """\
+run demo on n0: finished, exit code 0, down 3.2 s of 9.0 s, goodput 45 %
+why:      1 crash, 1 hang; the last: rank 0 hangs
+program:  train.py --fast (2 ranks on this node)
+started:  1970-01-01 00:16:40 UTC, took 9.0 s
+restarts: 2 of 3, 3.2 s lost
+
+round 0  1.0 s, warm start, iterations 7 to 27, crash
+         rank 1 raised ValueError: bad batch
+round 1  4.1 s, warm start, iterations 7 to 47, hang
+         rank 0 hangs
+         stacks: /run/stacks-round1.txt
+round 2  3.9 s, warm start, iterations 7 to 107, finished
+
+restarts, milliseconds
+after round  detect  evidence  decide  stop  idle  spawn  import  total  load
+          0     2.0         -     2.0    40   1.0    5.0     7.0     57    23
+          1     0.2       101     2.0   7.0   2.0    5.0     7.0    124    23
+detect: until the failure was noticed (a hang: from its limit); evidence: gathered and judged;
+decide: until the ranks were told to stop; stop: until all had ended; idle: until the next round
+began; spawn: until all workers existed; import: imports for warm workers, and until the program
+ran; total: from the failure until the program ran on all ranks; load: until the first step; -: not
+recorded
+
+where the time went
+round  productive  recomputed   spawn  import   load  detect  evidence  decide    stop    idle
+    0      940 ms       13 ms  5.0 ms  7.0 ms  23 ms  2.0 ms      0 ms  2.0 ms   40 ms  1.0 ms
+    1      460 ms      462 ms  5.0 ms  7.0 ms  23 ms   3.0 s    101 ms  2.0 ms  7.0 ms  2.0 ms
+    2       2.7 s       1.2 s  5.0 ms  7.0 ms  23 ms    0 ms      0 ms    0 ms  1.0 ms  1.0 ms
+  all       4.1 s       1.7 s   15 ms   21 ms  69 ms   3.0 s    101 ms  4.0 ms   48 ms   13 ms
+share        45 %        19 %   0.2 %   0.2 %  0.8 %    33 %     1.1 %  <0.1 %   0.5 %   0.1 %
+productive: steps done for the first time; recomputed: steps done again, and those a failure cut
+short; spawn: until all workers existed; import: imports for warm workers, and until the program
+ran; load: until the first step; detect: until the failure was noticed (a hang: from its beginning);
+evidence: gathered and judged; decide: until the ranks were told to stop; stop: until all had ended;
+idle: between rounds, before the first and after the last
+logs: /logs
+"""
+
+
+def test_the_report() -> None:
+    whole = plain(render_launch(summary_of(sample.RUN), times=True))
+    assert whole == REPORT
+    short = plain(render_launch(summary_of(sample.RUN)))
+    assert "--times" in short
+    assert len(short.splitlines()) < 15
+    assert set(short.splitlines()) - set(whole.splitlines()) == {
+        line for line in short.splitlines() if "--times" in line
+    }
+
+
+def crashes(number: int, *causes: str) -> LaunchSummary:
+    rounds = [
+        NodePart(round=at, outcome="crash", cause=causes[at % len(causes)].format(pid=1000 + at))
+        for at in range(number)
+    ]
+    return LaunchSummary(rounds=[*rounds, NodePart(round=number, outcome="finished")])
+
+
+def test_rounds_that_are_alike_are_one_line() -> None:
+    run = crashes(1458, "rank 0 (pid {pid}) was killed by SIGKILL, at iteration {pid}")
+    lines = plain(render_launch(run)).splitlines()
+    assert len(lines) < 12
+    assert sum("SIGKILL" in line for line in lines) == 2  # why, and the first round
+    assert any(line.startswith("rounds 1 to 1457 ") for line in lines)
+    failed = LaunchSummary(rounds=run.rounds[:-1])
+    lines = plain(render_launch(failed)).splitlines()
+    assert any(line.startswith("rounds 1 to 1456 ") for line in lines)
+    assert any(line.startswith("round 1457 ") for line in lines)
+    assert len(plain(render_launch(run, everything=True)).splitlines()) > 2 * 1458
+
+
+def test_of_many_different_rounds_the_first_and_the_last_are_shown() -> None:
+    run = crashes(600, "rank 0 raised ValueError", "rank 1 raised TypeError")
+    lines = plain(render_launch(run)).splitlines()
+    assert len(lines) < 40
+    shown = [int(line.split()[1]) for line in lines if line.startswith("round ")]
+    assert shown == [0, 1, 2, *range(589, 601)]
+    assert any(line.startswith("rounds 3 to 588 ") for line in lines)
+
+
+def test_two_rounds_that_are_alike_are_shown_as_they_are() -> None:
+    lines = plain(render_launch(crashes(2, "rank 0 raised ValueError"))).splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("round ")] == ["0", "1", "2"]
+
+
+def test_restarts_that_were_ordered_are_none_of_the_budget() -> None:
+    run = msgspec.structs.replace(summary_of(sample.RUN), restarts_ordered=2)
+    text = plain(render_launch(run))
+    assert "restarts: 0 of 3, 2 more on request, 3.2 s lost\n" in text
+
+
+@pytest.mark.parametrize("width", [20, 40, 79, 80, 94, 200])
+def test_numbers_are_never_cut_and_lines_keep_to_the_width(width: int) -> None:
+    run = summary_of(sample.RUN)
+    text = plain(render_launch(run, width=width, times=True))
+    for number in ("detect", "124", "0.2", "57", "23", "940", "33 %"):
+        assert number.split()[0] in text
+    if width >= 60:
+        assert max(map(len, text.splitlines())) <= width
+    assert ("after round" in text) == (width >= 78)
+    assert ("share  " in text) == (width >= 94)
+    flat = " ".join(text.split())
+    if width < 78:
+        assert "round 1: detect 0.2, evidence 101" in flat
+    if width < 94:
+        assert "round 0: productive 940 ms, recomputed 13 ms" in flat
+        assert "share: productive 45 %" in flat
+
+
+def test_a_long_cause_is_said_once() -> None:
+    cause = "rank 0 failed: " + "word " * 80 + "end"
+    rounds = [
+        NodePart(round=number, outcome="crash", cause=cause.replace("0", f"{number}"))
+        for number in range(3)
+    ]
+    reason = f"{rounds[-1].cause}; no restart is left"
+    text = plain(
+        render_launch(LaunchSummary(outcome="failed", exit_code=1, reason=reason, rounds=rounds))
+    )
+    assert text.count("word end") == 1
+    assert "reason:   no restart is left\n" in text
+    same = LaunchSummary(outcome="failed", exit_code=1, reason=rounds[0].cause, rounds=rounds[:1])
+    assert "reason: " not in plain(render_launch(same))
+
+
+def test_long_reasons_programs_and_notes_are_wrapped_below_their_beginning() -> None:
+    words = " ".join(["word"] * 30)
+    run = LaunchSummary(outcome="failed", reason=words, argv=["train.py", words], notes=[words])
+    lines = plain(render_launch(run, width=50)).splitlines()
+    assert max(map(len, lines)) <= 50
+    assert "reason:   word word word word word word word word" in lines
+    assert "          word word word word word word word word" in lines
+    assert "note: word word word word word word word word word" in lines
+    assert "      word word word word word word word word word" in lines
+
+
+def test_the_goodput_is_in_the_first_line_where_it_is_known() -> None:
+    steps = [one for one in sample.RUN if getattr(one, "name", "") != "first_step"]
+    text = plain(render_launch(summary_of(steps), times=True))
+    assert "goodput" not in text.splitlines()[0]
+    assert "unknown: the program ran, but never called undaunted.step" in " ".join(text.split())
+
+
+def test_a_long_verdict_is_wrapped_between_words_only() -> None:
+    path = "/a/very/long/path/" * 10
+    run = summary_of([*begin(10, 0), at(20, e.Verdict, 0, kind="hang", rank=0, local_rank=0, pid=1,
+                                       line=f"rank 0 hangs in {path} since long")])  # fmt: skip
+    lines = plain(render_launch(run, width=60)).splitlines()
+    assert f"         {path}" in lines
+
+
+def test_the_file_of_stacks_is_named_once() -> None:
+    one = summary_of(sample.RUN).rounds[1]
+    said = msgspec.structs.replace(one, cause=f"rank 0 hangs; stacks: {one.stacks}")
+    text = plain(render_launch(LaunchSummary(rounds=[said])))
+    assert "         rank 0 hangs\n         stacks: /run/stacks-round1.txt\n" in text
+    assert text.count("stacks:") == 1
+
+
+@pytest.mark.parametrize(
+    ("about", "line"),
+    [
+        ({"action": "restart"}, ""),
+        ({"action": "gremlins"}, ""),
+        ({"action": "stop"}, "advice: end the job: why\\x1b[2J"),
+        ({"action": "exclude", "nodes": ["b"], "done": True}, "done: go on without b: why\\x1b[2J"),
+    ],
+)
+def test_advice_is_shown_where_it_is_more_than_a_restart(
+    about: dict[str, object], line: str
+) -> None:
+    advised = at(5400, e.RoundAdvised, 1, number=1, reason="why\x1b[2J", **about)
+    run = summary_of([*sample.RUN, advised])
+    assert run.rounds[0].advised is None
+    assert run.rounds[1].advised == advised
+    told = [text.strip() for text in plain(render_launch(run)).splitlines()]
+    assert [text for text in told if ": why" in text] == ([line] if line else [])
+
+
+def test_one_round_in_detail() -> None:
+    text = plain(render_round(summary_of(sample.RUN), 0))
+    for piece in (
+        "ranks: 0-1 of 2",
+        "first iteration: 7, reached: 27",
+        "rank 1 (pid 101): exit code 1\n",
+        "rank 0 (pid 100): SIGTERM, told to stop",
+        "  ValueError: bad batch",
+        "stop       40 ms    until all had ended",
+        "evidence   -        gathered and judged",
+        "productive 940 ms   steps done",
+    ):
+        assert piece in text
+    hang = plain(render_round(summary_of(sample.RUN), 1))
+    assert "waiting for it: rank 1" in hang
+    assert "at: train.py:12 in load" in hang
+    assert render_round(summary_of(sample.RUN), 9) == []
+
+
+def test_a_run_without_an_end_says_so() -> None:
+    text = plain(render_launch(summary_of(sample.RUN[:-1])))
+    assert "UTC, told up to 9.0 s later" in text
+    assert "no end recorded: it still runs, or was killed" in text
+    assert ": still runs" in plain(render_launch(summary_of(sample.RUN[:-1], running=True)))
+    assert "its launcher is gone" in plain(
+        render_launch(summary_of(sample.RUN[:-1], running=False))
+    )
+    assert ": finished" in plain(render_launch(summary_of(sample.RUN, running=True)))
+    assert "unknown name" in plain(render_launch(summary_of([])))
+
+
+def test_times_nobody_can_name() -> None:
+    text = plain(render_launch(LaunchSummary(started_wall=1e12, restarts=2, untimed_restarts=1)))
+    assert "at an unknown time" in text
+    assert "1 of unknown duration" in text
+
+
+def test_text_of_the_program_cannot_act_on_the_terminal() -> None:
+    evil = "\x1b[2J\x9b31m\rboo\u202e"
+    verdict = at(20, e.Verdict, 0, kind=evil, rank=0, local_rank=0, pid=1, line=evil, frame=evil,
+                 traceback=evil, stacks=evil)  # fmt: skip
+    started = at(1, e.JobStarted, run_id=evil, argv=[evil], nproc_per_node=1, max_restarts=0,
+                 log_dir=evil)  # fmt: skip
+    ended = at(30, e.JobEnded, 0, outcome=evil, exit_code=1, reason=evil)
+    spawned = at(11, e.WorkersSpawned, 0, mode=evil, pids=[1])
+    exited = at(21, e.RankExited, 0, rank=0, pid=1, signal=evil)
+    lost = at(22, e.TemplateLost, 0, reason=evil)
+    run = summary_of([started, spawned, verdict, exited, lost, ended])
+    text = plain(render_launch(run)) + plain(render_round(run, 0))
+    assert all(c.isprintable() or c == "\n" for c in text)
+    assert "boo" in text
+
+
+def test_every_phase_and_class_has_its_column() -> None:
+    known = {*Phases.__struct_fields__} - {"total_to_step_ns"}  # total and step together
+    assert {column.field for column in PHASES} == known
+    assert {column.field for column in CLASSES} == {*Times.__struct_fields__}
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        (0.0, "0 %"),
+        (0.00001, "<0.1 %"),
+        (0.0005, "0.1 %"),
+        (0.0123, "1.2 %"),
+        (0.5, "50 %"),
+        (0.99, "99 %"),
+        (0.9961, "99.6 %"),
+        (0.99999, "99.9 %"),
+        (1.0, "100 %"),
+    ],
+)
+def test_a_percentage_says_everything_or_nothing_only_where_that_is_so(
+    part: float, said: str
+) -> None:
+    assert percent(part) == said
+
+
+def test_classes_that_are_empty_are_left_out() -> None:
+    run = summary_of(sample.RUN)
+    whole = plain(render_launch(run, times=True))
+    table = whole.partition("where the time went")[2]
+    assert "initialise" not in table
+    assert "recomputed" in table
+    assert "EUR" not in table
+
+
+def test_a_price_adds_a_row_to_the_times_of_a_launch() -> None:
+    found = job()
+    [run, _] = found.launches
+    text = plain(render_launch(run, times=True, cost=found.cost))
+    assert "cost:     36.01 EUR, 9.82 EUR of it productive" in text
+    [row] = [line for line in text.splitlines() if line.split()[:2] == ["EUR", "9.82"]]
+    assert len(row.split()) == 11
+
 
 TEXT = """\
 job demo: finished, exit code 0, down 6.4 s of 29.0 s, goodput 27 %, ETTR 17 %
@@ -80,7 +366,7 @@ def test_text_of_the_program_does_no_harm() -> None:
     assert "reason:   a b" in text
 
 
-def test_a_long_cause_is_said_once() -> None:
+def test_a_long_cause_of_a_job_is_said_once() -> None:
     cause = "rank 0 failed: " + "word " * 80 + "end"
     found = job()
     rounds = [
@@ -118,7 +404,7 @@ def test_how_clocks_are_related() -> None:
     ],
 )
 def test_a_job_without_an_end(running: list[bool | None], text: str) -> None:
-    launches = [RunSummary(running=each) for each in running]
+    launches = [LaunchSummary(running=each) for each in running]
     found = JobSummary(run_id="j", launches=launches)
     assert plain(render_job(found)).startswith(f"job j: {text}")
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from undaunted.chaos.history import History
     from undaunted.journal.events import AnyEvent
     from undaunted.journal.goodput import Times
+    from undaunted.journal.job.values import NodePart, Phases
     from undaunted.journal.launch import RoundState
-    from undaunted.journal.summary import Phases, RoundSummary
 
 _NS = 1e9
 _TOTALS = ("total_ns", "total_to_step_ns")
@@ -31,7 +31,7 @@ class RoundAfter(NamedTuple):
     """A round after a fault, and of which launch it is."""
 
     launch: int
-    summary: RoundSummary
+    summary: NodePart
     state: RoundState
 
     @property

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from undaunted.base.deadline import within
 from undaunted.journal.job.launches import attempts_of, launches_of, newest_job
+from undaunted.journal.job.summary import job_outcome, summarize
 from undaunted.journal.owner import is_running
 from undaunted.journal.reader import find_journals, read_journal
-from undaunted.journal.summary import JobOutcome, job_outcome, summarize
 
 if TYPE_CHECKING:
+    from undaunted.journal.job.values import LaunchSummary
     from undaunted.journal.launch import LaunchState
 
 _LAST_END_S = 2.0
@@ -20,7 +21,7 @@ _LAST_END_S = 2.0
 
 def last_end(run_dir: str) -> str:
     """Return a line about the last end that is recorded there, "" = there is none. Reads files."""
-    nothing: JobOutcome | None = None
+    nothing: LaunchSummary | None = None
     found = within(_LAST_END_S, lambda: _last_outcome(run_dir), nothing)
     if found is None:
         return ""
@@ -30,7 +31,7 @@ def last_end(run_dir: str) -> str:
     )
 
 
-def _last_outcome(run_dir: str) -> JobOutcome | None:
+def _last_outcome(run_dir: str) -> LaunchSummary | None:
     journals = [read_journal(path) for path in find_journals(Path(run_dir))]
     told = [one for one in launches_of(newest_job(journals)[0]) if _tells_of_job(one.state)]
     attempts, _ = attempts_of([replace(one, index=index) for index, one in enumerate(told)])

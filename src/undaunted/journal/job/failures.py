@@ -129,9 +129,8 @@ def _stood_still(
 
 def _pause(launch: Launch, world: World) -> tuple[int, e.AgentPaused] | None:
     """Return when a node began to stand still in the round, and the event after it."""
-    for event in launch.state.remarks:
-        if isinstance(event, e.AgentPaused) and event.round == world.number:
-            return launch.on_axis(event.t) - round(event.seconds * _NS), event
+    for event in _of(launch, world).pauses:
+        return launch.on_axis(event.t) - round(event.seconds * _NS), event
     return None
 
 

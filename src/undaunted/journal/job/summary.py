@@ -1,4 +1,7 @@
-"""From the journals of all nodes to what the job was and where its rank-time went. Pure functions.
+"""Makes a job, its rounds and the parts that nodes had of them out of journals. Pure.
+
+A milestone that is not in the journal is None, and so is each duration that begins or ends with it.
+All durations of a launch are of one node, and so of one clock.
 
 Definitions:
 
@@ -17,28 +20,50 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec.structs import replace
 
 from undaunted.base.text import format_duration, format_ranges
+from undaunted.journal import events as e
 from undaunted.journal.checkpoints import Checkpoints, Reports, checkpoints, joined, reports_of
-from undaunted.journal.events import RoundStopped, SlowRank
+from undaunted.journal.goodput import Account, Times, account, limit_of, times_of, went_on
 from undaunted.journal.job.launches import Attempt, Launch, World, attempts_of
 from undaunted.journal.job.rank_time import Price, RankTime, cost_of, rank_time
-from undaunted.journal.job.values import BootClock, Failures, JobRound, JobSummary, NodePart
+from undaunted.journal.job.values import (
+    BootClock,
+    Failures,
+    InProcessRestart,
+    JobRound,
+    JobSummary,
+    LaunchSummary,
+    NodePart,
+    Phases,
+)
 from undaunted.journal.query import every
-from undaunted.journal.summary import RoundSummary, RunSummary, has_left, job_outcome, summarize
+from undaunted.journal.words import is_news, words_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from undaunted.journal.events import JournalOpened
     from undaunted.journal.job.clocks import ClockOffset
+    from undaunted.journal.launch import LaunchState, RoundState
+
+FOR_ALL = ("finished", "no_restart", "invalid", "suspect", "straggler")
+"""Said by one node, these outcomes hold for the job: no node hears of them alone."""
+
+_LEFT = ("preempted", "excluded")
+"""Outcomes of a node that the job may go on without."""
+
+_NS = 1_000_000_000
+# Notes of a launch, in this order.
+_NOTED: tuple[type[e.Event], ...] = (
+    e.TemplateLost, e.ImportsLearned, e.AgentPaused, e.EventsLost, e.RoundStopped,
+    e.MemoryReclaimed, e.AttributionResult, e.NodeChecked, e.Remark,
+)  # fmt: skip
+_INSIDE = ("abort", "stop", "finalize", "health", "collect", "agree")
 
 # A larger uncertainty is worth a line.
 _UNCERTAIN_NS = 1_000_000_000
 _SHOWN = 5
-# What a node tells of each round: by index of the launch and number of the round.
-_ByRound = dict[tuple[int, int], RoundSummary]
 
 
 def summarize_job(
@@ -46,7 +71,7 @@ def summarize_job(
     *,
     price: Price | None = None,
     left_out: Sequence[str] = (),
-    is_running: Callable[[JournalOpened], bool | None] | None = None,
+    is_running: Callable[[e.JournalOpened], bool | None] | None = None,
 ) -> JobSummary:
     """Return what a job was, from its launches on all its nodes; puts them on the axis of the job.
 
@@ -65,6 +90,8 @@ def summarize_job(
             running=is_running(opened) if is_running and (opened := launch.state.opened) else None,
             spent=spent.accounts[launch.index],
             reports=reports[launch.index],
+            index=launch.index,
+            offset_ns=launch.offset_ns,
         )
         for launch in launches
     ]
@@ -75,7 +102,7 @@ def summarize_job(
     last = max(started, key=lambda one: one[0], default=(0, None))[1]
     ended = job_outcome(_without_walls(_deciding(launches, runs, attempts), runs))
     duration_ns = max((attempt.ended for attempt in attempts), default=0)
-    between_ns = _between(attempts)
+    between_ns = _gaps(attempts)
     steps = [one.lost_steps for one in rounds if one.lost_steps is not None]
     spare_ns = sum(spent.spare.values())
     slow = list(_slow_ranks(attempts))
@@ -97,7 +124,7 @@ def summarize_job(
             max(one.state.restarts_ordered for one in each.launches) for each in attempts
         ),
         lost_steps=sum(steps) if steps else None,
-        lost_ns=sum(map(_lost, rounds)),
+        lost_ns=sum(one.lost_ns or 0 for one in rounds),
         times=spent.total,
         spare_ns=spare_ns,
         goodput=_goodput(spent),
@@ -116,7 +143,7 @@ def summarize_job(
 
 
 def _deciding(
-    launches: Iterable[Launch], runs: Sequence[RunSummary], attempts: Sequence[Attempt]
+    launches: Iterable[Launch], runs: Sequence[LaunchSummary], attempts: Sequence[Attempt]
 ) -> Iterator[Launch]:
     """Yield the launches whose ends say how the job ended: the job may go on without the others."""
     worlds = attempts[-1].worlds if attempts else []
@@ -127,31 +154,13 @@ def _deciding(
             yield launch
 
 
-def _without_walls(launches: Iterable[Launch], runs: Sequence[RunSummary]) -> Iterator[RunSummary]:
+def _without_walls(
+    launches: Iterable[Launch], runs: Sequence[LaunchSummary]
+) -> Iterator[LaunchSummary]:
     """Yield launches with their starts on the axis, instead of by wall clocks."""
     for launch in launches:
         run = runs[launch.index]
-        yield msgspec.structs.replace(run, started_wall=launch.on_axis(launch.state.began_ns) / 1e9)
-
-
-def _rounds(
-    attempts: Sequence[Attempt], spent: RankTime, runs: Sequence[RunSummary]
-) -> list[JobRound]:
-    """Return all rounds with their rank-time and what their failures cost in steps."""
-    by_round = {(index, one.round): one for index, run in enumerate(runs) for one in run.rounds}
-    rounds = []
-    for index, attempt in enumerate(attempts):
-        for world, following in zip(attempt.worlds, [*attempt.worlds[1:], None], strict=False):
-            rounds.append(_round(index, world, following, spent, by_round))
-    return [
-        msgspec.structs.replace(
-            one,
-            lost_steps=None if following is None else _lost_steps(one, following),
-            times=spent.times[one.attempt, one.round],
-            spare_ns=spent.spare[one.attempt, one.round],
-        )
-        for one, following in zip(rounds, [*rounds[1:], None], strict=False)
-    ]
+        yield replace(run, started_wall=launch.on_axis(launch.state.began_ns) / 1e9)
 
 
 def _goodput(spent: RankTime) -> float | None:
@@ -167,17 +176,11 @@ def _ettr(spent: RankTime, rounds: Iterable[JobRound], duration_ns: int) -> floa
     return min(1.0, productive / duration_ns)
 
 
-def _lost(one: JobRound) -> int:
-    """Return the time that was lost by the failure of a round, 0 if that is not known."""
-    limit_ns = one.failure.limit_ns if one.failure is not None else None
-    return 0 if one.restart_ns is None else one.restart_ns + (limit_ns or 0)
-
-
 def _failures(
     rounds: Sequence[JobRound],
     spent: RankTime,
     attempts: Sequence[Attempt],
-    runs: Iterable[RunSummary],
+    runs: Iterable[LaunchSummary],
 ) -> Failures:
     failed = [one.failure for one in rounds if one.failure is not None]
     ran_ns = 0
@@ -209,7 +212,7 @@ def _checkpoints(
     return checkpoints(of_job, ran_ns)
 
 
-def _between(attempts: Sequence[Attempt]) -> int:
+def _gaps(attempts: Sequence[Attempt]) -> int:
     """Return the time in which no launcher ran, between two attempts."""
     until, gaps = 0, 0
     for attempt in attempts:
@@ -235,82 +238,124 @@ def _clocks(launches: Iterable[Launch], places: Sequence[ClockOffset]) -> list[B
     ]
 
 
+def job_outcome(launches: Iterable[LaunchSummary]) -> LaunchSummary | None:
+    """Tell how the job ended that was started last in a run directory.
+
+    A launcher that was lost, left or was excluded on the way does not decide about the job; its
+    exit code is that of its node only.
+
+    Args:
+        launches: of all nodes, also earlier ones.
+
+    Returns:
+        The end, None if no launch has recorded one, or those that have left while others run.
+    """
+    ended = []
+    last_start = 0.0
+    others_run = False
+    for launch in launches:
+        others_run = others_run or bool(launch.running)
+        start = launch.started_wall or 0.0
+        last_start = max(last_start, start)
+        if launch.exit_code is not None:
+            ended.append((start + (launch.duration_ns or 0) / 1e9, launch))
+    # Whoever had ended before the last launcher started was gone, or belongs to an earlier job.
+    ends = [each for each in ended if each[0] >= last_start]
+    if not ends:
+        return None
+    for outcome in FOR_ALL:
+        for _, launch in ends:
+            if launch.outcome == outcome:
+                return launch
+    if others_run and all(has_left(launch) for _, launch in ends):
+        return None
+    for_all = [each for each in ends if not each[1].alone]
+    if any(launch.outcome == "failed" for _, launch in for_all):
+        ends = for_all  # a node that was cut off may have ended later, and knows less
+    return max(ends, key=lambda each: each[0])[1]
+
+
+def has_left(launch: LaunchSummary) -> bool:
+    """Tell whether a launch ended by itself: the job may have gone on without its node."""
+    return launch.alone or launch.outcome in _LEFT
+
+
 # --- rounds ---------------------------------------------------------------------------------------
 
 
+def _rounds(
+    attempts: Sequence[Attempt], spent: RankTime, runs: Sequence[LaunchSummary]
+) -> list[JobRound]:
+    """Return all rounds, with what their failures cost in steps."""
+    parts = {(part.launch, part.round): part for run in runs for part in run.rounds}
+    rounds = [
+        _round(index, world, following, spent, parts)
+        for index, attempt in enumerate(attempts)
+        for world, following in zip(attempt.worlds, [*attempt.worlds[1:], None], strict=False)
+    ]
+    return [
+        replace(one, lost_steps=_lost_steps(one, following))
+        for one, following in zip(rounds, [*rounds[1:], None], strict=False)
+    ]
+
+
 def _round(
-    attempt: int, world: World, following: World | None, spent: RankTime, by_round: _ByRound
+    attempt: int,
+    world: World,
+    following: World | None,
+    spent: RankTime,
+    parts_of: Mapping[tuple[int, int], NodePart],
 ) -> JobRound:
-    """Return a round without its rank-time.
+    """Return a round, but for the steps that it lost.
 
     Args:
         attempt: in which it was.
         world: the round on all its nodes.
         following: the next round of the attempt, None if there is none.
-        spent: how it failed, and how long it went on.
-        by_round: what each launch says of its rounds.
+        spent: how it failed, how long it went on, and its rank-time.
+        parts_of: of the nodes, by index of the launch and number of the round.
     """
-    broke = spent.broken.get((attempt, world.number))
+    key = attempt, world.number
+    broke = spent.broken.get(key)
     failed_ns = broke.happened_ns if broke else None
-    parts = _parts(world, by_round)
+    parts = [parts_of[one.index, world.number] for one in world.launches]
+    firsts = [one.iterations[0] for one in parts if one.iterations]
+    lasts = [one.last_iteration for one in parts if one.last_iteration is not None]
+    stopped_ns = max((one.stopped_ns for one in parts if one.stopped_ns is not None), default=None)
+    if stopped_ns is not None and following is not None:
+        stopped_ns = min(stopped_ns, following.began)  # the job goes on without a node cut off
     # A node that was cut off, and has no part in the next round, knows the cause least.
-    by_word = sorted(
-        world.launches, key=lambda one: following is not None and one not in following.launches
-    )
-    of_nodes = [by_round[one.index, world.number] for one in by_word]
-    firsts = [one.iterations[0] for one in of_nodes if one.iterations]
-    lasts = [one.last_iteration for one in of_nodes if one.last_iteration is not None]
-    stops = [part.stopped_ns for part in parts if part.stopped_ns is not None]
-    if stops and following is not None:
-        stops = [
-            min(max(stops), following.began)
-        ]  # the job does not wait for nodes that are cut off
-    causes = [one.cause for one in of_nodes if one.cause]
+    here = {one.index for one in (following or world).launches}
+    by_word = sorted(parts, key=lambda one: one.launch not in here)
     return JobRound(
         attempt=attempt,
         round=world.number,
         world_size=world.size or len(world.ranks),
         began_ns=world.began,
-        stopped_ns=max(stops, default=None),
-        outcome=broke.failure.kind if broke else _outcome([one.outcome for one in of_nodes]),
-        cause=(broke.failure.line if broke else "") or next(iter(causes), ""),
+        stopped_ns=stopped_ns,
+        outcome=broke.failure.kind if broke else _outcome_of_all({one.outcome for one in parts}),
+        cause=(broke and broke.failure.line) or next((p.cause for p in by_word if p.cause), ""),
         failure=broke.failure if broke else None,
         failed_ns=failed_ns,
-        advised=next((one.advised for one in of_nodes if one.advised is not None), None),
+        advised=next((one.advised for one in by_word if one.advised is not None), None),
         first_iteration=min(firsts, default=None),
         last_iteration=max(lasts, default=None),
-        restart_ns=_restart(spent.worked_until.get((attempt, world.number), failed_ns), following),
+        restart_ns=_restart(spent.worked_until.get(key, failed_ns), following),
+        times=spent.times[key],
+        spare_ns=spent.spare[key],
         parts=parts,
     )
 
 
-def _lost_steps(one: JobRound, following: JobRound) -> int | None:
+def _lost_steps(one: JobRound, following: JobRound | None) -> int | None:
     """Return how many steps a round had completed that the next one did again."""
-    if one.last_iteration is None or following.first_iteration is None:
+    if following is None or one.last_iteration is None or following.first_iteration is None:
         return None
     return max(0, one.last_iteration - following.first_iteration)
 
 
-def _parts(world: World, by_round: _ByRound) -> list[NodePart]:
-    parts = []
-    for launch in world.launches:
-        one = launch.state.rounds[world.number]
-        stopped = one.time_of(RoundStopped)
-        parts.append(
-            NodePart(
-                node=launch.node,
-                launch=launch.index,
-                ranks=one.ranks,
-                began_ns=launch.on_axis(one.began_ns),
-                stopped_ns=None if stopped is None else launch.on_axis(stopped),
-                times=by_round[launch.index, world.number].times,
-            )
-        )
-    return parts
-
-
-def _outcome(of_nodes: list[str]) -> str:
-    return next((one for one in ("finished", "stopped") if one in of_nodes), "")
+def _outcome_of_all(outcomes: set[str]) -> str:
+    return next((one for one in ("finished", "stopped") if one in outcomes), "")
 
 
 def _restart(failed_ns: int | None, following: World | None) -> int | None:
@@ -328,6 +373,213 @@ def _restart(failed_ns: int | None, following: World | None) -> int | None:
     return max(0, max(moments) - failed_ns)
 
 
+# --- launches -------------------------------------------------------------------------------------
+
+
+def summarize(
+    launch: LaunchState,
+    *,
+    running: bool | None = None,
+    spent: Account | None = None,
+    reports: Reports | None = None,
+    index: int = 0,
+    offset_ns: int = 0,
+) -> LaunchSummary:
+    """Return the summary of one launch.
+
+    Args:
+        launch: what its journal tells.
+        running: whether its launcher still runs, None = not known.
+        spent: where its time went, if more is known about that than its journal tells.
+        reports: of its ranks about checkpoints.
+        index: of the launch in its job.
+        offset_ns: added to its times to get moments on the axis of the job.
+    """
+    opened = launch.opened or e.JournalOpened(t=0)
+    job, end = launch.job, launch.ended
+    spent = spent or account(launch)
+    rounds = launch.ordered()
+    parts = [
+        _part(one, following, launch, spent.rounds[one.number], index, offset_ns)
+        for one, following in zip(rounds, [*rounds[1:], None], strict=False)
+    ]
+    lost = [one.lost_ns for one in parts[:-1]]
+    return LaunchSummary(
+        node=launch.node,
+        run_id=job.run_id if job else "",
+        argv=job.argv if job else [],
+        nproc_per_node=job.nproc_per_node if job else 0,
+        max_restarts=job.max_restarts if job else 0,
+        boot_id=opened.boot_id,
+        pid=opened.pid,
+        started_wall=job.wall if job else None,
+        duration_ns=_between(job.t if job else None, end.t if end else None),
+        outcome=end.outcome if end else "",
+        running=None if end else running,
+        exit_code=end.exit_code if end else None,
+        reason=end.reason if end else "",
+        alone=bool(end and end.alone),
+        restarts=max(0, len(parts) - 1),
+        restarts_ordered=launch.restarts_ordered,
+        lost_ns=sum(lost_ns or 0 for lost_ns in lost),
+        untimed_restarts=lost.count(None),
+        times=spent.total,
+        goodput=spent.goodput,
+        log_dir=job.log_dir if job else "",
+        rounds=parts,
+        checkpoints=None if reports is None else checkpoints(reports, spent.total.total_ns),
+        notes=_notes(launch),
+    )
+
+
+def _notes(launch: LaunchState) -> list[str]:
+    sums: dict[type[e.Event], dict[str, float]] = {
+        e.AgentPaused: {"seconds": launch.paused_s},
+        e.EventsLost: {"count": launch.lost},
+    }
+    told: list[e.Event] = []
+    for kind in _NOTED:
+        events = every(launch.remarks, kind)
+        if events and kind in sums:  # of several the sum counts
+            events = [replace(events[-1], **sums[kind])]
+        told += filter(is_news, events)
+    end = launch.ended.reason if launch.ended is not None else ""
+    return [
+        words_of(event).full
+        for event in told
+        if getattr(event, "level", "error") == "error"  # of remarks
+        and not (isinstance(event, e.NodeChecked) and event.problem in end)
+    ]
+
+
+def _between(start: int | None, end: int | None) -> int | None:
+    """Return the time between, at least 0: a rank may run before the agent knows it exists."""
+    return None if start is None or end is None else max(0, end - start)
+
+
+def _part(
+    one: RoundState,
+    following: RoundState | None,
+    launch: LaunchState,
+    times: Times,
+    index: int,
+    offset_ns: int,
+) -> NodePart:
+    """Return what the node of a launch had of a round."""
+    end = launch.ended if following is None else None
+    started, spawned = one.first(e.RoundStarted), one.first(e.WorkersSpawned)
+    stopped, evidence = one.first(e.RoundStopped), one.first(e.EvidenceCollected)
+    verdict, failure = one.first(e.Verdict), one.first(e.FailureDetected)
+    over = stopped or end
+    return NodePart(
+        node=launch.node,
+        launch=index,
+        round=one.number,
+        began_ns=one.began_ns + offset_ns,
+        stopped_ns=stopped.t + offset_ns if stopped else None,
+        started_wall=started.wall if started else None,
+        duration_ns=_between(started.t if started else None, over.t if over else None),
+        ranks=one.ranks,
+        world_size=started.world_size if started else 0,
+        worker_start=spawned.mode if spawned else "",
+        outcome=_outcome(one, verdict or failure, end),
+        cause=_left_behind(one, end) or _cause(one, verdict, failure) + _follows(one, launch.node),
+        verdict=verdict,
+        advised=one.first(e.RoundAdvised),
+        iterations=sorted(one.iterations),
+        last_iteration=one.last_iteration,
+        exits=list(one.exits),
+        stacks=(verdict.stacks if verdict else "") or (evidence.path if evidence else ""),
+        phases=_phases(one, following, launch.until_ns) if verdict or failure else None,
+        inprocess=_inprocess(one),
+        times=times,
+    )
+
+
+def _outcome(
+    one: RoundState, failed: e.Verdict | e.FailureDetected | None, end: e.JobEnded | None
+) -> str:
+    if failed is not None:
+        return failed.kind
+    if end is not None and end.outcome == "finished" and end.last_round in (-1, one.number):
+        return "finished"
+    return "stopped" if one.stage in ("stopping", "stopped") else ""
+
+
+def _cause(one: RoundState, verdict: e.Verdict | None, failure: e.FailureDetected | None) -> str:
+    """Return the best explanation the journal has."""
+    if (judged := verdict or failure) is not None:
+        return words_of(judged).full
+    if (stop := one.first(e.StopRequested)) is not None:
+        return stop.reason
+    asked = one.first(e.ControlRequested) or one.first(e.SignalReceived)
+    return "" if asked is None else words_of(asked).text
+
+
+def _left_behind(one: RoundState, end: e.JobEnded | None) -> str:
+    """Say that the job went on without a node that stood still: it knows no other cause."""
+    if not one.pauses or end is None or end.last_round <= one.number:
+        return ""
+    return (
+        f"the launcher stood still for {one.pauses[-1].seconds:.1f} s: the job went on without it"
+    )
+
+
+def _follows(one: RoundState, node: str) -> str:
+    """Say what failed before on another node, of which the failure of this one is a consequence."""
+    blamed, failure = one.first(e.RoundBlamed), one.first(e.FailureDetected)
+    if blamed is None or failure is None or blamed.node == node:
+        return ""
+    if node not in blamed.victims and (failure.t < blamed.t or went_on(one, blamed.t)):
+        return ""
+    return f"; this follows from another failure: {blamed.line}"
+
+
+def _phases(one: RoundState, after: RoundState | None, until_ns: int) -> Phases:
+    ends = times_of(one, until_ns if after is None else after.began_ns)
+    starts = Times() if after is None else times_of(after, until_ns)
+    spawned = after.time_of(e.WorkersSpawned) if after is not None else None
+    first_line = after.all_passed("first_line") if after is not None else None
+    first_step = after.all_passed("first_step") if after is not None else None
+    began = one.time_of(e.FailureDetected) if one.since_ns is None else one.since_ns
+    return Phases(
+        detect_ns=max(0, ends.detect_ns - limit_of(one)) or None,
+        evidence_ns=ends.evidence_ns or None,
+        decide_ns=ends.decide_ns or None,
+        stop_ns=ends.stop_ns or None,
+        idle_ns=(ends.idle_ns or None) if after is not None else None,
+        spawn_ns=None if spawned is None else starts.spawn_ns or None,
+        import_ns=None if first_line is None else starts.import_ns or None,
+        initialise_ns=None if first_step is None else starts.initialise_ns or None,
+        load_ns=None if first_step is None else starts.load_ns or None,
+        total_ns=_between(began, first_line),
+        total_to_step_ns=_between(began, first_step),
+    )
+
+
+def _inprocess(one: RoundState) -> list[InProcessRestart]:
+    """Return the restarts inside of the processes of a round, in order."""
+    restarts: dict[tuple[int, int], dict[str, e.InProcessPhase]] = {}
+    for (call, epoch, name), phase in one.inprocess.items():
+        restarts.setdefault((call, epoch), {})[name] = phase
+    return [_inside(*key, phases) for key, phases in sorted(restarts.items())]
+
+
+def _inside(call: int, epoch: int, phases: dict[str, e.InProcessPhase]) -> InProcessRestart:
+    began, runs = phases.get("detect"), phases.get("re-enter")
+    last = runs or began
+    took = {f"{name}_ns": round(phases[name].took_s * _NS) for name in _INSIDE if name in phases}
+    return InProcessRestart(
+        call=call,
+        epoch=epoch,
+        causes=last.reasons if last else [],
+        members=runs.members if runs else 0,
+        lost=runs.lost if runs else [],
+        total_ns=round(runs.took_s * _NS) if runs else None,
+        **took,
+    )
+
+
 # --- notes ----------------------------------------------------------------------------------------
 
 
@@ -336,7 +588,7 @@ def _slow_ranks(attempts: Iterable[Attempt]) -> Iterator[str]:
     for attempt in attempts:
         notes: dict[tuple[int, int, str], str] = {}
         for launch in attempt.launches:
-            told = every(launch.state.remarks, SlowRank)
+            told = every(launch.state.remarks, e.SlowRank)
             for place, slow in enumerate(told):
                 over = [one.t for one in told[place:] if one.over and _is_same_rank(one, slow)]
                 key = (slow.round, slow.rank, slow.line)
@@ -349,7 +601,7 @@ def _slow_ranks(attempts: Iterable[Attempt]) -> Iterator[str]:
         yield from notes.values()
 
 
-def _is_same_rank(one: SlowRank, other: SlowRank) -> bool:
+def _is_same_rank(one: e.SlowRank, other: e.SlowRank) -> bool:
     return (one.round, one.rank) == (other.round, other.rank)
 
 

@@ -10,32 +10,135 @@ from __future__ import annotations
 import msgspec
 
 from undaunted.journal.checkpoints import Checkpoints  # noqa: TC001 - msgspec looks it up
-from undaunted.journal.events import RoundAdvised  # noqa: TC001 - as above
+from undaunted.journal.events import RankExited, RoundAdvised, Verdict  # noqa: TC001 - as above
 from undaunted.journal.goodput import Span, Times
-from undaunted.journal.summary import RunSummary  # noqa: TC001 - as above
 
 
-class BootClock(msgspec.Struct, kw_only=True, frozen=True):
-    """How the monotonic clock of one boot of one machine was put on the axis of the job.
+class Phases(msgspec.Struct, kw_only=True, frozen=True):
+    """How long each part of getting over one failure took, in nanoseconds.
+
+    The parts are the classes of `goodput.Times`: of the round that failed, from its failure on, and
+    of the round after it, up to its first step. None = not recorded, or no time was spent on it.
 
     Attributes:
-        boot_id: of the machine, "" if unknown.
-        nodes: whose launches were timed by it.
-        offset_ns: what is added to its times to get moments on the axis.
-        uncertainty_ns: how far that may be wrong, either way; None = nothing bounds it.
-        method: ``reference`` (the axis is this clock), ``order`` (bounded by what must have
-            happened before what), ``wall`` (by wall clocks, since nothing relates it to others) or
-            ``start`` (not even those: it begins with the job).
-        drifts: the bounds contradict each other, as clocks do that run at different rates;
-            ``uncertainty_ns`` covers them all.
+        detect_ns: from when it happened to when the agent noticed; a hang happens when its limit is
+            passed, so that the limit is not in here.
+        evidence_ns: until stacks and process states were gathered and judged.
+        decide_ns: until the ranks were told to stop.
+        stop_ns: until no process of the round was left.
+        idle_ns: until the next round began.
+        spawn_ns: until all its workers existed, without the template's imports.
+        import_ns: the template's imports, and until the user's program had begun on every rank.
+        initialise_ns: until monitoring had begun on every rank.
+        load_ns: until every rank had called ``undaunted.step``.
+        total_ns: from when it happened (noticed, where nobody knows) until the user's program had
+            begun on every rank.
+        total_to_step_ns: the same until every rank had called ``undaunted.step``.
     """
 
-    boot_id: str
-    nodes: list[str]
-    offset_ns: int
-    uncertainty_ns: int | None
-    method: str
-    drifts: bool = False
+    detect_ns: int | None = None
+    evidence_ns: int | None = None
+    decide_ns: int | None = None
+    stop_ns: int | None = None
+    idle_ns: int | None = None
+    spawn_ns: int | None = None
+    import_ns: int | None = None
+    initialise_ns: int | None = None
+    load_ns: int | None = None
+    total_ns: int | None = None
+    total_to_step_ns: int | None = None
+
+
+class InProcessRestart(msgspec.Struct, kw_only=True, frozen=True):
+    """How a function came to run again; durations in nanoseconds, None = not recorded.
+
+    Attributes:
+        call: how many calls of restartable functions there were before.
+        epoch: the how-manieth restart of that call, from 1.
+        causes: one line per reason.
+        members: how many ranks ran the function again, 0 = it did not come to that.
+        lost: which ranks of the job did not.
+        abort_ns: the longest abort of communication.
+        stop_ns: the longest time from there until a rank was out of the function.
+        finalize_ns: the longest ``finalize``.
+        health_ns: the longest health check.
+        collect_ns: the longest collection of garbage.
+        agree_ns: what else it took until all were known to be ready.
+        total_ns: from the first reason until all were told to run the function.
+    """
+
+    call: int
+    epoch: int
+    causes: list[str] = []
+    members: int = 0
+    lost: list[int] = []
+    abort_ns: int | None = None
+    stop_ns: int | None = None
+    finalize_ns: int | None = None
+    health_ns: int | None = None
+    collect_ns: int | None = None
+    agree_ns: int | None = None
+    total_ns: int | None = None
+
+
+class NodePart(msgspec.Struct, kw_only=True, frozen=True):
+    """What one node had of a round.
+
+    Attributes:
+        node: its name.
+        launch: index in ``JobSummary.launches``.
+        round: its number.
+        began_ns: the node began with its part.
+        stopped_ns: no process was left; None = not recorded.
+        started_wall: Unix time in seconds.
+        duration_ns: until no process was left, or the job ended; None if neither is recorded.
+        ranks: global ranks of the node.
+        world_size: ranks on all nodes.
+        worker_start: ``warm`` or ``fresh``, "" if no worker was started.
+        outcome: ``finished``, ``crash``, ``hang`` or ``spawn`` (the kind of failure), ``stopped``
+            (on request or by a signal), or "" = unknown.
+        cause: one line: the verdict or what else ended the round.
+        verdict: the verdict, if there was one.
+        advised: the best action after it, None = it did not fail, or there is no advice.
+        iterations: first iteration of the ranks that took part, lowest first.
+        last_iteration: the highest iteration begun, None = none was begun or recorded.
+        exits: how the processes of the ranks ended.
+        stacks: the file of the full evidence.
+        phases: how long each part of the restart took; None if the round did not fail.
+        inprocess: restarts inside of the processes of the round.
+        times: where the time of the round went, until the next one began; not multiplied by ranks.
+    """
+
+    node: str = ""
+    launch: int = 0
+    round: int
+    began_ns: int = 0
+    stopped_ns: int | None = None
+    started_wall: float | None = None
+    duration_ns: int | None = None
+    ranks: list[int] = []
+    world_size: int = 0
+    worker_start: str = ""
+    outcome: str = ""
+    cause: str = ""
+    verdict: Verdict | None = None
+    advised: RoundAdvised | None = None
+    iterations: list[int] = []
+    last_iteration: int | None = None
+    exits: list[RankExited] = []
+    stacks: str = ""
+    phases: Phases | None = None
+    inprocess: list[InProcessRestart] = []
+    times: Times = msgspec.field(default_factory=Times)
+
+    @property
+    def lost_ns(self) -> int | None:
+        """Until the program ran again, and after a hang its limit; None = not known."""
+        if self.phases is None or self.phases.total_ns is None:
+            return None
+        hang = self.verdict is not None and self.verdict.kind == "hang"
+        limit_s = self.verdict.limit_s if self.verdict is not None and hang else None
+        return self.phases.total_ns + round((limit_s or 0) * 1_000_000_000)
 
 
 class Failure(msgspec.Struct, kw_only=True, frozen=True):
@@ -55,26 +158,6 @@ class Failure(msgspec.Struct, kw_only=True, frozen=True):
     rank: int = -1
     line: str = ""
     limit_ns: int | None = None
-
-
-class NodePart(msgspec.Struct, kw_only=True, frozen=True):
-    """What one node had of a round.
-
-    Attributes:
-        node: its name.
-        launch: index in ``JobSummary.launches``.
-        ranks: its global ranks.
-        began_ns: it began with its part.
-        stopped_ns: none of its processes was left; None = not recorded.
-        times: where its time went, not multiplied by ranks.
-    """
-
-    node: str
-    launch: int
-    ranks: list[int]
-    began_ns: int
-    stopped_ns: int | None
-    times: Times
 
 
 class JobRound(msgspec.Struct, kw_only=True, frozen=True):
@@ -119,6 +202,99 @@ class JobRound(msgspec.Struct, kw_only=True, frozen=True):
     times: Times = msgspec.field(default_factory=Times)
     spare_ns: int = 0
     parts: list[NodePart] = []
+
+    @property
+    def failed_part(self) -> NodePart | None:
+        """The part of the node that failed first; None = it is unknown, or has no journal."""
+        node = self.failure.node if self.failure is not None else None
+        return next((part for part in self.parts if part.node == node), None)
+
+    @property
+    def lost_ns(self) -> int | None:
+        """As of a part, of the whole job."""
+        limit_ns = self.failure.limit_ns if self.failure is not None else None
+        return None if self.restart_ns is None else self.restart_ns + (limit_ns or 0)
+
+
+class LaunchSummary(msgspec.Struct, kw_only=True, frozen=True):
+    """One launch on one node.
+
+    Attributes:
+        node: name of the node.
+        run_id: name of the run.
+        argv: the user's program and its arguments.
+        nproc_per_node: ranks on this node.
+        max_restarts: the budget.
+        boot_id: of the machine, "" if unknown.
+        pid: of the agent, 0 if unknown.
+        started_wall: Unix time in seconds.
+        duration_ns: until the end of the job, None if none is recorded.
+        outcome: as in ``JobEnded``; "" if the journal has no end.
+        running: whether the launcher still runs, where that is known: only if there is no end.
+        exit_code: of the launcher.
+        reason: why it ended.
+        alone: as in ``JobEnded``.
+        restarts: rounds that were followed by another.
+        restarts_ordered: those of them that somebody has ordered, beside the budget.
+        lost_ns: sum over the restarts of ``total_ns`` and, after hangs, of the limit that had to
+            pass; restarts whose time is not known add nothing.
+        untimed_restarts: how many those are.
+        times: where the time went, until the end of the job or the last event.
+        goodput: the productive part of that time, 0 to 1; None if no rank called
+            ``undaunted.step``.
+        log_dir: redirected output of the ranks, "" if there is none.
+        rounds: its parts of all rounds, by number.
+        checkpoints: what they have cost; None if no rank has told of any.
+        notes: what else a reader should know, one line each.
+    """
+
+    node: str = ""
+    run_id: str = ""
+    argv: list[str] = []
+    nproc_per_node: int = 0
+    max_restarts: int = 0
+    boot_id: str = ""
+    pid: int = 0
+    started_wall: float | None = None
+    duration_ns: int | None = None
+    outcome: str = ""
+    running: bool | None = None
+    exit_code: int | None = None
+    reason: str = ""
+    alone: bool = False
+    restarts: int = 0
+    restarts_ordered: int = 0
+    lost_ns: int = 0
+    untimed_restarts: int = 0
+    times: Times = msgspec.field(default_factory=Times)
+    goodput: float | None = None
+    log_dir: str = ""
+    rounds: list[NodePart] = []
+    checkpoints: Checkpoints | None = None
+    notes: list[str] = []
+
+
+class BootClock(msgspec.Struct, kw_only=True, frozen=True):
+    """How the monotonic clock of one boot of one machine was put on the axis of the job.
+
+    Attributes:
+        boot_id: of the machine, "" if unknown.
+        nodes: whose launches were timed by it.
+        offset_ns: what is added to its times to get moments on the axis.
+        uncertainty_ns: how far that may be wrong, either way; None = nothing bounds it.
+        method: ``reference`` (the axis is this clock), ``order`` (bounded by what must have
+            happened before what), ``wall`` (by wall clocks, since nothing relates it to others) or
+            ``start`` (not even those: it begins with the job).
+        drifts: the bounds contradict each other, as clocks do that run at different rates;
+            ``uncertainty_ns`` covers them all.
+    """
+
+    boot_id: str
+    nodes: list[str]
+    offset_ns: int
+    uncertainty_ns: int | None
+    method: str
+    drifts: bool = False
 
 
 class Failures(msgspec.Struct, kw_only=True, frozen=True):
@@ -222,7 +398,7 @@ class JobSummary(msgspec.Struct, kw_only=True, frozen=True):
     checkpoints: Checkpoints | None = None
     rounds: list[JobRound] = []
     clocks: list[BootClock] = []
-    launches: list[RunSummary] = []
+    launches: list[LaunchSummary] = []
     lanes: list[list[Span]] = []
     slow: list[str] = []
     other_runs: str = ""

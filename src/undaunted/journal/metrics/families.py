@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from undaunted.journal import events as e
+from undaunted.journal.job.summary import summarize
 from undaunted.journal.metrics.exposition import Family, exposition
-from undaunted.journal.summary import summarize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from undaunted.journal.job.launches import Launch
-    from undaunted.journal.job.values import JobSummary
+    from undaunted.journal.job.values import JobSummary, LaunchSummary, NodePart
     from undaunted.journal.launch import LaunchState
-    from undaunted.journal.summary import RoundSummary, RunSummary
 
 _NS = 1_000_000_000
 _KINDS = ("crash", "hang", "spawn")
@@ -72,7 +71,7 @@ class Now:
 
 
 def families(
-    launch: LaunchState, node: str, now: Now | None = None, run: RunSummary | None = None
+    launch: LaunchState, node: str, now: Now | None = None, run: LaunchSummary | None = None
 ) -> list[Family]:
     """Return the metrics of one launch on one node.
 
@@ -95,7 +94,7 @@ def families(
     return [family.labelled(node=node, run_id=run.run_id) for family in found if family.samples]
 
 
-def _of_run(run: RunSummary, launch: LaunchState) -> list[Family]:
+def _of_run(run: LaunchSummary, launch: LaunchState) -> list[Family]:
     info = Family("undaunted_run_info", "The run this launcher belongs to; always 1.")
     version = launch.opened.version if launch.opened else ""
     info.add(1, version=version)
@@ -122,7 +121,7 @@ def _of_run(run: RunSummary, launch: LaunchState) -> list[Family]:
     ]
 
 
-def _of_rounds(run: RunSummary) -> list[Family]:
+def _of_rounds(run: LaunchSummary) -> list[Family]:
     rounds = run.rounds
     failures = Family("undaunted_failures_total", "Rounds in which this node failed.")
     for kind in _KINDS:
@@ -158,7 +157,7 @@ def _of_rounds(run: RunSummary) -> list[Family]:
     ]
 
 
-def _lost_steps(rounds: Sequence[RoundSummary]) -> int:
+def _lost_steps(rounds: Sequence[NodePart]) -> int:
     lost = done = 0
     for one in rounds:
         if one.iterations:
@@ -167,7 +166,7 @@ def _lost_steps(rounds: Sequence[RoundSummary]) -> int:
     return lost
 
 
-def _of_times(run: RunSummary) -> list[Family]:
+def _of_times(run: LaunchSummary) -> list[Family]:
     times = Family(
         "undaunted_time_seconds",
         "Where the time of this launcher went; all classes together are the time that passed.",

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 from undaunted.base.console import plain
 from undaunted.base.text import count, format_duration, format_ranks, printable
 from undaunted.journal.job.rank_time import SPARE
-from undaunted.journal.job.render import still_runs
+from undaunted.journal.job.render import (
+    CLASSES,
+    PHASES,
+    checkpoint_lines,
+    ordered,
+    percent,
+    still_runs,
+)
 from undaunted.journal.page.markup import (
     NOTHING,
     Cell,
@@ -23,7 +30,6 @@ from undaunted.journal.page.markup import (
     text,
     took,
 )
-from undaunted.journal.render import CLASSES, PHASES, checkpoint_lines, ordered, percent
 from undaunted.journal.words import outcome_in_words
 
 if TYPE_CHECKING:
@@ -32,7 +38,6 @@ if TYPE_CHECKING:
     from undaunted.journal.goodput import Times
     from undaunted.journal.job.values import JobRound, JobSummary
     from undaunted.journal.reader import Journal
-    from undaunted.journal.summary import RoundSummary
 
 
 _SECOND_NS = 1_000_000_000
@@ -212,12 +217,10 @@ def failures(job: JobSummary) -> str:
     if not failed:
         return "<p>There was none.</p>"
     places = {name: place for place, name in enumerate(job.nodes)}
-    told = _summaries(job)
     shown = failed[-_MOST_ROWS:]
-    with_traceback = len(shown) - _MOST_TRACEBACKS
+    without_traceback = len(shown) - _MOST_TRACEBACKS
     rows = [
-        _failure(one, places, told.get(id(one)) if k >= with_traceback else None)
-        for k, one in enumerate(shown)
+        _failure(one, places, with_traceback=k >= without_traceback) for k, one in enumerate(shown)
     ]
     heads = [
         "", "when", "round", "kind", "node", "rank", "cause", "lost steps",
@@ -235,8 +238,9 @@ def explained(said: str) -> str:
 
 
 def restarts(job: JobSummary) -> str:
-    """Return how long the parts of getting over a failure took, on the node that failed."""
-    phases = [one.phases for one in _summaries(job).values() if one.phases is not None]
+    """Return how long each part of a restart took, on the node that failed."""
+    parts = [one.failed_part for one in job.rounds]
+    phases = [one.phases for one in parts if one is not None and one.phases is not None]
     rows = []
     for column in PHASES:
         known = [ns for one in phases if (ns := getattr(one, column.field)) is not None]
@@ -333,7 +337,7 @@ def _damage(journal: Journal) -> str:
     return "; ".join(said)
 
 
-def _failure(one: JobRound, places: Mapping[str, int], told: RoundSummary | None) -> list[Cell]:
+def _failure(one: JobRound, places: Mapping[str, int], *, with_traceback: bool) -> list[Cell]:
     failure = one.failure
     assert failure is not None
     at_ns = _moment(one)
@@ -345,8 +349,9 @@ def _failure(one: JobRound, places: Mapping[str, int], told: RoundSummary | None
         else ""
     )
     cause = text(failure.line or one.cause)
-    if told is not None and told.verdict is not None and told.verdict.traceback:
-        traceback = lines(told.verdict.traceback, _LONGEST_TRACEBACK)
+    part = one.failed_part if with_traceback else None
+    if part is not None and part.verdict is not None and part.verdict.traceback:
+        traceback = lines(part.verdict.traceback, _LONGEST_TRACEBACK)
         cause = f"<details><summary>{cause}</summary><pre>{traceback}</pre></details>"
     return [
         Cell(button),
@@ -376,19 +381,6 @@ def _moment(one: JobRound) -> int:
     if one.failed_ns is not None:
         return max(0, one.failed_ns)
     return one.stopped_ns if one.stopped_ns is not None else one.began_ns
-
-
-def _summaries(job: JobSummary) -> dict[int, RoundSummary]:
-    """Return what the node that failed first tells of a round, by the identity of the round."""
-    found: dict[int, RoundSummary] = {}
-    by_number = [{one.round: one for one in launch.rounds} for launch in job.launches]
-    for one in job.rounds:
-        for part in one.parts:
-            if one.failure is not None and part.node == one.failure.node:
-                summary = by_number[part.launch].get(one.round)
-                if summary is not None:
-                    found[id(one)] = summary
-    return found
 
 
 def _iterations(one: JobRound) -> str:
