@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.doctor.checks.saying import said, wanting
+from tests.doctor.saying import said, wanting
 from undaunted.doctor.checks import network
 from undaunted.doctor.facts import Asked, Names, Remote
 
