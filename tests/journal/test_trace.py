@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
@@ -21,48 +21,108 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Events = list[dict[str, Any]]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Number = Annotated[int, msgspec.Meta(gt=0)]
+Name = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class _Event(msgspec.Struct, tag_field="ph", forbid_unknown_fields=True, kw_only=True):
+    """Keys that each event has, and no others but those of its phase. Times are microseconds."""
+
+    name: Name
+    pid: Number
+    tid: Number
+
+
+class Label(_Event, tag="M"):
+    """Of a process or a thread."""
+
+    args: dict[Literal["name", "sort_index"], str | int]
+
+
+class Slice(_Event, tag="X"):
+    ts: Count
+    dur: Count
+    args: dict[str, Any] = {}
+
+
+class Instant(_Event, tag="i"):
+    ts: Count
+    s: Literal["t"]  # of a thread
+    args: dict[str, Any]
+
+
+class _Aside(_Event):
+    ts: Count
+    cat: Name
+    id: Name
+
+
+class Begin(_Aside, tag="b"):
+    args: dict[str, Any]
+
+
+class End(_Aside, tag="e"):
+    pass
+
+
+class Trace(msgspec.Struct, forbid_unknown_fields=True):
+    """The object format of Chrome's trace events."""
+
+    displayTimeUnit: Literal["ms", "ns"]  # noqa: N815 - of the format
+    otherData: dict[str, Any]  # noqa: N815
+    traceEvents: list[Label | Slice | Instant | Begin | End]  # noqa: N815
 
 
 def events_of(text: str) -> Events:
-    """The events of a trace that has the form that viewers expect."""
+    """The events of a trace, which has the form that viewers expect."""
+    events = msgspec.json.decode(text, type=Trace).traceEvents
+    labels = [one for one in events if isinstance(one, Label)]
+    for one in labels:
+        kind, _, key = one.name.partition("_")
+        assert kind in {"process", "thread"}
+        form = ("name", str) if key == "name" else ("sort_index", int)
+        assert [(name, type(value)) for name, value in one.args.items()] == [form]
+    named = [(one.pid, one.tid) for one in labels if one.name == "thread_name"]
+    assert len(named) == len(set(named))
+    processes = [one.pid for one in labels if one.name == "process_name"]
+    assert len(processes) == len(set(processes))
+    assert {(one.pid, one.tid) for one in events} <= set(named)
+    assert {one.pid for one in events} <= set(processes)
+    assert_in_pairs([one for one in events if isinstance(one, _Aside)])
+    assert_nested([one for one in events if isinstance(one, Slice)])
     found: Events = json.loads(text)["traceEvents"]
-    opened: dict[str, dict[str, Any]] = {}
-    for one in found:
-        assert isinstance(one["name"], str)
-        assert one["ph"] in {"M", "X", "i", "b", "e"}
-        assert one["pid"] > 0
-        assert one["tid"] > 0
-        assert one["ph"] == "M" or one["ts"] >= 0
-        assert one["ph"] != "X" or one["dur"] >= 0
-        assert one["ph"] != "i" or one["s"] == "t"
-        if one["ph"] == "b":
-            assert one["id"] not in opened
-            opened[one["id"]] = one
-        elif one["ph"] == "e":
-            begun = opened.pop(one["id"])
-            assert (one["name"], one["cat"], one["pid"]) == tuple(
-                begun[key] for key in ("name", "cat", "pid")
-            )
-            assert one["ts"] >= begun["ts"]
-    assert opened == {}
-    assert_nested(found)
     return found
 
 
-def assert_nested(events: Events) -> None:
-    """On each track, a slice lies within another one or beside it."""
-    tracks: dict[tuple[int, int], Events] = {}
+def assert_in_pairs(events: Iterable[_Aside]) -> None:
+    """Each beginning has its end, behind it in the file and in time."""
+    opened: dict[tuple[int, str, str], _Aside] = {}
     for one in events:
-        if one["ph"] == "X":
-            tracks.setdefault((one["pid"], one["tid"]), []).append(one)
-    for track in tracks.values():
-        around: list[int] = []
-        for one in sorted(track, key=lambda one: (one["ts"], -one["dur"])):
-            while around and around[-1] <= one["ts"]:
-                around.pop()
-            end = one["ts"] + one["dur"]
-            assert not around or end <= around[-1], one
-            around.append(end)
+        key = (one.pid, one.cat, one.id)
+        if isinstance(one, Begin):
+            assert key not in opened
+            opened[key] = one
+        else:
+            begun = opened.pop(key)
+            assert one.name == begun.name
+            assert one.ts >= begun.ts
+    assert opened == {}
+
+
+def assert_nested(slices: Iterable[Slice]) -> None:
+    """On each track, a slice lies within another one or beside it.
+
+    Viewers sort by the beginning only: of two that begin at once, the outer is first in the file.
+    """
+    around: dict[tuple[int, int], list[int]] = {}
+    for one in sorted(slices, key=lambda one: one.ts):
+        ends = around.setdefault((one.pid, one.tid), [])
+        while ends and ends[-1] <= one.ts:
+            ends.pop()
+        end = one.ts + one.dur
+        assert not ends or end <= ends[-1], one
+        ends.append(end)
 
 
 def names(events: Events, key: str) -> dict[tuple[int, int], str]:
