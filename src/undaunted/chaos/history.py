@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from undaunted.chaos.checker.lives import Start
     from undaunted.journal.events import AnyEvent
-    from undaunted.journal.job.values import LaunchSummary
+    from undaunted.journal.job.values import LaunchSummary, NodePart
 
 RUN_DIR = "run"
 DIGESTS_DIR = "digests"
@@ -72,6 +73,15 @@ class History:
     records: Mapping[int, Sequence[Record]] = field(default_factory=dict)
     unreadable: int = 0
     problems: Sequence[str] = ()
+
+    def events_of(self, start: Start) -> Sequence[AnyEvent]:
+        """Return the events of the round of a start."""
+        return self.launches[start.launch].rounds.get(start.round, ())
+
+    def part_of(self, start: Start) -> NodePart | None:
+        """Return the round of a start as the report has it, None = it has none."""
+        rounds = self.launches[start.launch].summary.rounds
+        return next((part for part in rounds if part.round == start.round), None)
 
 
 def read_history(directory: Path) -> History:

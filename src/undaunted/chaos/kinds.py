@@ -42,6 +42,8 @@ class KindOf:
         needs: what the machine must allow, "" = nothing special.
         hows: the ways in which it happens; () = it has no such choice.
         needs_checkpoint: it changes a checkpoint that is there already.
+        save: ``ended``: a save stops half way, and an older checkpoint may be gone already;
+            ``damaged``: a complete one is changed afterwards; "" = neither.
         poisons: rounds that go on from what it has left may fail or compute something else; what
             counts is the one that comes to the end.
     """
@@ -63,6 +65,7 @@ class KindOf:
     needs: str = ""
     hows: tuple[str, ...] = ()
     needs_checkpoint: bool = False
+    save: Literal["", "ended", "damaged"] = ""
     poisons: bool = False
 
     def place(self, how: str) -> Literal["early", "anywhere", "late"]:
@@ -117,6 +120,7 @@ _ALL = (
         blame="crash",
         certain=False,
         anyone=True,  # a program that writes for it gets an error, which any rank may tell of
+        save="ended",
     ),
     KindOf(
         "nan",
@@ -173,6 +177,7 @@ _ALL = (
         signal="SIGKILL",
         outside=True,
         needs_checkpoint=True,
+        save="damaged",
     ),
     KindOf(
         "bad-checkpoint",
@@ -195,6 +200,7 @@ _ALL = (
         anyone=True,
         outside=True,
         needs="a small file system of its own, in a mount namespace",
+        save="ended",
     ),
     KindOf(
         "slow-network",

@@ -32,7 +32,7 @@ def blame_of(cut: Cut, cuts: Sequence[Cut], history: History) -> tuple[Blame, li
         history: of the run.
     """
     kind = KINDS[cut.fault.kind]
-    events = history.launches[cut.start.launch].rounds.get(cut.start.round, ())
+    events = history.events_of(cut.start)
     reasons = _reasons(events, cut, cuts)
     if reasons:
         return _by_reasons(reasons, cut, kind)

@@ -76,7 +76,7 @@ def cuts(
 
 def _restarted(cut: Cut, until: int | None, history: History) -> bool:
     """Whether processes were restarted from inside after a fault, and before ``until``."""
-    events = history.launches[cut.start.launch].rounds.get(cut.start.round, ())
+    events = history.events_of(cut.start)
     return any(cut.at_ns <= at and (until is None or at < until) for at in _restarts(events))
 
 

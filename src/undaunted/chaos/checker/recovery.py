@@ -186,19 +186,14 @@ def _begun(cut: Cut, history: History, by_rank: Mapping[int, Sequence[Life]]) ->
         if life.start == cut.start and life.keys
     ]
     if not begun:
-        summaries = history.launches[cut.start.launch].summary.rounds
-        begun = [
-            one.last_iteration
-            for one in summaries
-            if one.round == cut.start.round and one.last_iteration is not None
-        ]
+        part = history.part_of(cut.start)
+        begun = [part.last_iteration] if part and part.last_iteration is not None else []
     return max([cut.iteration, *begun])
 
 
 def _back(cut: Cut, following: Cut | None, history: History) -> tuple[int | None, dict[str, float]]:
     """Return how long it took until every rank stepped again, and what that was spent on."""
-    launch = history.launches[cut.start.launch]
-    inside = _inside(cut, following, launch.rounds.get(cut.start.round, ()))
+    inside = _inside(cut, following, history.events_of(cut.start))
     if inside is not None:
         return inside
     after = next(
@@ -206,13 +201,13 @@ def _back(cut: Cut, following: Cut | None, history: History) -> tuple[int | None
     )
     if after is None or after.stepped_ns is None:
         return None, {}
-    took = after.stepped_ns - _failed_at(cut, launch.rounds.get(cut.start.round, ()))
+    took = after.stepped_ns - _failed_at(cut, history.events_of(cut.start))
     if KINDS[cut.fault.kind].relaunch or stopped(cut, history):
         return took, _relaunched(cut, history, took, after.summary.times)
-    summary = next(one for one in launch.summary.rounds if one.round == cut.start.round)
-    if summary.phases is None:
+    part = history.part_of(cut.start)
+    if part is None or part.phases is None:
         return took, {}
-    phases, known = _named(summary.phases), summary.phases.total_to_step_ns
+    phases, known = _named(part.phases), part.phases.total_to_step_ns
     if known is not None and took > known:  # until the fault made the rank fail, or a limit passed
         phases["detect"] = phases.get("detect", 0.0) + (took - known) / _NS
     return took, phases
@@ -230,7 +225,7 @@ def _failed_at(cut: Cut, events: Sequence[AnyEvent]) -> int:
 
 
 def _lost_ranks(cut: Cut, following: Cut | None, history: History) -> tuple[int, ...]:
-    events = history.launches[cut.start.launch].rounds.get(cut.start.round, ())
+    events = history.events_of(cut.start)
     until = None if following is None else following.at_ns
     for phase in every(events, InProcessPhase):
         in_time = phase.t >= cut.at_ns and (until is None or phase.t < until)

@@ -26,7 +26,6 @@ _NEARLY = 0.9
 _STEPS_TO_AGREE = 3
 # Starts that may fail before a checkpoint is known to be bad.
 _RESTARTS_SPENT = 2
-_DAMAGING = ("torn-write", "corrupt-checkpoint", "disk-full")
 
 _SIGTERM_REMEDY = (
     "On SIGTERM only set a flag; look at it after each step, save and leave:\n"
@@ -47,7 +46,7 @@ def trouble(
         history: of the run.
         recovered: whether the run got over the fault.
     """
-    events = history.launches[cut.start.launch].rounds.get(cut.start.round, ())
+    events = history.events_of(cut.start)
     found = _killed(cut, events, history)
     if not found and KINDS[cut.fault.kind].relaunch:
         found = _ignored(cut, events, history)
@@ -85,7 +84,8 @@ def _ignored(cut: Cut, events: Sequence[AnyEvent], history: History) -> list[Def
     """Find ranks that went on to the end of the program in spite of SIGTERM."""
     launch = history.launches[cut.start.launch].summary
     signalled = first(events, SignalReceived)
-    came = next((r.last_iteration for r in launch.rounds if r.round == cut.start.round), None)
+    part = history.part_of(cut.start)
+    came = part.last_iteration if part is not None else None
     later = [one.summary for one in history.launches[cut.start.launch + 1 :]]
     if signalled is None or came is None or (launch.outcome != "finished" and not later):
         return []
@@ -132,7 +132,7 @@ def _failed_again(
     later = [after for after in rounds if after.stepped_ns is not None]
     if KINDS[cut.fault.kind].poisons:
         return found + _no_space(full) + _spent(rounds)
-    severe = not recovered or cut.fault.kind in _DAMAGING
+    severe = not recovered or bool(KINDS[cut.fault.kind].save)
     return found + _no_space(full) + _not_loaded(loading, severe=severe) + _failed_later(later)
 
 
@@ -163,7 +163,7 @@ def _no_space(rounds: Sequence[RoundAfter]) -> list[Defect]:
 
 def _failed_inside(cut: Cut, following: Cut | None, history: History) -> list[Defect]:
     """Find that a round failed after its processes had been restarted from inside."""
-    events = history.launches[cut.start.launch].rounds.get(cut.start.round, ())
+    events = history.events_of(cut.start)
     verdict = first(events, Verdict)
     if not cut.inside or verdict is None:
         return []

@@ -34,10 +34,7 @@ if TYPE_CHECKING:
 _MUCH, _TOO_MUCH = 1 / 3, 1 / 2
 # Of a model that is not loaded: where the run is placed by its parameters, it seems to start anew.
 _CONSEQUENCES = ("started-anew", "ended-early")
-_DAMAGE = "corrupt-checkpoint"
 _STATE = ("parameters", "buffers", "optimizer")
-# Faults that end a save, so that what was removed before it is missing.
-_WHILE_SAVING = ("torn-write", "disk-full")
 # What a second opinion has to say of a wrong result.
 _WRONG = {
     "wrong-result": RerunDiagnostic.TRANSIENT_ERROR,
@@ -206,7 +203,7 @@ class _Case:
         if not firsts or at != min(firsts) or cut.iteration <= at:
             return []
         part = lost / (max(lasts) - min(firsts) + 1)
-        much, torn = part > _MUCH, cut.fault.kind in _WHILE_SAVING
+        much, torn = part > _MUCH, KINDS[cut.fault.kind].save == "ended"
         return [
             Defect(
                 "started-anew",
@@ -241,7 +238,7 @@ class _Case:
 
     def _wrong(self, cut: Cut, found: Identity) -> list[Defect]:
         """Findings about what a wrong result has led to."""
-        events = self.history.launches[cut.start.launch].rounds.get(cut.start.round, ())
+        events = self.history.events_of(cut.start)
         told = [e for e in every(events, RankEvent) if e.name in _TOLD and e.at_ns >= cut.at_ns]
         if found.state == "differs" and found.difference is not None:
             noticed = bool(told) or cut.interrupted
@@ -353,7 +350,7 @@ class _Case:
             ]
         if KINDS[cut.fault.kind].poisons and recovered and _differs_in_state(found):
             return [_bad_checkpoint_kept(self.history, cut)]
-        if found.state == "differs" and cut.fault.kind == _DAMAGE and found.fresh:
+        if found.state == "differs" and found.fresh and KINDS[cut.fault.kind].save == "damaged":
             return [_damage_not_noticed(self.history, cut)]
         if found.state in ("random", "differs"):
             return causes.explain(found, self.lines)
