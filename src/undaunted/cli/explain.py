@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from undaunted.attribution.explain.files import NoFilesError, page_of_folder, page_of_run
-from undaunted.attribution.explain.page import Page, as_json, lines_of
+from undaunted.attribution.explain.page import Page, as_json, lines_of, was_asked_for
 from undaunted.base.console import Line, columns, plain, show
 from undaunted.base.options import Opt
 from undaunted.base.streams import take_any_text
@@ -91,17 +91,24 @@ def _print(parsed: Parsed[ExplainOptions]) -> int:
 
 def _styled(page: Page, lines: Iterable[str], width: int | None) -> Iterator[Line]:
     """Yield lines as a terminal shows them: folded as those of a launcher, and with styles."""
-    ended_well = page.job is not None and page.job.outcome == "finished"
-    styles = {"conclusion": ("yellow" if ended_well else "red") if page.rounds else "green"}
+    styles = {**_STYLES, "conclusion": _style(page)}
     for text in lines:
-        label = text.strip().partition(":")[0]
-        style = styles.get(label, _STYLES.get(label, ""))
+        style = styles.get(text.strip().partition(":")[0], "")
         if text.startswith(("    ", "  look at ")):
             style = "dim"
         elif text.startswith(("round ", "launch ")):
             style = "bold"
         for part in [text] if width is None else folded(text, min(width, MOST_COLUMNS)):
             yield [(part, style)]
+
+
+def _style(page: Page) -> str:
+    """Return the style of the conclusion: red only where a failure has ended the job."""
+    if not page.rounds:
+        return "green"
+    if was_asked_for(page.rounds[-1]):
+        return ""
+    return "yellow" if page.job is not None and page.job.outcome == "finished" else "red"
 
 
 def _page(path: Path) -> Page:

@@ -29,6 +29,7 @@ _SCHEMA = 1
 _MOST_LINES = 5  # of a kind
 _LONGEST_QUOTE = 300
 _ASKED = frozenset({"preempted", "cancelled"})  # no failures
+_AGAIN = "start the job again"  # a restart that no launcher makes
 _WHEN_YOU_LIKE = "none is needed: start the job again when you like"
 
 
@@ -194,14 +195,15 @@ def lines_of(page: Page, *, everything: bool = False) -> Iterator[str]:
     for problem in page.problems[:_MOST_LINES]:
         yield one_line(problem)
     if page.job is not None:
-        asked = sum(one.root is not None and one.root.cause in _ASKED for one in page.rounds)
+        asked = sum(map(was_asked_for, page.rounds))
         yield _job_line(page.job, len(page.rounds) - asked)
     yield f"conclusion: {one_line(conclusion(page))}"
     last = page.rounds[-1] if page.rounds else None
     if last is not None and last.root is not None:
         yield from _quote(last.root)
     if last is not None:
-        yield f"advice: {_advice(replace(last, advice=page.ending or last.advice))}"
+        advised = replace(last, advice=page.ending or last.advice)
+        yield f"advice: {_advice(advised, ended=_has_ended(page.job))}"
     for note in page.job.slow[:_MOST_LINES] if page.job else ():
         yield f"slow rank: {one_line(note)}"
     shown = page.rounds if everything else page.rounds[-MOST_ROUNDS:]
@@ -214,7 +216,8 @@ def lines_of(page: Page, *, everything: bool = False) -> Iterator[str]:
         if len(few) > 1:
             yield f"{one.case.name} to {few[-1].case.name}: the same; see --all"
             continue
-        yield from _round(one, is_only=len(page.rounds) == 1)
+        ended = one is last and _has_ended(page.job)
+        yield from _round(one, is_only=len(page.rounds) == 1, ended=ended)
         again = {text for later in groups[place:] for text in later[0].case.unknown}
         for text in one.case.unknown:
             if text not in again:  # said once, with the last round that it is true of
@@ -238,13 +241,24 @@ def _job_line(job: JobSummary, failed: int) -> str:
     return f"{name}: {one_line(outcome)}{code}; {rounds}{inside}"
 
 
-def _advice(one: Explained) -> str:
-    if one.root is not None and one.root.cause in _ASKED:
+def was_asked_for(one: Explained) -> bool:
+    """Whether somebody wanted this end: nothing has failed."""
+    return one.root is not None and one.root.cause in _ASKED
+
+
+def _has_ended(job: JobSummary | None) -> bool:
+    """Whether no launcher goes on with a job that has failed."""
+    return job is None or job.outcome not in {"", "finished"}
+
+
+def _advice(one: Explained, *, ended: bool) -> str:
+    if was_asked_for(one):
         return _WHEN_YOU_LIKE
     if one.root is not None and one.root.cause in REMEDIES and one.advice.action == "restart":
         return one_line(one.advice.reason)
     names = f" {', '.join(map(printable, one.advice.nodes))}" if one.advice.nodes else ""
-    return f"{one.advice.action}{names}: {one_line(one.advice.reason)}"
+    action = _AGAIN if ended and one.advice.action == "restart" else one.advice.action
+    return f"{action}{names}: {one_line(one.advice.reason)}"
 
 
 def _quote(one: Finding) -> Iterator[str]:
@@ -254,7 +268,7 @@ def _quote(one: Finding) -> Iterator[str]:
         yield f"    at {one_line(one.source)}"
 
 
-def _round(one: Explained, *, is_only: bool) -> Iterator[str]:
+def _round(one: Explained, *, is_only: bool, ended: bool) -> Iterator[str]:
     case = one.case
     t = (one.root.t if one.root else 0) or case.about.t
     facts = [case.name or "the failure", utc(t) if t else ""]
@@ -270,7 +284,7 @@ def _round(one: Explained, *, is_only: bool) -> Iterator[str]:
     if case.did:
         yield f"  undaunted: {one_line(case.did)}"
     if not is_only:
-        yield f"  advice: {_advice(one)}"
+        yield f"  advice: {_advice(one, ended=ended)}"
     for text in case.look[:_MOST_LINES]:
         yield f"  look at {one_line(text)}"
 
