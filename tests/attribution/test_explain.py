@@ -10,20 +10,15 @@ from msgspec.structs import replace
 
 from tests.journal import sample
 from undaunted.attribution.decision import Decision, Round
-from undaunted.attribution.explain import (
-    Case,
+from undaunted.attribution.explain.case import (
     Evidence,
-    Page,
     case_of,
     cause_of,
-    explain,
     failed_rounds,
-    in_words,
-    joined,
-    lines_of,
-    said_in,
     told_by,
 )
+from undaunted.attribution.explain.page import Page, in_words, lines_of
+from undaunted.attribution.explain.weigh import Case, explain, joined, said_in
 from undaunted.attribution.findings import Finding
 from undaunted.journal import events as e
 from undaunted.journal.job.launches import launches_of

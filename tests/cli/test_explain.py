@@ -16,7 +16,7 @@ import pytest
 from tests.attribution.flight.dumps import job
 from tests.journal import sample
 from undaunted.cli.explain import main
-from undaunted.journal.events import JobStarted, RoundStopped, SlowRank
+from undaunted.journal.events import JobEnded, JobStarted, RoundStopped, SlowRank
 from undaunted.journal.lines import encode
 from undaunted.journal.owner import this_process
 
@@ -559,6 +559,42 @@ def test_a_terminal_gets_folded_lines_and_colours(
     lines = re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()
     assert max(map(len, lines)) <= 120
     assert any(line.startswith("     ") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("line", "red"),
+    [
+        ("[undaunted] preempted (exit code 75): stopped by the user (Ctrl-C)", False),
+        ("slurmstepd: error: *** JOB 7 ON a1 CANCELLED AT 2026-11-28T10:00:00 ***", False),
+        ("ValueError: x", True),
+    ],
+)
+def test_only_a_failure_is_red(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, red: bool
+) -> None:
+    (tmp_path / "job.log").write_text(f"step 1 loss 2.0\n{line}\n")
+    monkeypatch.setattr("sys.stdout", terminal := Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert main([str(tmp_path / "job.log")]) == 0
+    assert "conclusion: " in terminal.getvalue()
+    assert ("\x1b[31m" in terminal.getvalue()) is red
+
+
+@pytest.mark.parametrize(
+    ("outcome", "advice"), [("failed", "start the job again: "), ("", "restart: ")]
+)
+def test_a_restart_that_no_launcher_makes_is_up_to_the_user(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], outcome: str, advice: str
+) -> None:
+    events = [event for event in sample.RUN if not isinstance(event, JobEnded)]
+    if outcome:
+        events.append(sample.at(9_000_000, JobEnded, 0, outcome=outcome, exit_code=1))
+    run = make_run(tmp_path / "run", events=events)
+    assert main([str(run)]) == 0
+    (line,) = re.findall("^advice: (.*)", capsys.readouterr().out, re.MULTILINE)
+    assert line.startswith(advice)
+    assert explained(capsys, run)["conclusion"]["action"] == "restart"
 
 
 @pytest.mark.parametrize("name", ["gone", "empty"])

@@ -50,24 +50,24 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of the table.
+    """A row of the table; its columns are in this order.
 
     Attributes:
-        name: as findings have it.
-        meaning: for people, in a few words that finish "the cause is: ...".
-        scope: what is broken: a restart elsewhere helps unless it is the job.
         severity: the greatest wins; 0 = only follows from another cause.
+        name: as findings have it.
+        scope: what is broken: a restart elsewhere helps unless it is the job.
         action: what to do once it has happened `after` times; before that: restart. "stop" stands
             only where the cause can be nothing but the program's or its input's.
         after: how often the same failure is seen before `action`, at least 1.
+        meaning: for people, in a few words that finish "the cause is: ...".
     """
 
-    name: str
-    meaning: str
-    scope: Scope
     severity: int
-    action: Action = "restart"
-    after: int = 1
+    name: str
+    scope: Scope
+    action: Action
+    after: int
+    meaning: str
 
     @property
     def follows(self) -> bool:
@@ -75,130 +75,62 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
         return self.severity == _FOLLOWS
 
 
-_DEVICE = 5  # said by hardware or by who watches it: nothing else explains it away
-_HOST = 4  # memory, disks, and who may end the job: programs fail because of these
-_PROGRAM = 3
-_LINK = 2  # networks and collectives: mostly a sign of something that failed at the other end
-_SEEN = 1  # of a rank; not why
-_FOLLOWS = 0
-
-
-def _rows(severity: int, rows: Iterable[tuple[str, Scope, Action, int, str]]) -> list[Cause]:
-    return [
-        Cause(
-            name=name, meaning=meaning, scope=scope, severity=severity, action=action, after=after
-        )
-        for name, scope, action, after, meaning in rows
-    ]
-
-
+# Severities: what hardware says, or who watches it, nothing else explains away (5). Programs fail
+# because of memory, disks, and who may end the job (4); then their own errors (3). Networks and
+# collectives (2) are mostly a sign of something that failed at the other end. What was seen of a
+# rank says not why (1).
+_LINK, _FOLLOWS = 2, 0
 # Worst first.
-CAUSES: Mapping[str, Cause] = {
-    cause.name: cause
-    for cause in (
-        *_rows(
-            _DEVICE,
-            (
-                ("gpu_lost", "node", "exclude", 1, "a GPU is lost to its host"),
-                ("gpu_memory_error", "gpu", "exclude", 1, "memory of a GPU has errors"),
-                ("gpu_row_remap", "gpu", "exclude", 1, "a GPU must be reset to remap its memory"),
-                ("nvlink_error", "node", "exclude", 2, "links between GPUs of a node have errors"),
-                ("gpu_firmware", "gpu", "exclude", 1, "the firmware of a GPU does not answer"),
-                ("node_failed", "node", "exclude", 3, "a node failed"),
-            ),
-        ),
-        *_rows(
-            _HOST,
-            (
-                (INJECTED, "job", "restart", 1, "a fault was injected on purpose"),
-                (
-                    "preempted",
-                    "job",
-                    "restart",
-                    1,
-                    "the job was told to stop, usually by a scheduler that wants its nodes",
-                ),
-                ("time_limit", "job", "restart", 1, "the time of the job was over"),
-                ("cancelled", "job", "restart", 1, "a person stopped the job (Ctrl-C, scancel)"),
-                (OUT_OF_MEMORY, "node", "restart", 1, "a node ran out of memory"),
-                (
-                    "shared_memory_full",
-                    "job",
-                    "restart",
-                    1,
-                    "shared memory (/dev/shm) is full; docker's --shm-size gives a container more",
-                ),
-                (
-                    UNREAD,
-                    "job",
-                    "restart",
-                    1,
-                    "nobody reads the output of the launcher; -r 3 or -t 3 writes it to files",
-                ),
-                ("disk_full", "node", "exclude", 2, "a disk is full"),
-                ("quota_exceeded", "job", "stop", 3, "a quota of disk space is used up"),
-                ("storage_error", "node", "exclude", 3, "files could not be read or written"),
-            ),
-        ),
-        *_rows(
-            _PROGRAM,
-            (
-                ("checkpoint_mismatch", "job", "stop", 3, "a checkpoint does not fit the program"),
-                (UNSAVED, "job", "stop", 3, "the state cannot be saved"),
-                (MISSING, "job", "stop", 3, "a module or file that the program needs is not there"),
-                ("data_error", "job", "stop", 3, "input data cannot be used"),
-                ("gpu_out_of_memory", "job", "stop", 3, "a GPU ran out of memory"),
-                ("not_finite", "job", "stop", 3, "a loss or gradient is not a finite number"),
-                ("device_fault", "rank", "stop", 3, "a kernel on a device failed"),
-                ("native_crash", "rank", "exclude", 3, "a process crashed outside of Python"),
-                ("program_error", "job", "stop", 3, "the program raised an error"),
-                ("mismatch", "job", "stop", 3, "ranks called different collectives"),
-                (
-                    UNEQUAL,
-                    "job",
-                    "stop",
-                    3,
-                    "ranks end at different iterations: they have unequal work",
-                ),
-            ),
-        ),
-        *_rows(
-            _LINK,
-            (
-                ("device_lag", "gpu", "exclude", 2, "a device does not finish a collective"),
-                ("host_lag", "rank", "exclude", 3, "a rank does not come to a collective"),
-                ("no_dump", "rank", "exclude", 3, "a rank that others wait for left no recording"),
-                ("network_setup", "node", "exclude", 2, "the network of a node is not set up"),
-                ("network_error", "link", "restart", 1, "the network between nodes has errors"),
-                ("rendezvous_failed", "job", "restart", 1, "ranks did not find each other"),
-            ),
-        ),
-        *_rows(
-            _SEEN,
-            (
-                (
-                    "killed",
-                    "node",
-                    "restart",
-                    1,
-                    "a process was killed (SIGKILL), by somebody or for want of memory",
-                ),
-                ("slow_rank", "rank", "exclude", 3, "a rank is slower than its peers"),
-                ("no_progress", "rank", "restart", 1, "a rank makes no progress"),
-            ),
-        ),
-        *_rows(
-            _FOLLOWS,
-            (
-                ("collective_timeout", "job", "restart", 1, "a collective took too long"),
-                ("peer_lost", "rank", "restart", 1, "the connection to another rank ended"),
-                ("terminated", "rank", "restart", 1, "somebody ended the process"),
-                ("unexplained", "job", "restart", 1, "new lines of logs that no rule knows"),
-            ),
-        ),
-    )
-}
+_TABLE = """\
+5 gpu_lost            node exclude 1 a GPU is lost to its host
+5 gpu_memory_error    gpu  exclude 1 memory of a GPU has errors
+5 gpu_row_remap       gpu  exclude 1 a GPU must be reset to remap its memory
+5 nvlink_error        node exclude 2 links between GPUs of a node have errors
+5 gpu_firmware        gpu  exclude 1 the firmware of a GPU does not answer
+5 node_failed         node exclude 3 a node failed
+4 injected_fault      job  restart 1 a fault was injected on purpose
+4 preempted           job  restart 1 the job was told to stop, usually by a scheduler that wants its nodes
+4 time_limit          job  restart 1 the time of the job was over
+4 cancelled           job  restart 1 a person stopped the job (Ctrl-C, scancel)
+4 host_out_of_memory  node restart 1 a node ran out of memory
+4 shared_memory_full  job  restart 1 shared memory (/dev/shm) is full; docker's --shm-size gives a container more
+4 output_unread       job  restart 1 nobody reads the output of the launcher; -r 3 or -t 3 writes it to files
+4 disk_full           node exclude 2 a disk is full
+4 quota_exceeded      job  stop    3 a quota of disk space is used up
+4 storage_error       node exclude 3 files could not be read or written
+3 checkpoint_mismatch job  stop    3 a checkpoint does not fit the program
+3 state_not_saved     job  stop    3 the state cannot be saved
+3 missing_file        job  stop    3 a module or file that the program needs is not there
+3 data_error          job  stop    3 input data cannot be used
+3 gpu_out_of_memory   job  stop    3 a GPU ran out of memory
+3 not_finite          job  stop    3 a loss or gradient is not a finite number
+3 device_fault        rank stop    3 a kernel on a device failed
+3 native_crash        rank exclude 3 a process crashed outside of Python
+3 program_error       job  stop    3 the program raised an error
+3 mismatch            job  stop    3 ranks called different collectives
+3 unequal_work        job  stop    3 ranks end at different iterations: they have unequal work
+2 device_lag          gpu  exclude 2 a device does not finish a collective
+2 host_lag            rank exclude 3 a rank does not come to a collective
+2 no_dump             rank exclude 3 a rank that others wait for left no recording
+2 network_setup       node exclude 2 the network of a node is not set up
+2 network_error       link restart 1 the network between nodes has errors
+2 rendezvous_failed   job  restart 1 ranks did not find each other
+1 killed              node restart 1 a process was killed (SIGKILL), by somebody or for want of memory
+1 slow_rank           rank exclude 3 a rank is slower than its peers
+1 no_progress         rank restart 1 a rank makes no progress
+0 collective_timeout  job  restart 1 a collective took too long
+0 peer_lost           rank restart 1 the connection to another rank ended
+0 terminated          rank restart 1 somebody ended the process
+0 unexplained         job  restart 1 new lines of logs that no rule knows
+"""  # noqa: E501
 
+
+def _cause(row: str) -> Cause:
+    columns = zip(Cause.__struct_fields__, row.split(maxsplit=5), strict=True)
+    return msgspec.convert(dict(columns), Cause, strict=False)
+
+
+CAUSES: Mapping[str, Cause] = {cause.name: cause for cause in map(_cause, _TABLE.splitlines())}
 
 # Who says so need not be to blame, nor on the node that is.
 SAID_BY_ANYBODY = frozenset(

@@ -1,52 +1,19 @@
 """`undaunted explain`: what happened, who it was, why, and what to do next, on one page."""
 
 import json
-import math
-import os
-import shlex
-import stat
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from msgspec.structs import replace
 
-from undaunted.attribution.crash import without_frames
-from undaunted.attribution.explain import (
-    MOST_ROUNDS,
-    Case,
-    Evidence,
-    FailureSource,
-    Page,
-    as_json,
-    case_of,
-    failed_rounds,
-    lines_of,
-    page_of,
-    page_of_files,
-    passed,
-    said_in,
-    told_by,
-)
-from undaunted.attribution.flight.culprits import analyse
-from undaunted.attribution.flight.files import (
-    newest_iteration,
-    one_for_each_rank,
-    read_each,
-    read_files,
-)
-from undaunted.attribution.flight.recording import Recording
-from undaunted.attribution.hang import RECORDED
-from undaunted.attribution.logs.analyse import Reading, read_folder, read_logs
-from undaunted.attribution.stacks import innermost_user_frame, parse_traceback
+from undaunted.attribution.explain.files import NoFilesError, page_of_folder, page_of_run
+from undaunted.attribution.explain.page import Page, as_json, lines_of, was_asked_for
 from undaunted.base.console import Line, columns, plain, show
 from undaunted.base.options import Opt
-from undaunted.base.shown import Shown
 from undaunted.base.streams import take_any_text
-from undaunted.base.text import MOST_COLUMNS, count, folded
+from undaunted.base.text import MOST_COLUMNS, folded
 from undaunted.base.values import Flag
 from undaunted.cli.command import Command, Parsed
 from undaunted.cli.messages import UsageError, printing
@@ -59,30 +26,13 @@ from undaunted.cli.run_journals import (
     read_run,
     runs_below,
 )
-from undaunted.journal.events import Verdict
 from undaunted.journal.job.launches import Launch, launches_of
 from undaunted.journal.job.summary import summarize_job
-from undaunted.journal.job.values import JobRound, JobSummary
+from undaunted.journal.job.values import JobSummary
 from undaunted.journal.reader import DEFAULT_RUNS, Journal, find_journals
 from undaunted.services.slurm.steps import is_running
 
-if TYPE_CHECKING:
-    from undaunted.attribution.decision import Round
-
-_Thing = Literal["file", "folder", "hidden", "odd"]
-
 _STYLES = {"advice": "bold", "not known": "dim", "slow rank": "yellow"}
-_NOT_KEPT = (
-    "what the ranks have printed: their output was not kept; --tee 3 keeps it and shows it as "
-    "well, --log-dir says where"
-)
-_MOST_FILES = 4096
-_MOST_PROBLEMS = 3  # said
-_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
-_LOGS = (".log", ".txt", ".out", ".err")
-_HEAD = 4096  # bytes at both ends of a file tell what it is
-_KEYS = (b'"pg_config"', b'"entries"')  # of a dump
-_NO_LOGS = (".py", ".pyc", ".sh", ".yaml", ".yml", ".toml", ".md", ".html", ".csv", ".cfg", ".ini")
 
 
 class ExplainOptions(msgspec.Struct, kw_only=True, frozen=True):
@@ -126,7 +76,7 @@ def _print(parsed: Parsed[ExplainOptions]) -> int:
     try:
         path = find_run(Path(parsed.target) if parsed.target else None)
         page = _page(path)
-    except NoRunError as error:
+    except (NoRunError, NoFilesError) as error:
         raise UsageError(str(error)) from None
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
@@ -141,11 +91,9 @@ def _print(parsed: Parsed[ExplainOptions]) -> int:
 
 def _styled(page: Page, lines: Iterable[str], width: int | None) -> Iterator[Line]:
     """Yield lines as a terminal shows them: folded as those of a launcher, and with styles."""
-    ended_well = page.job is not None and page.job.outcome == "finished"
-    styles = {"conclusion": ("yellow" if ended_well else "red") if page.rounds else "green"}
+    styles = {**_STYLES, "conclusion": _style(page)}
     for text in lines:
-        label = text.strip().partition(":")[0]
-        style = styles.get(label, _STYLES.get(label, ""))
+        style = styles.get(text.strip().partition(":")[0], "")
         if text.startswith(("    ", "  look at ")):
             style = "dim"
         elif text.startswith(("round ", "launch ")):
@@ -154,18 +102,27 @@ def _styled(page: Page, lines: Iterable[str], width: int | None) -> Iterator[Lin
             yield [(part, style)]
 
 
+def _style(page: Page) -> str:
+    """Return the style of the conclusion: red only where a failure has ended the job."""
+    if not page.rounds:
+        return "green"
+    if was_asked_for(page.rounds[-1]):
+        return ""
+    return "yellow" if page.job is not None and page.job.outcome == "finished" else "red"
+
+
 def _page(path: Path) -> Page:
     if not _has_journals(path):
         if runs_below(path):
             raise NoRunError(no_journal(path))
-        return _of_folder(path)
+        return page_of_folder(path)
     try:
         journals, left_out = read_run(path)
     except NoRunError as error:
         return _beside(path, error)
     launches = launches_of(journals)
     job = summarize_job(launches, left_out=left_out, is_running=is_running)
-    return _of_run(path, job, launches, journals)
+    return page_of_run(path, job, launches, _problems(journals))
 
 
 def _beside(path: Path, error: NoRunError) -> Page:
@@ -173,8 +130,8 @@ def _beside(path: Path, error: NoRunError) -> Page:
     if not path.is_dir():
         raise error
     try:
-        page = _of_folder(path)
-    except NoRunError:
+        page = page_of_folder(path)
+    except NoFilesError:
         raise error from None
     stacks = "".join(f"; stacks of all ranks: {each}" for each in sorted(path.glob("stacks-*.txt")))
     said = f"{error}; this is what the files say{stacks}"
@@ -195,7 +152,8 @@ def run_in_words(
     Raises:
         OSError: a file of the run cannot be read.
     """
-    return "\n".join(lines_of(_of_run(path, job, launches, journals)))
+    page = page_of_run(path, job, launches, _problems(journals))
+    return "\n".join(lines_of(page))
 
 
 def _has_journals(path: Path) -> bool:
@@ -204,320 +162,5 @@ def _has_journals(path: Path) -> bool:
     return is_journal(path)
 
 
-# --- a run ----------------------------------------------------------------------------------------
-
-
-def _of_run(
-    path: Path, job: JobSummary, launches: Sequence[Launch], journals: Sequence[Journal]
-) -> Page:
-    run_dir = path if path.is_dir() else path.parent
-    failed = failed_rounds(job)
-    lines = _journal_lines(told for one in failed if (told := told_by(one, launches)))
-    recorded = read_each(_sorted_out(run_dir.iterdir()).dumps) if failed else []
-    rounds: list[Case | Round] = []
-    for one in job.rounds:
-        if one not in failed:
-            rounds.append(passed(one))
-            continue
-        evidence = Evidence()
-        if one in failed[-MOST_ROUNDS:]:
-            evidence = _evidence(run_dir, one, launches, _of_round(job, one, recorded))
-        rounds.append(
-            case_of(job, one, launches, evidence, lambda told: _place(told, run_dir, lines))
-        )
-    problems = [*filter(None, [job.other_runs]), *plain(damage(journals)).splitlines()]
-    return page_of(path, job, rounds, problems)
-
-
-def _journal_lines(tellers: Iterable[FailureSource]) -> dict[tuple[Path, int], int]:
-    """Return on which line of its journal each event stands, by file and time."""
-    wanted: dict[Path, dict[bytes, int]] = {}
-    for told in tellers:
-        key = f'"t":{told.event.t},'.encode()
-        wanted.setdefault(told.launch.path, {})[key] = told.event.t
-    found = {}
-    for path, keys in wanted.items():
-        with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                key = b'"t":' + line.partition(b'"t":')[2].partition(b",")[0] + b","
-                if key in keys:
-                    found[path, keys[key]] = number
-    return found
-
-
-def _place(
-    told: FailureSource, run_dir: Path, lines: dict[tuple[Path, int], int]
-) -> tuple[str, str]:
-    """Return what shows the failure, and where: the stack of a hang, else the journal."""
-    verdict = told.verdict
-    if verdict and verdict.kind == "hang" and verdict.frame and (file := _stacks(told, run_dir)):
-        found = _frame(file, verdict.rank, verdict.frame)
-        if found:
-            return found
-    line = lines.get((told.launch.path, told.event.t))
-    quote = without_frames(verdict.exception) if verdict else ""
-    return quote, f"{told.launch.path}:{line}" if line else str(told.launch.path)
-
-
-def _program(told: FailureSource, verdict: Verdict, run_dir: Path) -> str:
-    """Return where the program was, with the path of the file where that is known."""
-    frame = innermost_user_frame(parse_traceback(verdict.traceback))
-    if frame is not None and str(frame) == verdict.frame:
-        return f'File "{frame.file}", line {frame.line} in {frame.function}'
-    file = _stacks(told, run_dir)
-    found = _frame(file, verdict.rank, verdict.frame) if file else None
-    return found[0] if found else verdict.frame
-
-
-def _stacks(told: FailureSource, run_dir: Path) -> Path | None:
-    if told.verdict is None or not told.verdict.stacks:
-        return None
-    written = Path(told.verdict.stacks)
-    return next((each for each in (written, run_dir / written.name) if _what(each) == "file"), None)
-
-
-def _frame(file: Path, rank: int, frame: str) -> tuple[str, str] | None:
-    """Find a frame, ``load (train.py:5)``, in the stack of a rank."""
-    name, _, place = frame.removesuffix(")").rpartition(" (")
-    source, _, number = place.rpartition(":")
-    inside = False
-    with file.open(encoding="utf-8", errors="replace") as stacks:
-        for line_no, line in enumerate(stacks, 1):
-            if line.startswith("--- rank "):
-                inside = line.startswith(f"--- rank {rank},")
-            elif inside and line.rstrip().endswith(f'{source}", line {number} in {name}'):
-                return line.strip(), f"{file}:{line_no}"
-    return None
-
-
-def _of_round(
-    job: JobSummary, one: JobRound, recorded: Sequence[tuple[Path, Recording | str]]
-) -> list[tuple[Path, Recording]]:
-    """Return the recordings of which the last call was in the round."""
-    start = job.started_wall or 0.0
-    begin = start + one.began_ns / 1e9
-    end = math.inf if one.stopped_ns is None else start + one.stopped_ns / 1e9
-    return [
-        (file, each)
-        for file, each in recorded
-        if isinstance(each, Recording) and begin <= each.called <= end
-    ]
-
-
-def _evidence(
-    run_dir: Path,
-    one: JobRound,
-    launches: Sequence[Launch],
-    recorded: Sequence[tuple[Path, Recording]],
-) -> Evidence:
-    """Return what logs and recordings say of a round, and what is missing."""
-    files, unknown = _logs(run_dir, one, launches)
-    kernel_logs = _kernel_logs(run_dir, one)
-    files |= {file: (-1, node) for file, node in kernel_logs.items()}
-    findings = [
-        said_in(each, *files.get(Path(each.source.rpartition(":")[0]), (-1, "")))
-        for each in _read(files, names=False).findings
-    ]
-    unknown += [f"what is in {file}: it may not be read" for file in _closed(files)]
-    look = []
-    told = told_by(one, launches)
-    if told and (stacks := _stacks(told, run_dir)):
-        look.append(f"stacks of all ranks: {stacks}")
-    if told and told.verdict and told.verdict.frame:
-        look.append(f"the program: {_program(told, told.verdict, run_dir)}")
-    rank = one.failure.rank if one.failure else -1
-    look += [f"its output: {file}" for file, who in files.items() if who[0] == rank]
-    look += [f"what the kernel logged meanwhile: {file}" for file in kernel_logs]
-    if recorded:
-        dumps = one_for_each_rank(recorded)
-        findings += analyse(dumps.recordings, one.world_size).findings()
-        look.append(f"recordings of collectives: undaunted flight {_quoted(recorded[0][0].parent)}")
-    elif one.failure and one.failure.kind == "hang" and RECORDED not in one.failure.line:
-        unknown.append(
-            "which collectives the ranks were in: no dumps of the Flight Recorder here are of "
-            "this round; "
-            "TORCH_FR_BUFFER_SIZE=2000, TORCH_NCCL_DUMP_ON_TIMEOUT=1 and "
-            f"TORCH_FR_DUMP_TEMP_FILE={run_dir.absolute()}/dump_ let torch leave them"
-        )
-    look.append(f"all of the round: undaunted report {_quoted(run_dir)} --round {one.round}")
-    return Evidence(tuple(findings), tuple(look), tuple(unknown))
-
-
-def _quoted(path: Path) -> str:
-    """Return a path as a shell takes it."""
-    return shlex.quote(str(path))
-
-
-def _logs(
-    run_dir: Path, one: JobRound, launches: Sequence[Launch]
-) -> tuple[dict[Path, tuple[int, str]], list[str]]:
-    """Return the log files of a round with their ranks and nodes, and why some are missing."""
-    files: dict[Path, tuple[int, str]] = {}
-    gone = []
-    kept = False
-    for part in one.parts:
-        started = launches[part.launch].state.job
-        if started is None or not started.log_dir:
-            continue
-        kept = True
-        written = Path(started.log_dir)
-        places = (written, run_dir / written.name)
-        log_dir = next((each for each in places if _what(each) == "folder"), None)
-        if log_dir is None:
-            gone.append(str(written))
-            continue
-        for file in sorted(log_dir.glob(f"*_cycle{one.round}.*")):  # of all ranks
-            files[file] = (-1, part.node)
-        for local_rank, rank in enumerate(part.ranks):
-            for file in sorted((log_dir / f"attempt_{one.round}" / str(local_rank)).glob("*.log")):
-                if file.stat().st_size and len(files) < _MOST_FILES:
-                    files[file] = (rank, part.node)
-    if not kept:
-        return files, [_NOT_KEPT]
-    if gone:
-        return files, [f"what the ranks have printed: {gone[0]} is not to be found here"]
-    return files, [] if files else ["what the ranks have printed: nothing is in their logs"]
-
-
-def _kernel_logs(run_dir: Path, one: JobRound) -> dict[Path, str]:
-    """Return the files with what the kernels of its nodes have logged, and the nodes."""
-    found = {}
-    for part in one.parts:
-        for name in (f"kernel-round{one.round}-{part.node}.log", f"kernel-round{one.round}.log"):
-            if _what(file := run_dir / name) == "file":
-                found[file] = part.node
-    return found
-
-
-# --- a folder without a journal -------------------------------------------------------------------
-
-
-class _Files(msgspec.Struct, frozen=True):
-    """Files by what they look like, and what is left out."""
-
-    logs: list[Path]
-    dumps: list[Path]
-    problems: list[str]
-
-
-def _of_folder(path: Path) -> Page:
-    files = _sorted_out(path.rglob("*") if path.is_dir() else [path])
-    newest = newest_iteration(files.dumps)
-    read = read_files(newest)
-    problems = [*files.problems, *(f"{one.file}: {one.text}" for one in read.problems)]
-    if older := sorted({*files.dumps}.difference(newest)):
-        problems.append(
-            f"left out: {count(len(older), 'dump')} of earlier iterations; the last is {older[-1]}"
-        )
-    if not files.logs and not read.recordings:
-        raise NoRunError(_nothing(path, problems))
-    reading = _read(files.logs, names=True)
-    findings = list(reading.findings)
-    look, unknown = [], []
-    if read.recordings:
-        findings += analyse(read.recordings).findings()
-        look.append(f"recordings of collectives: undaunted flight {_quoted(newest[0].parent)}")
-    else:
-        unknown.append("which collectives the ranks were in: no dumps of the Flight Recorder here")
-    if not files.logs:
-        unknown.append("what the ranks have printed: there are no logs here")
-    evidence = Evidence(tuple(findings), tuple(look), tuple(unknown))
-    read_from = {"log": len(files.logs), "dump": len(read.recordings)}
-    return page_of_files(path, reading, evidence, read_from, problems)
-
-
-def _nothing(path: Path, problems: Sequence[str]) -> str:
-    """Say why there is nothing to read."""
-    path.stat()  # says so if it is not there
-    if not path.is_dir() and not path.is_file():
-        return f"{path} is no regular file and no folder"
-    if problems:
-        return f"nothing in {path} can be read: {'; '.join(problems[:_MOST_PROBLEMS])}"
-    return (
-        f"{path} holds no journal, no logs and no dumps; name the directory of a run, or a "
-        "folder with the logs of the ranks"
-    )
-
-
-def _read(files: Collection[Path], *, names: bool) -> Reading:
-    with Shown(f"reading {count(len(files), 'log')}") as shown:
-        shown.expect(sum(map(_size, files)))
-        paths = [str(file) for file in files]
-        if names:
-            return read_folder(paths, shown.advance)
-        return read_logs(paths, names=False, advance=shown.advance)
-
-
-def _size(file: Path) -> int:
-    try:
-        return file.stat().st_size
-    except OSError:  # it may be gone
-        return 0
-
-
-def _sorted_out(paths: Iterable[Path]) -> _Files:
-    """Sort files by what they look like; folders are passed over."""
-    found = sorted(islice(paths, _MOST_FILES))
-    things: dict[_Thing, list[Path]] = {"file": [], "folder": [], "hidden": [], "odd": []}
-    for each in found:
-        things[_what(each)].append(each)
-    problems = [
-        f"left out: {count(len(left), 'file')} ({why}); the first is {left[0]}"
-        for left, why in (
-            (things["odd"], "pipe, device, or link to nothing"),
-            ([*things["hidden"], *_closed(things["file"])], "not to be read"),
-            ([*filter(_is_compressed, things["file"])], "compressed: unpack it first"),
-        )
-        if left
-    ]
-    if len(found) == _MOST_FILES:
-        problems.append(f"only {_MOST_FILES} files are read")
-    by_kind: dict[str, list[Path]] = {"log": [], "dump": [], "": []}
-    for each in things["file"]:
-        by_kind[_kind(each)].append(each)
-    return _Files(by_kind["log"], by_kind["dump"], problems)
-
-
-def _what(path: Path) -> _Thing:
-    """Say what a path or the target of a link is; hidden: in a folder that this user cannot enter.
-
-    Odd is anything else: a pipe, a link to nothing or to a hidden place, a name that is too long.
-    """
-    try:
-        mode = path.stat().st_mode
-    except PermissionError:
-        with suppress(OSError):
-            path.lstat()
-            return "odd"
-        return "hidden"
-    except (OSError, ValueError):  # a journal that was tampered with may name a path with a zero
-        return "odd"
-    if stat.S_ISREG(mode):
-        return "file"
-    return "folder" if stat.S_ISDIR(mode) else "odd"
-
-
-def _closed(files: Iterable[Path]) -> list[Path]:
-    """Return the files that this user may not read."""
-    return [file for file in files if not os.access(file, os.R_OK)]
-
-
-def _is_compressed(file: Path) -> bool:
-    return file.suffix in _COMPRESSED and Path(file.stem).suffix in _LOGS
-
-
-def _kind(file: Path) -> str:
-    """Say what a file looks like: ``log``, ``dump``, or "" for anything else."""
-    if file.name.startswith((".", "journal-", "stacks-")) or file.suffix in _NO_LOGS:
-        return ""
-    try:
-        with file.open("rb") as opened:
-            head = opened.read(_HEAD)
-            opened.seek(max(0, file.stat().st_size - _HEAD))
-            tail = opened.read(_HEAD)
-    except OSError:
-        return ""
-    is_json = head[:1] == b"{" and any(key in head + tail for key in _KEYS)
-    if head[:1] == b"\x80" or is_json:
-        return "dump"
-    return "log" if head and b"\0" not in head and file.suffix != ".json" else ""
+def _problems(journals: Sequence[Journal]) -> list[str]:
+    return plain(damage(journals)).splitlines()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from undaunted.attribution.explain import Page, in_words, lines_of, no_failure
+from undaunted.attribution.explain.page import Page, in_words, lines_of, no_failure
 from undaunted.services.results import COMPLETED
 from undaunted.services.slurm.core import ENDED
 

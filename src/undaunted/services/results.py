@@ -11,14 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from undaunted.attribution.explain import (
-    Case,
-    Evidence,
-    Explained,
-    case_of_files,
-    explain,
-    has_failed,
-)
+from undaunted.attribution.explain.case import Evidence, case_of_files, has_failed
+from undaunted.attribution.explain.weigh import Case, Explained, explain
 from undaunted.attribution.findings import CAUSES, Finding
 from undaunted.attribution.logs.landmarks import LastWords  # noqa: TC001 - msgspec needs the name
 

@@ -72,6 +72,40 @@ def test_the_few_at_an_earlier_collective_were_waited_for(tmp_path: Path) -> Non
     assert (found.ranks, found.inferred) == ((2,), False)
 
 
+def late_by_one(ahead: list[int]) -> list[str]:
+    return [watchdogs(7)[0].replace("SeqNum=7", "SeqNum=6"), *watchdogs(*ahead)]
+
+
+def test_not_all_ranks_of_a_job_need_say_that_one_was_behind(tmp_path: Path) -> None:
+    (found,) = read(tmp_path, *late_by_one([3, 5]), world_size=None).findings
+    assert found.ranks == (7,)
+    (found,) = read(tmp_path, *late_by_one([3]), world_size=None).findings
+    assert found.ranks == ()  # who of the two is early, and who is late?
+
+
+CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:544] Connection closed by peer [10.0.0.2]:3061"
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "cause"), [(-9, "killed"), (-6, "peer_lost"), (1, "peer_lost")]
+)
+def test_who_was_killed_first_is_why_others_lost_a_peer(
+    tmp_path: Path, exit_code: int, cause: str
+) -> None:
+    lines = [f"[rank{rank}]: {line}" for rank in (2, 4) for line in (*TRACEBACK, CLOSED)]
+    block = ["  rank      : 0 (local_rank: 0)", f"  exitcode  : {exit_code} (pid: 4541)"]
+    first = "Root Cause (first observed failure):"
+    root = read(tmp_path, *lines, first, "[0]:", *block, world_size=8).findings[0]
+    assert root.cause == cause
+    assert root.ranks == ((0,) if cause == "killed" else ())
+
+
+def test_horovod_says_which_process_was_killed(tmp_path: Path) -> None:
+    lines = ["[1]<stderr>:Killed", f"[0]<stderr>:{CLOSED}"]
+    root = read(tmp_path, *lines, "Process 1 exit with status code 137.").findings[0]
+    assert (root.cause, root.ranks) == ("killed", (1,))
+
+
 def test_who_is_to_blame_stands_beside_its_own_line(tmp_path: Path) -> None:
     late = watchdogs(2)[0].replace("SeqNum=7", "SeqNum=6")
     files = []

@@ -44,6 +44,7 @@ _CARRIER = re.compile(
     r"|\bCalledProcessError: .* returned non-zero exit status"
 )
 _STUCK = re.compile(r"\bwatchdog got stuck\b")
+_CONSEQUENCES = frozenset({"terminated", "peer_lost"})  # of another failure
 # Who warns of these goes on in another way, with another address or interface.
 _TRIED_OTHERWISE = frozenset({"network_setup", "rendezvous_failed"})
 _LATER = 0.9
@@ -323,7 +324,7 @@ def _without_warnings(seen: dict[str, LineSeen]) -> dict[str, LineSeen]:
         for cause in _TRIED_OTHERWISE & seen.keys()
         if all(hit.is_warning for hit in seen[cause].hits)
     }
-    others = seen.keys() - warned - {"peer_lost", "terminated"}
+    others = seen.keys() - warned - _CONSEQUENCES
     return {cause: one for cause, one in seen.items() if not others or cause not in warned}
 
 
@@ -354,7 +355,7 @@ def _without_carriers(seen: dict[str, LineSeen]) -> dict[str, LineSeen]:
 
 def _doubtful(scans: Sequence[LogScan], seen: Mapping[str, LineSeen]) -> dict[str, LineSeen]:
     """Collect errors that may have been the end, where nothing else is known to be."""
-    if seen.keys() - {"terminated", "peer_lost"}:
+    if seen.keys() - _CONSEQUENCES:
         return {}
     ends = seen["terminated"].hits if "terminated" in seen else []
     failed = any(_is_exit(hit) or hit.meaning.alone for hit in ends)
@@ -407,14 +408,20 @@ def _without_late_kill(seen: dict[str, LineSeen]) -> dict[str, LineSeen]:
 
 
 def _with_exits(seen: dict[str, LineSeen]) -> dict[str, LineSeen]:
-    """Take it for an error of the program if one ended with an exit code and nothing says more."""
-    if seen.keys() != {"terminated"}:
+    """Judge by how processes ended, where nothing says more.
+
+    Who has lost a peer ends by an exit code, or aborts, but is not killed by that.
+    """
+    if "terminated" not in seen or seen.keys() - _CONSEQUENCES:
         return seen
     hits = seen["terminated"].hits
     first = [hit for hit in hits if hit.is_first and _CODE.search(hit.quote)]
-    for cause, code in (("killed", _KILLED), ("native_crash", _ABORTED)):
-        if ended := [hit for hit in first if code.search(hit.quote)]:
-            return {cause: _guessed(cause, ended), **seen}
+    if killed := [hit for hit in first if _KILLED.search(hit.quote)]:
+        return {"killed": _guessed("killed", killed), **seen}
+    if "peer_lost" in seen:
+        return seen
+    if aborted := [hit for hit in first if _ABORTED.search(hit.quote)]:
+        return {"native_crash": _guessed("native_crash", aborted), **seen}
     for cause in ("native_crash", "program_error") if not first else ():
         if alone := [hit for hit in hits if hit.meaning.alone == cause]:
             return {cause: _guessed(cause, alone), **seen}
@@ -555,7 +562,9 @@ def _behind(hits: list[Hit], all_ranks: set[int]) -> set[int]:
         for hit in hits
     )
     first = {rank for hit in at[min(at)] for rank in hit.ranks}
-    return first if one_group and len(first) <= len(all_ranks) * FEW else set()
+    ahead = {rank for hit in at[last] for rank in hit.ranks}
+    least = max(len(all_ranks), max(all_ranks, default=0) + 1)  # of the job: not all may speak
+    return first if one_group and len(first) <= least * FEW and len(first) < len(ahead) else set()
 
 
 def _may_be_of_one_group(hit: Hit, others: Sequence[Hit], behind: int) -> bool:

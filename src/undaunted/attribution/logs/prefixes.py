@@ -34,7 +34,7 @@ _PIECE = re.compile(
     | std(?:out|err)[ ][FP](?=[ ])
     | \[(?:[A-Z]{{4,8}}\|)?[\w./<>-]+\.\w+:\d+(?::[\w<>]+)?\]
     | <\d>
-    | \[\d+,(?P<mpi>\d+)\]<std(?:out|err)>:
+    | \[(?:\d+,)?(?P<mpi>\d+)\]<std(?:out|err)>:
     | [\[(<]?(?i:global_?)?(?i:rank)[ :=_-]{{0,2}}(?P<rank>\d{{1,7}})(?:/\d+|[ ]of[ ]\d+)?
         (?:[\])>]:?|:|[ ]?\||(?=,[ ]))
     | \[rank=(?P<pair_rank>\d{{1,7}})[, ]+(?:host|node|hostname)=(?P<pair_node>[\w.-]+)\]

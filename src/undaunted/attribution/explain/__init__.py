@@ -1,0 +1,1 @@
+"""`undaunted explain`: what happened in a job, who it was, why, and what next."""
