@@ -340,8 +340,10 @@ class Leader:
         It does where nothing has begun yet, if its members have no votes, or enough are here; not
         after the scheduler has started the job again.
         """
-        known, ours, who = hello.ledger, self.ledger, (hello.node, hello.incarnation)
-        if known is None or known.round < 0 or known.birth == ours.birth:
+        if hello.ledger is None:
+            return False
+        known, ours, who = self._newest(hello.ledger), self.ledger, (hello.node, hello.incarnation)
+        if known.round < 0 or known.birth == ours.birth:
             return False
         if ours.round >= 0:
             return who not in map(register.voter, ours.table)
