@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from undaunted.coordinator.etcd import messages
-from undaunted.coordinator.lead.times import ENDED_KEPT_S, LOOK_S, Durations
+from undaunted.coordinator.lead.times import LOOK_S, SHORTEST_ENDED_KEPT_S, Durations
 from undaunted.coordinator.protocol import Ledger
 from undaunted.coordinator.service.register import Leads, RegisterError, Won
 
@@ -74,6 +74,7 @@ class Client:
         address, incarnation: of this launcher; others see them where it leads. Launchers begin with
             different members of the cluster.
         grpc: stands where that package does; None = that package.
+        ended_kept_s: how many seconds etcd knows that the job has ended.
 
     Raises:
         EtcdError: grpcio is not installed, or a file cannot be read.
@@ -88,12 +89,14 @@ class Client:
         address: str,
         incarnation: str,
         grpc: Any = None,
+        ended_kept_s: int = SHORTEST_ENDED_KEPT_S,
     ) -> None:
         self._grpc = grpc or _import_grpc()
         self._access = access
         self._address, self._incarnation = address, incarnation
         lasts = Durations(lease_s)
         self.hold_s, self._limit_s = lasts.hold_s, lasts.register_answers_s
+        self._ended_kept_s = ended_kept_s
         self._holds = 0  # the lease to which `held` is bound
         first = zlib.crc32(incarnation.encode()) % len(store.endpoints)
         self._endpoints = [*store.endpoints[first:], *store.endpoints[:first]]
@@ -172,8 +175,8 @@ class Client:
         changes = [messages.delete(key) for key in (self._leader_key, self._held_key)]
         lease, self._holds = self._holds, 0
         if ended is not None:
-            kept, value = await self._grant(ENDED_KEPT_S), msgspec.json.encode(ended)
-            changes.append(messages.put(self._ledger_key, value, kept))
+            kept = await self._grant(self._ended_kept_s)
+            changes.append(messages.put(self._ledger_key, msgspec.json.encode(ended), kept))
         await self._transact(changes, epoch=epoch)
         if lease:
             await self._revoke(lease)

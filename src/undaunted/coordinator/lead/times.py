@@ -65,9 +65,9 @@ CLAIM_PAUSE_LONGEST_S = 5.0
 LOOK_S = 1.0
 # etcd takes less than 2 s for its members to agree who leads them; what is held counts anew then.
 SHORTEST_HOLD_S = 2
-# For how long a register outside of the launchers knows that a job has ended, in seconds: most of
-# those that have missed the end have given up by then.
-ENDED_KEPT_S = 900
+# For how long such a register knows that a job has ended, in seconds, at least: a launcher may have
+# stood still at the end.
+SHORTEST_ENDED_KEPT_S = 900
 # How long the end may take: to give back the lead, and to say that the job is over.
 RELEASE_S = 3.0
 
@@ -202,6 +202,17 @@ class Durations:
         Whole seconds: leases of etcd are.
         """
         return max(SHORTEST_HOLD_S, ceil(0.6 * self.lease_s))
+
+    def ended_kept_s(self, join_timeout_s: float, away_timeout_s: float) -> int:
+        """How long such a register knows that a job has ended: whole seconds, as `hold_s`.
+
+        By then a launcher that was cut off has stopped its ranks, has looked for a leader for
+        ``join_timeout_s``, and has given up.
+        """
+        gives_up_s = self.lease_s + away_timeout_s + AWAY_MARGIN_S + join_timeout_s
+        kept_s = max(SHORTEST_ENDED_KEPT_S, ceil(gives_up_s))
+        assert self.hold_s < gives_up_s <= kept_s, "who has missed the end hears of it or gives up"
+        return kept_s
 
     @property
     def register_answers_s(self) -> float:
