@@ -12,7 +12,7 @@ import msgspec
 from undaunted.coordinator.lead.register import Member  # noqa: TC001 - decoded
 from undaunted.coordinator.policy.messages import Memory, NodeCommand, NodeEvent
 
-MAJOR = 8
+MAJOR = 9
 MINOR = 0
 
 # Longest frames, in bytes: before both sides have proved that they know the token, and after.
@@ -286,12 +286,15 @@ class Beat(_Message, frozen=True):
     Attributes:
         acknowledged: number of the last report that was taken in.
         replaceable: as in Started, of the round that runs; it may become true.
+        majority_s: from ``sent`` on, a majority of the committee counts on this leader for so long;
+            None = there is no committee.
     """
 
     epoch: int
     acknowledged: int = 0
     sent: int = 0
     replaceable: bool = False
+    majority_s: float | None = None
 
 
 class HandOver(_Message, frozen=True):
@@ -401,10 +404,7 @@ class Miss(_Message, frozen=True):
     round: int = -1
 
 
-_NAMES = {"majority_lost_it": "quorum", "ledger_epoch": "known"}  # on the wire
-
-
-class MissAnswer(_Message, frozen=True, rename=_NAMES):
+class MissAnswer(_Message, frozen=True):
     """What a member knows of the leader.
 
     Attributes:
@@ -412,7 +412,6 @@ class MissAnswer(_Message, frozen=True, rename=_NAMES):
         epoch: of the leader that it follows, or has lost.
         lost: it cannot reach the leader either.
         leader: otherwise, where it hears the leader, "" = it does not know the address.
-        majority_lost_it: a majority of the committee has lost the leader, as far as it has heard.
         round: the last that it knows to have begun, -1 = none; None = an older build does not say.
         ledger_epoch: of the ledger it knows.
     """
@@ -422,7 +421,6 @@ class MissAnswer(_Message, frozen=True, rename=_NAMES):
     epoch: int
     lost: bool
     leader: str = ""
-    majority_lost_it: bool = False
     round: int | None = None
     ledger_epoch: int = 0
 
@@ -439,7 +437,9 @@ class Claim(_Message, frozen=True):
 class Grant(_Message, frozen=True):
     """Answer to a claim: granted or not, and the newest ledger and epoch I know.
 
-    ``stops_s``: if a quorum has lost the leader when I have, ranks of its node live for so long.
+    Attributes:
+        stops_s: if a majority has lost the leader when I have, ranks of its node live for so long.
+        others_stop_s: the same of ranks of other nodes, which may still follow it.
     """
 
     node: str
@@ -448,6 +448,7 @@ class Grant(_Message, frozen=True):
     granted: bool
     ledger: Ledger | None = None
     stops_s: float = 0.0
+    others_stop_s: float = 0.0
 
 
 # --- from people, and to them --------------------------------------------------------------------

@@ -382,7 +382,7 @@ def test_a_leader_that_leads_no_more_was_not_lost():
 
 def test_ranks_do_not_outlive_an_agent_that_stands_still():
     harness = follower()
-    assert harness.follower.ranks_outlive_s == 0
+    assert harness.follower.ranks_outlive_s(harness.now) == 0
     harness.handle(c.LeaderAt("host-a:1"))
     harness.running()
-    assert 5 < harness.follower.ranks_outlive_s < 6
+    assert 5 < harness.follower.ranks_outlive_s(harness.now) < 6

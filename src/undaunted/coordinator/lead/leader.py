@@ -102,6 +102,7 @@ class Leader:
         lost: str = "",
         silent: Collection[str] = (),
         stops_s: float = 0.0,
+        others_stop_s: float | None = None,
     ) -> None:
         """Take over what a ledger says.
 
@@ -113,6 +114,7 @@ class Leader:
             lost: see the attributes.
             silent: members that are not waited for, since they did not answer before a take-over.
             stops_s: for how long ranks of the node of the leader that was replaced may live.
+            others_stop_s: see `messages.Lead`.
         """
         self.config = config
         self.made: dict[str, Any] = {
@@ -122,6 +124,7 @@ class Leader:
             "lost": lost,
             "silent": tuple(silent),
             "stops_s": stops_s,
+            "others_stop_s": others_stop_s,
         }
         self.lost = lost
         self.linger_s = LINGER_S
@@ -129,6 +132,7 @@ class Leader:
         self._record = Record(config, self.made["ledger"], epoch)
         self._lasts = Durations(config.lease_s)
         self._preparation = Preparation(config, self._record, self._sessions, lost, stops_s)
+        self._preparation.others_stop_s = others_stop_s
         self.policy = JobPolicy(config.policy)
         self.recent = Recent({"config": config.policy})
         self._has_quorum = True  # as far as the policy has been told
@@ -851,7 +855,10 @@ class Leader:
         agreed = self._agree(now)
         session.replaceable = renew.replaceable and renew.round == self.ledger.round
         asks = renew.sent or not renew.answered
-        return agreed + (session.beat(self._record, renew.sent) if asks else [])
+        if not asks:
+            return agreed
+        majority_s = self._sessions.majority_s(self.ledger, self.epoch, self.config.lease_s, now)
+        return agreed + session.beat(self._record, renew.sent, majority_s)
 
     def _reported(self, session: Session, report: p.Report, now: int) -> list[c.LeaderCommand]:
         event = report.event

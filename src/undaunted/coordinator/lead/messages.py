@@ -327,6 +327,7 @@ class Lead(_Message, frozen=True):
     lost: str  # the node that led before
     silent: tuple[str, ...] = ()  # nodes that have not answered lately: they are not waited for
     stops_s: float = 0.0  # ranks of that node may live for so long
+    others_stop_s: float | None = None  # those of others, which nobody has heard; None = not known
 
 
 class Missed(_Message, frozen=True):

@@ -86,19 +86,23 @@ class Durations:
     def __post_init__(self) -> None:
         """Check their order."""
         assert 2 * self.renew_s < self.lease_s, "one renewal may be lost"
+        assert self.renew_s + self.keeper_renews_s < self.lease_s / 2, (
+            "a node renews its lease long before the majority that it knows of is over"
+        )
         assert self.grace_s < self.stopped_s, "ranks are killed before they count as gone"
+        assert self.claims_after_silence_s + self.grace_s < self.stopped_s, (
+            "so they are where the leader has a moment to say first what it lacks"
+        )
         assert self.stopped_s < AWAY_MARGIN_S, "so are those of a node that goes on by itself"
-        assert self.stopped_s > OUTLIVE_S, "so are those of an agent that stands still"
+        assert self.grace_s + OUTLIVE_S < self.stopped_s, (
+            "so are those of an agent that stands still"
+        )
         assert self.asks_after_pause_s < self.lease_s, (
             "who has stood still does not ask for as long as it may be silent"
         )
         assert self.claims_after_reset_s < self.stops_after_reset_s <= self.lease_s, (
             "who has lost a leader by a reset finds the next one before it stops, and stops no "
             "later than after silence"
-        )
-        assert self.answer_counts_s + self.ask_again_s <= self.lease_s, (
-            "who goes on since others miss the leader stops within a lease after they follow "
-            "another one"
         )
         assert self.claims_after_silence_s + self.turn_s < self.stopped_s, (
             "the next leader is elected while ranks of the round before stop"
@@ -119,6 +123,14 @@ class Durations:
     def renew_s(self) -> float:
         """How often a follower renews its lease."""
         return self.lease_s / 3
+
+    @property
+    def keeper_renews_s(self) -> float:
+        """How often one of the committee does: for all nodes the leader counts on a majority of it.
+
+        What the leader knows of that is so old at most.
+        """
+        return self.renew_s / 3
 
     @property
     def grace_s(self) -> float:

@@ -96,6 +96,7 @@ class Surroundings:
         lost: str,
         silent: tuple[str, ...],
         stops_s: float,
+        others_stop_s: float | None,
     ) -> Leader:
         """Make the leader that this launcher becomes; see `Leader`."""
-        return Leader(config, ledger, epoch, lost, silent, stops_s)
+        return Leader(config, ledger, epoch, lost, silent, stops_s, others_stop_s)
