@@ -43,16 +43,16 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class Ledger(Memory, frozen=True, kw_only=True):
-    """What must survive a leader, with what its policy remembers; `newer` says which of two holds.
+    """All that must survive a leader, with its policy's memory; `newer` says which of two holds.
 
     Attributes:
         run_id: the job.
         epoch: of the leader who wrote it, when a quorum last agreed to that one; rises with every
             leader.
         version: rises with every change.
-        leader: node that leads, "" = a host of its own.
+        leader: node that leads, "" = a separate host.
         committee: launchers that keep the ledger, and one of which leads next; () = nobody can take
-            over: whoever leads keeps it alone, in a file or in etcd.
+            over: the leader keeps it alone, in a file or in etcd.
         before: committee of before, as long as this one may not have taken its place: a majority
             of both is needed.
         birth: epoch of the leader who has started the first round; a job that begins anew, since
@@ -122,7 +122,7 @@ def stopped(ledger: Ledger, version: int, restarts_used: int, excluded: dict[str
 
 
 def ended(ledger: Ledger) -> Ledger:
-    """What is left of a job that has ended: it is later than what others know who missed that."""
+    """The rest of a job that has ended: later than the ledgers of those that missed that."""
     return Ledger(run_id="", epoch=ledger.epoch, version=ledger.version)
 
 
@@ -314,7 +314,7 @@ class Refused(_Message, frozen=True):
 
 
 class Learn(_Message, frozen=True):
-    """What the job has come to. Orders refer to it, so that they are short in large jobs."""
+    """The ledger of the job. Orders refer to it, so that they are short in large jobs."""
 
     epoch: int
     ledger: Ledger
@@ -335,7 +335,7 @@ class PrepareOrder(_Message, frozen=True):
 class Started(_Message, frozen=True):
     """For the ledger: the table that was prepared as version ``prepared`` is that of a round.
 
-    ``replaceable``: the job can go on without the node that is told so: its ranks must stop when
+    ``replaceable``: the job can go on without the node that hears this: its ranks must stop when
     its lease is over.
     """
 
@@ -353,7 +353,7 @@ class Stopped(_Message, frozen=True):
 
 
 class Order(_Message, frozen=True):
-    """What the job policy commands a node.
+    """A command of the job policy to a node.
 
     Attributes:
         number: rises with each order; it is carried out once.
@@ -368,7 +368,7 @@ class Order(_Message, frozen=True):
     change: Started | Stopped | None = None
 
 
-# What a leader says to its followers.
+# Messages of a leader to its followers.
 TO_FOLLOWERS = (Beat, HandOver, Learn, PrepareOrder, Order)
 
 
@@ -405,7 +405,7 @@ class Miss(_Message, frozen=True):
 
 
 class MissAnswer(_Message, frozen=True):
-    """What a member knows of the leader.
+    """The knowledge of a member about the leader.
 
     Attributes:
         node, incarnation: of this member.
@@ -459,8 +459,8 @@ class Question(_Message, frozen=True):
 
     Attributes:
         data: none of the coordination's.
-        node: who is asked, "" = whoever leads.
-        by: who asks, where the leader passes it on; "" = whoever is connected.
+        node: the one that is asked, "" = the leader.
+        by: the asker, where the leader passes it on; "" = the one that is connected.
     """
 
     data: bytes

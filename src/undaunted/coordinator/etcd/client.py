@@ -44,7 +44,7 @@ _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
 )
 _LONGEST_REASON = 200
-# What gRPC's own lines would say, it says in the error.
+# The error says all that gRPC's own lines would say.
 _VERBOSITY = "GRPC_VERBOSITY"
 # The token is too old: etcd forgets it, or who may do what has changed.
 _OLD_TOKEN = ("invalid auth token", "revision of auth store is old")
@@ -108,7 +108,7 @@ class Client:
         self._closed = False
         self._token = ""
         self._worked = False  # etcd has answered a question
-        self._credentials()  # what is missing is said at once
+        self._credentials()  # raises at once if something is missing
 
     # --- the operations (see `Register`) --------------------------------------------------------
 
@@ -347,7 +347,7 @@ class Client:
         return EtcdError(problem, final=wrong or _NO_AUTHENTICATION in details)
 
     def _reason(self, details: str, code: Any) -> str:
-        """What gRPC has to say, and what it means for people."""
+        """The words of gRPC, and their meaning for people."""
         reason = _short(details)
         if code != self._grpc.StatusCode.UNAVAILABLE or "refused" in details:
             return reason

@@ -1,4 +1,4 @@
-"""What a member does while there is no leader: ask the others, stop in time, claim in its turn.
+"""A member without a leader asks the others, stops its ranks in time, and claims in its turn.
 
 Part of `follower.Follower`, which says when the absence begins and ends.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from undaunted.coordinator.lead.times import Durations
 
 _NS = 1_000_000_000
-# Who did not answer so often in a row is not waited for by the next leader.
+# The next leader does not wait for a member that did not answer so often in a row.
 SILENT_TIMES = 2
 # A member has ended if so often, once a second, nobody listens at its address, or a launcher does
 # that knows of no round.
@@ -271,7 +271,7 @@ class Absence:
 
 
 class LostBy:
-    """Which members of a committee have lost the leader, by what they have answered lately.
+    """The members of a committee that have lost the leader, by their answers of late.
 
     It is kept by one of them, during one absence. Every answer takes constant time, however large
     the job is.

@@ -253,7 +253,7 @@ class Follower:
         return [*says, *missed, c.SetTimer("dial", self.search.pause_s())]
 
     def _missed(self, *, lost: bool = False, ended: str = "") -> list[c.FollowerCommand]:
-        """Where the store decides who leads, another one may from now on."""
+        """With a store, another launcher may lead from now on."""
         if not self.config.store:
             return []
         ledger = self.knows.ledger
@@ -524,7 +524,7 @@ class Follower:
 
     @property
     def _patience_s(self) -> float:
-        """How long a leader is looked for. Where the job is to end, long enough for a successor."""
+        """How long a leader is looked for. If the job is to end, long enough for a successor."""
         return ENDS_AFTER_LEASES * self._lease.seconds if self._ends else self.search.limit_s
 
     # --- the leader is gone ---------------------------------------------------------------------
@@ -610,8 +610,8 @@ class Follower:
         silent_s = (now - self._lease.sent_ns) / _NS
         if silent_s < lasts.lease_s / 2:
             return self._stop_ranks("too few nodes follow the coordinator", now)
-        silent = f"the coordinator at {self._address} has not answered for {silent_s:.1f} s"
-        return self._stop_ranks(f"{silent}; the job may go on without this node", now)
+        silent = f"it has not answered for {silent_s:.1f} s; the job may go on without this node"
+        return self._stop_ranks(f"the coordinator at {self._address} is gone: {silent}", now)
 
     def _minority(self, absence: Absence, now: int) -> list[c.FollowerCommand]:
         if not self.running:
@@ -741,7 +741,7 @@ class Follower:
 
 @dataclass(slots=True)
 class Reports:
-    """What a node has reported: kept until a leader has acknowledged it, and for the next leader.
+    """The reports of a node: kept until a leader has acknowledged them, and for the next leader.
 
     They are numbered from 1.
     """
@@ -791,7 +791,7 @@ class Lease:
     """For how long a follower may count on its leader. Times are of the follower's clock, in ns.
 
     It begins when the follower sent what the leader has answered, not when the answer was read: the
-    answer may have waited for long where this process stood still. So it is over no later than the
+    answer may have waited for long where this process stood still. So its end is no later than the
     leader thinks.
 
     Attributes:
@@ -817,7 +817,7 @@ class Lease:
 
     @property
     def lasts(self) -> Durations:
-        """What follows from it."""
+        """The durations that follow from it."""
         return Durations(self.seconds)
 
     def left_s(self, since_ns: int, now: int) -> float:
@@ -832,7 +832,7 @@ class Lease:
 
 @dataclass(slots=True)
 class Search:
-    """Where a follower looks for a leader, and how long it pauses between its attempts.
+    """The search for a leader: the addresses, and the pauses between attempts.
 
     Attributes:
         config: of the follower.
@@ -852,7 +852,7 @@ class Search:
     _pause_s: float = REDIAL_FIRST_S
 
     def address(self, *tables: Sequence[p.Seat | register.Member]) -> str:
-        """Where to look next: an endpoint and a member of these tables, in turns; "" = unknown."""
+        """The next address: an endpoint and a member of these tables, in turns; "" = unknown."""
         if self.first:
             return self.first.pop(0)
         number, member = divmod(self._tried, 2)
@@ -897,7 +897,7 @@ class Search:
         return f"no coordinator for {self.limit_s:g} s ({where}): {why}"
 
     def _end(self, number: int) -> str:
-        """Where to look besides the members: a leader need not be one of them."""
+        """An address that is no member's: a leader need not be one of them."""
         if self.elected:
             return self.elected
         ends = self.config.endpoints

@@ -88,7 +88,7 @@ class Session:
 
     @property
     def info(self) -> m.NodeInfo:
-        """What the policy knows of its node."""
+        """The facts about its node for the policy."""
         hello = self.hello
         return m.NodeInfo(hello.node, hello.slots, hello.infra_rank, hello.domain, hello.group)
 
@@ -161,7 +161,7 @@ class Sessions:
         return list(self.by_link.values())
 
     def taken(self, ledger: p.Ledger) -> dict[register.Voter, int]:
-        """Which version of the ledger each has taken that keeps it, and is connected."""
+        """The version of the ledger that each has taken that keeps it, and is connected."""
         here = [who for who in register.members(ledger) if who in self.voters]
         return {who: self.by_node[who[0]].acknowledged for who in here}
 
@@ -201,7 +201,7 @@ class Sessions:
     def silent(self, lease_s: float, now: int) -> list[Session]:
         """Connected ones whose lease is over; asked every third of a lease.
 
-        Where this process has stood still they have a lease from then on: they may have as well.
+        If this process has stood still they have a lease from then on: they may have as well.
         """
         if self._is_late(lease_s, now):
             self._late_sweep_ns = now

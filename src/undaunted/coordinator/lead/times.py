@@ -12,13 +12,13 @@ from math import ceil
 # From SIGKILL until nothing is left of a rank, and how much later than it was sent a renewal may be
 # heard.
 GONE_S = 1.0
-# What ranks get between SIGTERM and SIGKILL, at most, where others may take their places.
+# The time of ranks between SIGTERM and SIGKILL, at most, where others may take their places.
 LONGEST_GRACE_S = 2.0
 # Ranks of an agent that stands still end so long after the lease that it had, at most.
 OUTLIVE_S = 0.5
-# Whoever is asked answers within this time; it takes two ways of the network, and no lease.
+# A member answers within this time; it takes two ways of the network, and no lease.
 ANSWER_S = 1.0
-# Who does not take a connection within this time does not lead: TCP asks at once, and after 1 s.
+# A leader takes a connection within this time: TCP asks at once, and after 1 s.
 DIAL_S = 3.0
 # Pauses between attempts to connect, the first and the longest.
 REDIAL_FIRST_S = 0.05
@@ -36,7 +36,7 @@ REDIAL_GRANTED_S = 0.1
 # A node without a vote asks so often at first, to learn soon of a leader that is elected after a
 # reset.
 SOON_S = 0.2
-# The launchers of a job do not start at the same moment: nothing is said for so long.
+# The launchers of a job do not start at the same moment: a launcher is silent for so long.
 SEEK_QUIETLY_S = 3.0
 # A process of another job or version may still be at the endpoint for so long.
 REFUSED_FOR_S = 10.0
@@ -128,13 +128,13 @@ class Durations:
     def keeper_renews_s(self) -> float:
         """How often one of the committee does: for all nodes the leader counts on a majority of it.
 
-        What the leader knows of that is so old at most.
+        The leader's knowledge of that is so old at most.
         """
         return self.renew_s / 3
 
     @property
     def grace_s(self) -> float:
-        """What ranks get between SIGTERM and SIGKILL where others may take their places."""
+        """The time of ranks between SIGTERM and SIGKILL where others may take their places."""
         return min(LONGEST_GRACE_S, self.lease_s)
 
     @property
