@@ -3,7 +3,8 @@
 Four launchers on this machine, three train (`--nnodes 3:4`); the one that coordinates is killed
 with all its processes, stands still with them (SIGSTOP), or is told to stop. From there to the
 first line of all ranks of the next round. `--against` measures the sources of another checkout in
-turns with these. With `--etcd`, three members of etcd that are started for it decide who leads.
+turns with these. With `--etcd`, three members of etcd that are started for it decide who leads, and
+the one that leads the others may be killed at the same moment.
 
 With `--hosts`, five launchers are on hosts of their own (network namespaces behind a switch, which
 need root; `--nnodes 3:5`), and it is the network of the one that coordinates that fails.
@@ -56,12 +57,14 @@ class Kind:
         signal: for its launcher, 0 = none.
         lease_s: of the job.
         cut: happens to the network before.
+        member: the leading member of etcd is killed before.
     """
 
     title: str
     signal: int = 0
     lease_s: float = 5.0
     cut: Callable[[Hosts], None] | None = None
+    member: bool = False
 
 
 KINDS = (
@@ -69,6 +72,11 @@ KINDS = (
     Kind("told to stop", signal.SIGTERM),
     Kind("stands still, lease of 5 s", signal.SIGSTOP),
     Kind("stands still, lease of 1 s", signal.SIGSTOP, 1.0),
+)
+ETCD_KINDS = (
+    *KINDS,
+    Kind("killed, and a member of etcd with it", signal.SIGKILL, member=True),
+    Kind("stands still, and a member of etcd is killed", signal.SIGSTOP, member=True),
 )
 HOST_KINDS = (
     KINDS[0],
@@ -111,7 +119,9 @@ def _cluster() -> Iterator[Cluster]:
 
 def compare(args: argparse.Namespace, cluster: Cluster | None) -> int:
     sources = [*args.against, HERE]
-    kinds = HOST_KINDS if args.hosts else KINDS
+    kinds: tuple[Kind, ...] = KINDS
+    if args.hosts or args.etcd:
+        kinds = HOST_KINDS if args.hosts else ETCD_KINDS
     if args.kinds:
         kinds = tuple(kinds[int(number)] for number in args.kinds)
     seconds: dict[tuple[str, str], list[float]] = {}
@@ -177,6 +187,7 @@ def measure(kind: Kind, job: Job) -> float:
     (job.folder / "train.py").write_text(SCRIPT)
     where = job.where
     launchers = [job.start(NODES[0], where)]
+    again = contextlib.ExitStack()
     try:
         if job.cluster is not None:
             job.cluster.members[0].wait_for(f"/undaunted/{job.folder.name}/leader")
@@ -184,7 +195,11 @@ def measure(kind: Kind, job: Job) -> float:
         _first_lines(job.folder, 0)
         time.sleep(kind.lease_s / 3 * (time.monotonic_ns() % 1000) / 1000)  # any moment of a lease
         tree = _tree(launchers[0].pid)
+        member = job.cluster.leader() if job.cluster and kind.member else None
         began_ns = time.monotonic_ns()
+        if member is not None:
+            again.callback(member.start)
+            member.kill()
         if kind.cut is not None:
             assert job.hosts is not None
             kind.cut(job.hosts)
@@ -199,6 +214,7 @@ def measure(kind: Kind, job: Job) -> float:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             launcher.wait(DEADLINE_S)
+        again.close()
 
 
 def _first_lines(folder: Path, after: int) -> list[int]:

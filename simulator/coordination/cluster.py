@@ -606,9 +606,10 @@ class _Surroundings(Surroundings):
         lost: str,
         silent: tuple[str, ...],
         stops_s: float,
+        others_stop_s: float | None,
     ) -> Leader:
         self._cluster.checker.leads(self._agent.seat, epoch, takeover=bool(lost))
-        about = (config, ledger, epoch, lost, silent, stops_s)
+        about = (config, ledger, epoch, lost, silent, stops_s, others_stop_s)
         return _Watched(self._cluster, self._agent.name, *about)
 
 

@@ -194,8 +194,9 @@ class _Leader:
         config["endpoints"] = tuple(config["endpoints"])
         ledger = msgspec.convert(made["ledger"], p.Ledger)
         about = (made["epoch"], made["lost"], tuple(made["silent"]))
-        stops_s = made.get("stops_s", 0.0)  # dumps of earlier builds have none
-        self._leader = Leader(c.LeaderConfig(**config), ledger, *about, stops_s)
+        # Dumps of earlier builds have none.
+        stops = (made.get("stops_s", 0.0), made.get("others_stop_s"))
+        self._leader = Leader(c.LeaderConfig(**config), ledger, *about, *stops)
 
     def handle(self, step: Step) -> Iterable[object]:
         return self._leader.handle(_event(step, c.LeaderEvent), step.t)

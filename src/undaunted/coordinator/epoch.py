@@ -1,4 +1,4 @@
-"""Which round a rank belongs to, as a number that shared effects can be fenced with."""
+"""The round a rank belongs to, as a number that shared effects can be fenced with."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def number(epoch: int, round_number: int) -> int:
 def round_epoch() -> int:
     """Return the epoch of the round this process belongs to; 0 without a launcher.
 
-    It is the same on all ranks of a round and rises with every round of the job, whoever has
-    started it. Who writes something that others share (a checkpoint's commit, a file, a row) writes
+    It is the same on all ranks of a round and rises with every round of the job, under any leader.
+    A rank that writes something that others share (a checkpoint's commit, a file, a row) writes
     it along, and refuses to replace what carries a higher one: a rank of an old round that was
     paused or cut off for a while then does no harm.
     """

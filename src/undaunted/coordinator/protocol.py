@@ -12,7 +12,7 @@ import msgspec
 from undaunted.coordinator.lead.register import Member  # noqa: TC001 - decoded
 from undaunted.coordinator.policy.messages import Memory, NodeCommand, NodeEvent
 
-MAJOR = 8
+MAJOR = 9
 MINOR = 0
 
 # Longest frames, in bytes: before both sides have proved that they know the token, and after.
@@ -43,16 +43,16 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class Ledger(Memory, frozen=True, kw_only=True):
-    """What must survive a leader, with what its policy remembers; `newer` says which of two holds.
+    """All that must survive a leader, with its policy's memory; `newer` says which of two holds.
 
     Attributes:
         run_id: the job.
         epoch: of the leader who wrote it, when a quorum last agreed to that one; rises with every
             leader.
         version: rises with every change.
-        leader: node that leads, "" = a host of its own.
+        leader: node that leads, "" = a separate host.
         committee: launchers that keep the ledger, and one of which leads next; () = nobody can take
-            over: whoever leads keeps it alone, in a file or in etcd.
+            over: the leader keeps it alone, in a file or in etcd.
         before: committee of before, as long as this one may not have taken its place: a majority
             of both is needed.
         birth: epoch of the leader who has started the first round; a job that begins anew, since
@@ -122,7 +122,7 @@ def stopped(ledger: Ledger, version: int, restarts_used: int, excluded: dict[str
 
 
 def ended(ledger: Ledger) -> Ledger:
-    """What is left of a job that has ended: it is later than what others know who missed that."""
+    """The rest of a job that has ended: later than the ledgers of those that missed that."""
     return Ledger(run_id="", epoch=ledger.epoch, version=ledger.version)
 
 
@@ -286,12 +286,15 @@ class Beat(_Message, frozen=True):
     Attributes:
         acknowledged: number of the last report that was taken in.
         replaceable: as in Started, of the round that runs; it may become true.
+        majority_s: from ``sent`` on, a majority of the committee counts on this leader for so long;
+            None = there is no committee.
     """
 
     epoch: int
     acknowledged: int = 0
     sent: int = 0
     replaceable: bool = False
+    majority_s: float | None = None
 
 
 class HandOver(_Message, frozen=True):
@@ -311,7 +314,7 @@ class Refused(_Message, frozen=True):
 
 
 class Learn(_Message, frozen=True):
-    """What the job has come to. Orders refer to it, so that they are short in large jobs."""
+    """The ledger of the job. Orders refer to it, so that they are short in large jobs."""
 
     epoch: int
     ledger: Ledger
@@ -332,7 +335,7 @@ class PrepareOrder(_Message, frozen=True):
 class Started(_Message, frozen=True):
     """For the ledger: the table that was prepared as version ``prepared`` is that of a round.
 
-    ``replaceable``: the job can go on without the node that is told so: its ranks must stop when
+    ``replaceable``: the job can go on without the node that hears this: its ranks must stop when
     its lease is over.
     """
 
@@ -350,7 +353,7 @@ class Stopped(_Message, frozen=True):
 
 
 class Order(_Message, frozen=True):
-    """What the job policy commands a node.
+    """A command of the job policy to a node.
 
     Attributes:
         number: rises with each order; it is carried out once.
@@ -365,7 +368,7 @@ class Order(_Message, frozen=True):
     change: Started | Stopped | None = None
 
 
-# What a leader says to its followers.
+# Messages of a leader to its followers.
 TO_FOLLOWERS = (Beat, HandOver, Learn, PrepareOrder, Order)
 
 
@@ -401,18 +404,14 @@ class Miss(_Message, frozen=True):
     round: int = -1
 
 
-_NAMES = {"majority_lost_it": "quorum", "ledger_epoch": "known"}  # on the wire
-
-
-class MissAnswer(_Message, frozen=True, rename=_NAMES):
-    """What a member knows of the leader.
+class MissAnswer(_Message, frozen=True):
+    """The knowledge of a member about the leader.
 
     Attributes:
         node, incarnation: of this member.
         epoch: of the leader that it follows, or has lost.
         lost: it cannot reach the leader either.
         leader: otherwise, where it hears the leader, "" = it does not know the address.
-        majority_lost_it: a majority of the committee has lost the leader, as far as it has heard.
         round: the last that it knows to have begun, -1 = none; None = an older build does not say.
         ledger_epoch: of the ledger it knows.
     """
@@ -422,7 +421,6 @@ class MissAnswer(_Message, frozen=True, rename=_NAMES):
     epoch: int
     lost: bool
     leader: str = ""
-    majority_lost_it: bool = False
     round: int | None = None
     ledger_epoch: int = 0
 
@@ -439,7 +437,9 @@ class Claim(_Message, frozen=True):
 class Grant(_Message, frozen=True):
     """Answer to a claim: granted or not, and the newest ledger and epoch I know.
 
-    ``stops_s``: if a quorum has lost the leader when I have, ranks of its node live for so long.
+    Attributes:
+        stops_s: if a majority has lost the leader when I have, ranks of its node live for so long.
+        others_stop_s: the same of ranks of other nodes, which may still follow it.
     """
 
     node: str
@@ -448,6 +448,7 @@ class Grant(_Message, frozen=True):
     granted: bool
     ledger: Ledger | None = None
     stops_s: float = 0.0
+    others_stop_s: float = 0.0
 
 
 # --- from people, and to them --------------------------------------------------------------------
@@ -458,8 +459,8 @@ class Question(_Message, frozen=True):
 
     Attributes:
         data: none of the coordination's.
-        node: who is asked, "" = whoever leads.
-        by: who asks, where the leader passes it on; "" = whoever is connected.
+        node: the one that is asked, "" = the leader.
+        by: the asker, where the leader passes it on; "" = the one that is connected.
     """
 
     data: bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +20,9 @@ from undaunted.coordinator.etcd.client import Client, EtcdError
 from undaunted.coordinator.etcd.store import Access, parse_store
 from undaunted.coordinator.lead import messages as c
 from undaunted.coordinator.lead.leader import LeaderState
-from undaunted.coordinator.protocol import Ledger
+from undaunted.coordinator.protocol import Ledger, ended
 from undaunted.coordinator.service.participant import Participant
+from undaunted.coordinator.service.register import Won
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -242,6 +244,21 @@ def test_keys_of_something_else_are_left_alone(etcd: Etcd) -> None:
         assert "/undaunted/job/leader in etcd is not ours" in (await a.until("given up"))[1]
         await a.leave(erase=True)
         assert "mine" in etcd.control("get", "--prefix", "")
+
+    run(main)
+
+
+def test_the_end_of_a_job_is_kept_as_long_as_launchers_look_for_it(etcd: Etcd) -> None:
+    async def main() -> None:
+        store, job = parse_store(etcd.url), "job-that-ends"
+        a = Client(store, OPEN, job, 6, "a:1", "a1", ended_kept_s=5000)
+        won = await a.claim(0)
+        assert isinstance(won, Won)
+        await a.release(won.epoch, ended=ended(Ledger(run_id=job, epoch=won.epoch)))
+        await a.close()
+        (kept,) = json.loads(etcd.control("get", f"/undaunted/{job}/ledger", "-w=json"))["kvs"]
+        left = etcd.control("lease", "timetolive", f"{kept['lease']:x}", "-w=json")
+        assert json.loads(left)["granted-ttl"] == 5000
 
     run(main)
 

@@ -14,9 +14,9 @@ def keepers(nodes: str) -> set[tuple[str, str]]:
     return {(node, f"{node}1") for node in nodes}
 
 
-def answer(node: str, *, lost: bool = True, quorum: bool = False, of: str = "1") -> p.MissAnswer:
+def answer(node: str, *, lost: bool = True, of: str = "1") -> p.MissAnswer:
     about = {"node": node, "incarnation": node + of, "epoch": 1}
-    return p.MissAnswer(**about, lost=lost, majority_lost_it=quorum)
+    return p.MissAnswer(**about, lost=lost)
 
 
 def test_those_count_who_said_so_lately() -> None:
@@ -31,26 +31,17 @@ def test_those_count_who_said_so_lately() -> None:
 
 def test_a_member_that_hears_the_leader_again_does_not_count() -> None:
     four, missing = keepers("abcd"), LostBy(ME, COUNTS_S)
-    missing.hear(answer("b", quorum=True), four, 1)
-    assert missing.quorum_is_told(1)
+    missing.hear(answer("b"), four, 1)
     missing.hear(answer("b", lost=False), four, 2)
     assert set(missing.members(four, 2)) == {ME}
-    assert not missing.quorum_is_told(2)
 
 
 def test_a_member_that_asks_has_lost_the_leader_too() -> None:
     three, missing = keepers("abc"), LostBy(ME, COUNTS_S)
-    missing.hear(answer("b", quorum=True), three, 1)
+    missing.hear(answer("b"), three, 1)
     assert missing.asks(p.Miss(node="b", incarnation="b1", epoch=1), three, 2)
     assert not missing.asks(p.Miss(node="c", incarnation="c2", epoch=1), three, 2)
     assert set(missing.members(three, 1 + LATER)) == {ME, ("b", "b1")}
-    assert missing.quorum_is_told(3)
-
-
-def test_what_was_said_of_a_quorum_is_forgotten() -> None:
-    missing = LostBy(ME, COUNTS_S)
-    missing.hear(answer("b", quorum=True), keepers("abc"), 1)
-    assert not missing.quorum_is_told(1 + LATER)
 
 
 def test_only_members_of_the_committee_count() -> None:

@@ -204,6 +204,14 @@ def test_ranks_of_the_leader_that_was_lost_are_waited_for(seconds: float) -> Non
     assert soonest / 10 == seconds
 
 
+def test_a_node_that_was_never_heard_is_waited_for_as_those_say_that_have_elected() -> None:
+    job = Prepared(ledger("abc"), "bx", lost="a", stops_s=0.0)
+    assert not job.preparation.old_world_is_over(7 * S), "it may have had a new lease"
+    job.preparation.others_stop_s = 2.5
+    assert not job.preparation.old_world_is_over(2 * S)
+    assert job.preparation.old_world_is_over(3 * S)
+
+
 def test_who_is_back_has_to_stop_first() -> None:
     job = Prepared(ledger("ac", committee=(), fenced=False), "acx")
     job.sessions.by_node["c"].draining = True

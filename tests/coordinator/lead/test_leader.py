@@ -1124,3 +1124,28 @@ def test_members_are_told_when_a_spare_makes_them_replaceable_and_say_that_they_
     assert harness.leader._sessions.by_node["b"].replaceable
     harness.say("b", p.Renew(epoch=EPOCH, round=7, replaceable=True))
     assert not harness.leader._sessions.by_node["b"].replaceable, "it says so of another round"
+
+
+def test_nodes_hear_for_how_long_a_majority_of_the_committee_counts_on_the_leader():
+    harness = Harness().running()
+    harness.pass_time(2, alive="abc")
+    harness.pass_time(2, alive="a")
+    harness.say("a", p.Renew(epoch=harness.leader.epoch, sent=1))
+    assert harness.heard("a", p.Beat)[-1].majority_s == pytest.approx(3.0)
+    harness.say("b", p.Renew(epoch=harness.leader.epoch, sent=1))
+    assert harness.heard("b", p.Beat)[-1].majority_s == pytest.approx(5.0)
+
+
+def test_who_is_back_but_has_not_followed_since_counts_on_no_leader():
+    harness = Harness().running()
+    harness.handle(c.Closed(harness.links["c"], "reset"))
+    harness.pass_time(4.5, alive="a")
+    harness.hello("c", follows=False)
+    harness.say("a", p.Renew(epoch=harness.leader.epoch, sent=1))
+    assert harness.heard("a", p.Beat)[-1].majority_s < 1
+
+
+def test_without_a_committee_a_lease_is_all_that_nodes_count_on():
+    harness = Harness(min_nodes=2, max_nodes=2).running("ab")
+    harness.say("a", p.Renew(epoch=harness.leader.epoch, sent=1))
+    assert harness.heard("a", p.Beat)[-1].majority_s is None

@@ -145,6 +145,8 @@ def test_what_was_found_once_where_healthy_nodes_go_on(seed: int, kinds: Sequenc
         # A leader that kept the register alone lost its disk; one that began anew heard of the job
         # from a launcher that knew less.
         (vary(100, 1, 2), 100, tuple(KINDS), 20),
+        # A launcher that had missed the end of its committee was refused by one that knew it.
+        (vary(3036, 2, 1), 3036, tuple(KINDS), 20),
     ],
 )
 def test_what_was_found_once_with_orders(

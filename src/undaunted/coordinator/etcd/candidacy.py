@@ -8,7 +8,7 @@ States::
     LEADING    this one does, until another one has claimed the lead
     OVER       nothing is done any more
 
-Whoever has claimed last leads, and can write, whether or not etcd hears of it all the time. `hold`
+The launcher that has claimed last leads, and can write, even if etcd does not hear of it. `hold`
 only shows others that etcd hears of the leader: they do not claim as long as it does, unless nobody
 listens at the leader's address any more.
 """
@@ -295,7 +295,7 @@ class Candidacy:
 
     @property
     def _known(self) -> Ledger | None:
-        """What the follower here knows of the job."""
+        """The ledger that the follower here knows."""
         following = self._listener.following
         return None if following is None else following.follower.knows.told
 
@@ -349,7 +349,7 @@ class Candidacy:
         self._follow(self._launcher.address, epoch=epoch)
 
     def _lost(self, reason: str) -> None:
-        """Lead no more: the leader here is told so, and it is decided anew who does."""
+        """Lead no more: the leader here hears of it, and it is decided anew who does."""
         if self._state is State.LEADING:
             self._step_down()
             self._say(f"this node coordinates the job no more: {reason}")

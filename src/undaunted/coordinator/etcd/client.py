@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from undaunted.coordinator.etcd import messages
-from undaunted.coordinator.lead.times import ENDED_KEPT_S, LOOK_S, Durations
+from undaunted.coordinator.lead.times import LOOK_S, SHORTEST_ENDED_KEPT_S, Durations
 from undaunted.coordinator.protocol import Ledger
 from undaunted.coordinator.service.register import Leads, RegisterError, Won
 
@@ -44,7 +44,7 @@ _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
 )
 _LONGEST_REASON = 200
-# What gRPC's own lines would say, it says in the error.
+# The error says all that gRPC's own lines would say.
 _VERBOSITY = "GRPC_VERBOSITY"
 # The token is too old: etcd forgets it, or who may do what has changed.
 _OLD_TOKEN = ("invalid auth token", "revision of auth store is old")
@@ -74,6 +74,7 @@ class Client:
         address, incarnation: of this launcher; others see them where it leads. Launchers begin with
             different members of the cluster.
         grpc: stands where that package does; None = that package.
+        ended_kept_s: how many seconds etcd knows that the job has ended.
 
     Raises:
         EtcdError: grpcio is not installed, or a file cannot be read.
@@ -88,12 +89,14 @@ class Client:
         address: str,
         incarnation: str,
         grpc: Any = None,
+        ended_kept_s: int = SHORTEST_ENDED_KEPT_S,
     ) -> None:
         self._grpc = grpc or _import_grpc()
         self._access = access
         self._address, self._incarnation = address, incarnation
         lasts = Durations(lease_s)
         self.hold_s, self._limit_s = lasts.hold_s, lasts.register_answers_s
+        self._ended_kept_s = ended_kept_s
         self._holds = 0  # the lease to which `held` is bound
         first = zlib.crc32(incarnation.encode()) % len(store.endpoints)
         self._endpoints = [*store.endpoints[first:], *store.endpoints[:first]]
@@ -105,7 +108,7 @@ class Client:
         self._closed = False
         self._token = ""
         self._worked = False  # etcd has answered a question
-        self._credentials()  # what is missing is said at once
+        self._credentials()  # raises at once if something is missing
 
     # --- the operations (see `Register`) --------------------------------------------------------
 
@@ -172,8 +175,8 @@ class Client:
         changes = [messages.delete(key) for key in (self._leader_key, self._held_key)]
         lease, self._holds = self._holds, 0
         if ended is not None:
-            kept, value = await self._grant(ENDED_KEPT_S), msgspec.json.encode(ended)
-            changes.append(messages.put(self._ledger_key, value, kept))
+            kept = await self._grant(self._ended_kept_s)
+            changes.append(messages.put(self._ledger_key, msgspec.json.encode(ended), kept))
         await self._transact(changes, epoch=epoch)
         if lease:
             await self._revoke(lease)
@@ -344,7 +347,7 @@ class Client:
         return EtcdError(problem, final=wrong or _NO_AUTHENTICATION in details)
 
     def _reason(self, details: str, code: Any) -> str:
-        """What gRPC has to say, and what it means for people."""
+        """The words of gRPC, and their meaning for people."""
         reason = _short(details)
         if code != self._grpc.StatusCode.UNAVAILABLE or "refused" in details:
             return reason

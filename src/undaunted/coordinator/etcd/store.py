@@ -1,4 +1,4 @@
-"""Which etcd coordinates a job, under which keys, and how one is let in there."""
+"""The etcd that coordinates a job, its keys, and the access to it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Access:
 
 @dataclass(frozen=True)
 class Store:
-    """What ``--coordinator-store`` says.
+    """The value of ``--coordinator-store``.
 
     Attributes:
         endpoints: members of the etcd cluster, ``host:port`` each.

@@ -1,1 +1,1 @@
-"""Who leads, and what survives: pure."""
+"""The choice of the leader, and all that survives it: pure."""

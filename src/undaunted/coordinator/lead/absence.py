@@ -1,4 +1,4 @@
-"""What a member does while there is no leader: ask the others, stop in time, claim in its turn.
+"""A member without a leader asks the others, stops its ranks in time, and claims in its turn.
 
 Part of `follower.Follower`, which says when the absence begins and ends.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from undaunted.coordinator.lead.times import Durations
 
 _NS = 1_000_000_000
-# Who did not answer so often in a row is not waited for by the next leader.
+# The next leader does not wait for a member that did not answer so often in a row.
 SILENT_TIMES = 2
 # A member has ended if so often, once a second, nobody listens at its address, or a launcher does
 # that knows of no round.
@@ -43,6 +43,7 @@ class Absence:
         since_ns: the end of the leader's lease, or the reset of the connection to it.
         reset: the connection was reset, so that the leader has most probably ended.
         stop_ns: when the ranks are stopped.
+        until_ns: the end of the leader's lease.
         lasts: the durations.
         ended: the leader's launcher has: nobody listens where it did.
     """
@@ -51,6 +52,7 @@ class Absence:
     since_ns: int
     reset: bool
     stop_ns: int
+    until_ns: int
     lasts: Durations
     ended: bool = False
     _lost_by: LostBy = field(init=False)
@@ -62,7 +64,9 @@ class Absence:
     _claim: register.Claim[p.Ledger] | None = None  # one that is under way
     _claimed_ns: int = 0
     _due_ns: int = 0  # when the next one is made
-    _stops_ns: int = 0  # when ranks of the leader's node are gone, as those say that have granted
+    # When ranks of the leader's node are gone, and those of others, as those say that have granted.
+    _stops_ns: int = 0
+    _others_stop_ns: int = 0
     _quorum_ns: int = 0  # since when a quorum is known to have lost the leader, 0 = it is not
     _tried: bool = False  # a claim of this node has failed
     _lead_until_ns: int = 0  # until then, whose claim was granted may come to lead
@@ -125,10 +129,6 @@ class Absence:
     def _voters(self) -> dict[register.Voter, register.Member]:
         return register.members(self.knows.ledger)
 
-    def quorum_misses(self, now: int) -> bool:
-        """Whether enough members have lost the leader to replace it, as this or another says."""
-        return self.counts_quorum(now) or self._lost_by.quorum_is_told(now)
-
     def counts_quorum(self, now: int) -> bool:
         """Whether enough members have told this one that they have lost the leader."""
         missing = self._lost_by.members(self._voters, now)
@@ -182,20 +182,26 @@ class Absence:
         knows.vote.claimed(epoch, ledger)
         self._claim = register.Claim(epoch, ledger, {knows.me})
         self._claimed_ns = now
-        self._stops_ns = self.stops_ns
+        self._note_stops(self.stop_s(now), now)
         claim = p.Claim(node=knows.node, incarnation=knows.incarnation, epoch=epoch, ledger=ledger)
         asks: list[c.FollowerCommand] = [
             c.Ask(each.node, each.address, claim) for each in knows.others()
         ]
         return [*asks, *self._count(now)]
 
-    @property
-    def stops_ns(self) -> int:
-        """When no rank of the leader's node is left, if a quorum has lost it as this one has.
+    def stop_s(self, now: int) -> tuple[float, float]:
+        """How long ranks of the leader's node live, and of others, if a quorum has lost it as here.
 
-        It stops them once leases of a quorum are over. A reset is noticed on both sides.
+        All stop once leases of a quorum are over. A reset is noticed on both sides.
         """
-        return self.since_ns + round(self.lasts.stopped_s * _NS)
+        ends_ns = (self.since_ns, max(self.since_ns, self.until_ns))
+        here_s, others_s = (self.lasts.stopped_s - (now - end_ns) / _NS for end_ns in ends_ns)
+        return max(0.0, here_s), max(0.0, others_s)
+
+    def _note_stops(self, stop_s: tuple[float, float], now: int) -> None:
+        here_ns, others_ns = (now + round(each * _NS) for each in stop_s)
+        self._stops_ns = max(self._stops_ns, here_ns)
+        self._others_stop_ns = max(self._others_stop_ns, others_ns)
 
     def may_grant(self, now: int) -> bool:
         """Whether this member counts on the leader no more."""
@@ -248,7 +254,7 @@ class Absence:
         if self._claim is None or grant.epoch != self._claim.epoch:
             return []
         self._claim.granted.add((grant.node, grant.incarnation))
-        self._stops_ns = max(self._stops_ns, now + round(grant.stops_s * _NS))
+        self._note_stops((grant.stops_s, grant.others_stop_s), now)
         return self._count(now)
 
     def _count(self, now: int) -> list[c.FollowerCommand]:
@@ -260,11 +266,12 @@ class Absence:
         self._lead_until_ns = now + round(self.lasts.other_succeeds_s * _NS)
         silent = tuple(node for node, often in self._silent.items() if often >= SILENT_TIMES)
         stops_s = 0.0 if self.ended else max(0.0, (self._stops_ns - now) / _NS)
-        return [c.Lead(claim.epoch, claim.value, claim.value.leader, silent, stops_s)]
+        others_s = max(0.0, (self._others_stop_ns - now) / _NS)
+        return [c.Lead(claim.epoch, claim.value, claim.value.leader, silent, stops_s, others_s)]
 
 
 class LostBy:
-    """Which members of a committee have lost the leader, by what they have answered lately.
+    """The members of a committee that have lost the leader, by their answers of late.
 
     It is kept by one of them, during one absence. Every answer takes constant time, however large
     the job is.
@@ -275,18 +282,13 @@ class LostBy:
         self._me, self._counts_ns = me, round(counts_s * _NS)
         # When members have said so, the latest last.
         self._lost_ns: dict[register.Voter, int] = {}
-        # When members have said that a majority has lost the leader.
-        self._quorum_ns: dict[register.Voter, int] = {}
 
     def hear(self, answer: p.MissAnswer, voters: Collection[register.Voter], now: int) -> None:
         """Take in an answer."""
         who = (answer.node, answer.incarnation)
         self._lost_ns.pop(who, None)
-        self._quorum_ns.pop(who, None)
         if answer.lost and who in voters:
             self._lost_ns[who] = now
-            if answer.majority_lost_it:
-                self._quorum_ns[who] = now
 
     def asks(self, miss: p.Miss, voters: Collection[register.Voter], now: int) -> bool:
         """Take in that somebody asks; return whether it is a member, which so has lost it too."""
@@ -304,11 +306,6 @@ class LostBy:
             self._lost_ns[self._me] = now
         _forget(self._lost_ns, now - self._counts_ns)
         return [who for who in self._lost_ns if who in voters]
-
-    def quorum_is_told(self, now: int) -> bool:
-        """Whether another member says that a quorum of them has lost the leader."""
-        _forget(self._quorum_ns, now - self._counts_ns)
-        return bool(self._quorum_ns)
 
 
 def _forget(times_ns: dict[register.Voter, int], oldest: int) -> None:

@@ -35,6 +35,8 @@ class Preparation:
 
     Attributes:
         began_ns: when the leader began to lead.
+        others_stop_s: from then on, ranks live so long on nodes that it has not heard of, if these
+            may follow the leader before until a majority has lost that one; None = not known.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Preparation:
     ) -> None:
         self._wanted: m.Prepare | None = None  # by the policy
         self.began_ns = 0
+        self.others_stop_s: float | None = None
         self._config = config
         self._record = record
         self._sessions = sessions
@@ -238,13 +241,15 @@ class Preparation:
     def _unheard_left_s(self, seat: p.Seat, now: int, *, fenced: bool) -> float:
         """For how long ranks may still live where this leader has never heard of the agent.
 
-        It may have followed the leader before until this one has begun, as in a hand-over, or have
-        counted on members that missed that leader, so that all of its lease may be left.
+        It may have followed the leader before until this one has begun, as in a hand-over, so that
+        all of its lease may be left; but not longer than a majority has, if that has elected.
         """
         since_s = (now - self.began_ns) / _NS
         alone = not fenced and self._has_stopped_alone
         if seat.node == self._lost and (self._elected or alone):
             return self._stops_s - since_s
+        if fenced and self.others_stop_s is not None:
+            return self.others_stop_s - since_s
         # With a store, who has not come here may follow the leader before, which goes on.
         soon = fenced or (self._config.store and self._record.ledger.replaceable and alone)
         return self._stops_after_s(soon=soon) - since_s

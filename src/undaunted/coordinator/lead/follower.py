@@ -68,11 +68,14 @@ class Follower:
     knows: Knowledge = field(init=False)
     round: int = -1  # the last one in which this node took part
     running: bool = False
+    _stopped: int = -1  # the last round that it has stopped without an order
     _replaceable: bool = False  # the job can go on without this node, see protocol.Started
     _absence: Absence | None = None
     _lease: Lease = field(init=False)
     _counted_until_ns: int = 0  # until then the leader that was lost may count on this node
-    _majority_lease_end_ns: int = 0  # end of the last lease of a leader that a quorum had agreed to
+    # Until then a majority of the committee counts on the leader, as that has said; where there is
+    # none, the end of the last lease.
+    _majority_end_ns: int = 0
     _idle_ns: int = 0  # since then neither a leader nor a running rank
     # the connection
     _link: int = 0  # number of the last one
@@ -141,8 +144,7 @@ class Follower:
         """How long a lease is."""
         return self._lease.seconds
 
-    @property
-    def ranks_outlive_s(self) -> float:
+    def ranks_outlive_s(self, now: int) -> float:
         """For how long ranks here may live if this process stands still; 0 = there are none.
 
         They are gone before others take their places, see `Durations.stopped_s`: those of the
@@ -154,7 +156,11 @@ class Follower:
         leads = others and self._address == self.config.address
         soon = self._is_fenced or self._replaceable or leads
         away_s = 0.0 if soon else self.config.away_timeout_s
-        return self._lease.seconds + away_s + OUTLIVE_S
+        outlive_s = self._lease.seconds + away_s + OUTLIVE_S
+        if not self._is_fenced:
+            return outlive_s
+        left_s = max(0.0, (self._majority_end_ns - now) / _NS)
+        return min(outlive_s, left_s + self._lease.lasts.grace_s)
 
     def lease_left_s(self, now: int) -> float | None:
         """How much is left of the lease, in seconds; less than none while the leader is gone.
@@ -167,7 +173,7 @@ class Follower:
     def _look_at_clock(self, now: int) -> None:
         """Notice that this process stood still: a lease is renewed every third of it."""
         gap_s, self._event_ns = (now - self._event_ns) / _NS, now
-        if self.state is FollowerState.FOLLOWING and 3 * gap_s > 2 * self._lease.seconds:
+        if self.state is FollowerState.FOLLOWING and 2 * gap_s > self._lease.seconds:
             self._stood_s = gap_s
             self._asks_until_ns = now + round(self._lease.lasts.asks_after_pause_s * _NS)
 
@@ -247,7 +253,7 @@ class Follower:
         return [*says, *missed, c.SetTimer("dial", self.search.pause_s())]
 
     def _missed(self, *, lost: bool = False, ended: str = "") -> list[c.FollowerCommand]:
-        """Where the store decides who leads, another one may from now on."""
+        """With a store, another launcher may lead from now on."""
         if not self.config.store:
             return []
         ledger = self.knows.ledger
@@ -284,25 +290,31 @@ class Follower:
             return []
         if self.state is not FollowerState.FOLLOWING or message.epoch != self.knows.epoch:
             return []
-        told: list[c.FollowerCommand] = []
         match message:
             case p.Beat():
-                told = self._beat(message, now)
+                return self._beat(message, now)
             case p.Learn():
-                self.knows.vote.written(message.epoch, message.ledger)
+                return self._learn(message, now)
             case p.HandOver():
                 return self._succeed(message, now)
             case p.PrepareOrder() | p.Order():
                 return self._ordered(message, now)
-        # The lease of a member that votes is that of a leader to which a quorum has agreed: another
-        # leader, such as one that was started again and is cut off, may not be the only one.
-        if self.knows.agreed:
-            self._majority_lease_end_ns = self._lease.until_ns
-        return told
+        return []
+
+    def _learn(self, learn: p.Learn, now: int) -> list[c.FollowerCommand]:
+        agreed = self.knows.agreed
+        self.knows.vote.written(learn.epoch, learn.ledger)
+        # How long a majority counts on a leader is only heard once it has agreed to that one.
+        return self._renew(now) if self.knows.agreed and not agreed else []
 
     def _beat(self, beat: p.Beat, now: int) -> list[c.FollowerCommand]:
         self._reports.acknowledge(beat.acknowledged)
         longer = self._lease.answered(beat.sent)
+        # A leader that was started again, say, and is cut off may not be the only one.
+        if self.knows.agreed and beat.sent == self._lease.sent_ns:
+            seconds = self._lease.seconds
+            lasts_s = seconds if beat.majority_s is None else min(seconds, beat.majority_s)
+            self._majority_end_ns = beat.sent + round(lasts_s * _NS)
         if self._lease.left_s(beat.sent, now) > 0:
             self._stood_s, self._asks_until_ns = 0.0, 0
         can_be = beat.replaceable and not self._replaceable  # the leader waits to hear it back
@@ -331,8 +343,7 @@ class Follower:
         again = self._reports.to_send(new_leader=new)
         commands += [c.Send(self._link, report) for report in again]
         left_s = max(0.0, self._lease.left_s(self._lease.sent_ns, now))
-        agreed_s = max(0.0, (self._majority_lease_end_ns - now) / _NS)
-        timers = [c.SetTimer("silence", left_s), c.SetTimer("minority", agreed_s)]
+        timers = [c.SetTimer("silence", left_s), c.SetTimer("minority", self._majority_left_s(now))]
         return [*commands, *self._renew(now), *timers]
 
     def _refused(self, refused: p.Refused, now: int) -> list[c.FollowerCommand]:
@@ -392,7 +403,8 @@ class Follower:
         self._gone_on, self._ends = 0, ""
         self._reports.forget_before(self.round)
         # The leader waits to hear that it has begun.
-        return [c.Deliver(start), *self._renew(now)]
+        look = c.SetTimer("minority", self._lease.lasts.claims_after_silence_s)
+        return [c.Deliver(start), *self._renew(now), look]
 
     def _table_known(self, event: c.TableKnown) -> list[c.FollowerCommand]:
         if self.state is not FollowerState.FOLLOWING:
@@ -455,15 +467,18 @@ class Follower:
                 return absence.ask(now)
             case "minority" if absence is not None:
                 return self._minority(absence, now)
-            case "minority" if self._is_fenced and not self.knows.agreed:
-                return self._stop_ranks("too few nodes follow the coordinator", now)
+            case "minority" if self.running and self.state is FollowerState.FOLLOWING:
+                return self._look_at_majority(now)
             case "claim" if absence is not None and self._told_to_stop is None:
                 return self._lead(absence.claim(now))
         return []
 
     def _renew(self, now: int) -> list[c.FollowerCommand]:
-        send = c.Send(self._link, self._renewal(now))
-        return [send, c.SetTimer("renew", self._lease.lasts.renew_s)]
+        lasts = self._lease.lasts
+        stops_soon = self._is_fenced and self._majority_left_s(now) < lasts.lease_s / 2
+        often = self.knows.votes or (self.running and stops_soon)
+        again_s = lasts.keeper_renews_s if often else lasts.renew_s
+        return [c.Send(self._link, self._renewal(now)), c.SetTimer("renew", again_s)]
 
     def _renewal(self, sent: int) -> p.Renew:
         """``sent``: 0 = only to say which one was answered."""
@@ -509,7 +524,7 @@ class Follower:
 
     @property
     def _patience_s(self) -> float:
-        """How long a leader is looked for. Where the job is to end, long enough for a successor."""
+        """How long a leader is looked for. If the job is to end, long enough for a successor."""
         return ENDS_AFTER_LEASES * self._lease.seconds if self._ends else self.search.limit_s
 
     # --- the leader is gone ---------------------------------------------------------------------
@@ -556,7 +571,8 @@ class Follower:
     def _absent(self, since_ns: int, now: int, *, reset: bool) -> Absence:
         self.state, self._idle_ns = FollowerState.AWAY, now
         stop_ns = self._stop_ns(since_ns, reset=reset)
-        self._absence = Absence(self.knows, since_ns, reset, stop_ns, self._lease.lasts)
+        until_ns, lasts = self._lease.until_ns, self._lease.lasts
+        self._absence = Absence(self.knows, since_ns, reset, stop_ns, until_ns, lasts)
         return self._absence
 
     def _stop_ns(self, since_ns: int, *, reset: bool) -> int:
@@ -567,7 +583,7 @@ class Follower:
         """
         if self._is_fenced:
             after_reset_ns = round(self._lease.lasts.stops_after_reset_s * _NS) if reset else 0
-            return min(since_ns + after_reset_ns, self._majority_lease_end_ns)
+            return min(since_ns + after_reset_ns, self._majority_end_ns)
         if self._replaceable and (self.config.store or not reset):
             return self._lease.until_ns
         return since_ns + round(self.config.away_timeout_s * _NS)
@@ -578,19 +594,36 @@ class Follower:
         ledger = self.knows.ledger
         return ledger.fenced and self.knows.has_seat(ledger.table)
 
+    def _majority_left_s(self, now: int) -> float:
+        """For how long a majority of the committee counts on the leader, as far as is known."""
+        return max(0.0, (max(self._majority_end_ns, self._asks_until_ns) - now) / _NS)
+
+    def _look_at_majority(self, now: int) -> list[c.FollowerCommand]:
+        """Stop the ranks when others may take their places, though there is a leader here."""
+        if not self._is_fenced:
+            return []
+        # The leader, if it is heard, says first what it lacks.
+        lasts = self._lease.lasts
+        ends_ns = max(self._majority_end_ns, self._asks_until_ns)
+        if (left_s := lasts.claims_after_silence_s + (ends_ns - now) / _NS) > 0:
+            return [c.SetTimer("minority", left_s)]
+        silent_s = (now - self._lease.sent_ns) / _NS
+        if silent_s < lasts.lease_s / 2:
+            return self._stop_ranks("too few nodes follow the coordinator", now)
+        silent = f"it has not answered for {silent_s:.1f} s; the job may go on without this node"
+        return self._stop_ranks(f"the coordinator at {self._address} is gone: {silent}", now)
+
     def _minority(self, absence: Absence, now: int) -> list[c.FollowerCommand]:
         if not self.running:
             return []
-        too_long = now - absence.since_ns >= round(self.config.give_up_s * _NS)
-        if absence.reset and absence.quorum_misses(now) and not too_long:
-            return [c.SetTimer("minority", self._lease.lasts.ask_again_s)]
         if not self._stood_s:
             self._gone += self._why_stopped(absence)
         return self._stop_ranks(self._gone, now)
 
     def _stop_ranks(self, reason: str, now: int) -> list[c.FollowerCommand]:
-        if not self.running:
+        if not self.running or self._stopped == self.round:
             return []
+        self._stopped = self.round
         failed = m.NodeFailed(self.config.node, self.round, reason, victim=True, cut_off=True)
         stop = c.StopRanks(self.round, reason, self._lease.lasts.grace_s)
         said = [c.Say(f"the ranks are stopped: {reason}"), *self._say_wait()]
@@ -673,7 +706,6 @@ class Follower:
             epoch=knows.epoch,
             lost=self.state in (FollowerState.AWAY, FollowerState.SEEKING),
             leader=self.leader,
-            majority_lost_it=absence is not None and absence.counts_quorum(now),
             round=knows.ledger.round,
             ledger_epoch=knows.ledger.epoch,
         )
@@ -703,13 +735,13 @@ class Follower:
             return grant
         absence.yield_to_other(now)
         self.search.first = self.knows.addresses(claim.node)
-        stops_s = max(0.0, (absence.stops_ns - now) / _NS)
-        return msgspec.structs.replace(grant, stops_s=stops_s)
+        stops_s, others_stop_s = absence.stop_s(now)
+        return msgspec.structs.replace(grant, stops_s=stops_s, others_stop_s=others_stop_s)
 
 
 @dataclass(slots=True)
 class Reports:
-    """What a node has reported: kept until a leader has acknowledged it, and for the next leader.
+    """The reports of a node: kept until a leader has acknowledged them, and for the next leader.
 
     They are numbered from 1.
     """
@@ -759,7 +791,7 @@ class Lease:
     """For how long a follower may count on its leader. Times are of the follower's clock, in ns.
 
     It begins when the follower sent what the leader has answered, not when the answer was read: the
-    answer may have waited for long where this process stood still. So it is over no later than the
+    answer may have waited for long where this process stood still. So its end is no later than the
     leader thinks.
 
     Attributes:
@@ -785,7 +817,7 @@ class Lease:
 
     @property
     def lasts(self) -> Durations:
-        """What follows from it."""
+        """The durations that follow from it."""
         return Durations(self.seconds)
 
     def left_s(self, since_ns: int, now: int) -> float:
@@ -800,7 +832,7 @@ class Lease:
 
 @dataclass(slots=True)
 class Search:
-    """Where a follower looks for a leader, and how long it pauses between its attempts.
+    """The search for a leader: the addresses, and the pauses between attempts.
 
     Attributes:
         config: of the follower.
@@ -820,7 +852,7 @@ class Search:
     _pause_s: float = REDIAL_FIRST_S
 
     def address(self, *tables: Sequence[p.Seat | register.Member]) -> str:
-        """Where to look next: an endpoint and a member of these tables, in turns; "" = unknown."""
+        """The next address: an endpoint and a member of these tables, in turns; "" = unknown."""
         if self.first:
             return self.first.pop(0)
         number, member = divmod(self._tried, 2)
@@ -865,7 +897,7 @@ class Search:
         return f"no coordinator for {self.limit_s:g} s ({where}): {why}"
 
     def _end(self, number: int) -> str:
-        """Where to look besides the members: a leader need not be one of them."""
+        """An address that is no member's: a leader need not be one of them."""
         if self.elected:
             return self.elected
         ends = self.config.endpoints

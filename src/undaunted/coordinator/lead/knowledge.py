@@ -1,4 +1,4 @@
-"""What a node knows about its job, and has promised."""
+"""The knowledge of a node about its job, and its promise."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Knowledge:
     def should_join(self, other: p.Miss) -> bool:
         """Whether to leave the own leader for the one that asks: both lead jobs of this name.
 
-        Where two have begun, the later epoch goes on; so does it where two lead the same job
+        If two have begun, the later epoch goes on. The same holds where two lead the same job
         without a committee: one by what others knew, after its disk was lost.
         """
         if not other.leader or other.round < 0 or other.epoch == self.epoch:

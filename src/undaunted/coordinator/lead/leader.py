@@ -45,13 +45,13 @@ if TYPE_CHECKING:
 
 _NS = 1_000_000_000
 _REMEMBERED = m.Memory.__struct_fields__
-# What of a ledger people have ordered.
+# The fields of a ledger that people have ordered.
 ORDERED = ("excluded", "limits", "stop")
 # So many members that are not here are asked at a time.
 ASK_AT_ONCE = 8
 # A launcher has ended if nobody has listened at its address so often in a row.
 ENDED_TIMES = 3
-# What a launcher of an earlier start of this job hears: before the first round, and after it.
+# The words to a launcher of an earlier start of this job: before the first round, and after it.
 STARTS_AGAIN = (
     "this is another start of the job; launchers of an earlier one go on only if a majority of "
     "them is left"
@@ -102,6 +102,7 @@ class Leader:
         lost: str = "",
         silent: Collection[str] = (),
         stops_s: float = 0.0,
+        others_stop_s: float | None = None,
     ) -> None:
         """Take over what a ledger says.
 
@@ -113,6 +114,7 @@ class Leader:
             lost: see the attributes.
             silent: members that are not waited for, since they did not answer before a take-over.
             stops_s: for how long ranks of the node of the leader that was replaced may live.
+            others_stop_s: see `messages.Lead`.
         """
         self.config = config
         self.made: dict[str, Any] = {
@@ -122,6 +124,7 @@ class Leader:
             "lost": lost,
             "silent": tuple(silent),
             "stops_s": stops_s,
+            "others_stop_s": others_stop_s,
         }
         self.lost = lost
         self.linger_s = LINGER_S
@@ -129,6 +132,7 @@ class Leader:
         self._record = Record(config, self.made["ledger"], epoch)
         self._lasts = Durations(config.lease_s)
         self._preparation = Preparation(config, self._record, self._sessions, lost, stops_s)
+        self._preparation.others_stop_s = others_stop_s
         self.policy = JobPolicy(config.policy)
         self.recent = Recent({"config": config.policy})
         self._has_quorum = True  # as far as the policy has been told
@@ -162,7 +166,7 @@ class Leader:
         return {each.node: each.heard_ns for each in self._sessions.connected()}
 
     def addresses(self) -> dict[str, str]:
-        """Where each node that is connected listens, "" = nowhere; of a lost member as well."""
+        """The address of each node that is connected, "" = none; of a lost member as well."""
         seats = {seat.node: seat.address for seat in self.ledger.table}
         return seats | {each.node: each.hello.address for each in self._sessions.connected()}
 
@@ -340,8 +344,10 @@ class Leader:
         It does where nothing has begun yet, if its members have no votes, or enough are here; not
         after the scheduler has started the job again.
         """
-        known, ours, who = hello.ledger, self.ledger, (hello.node, hello.incarnation)
-        if known is None or known.round < 0 or known.birth == ours.birth:
+        if hello.ledger is None:
+            return False
+        known, ours, who = self._newest(hello.ledger), self.ledger, (hello.node, hello.incarnation)
+        if known.round < 0 or known.birth == ours.birth:
             return False
         if ours.round >= 0:
             return who not in map(register.voter, ours.table)
@@ -361,7 +367,7 @@ class Leader:
         return self.config.store and later and known.birth != left.birth
 
     def _newest(self, known: p.Ledger) -> p.Ledger:
-        """What a launcher knows, or what was left of its start, if that is newer.
+        """The ledger that a launcher knows, or that was left of its start, if that is newer.
 
         It shows that this start goes on, of which no launcher had answered.
         """
@@ -575,7 +581,7 @@ class Leader:
     # --- this process stood still ---------------------------------------------------------------
 
     # For longer than a lease, so nobody counts on this leader any more, unless all stood still.
-    # What has come meanwhile, such as the end of connections, says nothing about the others: they
+    # All that has come meanwhile, as the end of connections, says nothing about the others: they
     # may follow another leader. So nothing is decided before enough of them have renewed their
     # leases, or too few are left.
 
@@ -634,7 +640,7 @@ class Leader:
         """Whether another launcher may lead, and start a round once ranks here had time to stop.
 
         Not as long as more than half of the members follow this one: the other one waits for half
-        of them, see `Preparation`. Where there is one member, it goes by what the ledger says.
+        of them, see `Preparation`. If there is one member, it goes by the ledger.
         """
         if self._unheld_ns is None:
             return False
@@ -662,7 +668,7 @@ class Leader:
     # It changes one at a time, and not while a table is being confirmed, which it goes along with.
 
     def _chosen(self, now: int) -> tuple[register.Member, ...]:
-        """Who should keep the register: members of before, and others where these are gone."""
+        """Choose who keeps the register: members of before, and others where these are gone."""
         committee, connected = self.ledger.committee, len(self._sessions.by_link)
         if not self.config.takeover:
             return ()
@@ -761,7 +767,7 @@ class Leader:
 
     def _recovery_timer(self) -> c.LeaderCommand:
         """How long members are waited for."""
-        # Where the store says who leads, members hear of a new leader at once.
+        # With a store, members hear of a new leader at once.
         restarted_s = self.config.lease_s + (0 if self.config.store else AFTER_RESTART_S)
         return c.SetTimer("recover", self._lasts.after_take_over_s if self.lost else restarted_s)
 
@@ -849,7 +855,10 @@ class Leader:
         agreed = self._agree(now)
         session.replaceable = renew.replaceable and renew.round == self.ledger.round
         asks = renew.sent or not renew.answered
-        return agreed + (session.beat(self._record, renew.sent) if asks else [])
+        if not asks:
+            return agreed
+        majority_s = self._sessions.majority_s(self.ledger, self.epoch, self.config.lease_s, now)
+        return agreed + session.beat(self._record, renew.sent, majority_s)
 
     def _reported(self, session: Session, report: p.Report, now: int) -> list[c.LeaderCommand]:
         event = report.event
@@ -938,8 +947,8 @@ class Leader:
     def _ask_absent(self) -> list[c.LeaderCommand]:
         """Ask some of the members that are not here: perhaps they follow a later leader.
 
-        And, if it leads with a quorum, whoever is at the endpoints: a launcher there that knows
-        nothing of this job leads one of its own.
+        And, if it leads with a quorum, launchers at the endpoints: one that knows nothing of this
+        job leads another one.
         """
         if self.state not in {LeaderState.LEADING, LeaderState.RECOVERING}:
             return []
@@ -1103,7 +1112,7 @@ class Leader:
         return [c.Done()]
 
     def _done_if_all_know(self, waited: int) -> list[c.LeaderCommand]:
-        """Stay while ranks of a follower stop that came back: it is told of the end after that."""
+        """Stay while ranks of a follower stop that came back: it hears of the end after that."""
         drains = any(each.draining for each in self._sessions.connected())
         if drains and (waited + 1) * LINGER_S <= DRAINS_S:
             return [c.SetTimer("linger", LINGER_S, waited + 1)]

@@ -1,4 +1,4 @@
-"""What goes into leaders and followers, and what comes out of them."""
+"""Events and commands of leaders and followers."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LeaderConfig:
-    """What a leader knows.
+    """The knowledge of a leader.
 
     Attributes:
         run_id: the job.
         policy: of the job.
-        node: the node it runs on, "" = on a host of its own.
+        node: the node it runs on, "" = on a separate host.
         incarnation: random text that no other agent or leader has.
         takeover: members may take over.
         address: where its node can be reached, "" = nobody needs to know.
-        endpoints: where other leaders of this job may be, besides at its members.
+        endpoints: where other leaders of this job may be that are no members.
         lease_s: a follower that is silent for so long is lost.
         away_timeout_s: as in `FollowerConfig`.
         store: etcd says who leads: another launcher may claim that at any time, and nothing starts
@@ -51,7 +51,7 @@ class LeaderConfig:
 
 @dataclass(frozen=True, slots=True)
 class FollowerConfig:
-    """What a follower knows from its command line.
+    """The knowledge of a follower from its command line.
 
     Attributes:
         node, incarnation, slots, address, infra_rank, domain, group: as in `protocol.Hello`.
@@ -147,7 +147,7 @@ class Persisted(_Message, frozen=True):
 
 
 class Deposed(_Message, frozen=True):
-    """Whoever decides about that has taken the lead away."""
+    """The register has given the lead to another launcher."""
 
     reason: str
 
@@ -305,7 +305,7 @@ class Prepare(_Message, frozen=True):
 
 
 class Deliver(_Message, frozen=True):
-    """What the policy commands this node; each comes once and in order."""
+    """A command of the policy to this node; each comes once and in order."""
 
     command: m.NodeCommand
 
@@ -327,6 +327,7 @@ class Lead(_Message, frozen=True):
     lost: str  # the node that led before
     silent: tuple[str, ...] = ()  # nodes that have not answered lately: they are not waited for
     stops_s: float = 0.0  # ranks of that node may live for so long
+    others_stop_s: float | None = None  # those of others, which nobody has heard; None = not known
 
 
 class Missed(_Message, frozen=True):
@@ -371,10 +372,10 @@ class Say(_Message, frozen=True):
     text: str
 
 
-# What others are told, and what this node is to do.
+# Words to others, and tasks of this node.
 
 
-# What others are told, and what this node is to do.
+# Words to others, and tasks of this node.
 ToOthers = Dial | Hangup | Send | Ask | Answer
 OfNode = Prepare | Deliver | StopRanks | Lead | StandDown | Missed | Found | Leave | GiveUp
 FollowerCommand = ToOthers | OfNode | SetTimer | Say

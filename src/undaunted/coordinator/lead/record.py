@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Record:
-    """What one leader knows of the job, in its own name.
+    """The ledger of one leader, in its own name.
 
     Attributes:
         ledger: the newest; every change of it has a later version.
@@ -147,7 +147,7 @@ class Record:
             self.config = self.ledger.version
 
     def stop(self, policy: JobPolicy) -> None:
-        """Note that the round is told to stop: once, so that all nodes hear of the same ledger."""
+        """Note the order to stop the round: once, so that all nodes hear of the same ledger."""
         known = self.ledger
         now = p.stopped(known, known.version, policy.restarts_used, dict(policy.roster.excluded))
         if now != known:
@@ -170,7 +170,7 @@ class Record:
         return p.Learn(epoch=self.epoch, ledger=self.ledger)
 
     def order(self, command: m.NodeCommand) -> p.Order:
-        """What the policy commands a node, in the name of this leader; it is numbered later."""
+        """A command of the policy to a node, in the name of this leader; it is numbered later."""
         change: p.Started | p.Stopped | None = None
         known = self.ledger
         match command:

@@ -52,7 +52,7 @@ class Seated(Protocol):
 
 
 class Value(Protocol):
-    """What is kept: of two values of one job the one with the later stamp replaces the other."""
+    """A value: of two of one job the one with the later stamp replaces the other."""
 
     @property
     def epoch(self) -> int:
@@ -64,11 +64,11 @@ class Value(Protocol):
 
     @property
     def committee(self) -> tuple[Member, ...]:
-        """Who keeps it; () = whoever has written it, alone."""
+        """The launchers that keep it; () = the one that has written it, alone."""
 
     @property
     def before(self) -> tuple[Member, ...]:
-        """Who has kept the value before, until this one is held; () = the same committee."""
+        """The committee of the value before, until this one is held; () = the same one."""
 
 
 def voter(of: Seated) -> Voter:
@@ -120,7 +120,7 @@ def is_later(one: Value, other: Value) -> bool:
 
 @dataclass(slots=True)
 class Vote(Generic[V]):
-    """What one member keeps, for as long as its launcher lives.
+    """The vote of one member, for as long as its launcher lives.
 
     It is in memory: a launcher that is started again is another member, so that no disk that
     comes back old can make it vote twice.
@@ -217,7 +217,7 @@ def choose(
 ) -> tuple[Member, ...]:
     """Choose who keeps the register from now on; () = fewer than three could, so the leader alone.
 
-    Whoever keeps it and is here stays. Others come from the domains of which the fewest keep it,
+    A launcher that keeps it and is here stays. Others come from the domains that keep it least,
     and in the order in which they are given.
 
     Args:

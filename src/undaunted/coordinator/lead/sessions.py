@@ -88,7 +88,7 @@ class Session:
 
     @property
     def info(self) -> m.NodeInfo:
-        """What the policy knows of its node."""
+        """The facts about its node for the policy."""
         hello = self.hello
         return m.NodeInfo(hello.node, hello.slots, hello.infra_rank, hello.domain, hello.group)
 
@@ -101,13 +101,16 @@ class Session:
         """Send a message once: it is not kept."""
         return [] if self.link is None else [c.Send(self.link, message)]
 
-    def beat(self, record: Record, sent: int = 0) -> list[c.LeaderCommand]:
+    def beat(
+        self, record: Record, sent: int = 0, majority_s: float | None = None
+    ) -> list[c.LeaderCommand]:
         """Answer a renewal that was sent at ``sent``, or acknowledge reports."""
         beat = p.Beat(
             epoch=record.epoch,
             acknowledged=self.reported,
             sent=sent,
             replaceable=record.replaceable,
+            majority_s=majority_s,
         )
         return self.send(beat)
 
@@ -158,7 +161,7 @@ class Sessions:
         return list(self.by_link.values())
 
     def taken(self, ledger: p.Ledger) -> dict[register.Voter, int]:
-        """Which version of the ledger each has taken that keeps it, and is connected."""
+        """The version of the ledger that each has taken that keeps it, and is connected."""
         here = [who for who in register.members(ledger) if who in self.voters]
         return {who: self.by_node[who[0]].acknowledged for who in here}
 
@@ -180,7 +183,7 @@ class Sessions:
         if session.link is not None:  # its reset has not been seen yet
             del self.by_link[session.link]
             commands = [c.Close(session.link)]
-        session.link, session.silent = link, False
+        session.link, session.silent, session.epoch = link, False, 0
         session.renewals.clear()
         self.by_link[link] = session
         self.voters[session.voter] = None
@@ -198,7 +201,7 @@ class Sessions:
     def silent(self, lease_s: float, now: int) -> list[Session]:
         """Connected ones whose lease is over; asked every third of a lease.
 
-        Where this process has stood still they have a lease from then on: they may have as well.
+        If this process has stood still they have a lease from then on: they may have as well.
         """
         if self._is_late(lease_s, now):
             self._late_sweep_ns = now
@@ -211,6 +214,22 @@ class Sessions:
         """Those that count on this leader now, as far as it knows."""
         since_ns = now - round(lease_s * _NS)
         return {each.voter for each in self.by_link.values() if each.counts_ns > since_ns}
+
+    def majority_s(self, ledger: p.Ledger, epoch: int, lease_s: float, now: int) -> float | None:
+        """For how long a majority of the committee, and of the one before, counts on this leader.
+
+        None = there is no committee.
+        """
+        committees = [each for each in (ledger.committee, ledger.before) if each]
+        return min((self._counts_s(each, epoch, lease_s, now) for each in committees), default=None)
+
+    def _counts_s(
+        self, committee: tuple[register.Member, ...], epoch: int, lease_s: float, now: int
+    ) -> float:
+        here = [self.by_node[each.node] for each in committee if self.is_here(each)]
+        since_ns = sorted((each.counts_ns for each in here if each.epoch == epoch), reverse=True)
+        half = len(committee) // 2
+        return max(0.0, lease_s - (now - since_ns[half]) / _NS) if len(since_ns) > half else 0.0
 
     def look_again_s(self, lease_s: float, now: int) -> float:
         """When to look for silence again: as soon as a lease is over, as that node stops then."""

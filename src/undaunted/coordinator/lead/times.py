@@ -12,13 +12,13 @@ from math import ceil
 # From SIGKILL until nothing is left of a rank, and how much later than it was sent a renewal may be
 # heard.
 GONE_S = 1.0
-# What ranks get between SIGTERM and SIGKILL, at most, where others may take their places.
+# The time of ranks between SIGTERM and SIGKILL, at most, where others may take their places.
 LONGEST_GRACE_S = 2.0
 # Ranks of an agent that stands still end so long after the lease that it had, at most.
 OUTLIVE_S = 0.5
-# Whoever is asked answers within this time; it takes two ways of the network, and no lease.
+# A member answers within this time; it takes two ways of the network, and no lease.
 ANSWER_S = 1.0
-# Who does not take a connection within this time does not lead: TCP asks at once, and after 1 s.
+# A leader takes a connection within this time: TCP asks at once, and after 1 s.
 DIAL_S = 3.0
 # Pauses between attempts to connect, the first and the longest.
 REDIAL_FIRST_S = 0.05
@@ -36,7 +36,7 @@ REDIAL_GRANTED_S = 0.1
 # A node without a vote asks so often at first, to learn soon of a leader that is elected after a
 # reset.
 SOON_S = 0.2
-# The launchers of a job do not start at the same moment: nothing is said for so long.
+# The launchers of a job do not start at the same moment: a launcher is silent for so long.
 SEEK_QUIETLY_S = 3.0
 # A process of another job or version may still be at the endpoint for so long.
 REFUSED_FOR_S = 10.0
@@ -65,9 +65,9 @@ CLAIM_PAUSE_LONGEST_S = 5.0
 LOOK_S = 1.0
 # etcd takes less than 2 s for its members to agree who leads them; what is held counts anew then.
 SHORTEST_HOLD_S = 2
-# For how long a register outside of the launchers knows that a job has ended, in seconds: most of
-# those that have missed the end have given up by then.
-ENDED_KEPT_S = 900
+# For how long such a register knows that a job has ended, in seconds, at least: a launcher may have
+# stood still at the end.
+SHORTEST_ENDED_KEPT_S = 900
 # How long the end may take: to give back the lead, and to say that the job is over.
 RELEASE_S = 3.0
 
@@ -86,19 +86,23 @@ class Durations:
     def __post_init__(self) -> None:
         """Check their order."""
         assert 2 * self.renew_s < self.lease_s, "one renewal may be lost"
+        assert self.renew_s + self.keeper_renews_s < self.lease_s / 2, (
+            "a node renews its lease long before the majority that it knows of is over"
+        )
         assert self.grace_s < self.stopped_s, "ranks are killed before they count as gone"
+        assert self.claims_after_silence_s + self.grace_s < self.stopped_s, (
+            "so they are where the leader has a moment to say first what it lacks"
+        )
         assert self.stopped_s < AWAY_MARGIN_S, "so are those of a node that goes on by itself"
-        assert self.stopped_s > OUTLIVE_S, "so are those of an agent that stands still"
+        assert self.grace_s + OUTLIVE_S < self.stopped_s, (
+            "so are those of an agent that stands still"
+        )
         assert self.asks_after_pause_s < self.lease_s, (
             "who has stood still does not ask for as long as it may be silent"
         )
         assert self.claims_after_reset_s < self.stops_after_reset_s <= self.lease_s, (
             "who has lost a leader by a reset finds the next one before it stops, and stops no "
             "later than after silence"
-        )
-        assert self.answer_counts_s + self.ask_again_s <= self.lease_s, (
-            "who goes on since others miss the leader stops within a lease after they follow "
-            "another one"
         )
         assert self.claims_after_silence_s + self.turn_s < self.stopped_s, (
             "the next leader is elected while ranks of the round before stop"
@@ -121,8 +125,16 @@ class Durations:
         return self.lease_s / 3
 
     @property
+    def keeper_renews_s(self) -> float:
+        """How often one of the committee does: for all nodes the leader counts on a majority of it.
+
+        The leader's knowledge of that is so old at most.
+        """
+        return self.renew_s / 3
+
+    @property
     def grace_s(self) -> float:
-        """What ranks get between SIGTERM and SIGKILL where others may take their places."""
+        """The time of ranks between SIGTERM and SIGKILL where others may take their places."""
         return min(LONGEST_GRACE_S, self.lease_s)
 
     @property
@@ -202,6 +214,17 @@ class Durations:
         Whole seconds: leases of etcd are.
         """
         return max(SHORTEST_HOLD_S, ceil(0.6 * self.lease_s))
+
+    def ended_kept_s(self, join_timeout_s: float, away_timeout_s: float) -> int:
+        """How long such a register knows that a job has ended: whole seconds, as `hold_s`.
+
+        By then a launcher that was cut off has stopped its ranks, has looked for a leader for
+        ``join_timeout_s``, and has given up.
+        """
+        gives_up_s = self.lease_s + away_timeout_s + AWAY_MARGIN_S + join_timeout_s
+        kept_s = max(SHORTEST_ENDED_KEPT_S, ceil(gives_up_s))
+        assert self.hold_s < gives_up_s <= kept_s, "who has missed the end hears of it or gives up"
+        return kept_s
 
     @property
     def register_answers_s(self) -> float:

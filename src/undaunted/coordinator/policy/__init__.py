@@ -1,1 +1,1 @@
-"""What the job does: pure."""
+"""The policy of a job: pure."""

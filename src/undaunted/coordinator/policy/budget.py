@@ -78,7 +78,7 @@ class ProgressTracker:
     Attributes:
         max_rounds: so many in a row are too many; 0 or less = never.
         min_iterations: a round that advances by less has made no progress.
-        max_restarts: the budget; where it is used up first anyway, nothing is said.
+        max_restarts: the budget; no line comes where it is used up first anyway.
     """
 
     max_rounds: int = 3
@@ -107,11 +107,11 @@ class ProgressTracker:
 
     @property
     def known(self) -> tuple[int | None, tuple[str, ...]]:
-        """What must not be forgotten: the highest iteration, and the rounds without progress."""
+        """The highest iteration, and the rounds without progress: they must not be forgotten."""
         return self._reached, tuple(self._stalled)
 
     def restore(self, reached: int | None, stalled: Iterable[str]) -> None:
-        """Go on from what `known` was. What ranks did before, this tracker has not seen."""
+        """Go on from what `known` was. This tracker has not seen what ranks did before."""
         self._reached, self._stalled, self._said = reached, list(stalled), True
         self._from = reached or 0
 

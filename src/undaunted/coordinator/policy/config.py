@@ -1,4 +1,4 @@
-"""What the user has chosen for the whole job."""
+"""The choices of the user for the whole job."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Pace = Callable[[str, bytes], "Iterable[Slow | Say]"]
 
 @dataclass(frozen=True, slots=True)
 class PolicyConfig:
-    """What the job policy needs to know.
+    """The settings of the job policy.
 
     Attributes:
         min_nodes: a round needs so many nodes.
@@ -31,7 +31,7 @@ class PolicyConfig:
         segment: see `placement.Rules`.
         replacement_group_size: see `placement.Rules`.
         max_restarts: of the whole job.
-        restart_intensity: besides, so many restarts within so many seconds; None = no limit.
+        restart_intensity: at most so many restarts within so many seconds; None = no limit.
         max_no_progress_cycles: see `ProgressTracker`.
         min_progress_iterations: see `ProgressTracker`.
         stop_timeout_s: between SIGTERM and SIGKILL, None = by cause.

@@ -1,4 +1,4 @@
-"""How the next round comes about: who is here, who is waited for, and what is said meanwhile."""
+"""How the next round comes about: who is here, who is waited for, and the lines meanwhile."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ class Formation:
         return [Say(f"waiting up to {left} more: {self.describe()}"), again]
 
     def describe(self) -> str:
-        """What is missing, and who is here."""
+        """Say what is missing, and who is here."""
         if self._held or not self.roster.here:
             return self.problem
         return f"{self.problem} ({name_some(self.roster.here)})"

@@ -1,6 +1,6 @@
-"""What goes into the job policy and what comes out of it.
+"""Events and commands of the job policy.
 
-Nodes are known by name. A node that is lost and comes back is told to the policy as `NodeLost`,
+Nodes are known by name. The policy hears of a node that is lost and comes back as `NodeLost`,
 then `NodeJoined`; which connection and which incarnation that is, is the leader's business.
 
 Between nodes and leader these same events and commands travel as part of `protocol.Report` and
@@ -70,13 +70,13 @@ class _Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, gc=Fal
 
 
 class NodeInfo(_Message, frozen=True):
-    """What a node says of itself when it joins.
+    """The words of a node about itself when it joins.
 
     Attributes:
         name: unique in the job.
         slots: ranks it offers.
         infra_rank: its place in the scheduler's order; None = the scheduler gives none.
-        domain: NVLink domain, "" = one of its own.
+        domain: NVLink domain, "" = a separate one.
         group: replacement group, "" = none.
     """
 
@@ -173,7 +173,7 @@ class HangSuspected(_Message, frozen=True):
 
 
 class NodeEvidence(_Message, frozen=True):
-    """What the node has seen of its ranks; opaque to the policy, b"" = nothing."""
+    """The view of a node on its ranks; opaque to the policy, b"" = nothing."""
 
     node: str
     round: int
@@ -363,14 +363,14 @@ class TimerFired(_Message, frozen=True):
     silent: tuple[str, ...] = ()
 
 
-# What has become of the ranks of a node.
+# The fate of the ranks of a node.
 Happened = NodeFailed | HangSuspected | NodeEvidence | NodeTimes | RankLost | NodeFinished
-# What ranks ask for, and what people order.
+# Wishes of ranks, and orders of people.
 Wanted = ShutdownRequested | ExclusionRequested | StopWanted | RanksAsked
 Ordered = RestartOrdered | StopOrdered | ExclusionOrdered | LimitsOrdered
-# What a node reports of itself.
+# Reports of a node about itself.
 NodeEvent = Happened | NodeStopped | NodeUnhealthy | Wanted | Ordered | Preempted
-# What the leader knows by itself.
+# Facts that the leader knows by itself.
 LeaderEvent = NodeJoined | NodeLost | NodeReturns | TableAccepted | QuorumLost | QuorumRegained
 Event = NodeEvent | LeaderEvent | TimerFired
 
@@ -379,7 +379,7 @@ Event = NodeEvent | LeaderEvent | TimerFired
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """What the policy of the next leader has to know; part of the ledger.
+    """The memory of the policy, for the next leader; part of the ledger.
 
     Attributes:
         restarts_used: of the job's budget.
@@ -489,8 +489,8 @@ class Gather(_Message, frozen=True):
 class GoOn(_Message, frozen=True):
     """Another node is to blame for a hang, for which ranks of ``node`` wait: these go on.
 
-    Limits count from now on, whether or not one was passed. What the node has said of a hang before
-    it heard of this counts no more.
+    Limits count from now on, whether or not one was passed. Earlier words of the node about a hang
+    count no more.
     """
 
     node: str
@@ -589,7 +589,7 @@ class NewLimits(_Message, frozen=True):
 class End(_Message, frozen=True):
     """The job is over for ``node``.
 
-    ``round`` is the last one of the job, as far as is known where this is said. ``alone``: the node
+    ``round`` is the last one of the job, as far as the sender knows. ``alone``: the node
     says so itself, and the job may go on elsewhere.
     """
 
@@ -608,8 +608,8 @@ class SetTimer(_Message, frozen=True):
     delay_s: float
 
 
-# What all nodes are to know; it changes nothing of the round.
+# News for all nodes; they change nothing of the round.
 Note = Decided | Blamed | Advised | Slow | Say | NewLimits
-# What a node is told to do or to know.
+# Orders and news for a node.
 NodeCommand = Start | Stop | StopAfter | Gather | GoOn | End | Note
 Command = NodeCommand | Prepare | SetTimer

@@ -1,4 +1,4 @@
-"""Which nodes take part in a round, and which ranks each of them has. Pure functions.
+"""The choice of the nodes of a round, and of the ranks of each of them. Pure functions.
 
 Nodes of the last round are preferred to others when there are more than needed. Where every node
 has an infrastructure rank, group ranks follow these; otherwise survivors keep the group rank they
@@ -23,7 +23,7 @@ _NameKey = tuple[tuple[int, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a placement must keep to.
+    """The rules of a placement.
 
     Attributes:
         fewest: nodes needed.
@@ -68,7 +68,7 @@ def choose(nodes: Iterable[NodeInfo], seats: Mapping[str, int], rules: Rules) ->
         rules: what to keep to.
 
     Returns:
-        Who takes part, or why nothing fits.
+        The nodes that take part, or why nothing fits.
     """
     there = [node for node in nodes if node.slots > 0]
     by_infra = all(node.infra_rank is not None and node.infra_rank >= 0 for node in there)

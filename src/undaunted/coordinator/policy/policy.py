@@ -13,7 +13,7 @@ States::
 
 When a rank passes a limit, the round stays RUNNING until all nodes have been looked at: see
 `examination`. Reports about a round that is over are stale and ignored. When the job has ended, a
-node that joins is told the outcome; nothing else is heard.
+node that joins gets the outcome; nothing else is heard.
 
 The way of a round: `JobPolicy._form`, `_start`, `_stop_round`, `_over_if_stopped`, and from there
 `_form` once more, or `_end`.
@@ -187,7 +187,7 @@ class JobPolicy:
 
     @property
     def memory(self) -> m.Memory:
-        """What whoever leads next has to know."""
+        """The memory for the next leader."""
         reached, stalled = self.tracker.known
         return m.Memory(
             restarts_used=self.restarts_used,
@@ -436,7 +436,7 @@ class JobPolicy:
         why = self._named(ruling.node if ruling.line else failed[0], line)
         told: list[m.Command] = []
         if ruling.line:
-            # What was said before is said again: it changes nothing, but is the reason.
+            # A note of before comes again: it changes nothing, but is the reason.
             told += self.last.blame.news(self.round) or [m.Say(ruling.line)]
         if ruling.problem:
             told.append(m.Say(f"who hangs is not known, since judging it failed: {ruling.problem}"))
@@ -673,7 +673,7 @@ class JobPolicy:
         """It is known after which iteration; where no rank asks, all get the signal."""
         if stopping.after == -1 and stopping.agree == "restart" and not self.roster.leaving:
             return self._hurry(self.last.closing.reason, self._grace_s(GRACE_ON_REQUEST_S))
-        # Who failed before has been told to stop at once, and may have passed that iteration.
+        # A node that failed before stops at once, and may have passed that iteration.
         return self._stops_after(self.last.members.working)
 
     def _stops_after(self, nodes: Iterable[str]) -> list[m.Command]:
@@ -1122,7 +1122,7 @@ class JobPolicy:
         return Ending(ending.outcome, f"{said}: not all of them need have saved")
 
     def _named(self, node: str, line: str) -> str:
-        """What has happened, with the node where there are several."""
+        """The event in words, with the node where there are several."""
         return line if len(self.last.members) == 1 else Cause(node, line).text
 
     def _let_go(self) -> list[m.Command]:

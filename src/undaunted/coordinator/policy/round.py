@@ -160,7 +160,7 @@ class Stopping:
     def decide(self, nodes: Iterable[str]) -> bool:
         """Choose the iteration if all these nodes have reported; return whether it was chosen now.
 
-        What an earlier leader has chosen stays. Else it is the first that nobody has asked about.
+        The choice of an earlier leader stays. Else it is the first that nobody has asked about.
         """
         nodes = tuple(nodes)
         if self.after is not None or not nodes or any(node not in self._asked for node in nodes):
@@ -176,7 +176,7 @@ class Stopping:
 class Slowness:
     """Ranks that have been slow for long.
 
-    What is done about them costs a restart and the work since the last checkpoint. So it takes
+    An action against them costs a restart and the work since the last checkpoint. So it takes
     ranks that cost enough, of one node only, and the same ones for as long as the user has chosen.
 
     Attributes:
@@ -261,7 +261,7 @@ class Closing:
 
 @dataclass(slots=True)
 class Round:
-    """What is known of one round.
+    """The knowledge of one round.
 
     Attributes:
         members: its nodes.

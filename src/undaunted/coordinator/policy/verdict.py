@@ -1,4 +1,4 @@
-"""What is thought of a round that goes wrong: who is to blame, and what is best done next. Pure.
+"""The verdict on a round that goes wrong: who is to blame, and what is best done next. Pure.
 
 **Examination**: a limit was passed on a node, so all nodes are looked at before anything is
 stopped. What they have seen is opaque here; a function that the shell hands in makes a `Ruling` of
@@ -39,7 +39,7 @@ EVIDENCE_S = 1.8
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is known of a round in which a limit was passed.
+    """The knowledge of a round in which a limit was passed.
 
     Attributes:
         round: its number.
@@ -141,7 +141,7 @@ class Blame:
 
     Attributes:
         findings: what nodes have found out about their failures, as in `NodeStopped`.
-        reports: what nodes have said of their own failures, the first one first.
+        reports: words of nodes about their own failures, the first one first.
         left: ranks of each node that have ended with 0.
     """
 
@@ -297,7 +297,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to do, and the history from now on.
+    """The action, and the history from now on.
 
     Attributes:
         advised: for all nodes; None = the round did not fail.

@@ -53,7 +53,7 @@ class _Answer:
 
 
 async def ask(address: str, question: p.Message, network: Network) -> tuple[p.Message | None, bool]:
-    """Return the answer of whoever listens at ``address``; None = there is none within a second.
+    """Return the answer of the launcher at ``address``; None = there is none within a second.
 
     The second is whether nobody listens there, so that the launcher has ended.
     """
@@ -72,11 +72,11 @@ async def answer_of(
     reach_s: float | None = None,
     longest: int = p.MAX_MESSAGE_BYTES,
 ) -> p.Message:
-    """Return the answer of whoever listens at ``address``.
+    """Return the answer of the process that listens at ``address``.
 
     Args:
         address: see `connect`.
-        question: what is said there.
+        question: the message.
         network: over which.
         timeout_s: longest duration until there is a connection, and then until the answer is there.
         reach_s: the first of these, None = as long as the other.

@@ -94,7 +94,7 @@ class Following:
         follower: the state machine; nobody else feeds it.
         network: for connections.
         node: whom it works for.
-        beside: is told what the leader says aside.
+        beside: hears what the leader says aside.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Following:
         self._feed(known)
 
     def leader_at(self, address: str, reason: str, epoch: int = 0) -> None:
-        """Whoever decides about it says who leads; "" = nobody, for a reason if it is known."""
+        """The register says who leads; "" = nobody, for a reason if it is known."""
         self._feed(c.LeaderAt(address, reason, epoch))
 
     def asked(self, connection: Connection, question: p.Miss | p.Claim) -> None:

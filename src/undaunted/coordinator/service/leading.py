@@ -153,7 +153,7 @@ class Leading:
         self._feed(c.Holds(held))
 
     def deposed(self, reason: str) -> None:
-        """Somebody else may lead from now on; followers are told."""
+        """Somebody else may lead from now on; tell followers."""
         self._feed(c.Deposed(reason))
 
     async def pass_on_order(self, data: bytes, by: str) -> p.Answer | p.Refused:
@@ -194,7 +194,7 @@ class Leading:
         return p.Refused(reason=f"node {node}: {reason}")
 
     async def close(self) -> None:
-        """Release everything; nobody is told."""
+        """Release everything; tell nobody."""
         self._over = True
         self._timers.cancel()
         if self._beside is not None:

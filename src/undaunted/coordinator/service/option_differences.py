@@ -13,9 +13,9 @@ _MOST_LINES = 20  # of one launcher: what all others have wrong is one line
 
 
 class Differences:
-    """Differences between one launcher and the others; each is said once.
+    """Differences between one launcher and the others; each makes one line.
 
-    Where a coordinator alone leads, launchers may leave out what it was given.
+    If a coordinator alone leads, launchers may leave out its options.
 
     Args:
         own: options as they were given to this one, by name; "" = it was left out.
@@ -64,7 +64,7 @@ def _with(name: str, value: str) -> str:
 
 
 def _remedy(node: str) -> str:
-    """What holds: that of a node which leads, "" = of a coordinator alone."""
+    """The value that holds: that of a node which leads, "" = of a coordinator alone."""
     if not node:
         return "that of the coordinator holds; give it the options for the whole job"
     return f"that of {node} holds; give all launchers the same options"

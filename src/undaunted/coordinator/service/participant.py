@@ -70,7 +70,7 @@ class Participant:
             closing.add_done_callback(self._closing.discard)
 
     async def close(self, reason: str) -> None:
-        """Lead and listen no more; nobody is told."""
+        """Lead and listen no more; tell nobody."""
         self.stand_down()
         await asyncio.gather(*self._closing, return_exceptions=True)
         for server in self._servers:

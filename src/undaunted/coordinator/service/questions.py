@@ -73,7 +73,7 @@ class Questions:
             asking.add_done_callback(lambda _: self._asking.pop(connection, None))
 
     def closed(self, connection: Connection, reason: str) -> None:
-        """Who has asked is gone."""
+        """The asker is gone."""
         del reason
         self._first.remove(connection)
         if (asking := self._asking.get(connection)) is not None:

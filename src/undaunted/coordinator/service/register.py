@@ -1,4 +1,4 @@
-"""Where it is kept who leads a job under which epoch, and its ledger: one interface of any store.
+"""The store of a job's leader, its epoch and its ledger: one interface of any of them.
 
 etcd is one (`coordinator.etcd.client`), and a file of one coordinator
 (`coordinator.service.ledger_file`). The committee of launchers does the same by its messages, with
@@ -31,7 +31,7 @@ class RegisterError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Leads:
-    """Who leads.
+    """The leader.
 
     Attributes:
         as_of: no epoch is later that had been claimed by then.

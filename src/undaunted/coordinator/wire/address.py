@@ -19,7 +19,7 @@ _UNIX = (UNIX, "/")
 
 
 class Address(NamedTuple):
-    """Where to listen or connect to.
+    """A place to listen at or to connect to.
 
     Attributes:
         host: name or number; "" = all interfaces of this machine; ``@NAME`` = an abstract Unix

@@ -177,7 +177,7 @@ async def _first_that_answers(
             await bounded(loop.sock_connect(sock, address.sockaddr), share_s)
             if address.family == socket.AF_UNIX and address.sockaddr.startswith("\0"):
                 check_own(sock)
-            # Where nobody listens, a socket may be connected with itself by chance.
+            # A socket may be connected with itself by chance if nobody listens.
             if sock.getsockname() != sock.getpeername():
                 return sock, address
             refused = ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))

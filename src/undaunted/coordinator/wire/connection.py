@@ -41,7 +41,7 @@ class WireError(Exception):
         self.number = number
 
 
-# What may wait for a peer that does not read, in bytes, beside the message that is sent last.
+# So much may wait for a peer that does not read, in bytes, beside the message that is sent last.
 MAX_WAITING_BYTES = 1024 * 1024
 
 # How long what was sent before `close` may take to be delivered.
@@ -51,7 +51,7 @@ _READ_BYTES = 64 * 1024
 
 
 class _Scratch(threading.local):
-    """What is read lands here and is taken out at once, so that all connections of a loop share it.
+    """The buffer for all reads. It is emptied at once, so that all connections of a loop share it.
 
     A buffer that is made for every read, as in `asyncio.Protocol`, costs more than the read.
     """
@@ -65,7 +65,7 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 
 class _Last(threading.local):
-    """What was sent last: a message to a thousand peers is encoded once.
+    """The last message that was sent: one to a thousand peers is encoded once.
 
     Loops in other threads have their own.
     """
@@ -143,7 +143,7 @@ class Connection(asyncio.BufferedProtocol):
         peer: the other side's address.
         node: name of the other side's node, where it is a client; "" before `Handler.opened`.
         longest: how many bytes a message may have, either way; to be set before the handshake.
-            What is set later counts for those that are sent.
+            A later value counts for those that are sent.
     """
 
     def __init__(
@@ -159,11 +159,11 @@ class Connection(asyncio.BufferedProtocol):
         """Not to be called by users: see `Server` and `connect`.
 
         Args:
-            sock: connected; whoever adopts it into the loop owns it.
+            sock: connected; the code that adopts it into the loop owns it.
             peer: address of the other side.
             handshake: this side of it.
             handler: gets what happens.
-            owner: is told when the handshake is over and when the connection is.
+            owner: hears when the handshake is over and when the connection is.
             decode: from the content of a frame to a message; raises errors of msgspec.
             handshake_s: longest duration until the handshake is over, TLS included, seconds.
         """

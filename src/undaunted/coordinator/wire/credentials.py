@@ -1,4 +1,4 @@
-"""What a node proves itself with: the job's token, and certificates of TLS."""
+"""The proofs of a node: the job's token, and certificates of TLS."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def find_token(
         environ: the environment; its ``variable`` is used when there is no ``path``.
         path: file with the token.
         create: make the file, with a random token, if it does not exist.
-        variable: where the token is besides files.
+        variable: where the token is if not in a file.
 
     Raises:
         TokenError: the file cannot be used, or the token is too short.

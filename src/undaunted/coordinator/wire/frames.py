@@ -4,7 +4,7 @@ from __future__ import annotations
 
 _HEAD = 4
 _TLS = b"\x16\x03"  # the beginning of a handshake
-# What has been read is cut off from the buffer when there is this much of it, in bytes.
+# Bytes that have been read are cut off from the buffer when there are so many of them.
 _CUT = 64 * 1024
 
 

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Terms:
-    """What one side brings into its handshakes.
+    """The terms of one side for its handshakes.
 
     Attributes:
         run_id: the job; "" = whichever is served there, for a client that is no member of it.
@@ -48,7 +48,7 @@ class Terms:
 
 
 class Step(NamedTuple):
-    """What follows from a message.
+    """The consequences of a message.
 
     Attributes:
         send: message for the other side, None = nothing.
@@ -145,7 +145,7 @@ class ClientHandshake:
         if version is None or version.major is None:
             return Step(refusal="what answers there is no undaunted")
         if version.major != self._terms.major:
-            # The other side is told as well, for its log.
+            # The other side hears it as well, for its log.
             refusal = _misfit(_Version.of(self._terms), version)
             return Step(send=self._proof(b""), refusal=refusal)
         self._challenge = _read(Challenge, message)
@@ -186,7 +186,7 @@ class ClientHandshake:
 
 
 class _Version(msgspec.Struct, frozen=True):
-    """What every version of the first messages contains."""
+    """The part of the first messages that every version has."""
 
     major: int | None = None
     build: str = ""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from undaunted.coordinator.wire.connection import End, Handler
 
 HANDSHAKE_S = 5.0
-# What all connections of a server may have sent of messages that are not complete.
+# So many bytes of incomplete messages may all connections of a server hold together.
 MAX_HELD_BYTES = 128 * 1024 * 1024
 
 _RESOLVE_S = 10.0

@@ -64,7 +64,7 @@ def listen(addresses: Sequence[SocketAddress]) -> list[socket.socket]:
         return [_listen_at(address, 0) for address in addresses]
     any_port = addresses[0].sockaddr[1] == 0
     for _ in range(_SAME_PORT_ATTEMPTS if any_port else 0):
-        # What is free in one family of addresses may be in use in the other.
+        # A port that is free in one family of addresses may be in use in the other.
         with contextlib.suppress(OSError):
             return _listen_everywhere(addresses)
     return _listen_everywhere(addresses)

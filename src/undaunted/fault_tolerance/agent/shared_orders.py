@@ -151,7 +151,8 @@ class SharedOrders:
     @property
     def ranks_outlive_s(self) -> float:
         """For how long ranks here may live if this process stands still, 0 = there is no limit."""
-        return 0.0 if self.follower is None else self.follower.ranks_outlive_s
+        follower = self.follower
+        return 0.0 if follower is None else follower.ranks_outlive_s(self._reach.now_ns())
 
     def status(self) -> JobStatus:
         """What the leader knows, if it is here; else what this node has heard."""
@@ -408,6 +409,7 @@ class SharedOrders:
         lost: str,
         silent: tuple[str, ...] = (),
         stops_s: float = 0.0,
+        others_stop_s: float | None = None,
     ) -> None:
         nodes = self._nodes
         self._led.clear()
@@ -423,7 +425,8 @@ class SharedOrders:
             store=bool(nodes.store),
             program=Path(self._config.target).name,
         )
-        leader = self._surroundings.leader(config, ledger, epoch, lost, silent, stops_s)
+        about = (ledger, epoch, lost, silent, stops_s, others_stop_s)
+        leader = self._surroundings.leader(config, *about)
         leading = Leading(
             leader,
             self._reach,
@@ -495,9 +498,9 @@ class SharedOrders:
 
     def lead(self, command: c.Lead) -> None:
         """Take over."""
-        lost = command.lost
-        self._say(f"this node takes over the coordination of the job from node {lost}")
-        self._lead(command.epoch, command.ledger, lost, command.silent, command.stops_s)
+        self._say(f"this node takes over the coordination of the job from node {command.lost}")
+        stops = (command.stops_s, command.others_stop_s)
+        self._lead(command.epoch, command.ledger, command.lost, command.silent, *stops)
 
     def stand_down(self) -> None:
         """Somebody else leads."""

@@ -11,6 +11,7 @@ from undaunted.coordinator.etcd.client import Client
 from undaunted.coordinator.etcd.store import access as access_from
 from undaunted.coordinator.etcd.store import parse_store
 from undaunted.coordinator.lead.leader import Leader
+from undaunted.coordinator.lead.times import Durations
 from undaunted.coordinator.service.ledger_file import LedgerFile
 from undaunted.coordinator.wire.handshake import Terms
 from undaunted.coordinator.wire.network import Sockets
@@ -73,8 +74,11 @@ class Surroundings:
             ValueError: variables contradict each other.
         """
         store, access = parse_store(nodes.store), access_from(os.environ)
-        run_id = self._config.run_id
-        return Client(store, access, run_id, nodes.lease_s, address, self.incarnation)
+        run_id, lease_s = self._config.run_id, nodes.lease_s
+        kept_s = Durations(lease_s).ended_kept_s(nodes.join_timeout_s, nodes.away_timeout_s)
+        return Client(
+            store, access, run_id, lease_s, address, self.incarnation, ended_kept_s=kept_s
+        )
 
     def last_end(self) -> str:
         """Return a line about the last end that is recorded here, "" = there is none."""
@@ -92,6 +96,7 @@ class Surroundings:
         lost: str,
         silent: tuple[str, ...],
         stops_s: float,
+        others_stop_s: float | None,
     ) -> Leader:
         """Make the leader that this launcher becomes; see `Leader`."""
-        return Leader(config, ledger, epoch, lost, silent, stops_s)
+        return Leader(config, ledger, epoch, lost, silent, stops_s, others_stop_s)
