@@ -229,6 +229,22 @@ def test_a_job_that_was_stopped_for_good_in_a_later_round_is_not_to_be_started_a
     assert "\nadvice: stop: asked\n" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("allowed", "how"), [(0, " (a launcher with --max-restarts 1 or more does so)"), (3, "")]
+)
+def test_a_job_that_has_failed_is_started_again_by_hand(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], allowed: int, how: str
+) -> None:
+    opened, started = sample.OPENING[:-1], sample.OPENING[-1]
+    end = sample.at(1050, sample.e.JobEnded, outcome="failed", exit_code=1, reason="rank 1 crashed")
+    started = msgspec.structs.replace(started, max_restarts=allowed)
+    events = [*opened, started, *sample.begin(10, 0), *sample.CRASH, end]
+    run = make_run(tmp_path / "run", events=events)
+    assert main([str(run)]) == 0
+    assert f"\nadvice: start the job again{how}: " in capsys.readouterr().out
+    assert explained(capsys, run)["conclusion"]["action"] == "restart"
+
+
 def test_a_run_in_which_nothing_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     events = [*sample.OPENING, *sample.begin(10, 0), sample.RUN[-1]]
     run = make_run(tmp_path / "run", events=events)

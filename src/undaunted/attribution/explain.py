@@ -752,7 +752,8 @@ def lines_of(page: Page, *, everything: bool = False) -> Iterator[str]:
     if last is not None and last.root is not None:
         yield from _quote(last.root)
     if last is not None:
-        yield f"advice: {_advice(replace(last, advice=page.ending or last.advice))}"
+        last = replace(last, advice=page.ending or last.advice)
+        yield f"advice: {_advice(last, _by_hand(page.job))}"
     for note in page.job.slow[:_MOST_LINES] if page.job else ():
         yield f"slow rank: {one_line(note)}"
     shown = page.rounds if everything else page.rounds[-MOST_ROUNDS:]
@@ -789,13 +790,25 @@ def _job_line(job: JobSummary, failed: int) -> str:
     return f"{name}: {one_line(outcome)}{code}; {rounds}{inside}"
 
 
-def _advice(one: Explained) -> str:
+def _by_hand(job: JobSummary | None) -> str:
+    """How a job that has failed for good is restarted; "" = launchers do it, or may."""
+    if job is None or job.outcome != "failed":
+        return ""
+    allowed = any(launch.max_restarts for launch in job.launches)
+    return "start the job again" + (
+        "" if allowed else " (a launcher with --max-restarts 1 or more does so)"
+    )
+
+
+def _advice(one: Explained, restart: str = "") -> str:
+    """Return the advice in words; ``restart``: how a restart is called, "" = as any action."""
     if one.root is not None and one.root.cause in _ASKED:
         return _WHEN_YOU_LIKE
     if one.root is not None and one.root.cause in _FIRST and one.advice.action == "restart":
         return one_line(one.advice.reason)
     names = f" {', '.join(map(printable, one.advice.nodes))}" if one.advice.nodes else ""
-    return f"{one.advice.action}{names}: {one_line(one.advice.reason)}"
+    action = restart if restart and one.advice.action == "restart" else one.advice.action
+    return f"{action}{names}: {one_line(one.advice.reason)}"
 
 
 def _quote(one: Finding) -> Iterator[str]:
