@@ -4,6 +4,7 @@
 set -u
 declare -A provides=(
     [strace]=strace [etcd]=etcd-server [etcdctl]=etcd-client [ip]=iproute2 [tc]=iproute2
+    [zsh]=zsh [fish]=fish
     [sshd]=openssh-server [ssh]=openssh-client
     [munged]=munge [slurmctld]=slurmctld [slurmd]=slurmd [srun]=slurm-client
 )

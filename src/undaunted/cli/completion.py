@@ -8,6 +8,8 @@ from undaunted.cli.command import Command, Parsed
 from undaunted.cli.messages import UsageError, show
 
 SHELLS = ("bash", "zsh", "fish")
+# What argcomplete prints calls compdef, which zsh has only after compinit.
+_ZSH_FIRST = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }\n"
 _PROGRAMS = ("undaunted", "ft_launcher", "nvrx-control")
 
 
@@ -53,4 +55,7 @@ def _print(parsed: Parsed[CompletionOptions]) -> int:
         raise UsageError(
             "the package argcomplete is missing: pip install 'undaunted[completion]'"
         ) from None
-    return show("completion", argcomplete.shellcode(_PROGRAMS, shell=parsed.target))
+    text = argcomplete.shellcode(_PROGRAMS, shell=parsed.target)
+    if parsed.target == "zsh":  # its first line, `#compdef`, is for zsh's own folders of functions
+        text = text.replace("\n", f"\n{_ZSH_FIRST}", 1)
+    return show("completion", text)

@@ -352,9 +352,8 @@ class Decision(Event, tag="decision", frozen=True, kw_only=True):
     """The decision of the coordinator: ``restart`` or ``end``.
 
     A second one in a round replaces the first: the restart was taken back. ``by``: who has ordered
-    it, by ``undaunted ctl``, or the launcher whose output nobody reads any more; such a restart is
-    none of those that ``--max-restarts`` allows. ``number``: of the round that is decided about,
-    -1 = ``round``.
+    it with ``undaunted ctl``, or the launcher whose output nobody reads any more. Such a restart is
+    none of those that ``--max-restarts`` allows. ``number``: the round that ends, -1 = ``round``.
     """
 
     action: str

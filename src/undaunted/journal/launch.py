@@ -508,7 +508,8 @@ class LaunchState:
         if before is not None and before.round == event.round:  # it is taken back
             self._ordered_after.discard(event.round)
         self.decision = event
-        if event.by and (self._most is None or len(self._ordered_after) < self._most):
+        restart = event.by and event.action == "restart"
+        if restart and (self._most is None or len(self._ordered_after) < self._most):
             self._ordered_after.add(event.round)
 
     @property

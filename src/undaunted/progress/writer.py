@@ -13,9 +13,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import select
+import threading
 from collections import deque
 from time import monotonic_ns, thread_time_ns
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from undaunted.base.descriptors import identity, is_still
 from undaunted.progress import layout, record
@@ -29,7 +31,6 @@ from undaunted.progress.layout import (
     STOP,
     STOP_ASKED,
 )
-from undaunted.progress.mailbox import Mailbox
 from undaunted.progress.reader import EVENT
 from undaunted.progress.section import Section, encoded_name, keep_longest
 from undaunted.progress.snapshot import Maxima, Phase
@@ -45,7 +46,10 @@ PAGE_VARIABLE = "UNDAUNTED_PAGE"
 EVENT_NAME_BYTES = 64
 # Of one step in so many, by iteration, the CPU time of the thread is noted: that is a system call.
 CHUNK = 5
+# How often the page is looked at for a reply where no eventfd tells of it.
+_POLL_S = 0.05
 _STEPS = 2048  # kept; as many as the Flight Recorder of `undaunted run` has entries
+_WORD: Final = "L"  # 64 bits, as "Q"; Python stores one in 17 ns, not in 27
 _NO_LAUNCHER = f"{PAGE_VARIABLE} is not set"
 
 on_step: Callable[[int], object] | None = None
@@ -75,7 +79,7 @@ class PageWriter:
         self.reason = reason
         self._attachment = attachment
         self._bytes = memoryview(memory)
-        self._words = self._bytes.cast("Q")
+        self._words = self._bytes.cast(_WORD)
         self.steps: deque[tuple[int, int, int]] = deque(maxlen=_STEPS)
         # The page has these of heartbeats, too; an attribute costs less to read.
         self.last_beat = 0  # 0 = none since monitoring began
@@ -451,7 +455,7 @@ class PageWriter:
         self.attached, self.reason = False, reason
         self._attachment = self._mailbox = None
         self._bytes = memoryview(bytearray(layout.PAGE_BYTES))
-        self._words = self._bytes.cast("Q")
+        self._words = self._bytes.cast(_WORD)
         for section in (*self._sections.values(), self._others):
             section.move_to(self._words)
 
@@ -461,6 +465,60 @@ class NullWriter(PageWriter):
 
     def __init__(self, reason: str) -> None:
         super().__init__(bytearray(layout.PAGE_BYTES), None, reason)
+
+
+class Mailbox:
+    """Sends requests through one page, one after another.
+
+    Args:
+        page: the page, as bytes.
+        kick: wakes the agent.
+        ack_fd: eventfd the agent writes after it answered, -1 = none.
+    """
+
+    def __init__(self, page: memoryview, kick: Callable[[], None], ack_fd: int) -> None:
+        self._page = page
+        self._kick = kick
+        self._ack_fd, self._ack_file = ack_fd, identity(ack_fd)
+        self._busy = threading.Lock()
+
+    def request(self, payload: bytes, timeout_s: float) -> bytes:
+        """Ask and wait for the answer; see `PageWriter.request`."""
+        if len(payload) > layout.REQUEST_BYTES:
+            raise ValueError(
+                f"a request of {len(payload)} bytes is too long, {layout.REQUEST_BYTES} is the most"
+            )
+        deadline_ns = monotonic_ns() + round(timeout_s * 1e9)
+        if not self._busy.acquire(timeout=max(0.0, timeout_s)):
+            raise TimeoutError(f"another thread's request took longer than {timeout_s:g} s")
+        try:
+            number = self._send(payload)
+            while (left_s := (deadline_ns - monotonic_ns()) / 1e9) > 0:
+                found = record.read(self._page, layout.REPLY, layout.REPLY_BYTES)
+                if found and found[0] == number:
+                    return found[1]
+                self._wait_for_ack(left_s)
+        finally:
+            self._busy.release()
+        raise TimeoutError(f"the launcher did not answer within {timeout_s:g} s")
+
+    def _send(self, payload: bytes) -> int:
+        # The number before is the page's, not ours: another process may have had the page. Modulo,
+        # as it may be garbage.
+        number: int = self._page.cast("Q")[layout.REQUEST + 1] % 2**32 + 1
+        record.write(self._page, layout.REQUEST, number, payload)
+        self._kick()
+        return number
+
+    def _wait_for_ack(self, left_s: float) -> None:
+        poll = select.poll()
+        if not is_still(self._ack_fd, self._ack_file):
+            poll.poll(min(left_s, _POLL_S) * 1000)
+            return
+        poll.register(self._ack_fd, select.POLLIN)
+        if poll.poll(left_s * 1000):
+            with contextlib.suppress(OSError):
+                os.eventfd_read(self._ack_fd)
 
 
 class _NotYet:

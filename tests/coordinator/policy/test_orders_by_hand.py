@@ -16,7 +16,7 @@ def refused(commands: list[m.Command]) -> str:
     (said,) = commands
     assert isinstance(said, m.Say)
     assert said.refused
-    assert said.text.startswith(BY)
+    assert said.by == BY
     return said.text
 
 
@@ -48,7 +48,7 @@ def test_two_restarts_at_once_are_one_and_both_are_told_so() -> None:
     (said,) = job.feed(m.RestartOrdered("a", 0, "somebody else"))
     assert isinstance(said, m.Say)
     assert not said.refused
-    assert said.text.startswith("somebody else")
+    assert said.by == "somebody else"
     assert [start.round for start in of(m.Start, job.stop("a"))] == [1]
     assert job.feed(m.RestartOrdered("a", 0, "somebody late")) == []
 
@@ -80,7 +80,7 @@ def test_a_restart_ends_a_pause() -> None:
     job = paused()
     assert job.feed(m.RestartOrdered("a", 0, BY)) == [], "stale"
     said, *_ = job.feed(m.RestartOrdered("a", 1, BY))
-    assert said == m.Say(f"{BY} asked for a restart: the pause before it is over")
+    assert said == m.Say(f"{BY} asked for a restart: the pause before it is over", by=BY)
     assert (job.policy.round, job.policy.running) == (2, True)
     assert job.fire("pause") == []
 
@@ -99,7 +99,7 @@ ENDINGS = pytest.mark.parametrize(("order", "outcome"), [(STOP, "no_restart"), (
 def test_a_stop_ends_a_round(order: m.StopOrdered, outcome: str) -> None:
     job = running("a", term_timeout_s=77.0)
     decided, stop = job.feed(order)
-    assert decided == m.Decided(0, "end", f"{BY} asked for a stop", 0)
+    assert decided == m.Decided(0, "end", f"{BY} asked for a stop", 0, BY)
     assert isinstance(stop, m.Stop)
     told = ("requested", 77.0) if order.save else ("", GRACE_ON_REQUEST_S)
     assert (stop.agree, stop.grace_s) == told
@@ -111,7 +111,7 @@ def test_a_stop_ends_a_round(order: m.StopOrdered, outcome: str) -> None:
 def test_a_stop_ends_a_job_that_pauses(order: m.StopOrdered, outcome: str) -> None:
     job = paused()
     decided, end = job.feed(order)
-    assert decided == m.Decided(1, "end", f"{BY} asked for a stop", 8)
+    assert decided == m.Decided(1, "end", f"{BY} asked for a stop", 8, BY)
     assert isinstance(end, m.End)
     assert job.outcomes == {"a": outcome}
 
@@ -122,7 +122,7 @@ def test_a_stop_ends_a_job_that_waits_for_nodes(order: m.StopOrdered, outcome: s
     job.join("a")
     (end,) = job.feed(order)
     assert isinstance(end, m.End)
-    assert BY in end.reason
+    assert end.by == BY
     job.join("b")
     assert job.outcomes == {"a": outcome, "b": outcome}
 
@@ -140,8 +140,8 @@ def test_a_stop_comes_in_place_of_a_restart_or_of_nothing() -> None:
     job = running("a", max_restarts=9)
     job.fail("a")
     decided, said = job.feed(STOP)
-    assert decided == m.Decided(0, "end", f"{BY} asked for a stop", 9)
-    assert said == m.Say(f"{BY} asked for a stop: it ends once its round is stopped")
+    assert decided == m.Decided(0, "end", f"{BY} asked for a stop", 9, BY)
+    assert said == m.Say(f"{BY} asked for a stop: it ends once its round is stopped", by=BY)
     (again,) = job.feed(SAVE)
     assert isinstance(again, m.Say)
     assert "it ends already" in again.text
@@ -155,7 +155,7 @@ def test_without_a_quorum_the_job_ends_once_there_is_one() -> None:
     job.stop("a", "b")
     assert job.policy.state is PolicyState.FORMING
     (*_, said) = job.feed(STOP)
-    assert said == m.Say(f"{BY} asked for a stop: it ends once there is a quorum")
+    assert said == m.Say(f"{BY} asked for a stop: it ends once there is a quorum", by=BY)
     assert not job.policy.ended
     job.feed(m.QuorumRegained())
     assert set(job.outcomes.values()) == {"no_restart"}
@@ -175,7 +175,7 @@ def test_a_member_is_excluded_where_a_spare_node_is_there(save: bool) -> None:
 def test_a_spare_node_is_excluded_at_once() -> None:
     job = running("a", "b", "c", min_nodes=2, max_nodes=3)
     said, end = job.feed(m.ExclusionOrdered("a", 0, "c", BY))
-    assert said == m.Say(f"{BY} asked to go on without node c")
+    assert said == m.Say(f"{BY} asked to go on without node c", by=BY)
     assert isinstance(end, m.End)
     assert (end.node, end.outcome) == ("c", m.Outcome.EXCLUDED)
     assert job.policy.running

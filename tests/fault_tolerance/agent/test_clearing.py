@@ -11,12 +11,8 @@ import pytest
 from tests.fault_tolerance.agent.devices import device, devices, provider
 from tests.fault_tolerance.agent.journal_and_lines import Kept
 from undaunted.base import process
-from undaunted.fault_tolerance.agent.clearing import (
-    PROVIDER_VARIABLE,
-    Clearing,
-    MemoryWait,
-    Reclaim,
-)
+from undaunted.fault_tolerance.agent.clearing import Clearing, MemoryWait, Reclaim
+from undaunted.fault_tolerance.agent.devices import PROVIDER_VARIABLE
 from undaunted.fault_tolerance.agent.node_health import NodeHealth
 from undaunted.fault_tolerance.config import FaultToleranceConfig
 from undaunted.fault_tolerance.run_config import RunConfig

@@ -235,11 +235,11 @@ def test_an_order_becomes_an_event_and_is_answered_by_what_follows(
     @on_loop
     async def run() -> None:
         async with serving(
-            tmp_path, lambda posted: job.Decided(0, "end", f"{posted.by} wants it", 2)
+            tmp_path, lambda posted: job.Decided(0, "end", "as ordered", 2, posted.by)
         ) as launcher:
             decision = await launcher.body(question, s.Decision)
             assert decision.done
-            assert decision.line.endswith(f"the job ends (2 restarts left): {by} wants it")
+            assert decision.line.endswith("the job ends (2 restarts left): as ordered")
             assert launcher.posted == [msgspec.structs.replace(event, by=by)]
 
     run()
@@ -251,7 +251,7 @@ async def test_who_ends_the_job_is_answered_before_the_launcher_goes(tmp_path: P
 
     def ends(posted: Any) -> job.End:
         gone.get_loop().call_soon(gone.set_result, None)
-        return job.End("a", job.Outcome.NO_RESTART, f"{posted.by} asked for a stop")
+        return job.End("a", job.Outcome.NO_RESTART, "a stop was ordered", by=posted.by)
 
     async with serving(tmp_path, ends) as launcher:
         asking = asyncio.ensure_future(launcher.body(s.Stop(), s.Decision))
@@ -273,7 +273,7 @@ async def test_the_leader_has_another_node_report_an_order(
         assert s.question_of(data) == s.Stop()
 
         async def heard(order: bytes, by: str) -> bool:
-            launcher.control.heard(job.Say(f"{by}: yes"))
+            launcher.control.heard(job.Say("yes", by=by))
             return False
 
         monkeypatch.setattr(launcher.control._orders, "pass_on", heard)
@@ -284,7 +284,7 @@ async def test_the_leader_has_another_node_report_an_order(
 @on_loop
 async def test_a_refusal_is_no_success(tmp_path: Path) -> None:
     async with serving(
-        tmp_path, lambda event: job.Say(f"{event.by}: no", refused=True)
+        tmp_path, lambda event: job.Say("no", refused=True, by=event.by)
     ) as launcher:
         assert not (await launcher.body(s.Exclude(target="b"), s.Decision)).done
 
@@ -294,7 +294,9 @@ async def test_what_others_have_asked_for_is_no_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "DECIDE_S", 0.05)
-    async with serving(tmp_path, lambda _: job.Say("something else")) as launcher:
+    async with serving(
+        tmp_path, lambda event: job.Say(f"not for {event.by}", by="somebody else")
+    ) as launcher:
         decision = await launcher.body(s.Restart(), s.Decision)
         assert not decision.done
         assert "nothing has come of it" in decision.line
@@ -315,11 +317,11 @@ async def test_what_makes_no_sense_is_answered_with_an_error(tmp_path: Path) -> 
 
 @on_loop
 async def test_who_asks_from_elsewhere_is_answered_by_the_same(tmp_path: Path) -> None:
-    async with serving(tmp_path, lambda event: job.Say(f"{event.by}: yes")) as launcher:
+    async with serving(tmp_path, lambda event: job.Say("yes", by=event.by)) as launcher:
         assert launcher.asked_elsewhere is not None
         data = await launcher.asked_elsewhere(msgspec.json.encode(s.Restart()), "somebody")
         answer = msgspec.json.decode(data, type=s.Answer)
-        assert msgspec.json.decode(answer.body, type=s.Decision) == s.Decision("somebody: yes")
+        assert msgspec.json.decode(answer.body, type=s.Decision) == s.Decision("yes")
         assert launcher.posted == [job.RestartOrdered("a", 0, "somebody")]
 
 

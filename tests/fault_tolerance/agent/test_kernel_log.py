@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from signal import SIGKILL, SIGSEGV, SIGTERM
+from signal import SIGILL, SIGKILL, SIGSEGV, SIGTERM
 from typing import TYPE_CHECKING
 
 import pytest
@@ -149,6 +149,26 @@ def test_a_crash_of_a_thread_has_the_threads_number(kernel: Kernel, comparable: 
     log = begun(kernel)
     kernel.logs(SEGFAULT)
     assert texts(log, [Death(4700, SIGSEGV)]) == [SEGFAULT.decode()]
+
+
+@pytest.mark.parametrize(
+    ("lines", "death", "kept"),
+    [
+        ([SEGFAULT], Death(4800, SIGSEGV), 0),  # a thread begins after its process
+        ([SEGFAULT], Death(4700, SIGILL), 0),
+        ([SEGFAULT, SEGFAULT.replace(b"4711", b"4720")], Death(4700, SIGSEGV), 0),  # whose?
+        ([SEGFAULT, SEGFAULT.replace(b"4711", b"99")], Death(4700, SIGSEGV), 1),
+        ([b"traps: python[4711] trap invalid opcode ip:7f sp:7f error:0"], Death(4700, SIGILL), 1),
+    ],
+)
+def test_a_crash_that_need_not_be_of_our_thread(
+    kernel: Kernel, comparable: bool, lines: list[bytes], death: Death, kept: int
+) -> None:
+    log = begun(kernel)
+    for line in lines:
+        kernel.logs(line)
+    if comparable:
+        assert len(texts(log, [death])) == kept
 
 
 def test_the_loaders_of_a_rank() -> None:

@@ -137,7 +137,9 @@ def test_the_traceback_of_the_only_rank_is_not_printed_twice(
     world_size: int, stderr: int, again: bool
 ) -> None:
     begun = msgspec.structs.replace(begins(0), world_size=world_size, ranks=[*range(world_size)])
-    verdict = e.Verdict(kind="crash", rank=0, local_rank=0, pid=7, line="oh", traceback="Traceback")
+    oh = "rank 0 failed: oh"
+    verdict = e.Verdict(kind="crash", rank=0, local_rank=0, pid=7, line=oh, traceback="Traceback")
     told = Told(stderr=[stderr] * world_size)
-    told.take(begun, verdict, e.JobEnded(outcome="failed", exit_code=1, reason="oh"))
+    told.take(begun, verdict, e.JobEnded(outcome="failed", exit_code=1, reason=oh))
     assert any(line.text == "Traceback" for line in told.lines) == again
+    assert (oh in told.lines[-1].text) == again

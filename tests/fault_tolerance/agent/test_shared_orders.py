@@ -18,8 +18,7 @@ from tests.ports import free_ports
 from undaunted.coordinator.policy import messages as job
 from undaunted.fault_tolerance.agent import shared_orders
 from undaunted.fault_tolerance.agent.inprocess import InProcess
-from undaunted.fault_tolerance.agent.last_end import last_end
-from undaunted.fault_tolerance.agent.surroundings import Surroundings
+from undaunted.fault_tolerance.agent.surroundings import Surroundings, last_end
 from undaunted.fault_tolerance.agent.tasks import Turns
 from undaunted.fault_tolerance.nodes_config import Nodes
 from undaunted.fault_tolerance.run_config import RunConfig

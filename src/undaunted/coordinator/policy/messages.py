@@ -500,7 +500,7 @@ class GoOn(_Message, frozen=True):
 class Decided(_Message, frozen=True):
     """For journal and user of every node: ``restart`` or ``end``. The last of a round holds.
 
-    ``by``: who has ordered it, so that it costs no restart; "" = nobody.
+    ``by``: who has ordered it; a restart costs none then. "" = nobody.
     """
 
     round: int
@@ -572,11 +572,12 @@ class Slow(_Message, frozen=True):
 class Say(_Message, frozen=True):
     """A line for the user of every node, which changes nothing.
 
-    ``refused``: it says no to somebody who has ordered something.
+    ``by``: who has ordered what this line answers, "" = nobody. ``refused``: the answer is no.
     """
 
     text: str
     refused: bool = False
+    by: str = ""
 
 
 class NewLimits(_Message, frozen=True):
@@ -589,8 +590,8 @@ class NewLimits(_Message, frozen=True):
 class End(_Message, frozen=True):
     """The job is over for ``node``.
 
-    ``round`` is the last one of the job, as far as the sender knows. ``alone``: the node
-    says so itself, and the job may go on elsewhere.
+    ``round`` is the last one of the job, as far as the sender knows. ``alone``: the node ends by
+    itself, and the job may go on elsewhere. ``by``: who has ordered it, "" = nobody.
     """
 
     node: str
@@ -598,6 +599,7 @@ class End(_Message, frozen=True):
     reason: str
     round: int = -1
     alone: bool = False
+    by: str = ""
 
 
 class SetTimer(_Message, frozen=True):

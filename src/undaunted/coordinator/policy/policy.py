@@ -271,14 +271,8 @@ class JobPolicy:
                 return self._quorum_lost(event)
             case m.QuorumRegained():
                 return self._quorum_regained()
-            case m.ExclusionOrdered():
-                return self._exclusion_ordered(event)
-            case m.LimitsOrdered():
-                return self._limits_ordered(event)
-            case m.RestartOrdered():
-                return self._restart_ordered(event)
-            case m.StopOrdered():
-                return self._stop_ordered(event)
+            case m.ExclusionOrdered() | m.LimitsOrdered() | m.RestartOrdered() | m.StopOrdered():
+                return [_as_answer(command, event.by) for command in self._ordered(event)]
             case m.TimerFired(name=name, round=number) if name.startswith(FORGET):
                 self.intensity.forget(number)
                 return []
@@ -564,6 +558,16 @@ class JobPolicy:
         self.roster.excluded[event.node] = reason
         return self._bar_member(event.node, reason, self._grace_s(GRACE_ON_REQUEST_S))
 
+    def _ordered(self, event: m.Ordered) -> list[m.Command]:
+        match event:
+            case m.ExclusionOrdered():
+                return self._exclusion_ordered(event)
+            case m.LimitsOrdered():
+                return self._limits_ordered(event)
+            case m.RestartOrdered():
+                return self._restart_ordered(event)
+        return self._stop_ordered(event)
+
     def _exclusion_ordered(self, event: m.ExclusionOrdered) -> list[m.Command]:
         """Go on without a node if that is possible; it counts as no failure, and costs no restart.
 
@@ -626,7 +630,7 @@ class JobPolicy:
         self, reason: str, order: m.RestartOrdered | m.ExclusionOrdered
     ) -> list[m.Command]:
         """Nothing has failed, so this costs no restart."""
-        return self._stop_round(reason, None, agree="restart" if order.save else "", by=order.by)
+        return self._stop_round(reason, None, agree="restart" if order.save else "")
 
     def _limits_ordered(self, event: m.LimitsOrdered) -> list[m.Command]:
         known = {} if self.limits is None else self.limits.limits
@@ -958,7 +962,6 @@ class JobPolicy:
         counted: bool = False,
         agree: str = "",
         failed: bool = False,
-        by: str = "",
     ) -> list[m.Command]:
         """Stop the round on all nodes.
 
@@ -970,7 +973,6 @@ class JobPolicy:
             counted: the restart uses the budget; it has been taken off already.
             agree: see `messages.Stop`.
             failed: see there.
-            by: see `messages.Decided`.
         """
         if grace_s is None:
             agreed_s = self.config.term_timeout_s
@@ -981,7 +983,7 @@ class JobPolicy:
         self.last.closing = Closing(reason, after, restart, counted)
         action = "restart" if restart else "end"
         why = reason if after is None else after.reason
-        commands: list[m.Command] = [m.Decided(self.round, action, why, self.restarts_left, by)]
+        commands: list[m.Command] = [m.Decided(self.round, action, why, self.restarts_left)]
         stop = m.Stop("", self.round, reason, grace_s, signal, agree, failed)
         commands += self.last.members.stops(self.last.members.seats, stop)
         commands.append(m.SetTimer("stop", self.round, grace_s + STOP_MARGIN_S))
@@ -1155,3 +1157,11 @@ class JobPolicy:
         self.state, self.ending = PolicyState.ENDED, ending
         ends = [m.End(node, ending.outcome, ending.reason) for node in self.roster.here]
         return [*commands, *ends]
+
+
+def _as_answer(command: m.Command, by: str) -> m.Command:
+    """Return a command with the name of who has ordered it, where it can carry that."""
+    match command:
+        case m.Decided() | m.Say() | m.NewLimits() | m.End():
+            return replace(command, by=by)
+    return command

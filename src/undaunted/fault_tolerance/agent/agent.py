@@ -28,6 +28,7 @@ from undaunted.fault_tolerance.advice import failure_before
 from undaunted.fault_tolerance.agent import node as m
 from undaunted.fault_tolerance.agent.clearing import Clearing
 from undaunted.fault_tolerance.agent.control import Control
+from undaunted.fault_tolerance.agent.devices import Throttling
 from undaunted.fault_tolerance.agent.helpers import TERM_S, Helpers, with_helpers
 from undaunted.fault_tolerance.agent.import_learner import ImportLearner
 from undaunted.fault_tolerance.agent.inprocess import InProcess
@@ -49,7 +50,6 @@ from undaunted.fault_tolerance.agent.status import limits_in_words
 from undaunted.fault_tolerance.agent.step_times import StepTimes
 from undaunted.fault_tolerance.agent.stopping import Stopping
 from undaunted.fault_tolerance.agent.tasks import Tasks, Turns, end_on_failed_callbacks
-from undaunted.fault_tolerance.agent.throttling import Throttling
 from undaunted.fault_tolerance.output.destinations import in_words
 from undaunted.fault_tolerance.output.job_logs import JobLogs
 from undaunted.fault_tolerance.output.lines import ERROR, TEXT

@@ -9,15 +9,13 @@ told that the device is out of memory.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from undaunted.base import process
-from undaunted.base.child import Helper
 from undaunted.base.deadline import wait_for
+from undaunted.fault_tolerance.agent.devices import DeviceProvider, find_provider
 from undaunted.health import device_memory
 from undaunted.health.device_memory import MIB, DeviceUse, Held
 from undaunted.journal import events as e
@@ -32,17 +30,9 @@ if TYPE_CHECKING:
 
 # The tasks below keep to their own deadlines; this is for when one does not.
 _SPARE_S = 5.0
-# A program that takes the place of the provider for NVIDIA; the protocol: `health.device_memory`.
-PROVIDER_VARIABLE = "UNDAUNTED_DEVICE_PROVIDER"
-_NVML = Path(device_memory.__file__).with_name("nvml.py")
 # The driver does not announce that it has freed memory, so it is asked: after this, then after
 # twice as long each time, up to the interval of the settings.
 _FIRST_LOOK_AGAIN_S = 0.02
-
-
-def find_provider(environ: Mapping[str, str]) -> str:
-    """Return the path of the program that answers for this node's devices, "" = there are none."""
-    return environ.get(PROVIDER_VARIABLE) or (str(_NVML) if device_memory.present() else "")
 
 
 class Clearing:
@@ -240,34 +230,6 @@ class Reclaim:
 
     def _describe(self, held: list[Held]) -> str:
         return device_memory.describe(held, _name_of)
-
-
-class DeviceProvider(Helper):
-    """A provider program that runs. Its first question is sent at once."""
-
-    def __init__(self, path: str, environ: Mapping[str, str]) -> None:
-        super().__init__(process.script_command(path), environ, "the device provider")
-        self._unanswered = 0
-        self._send()
-
-    async def ask(self) -> device_memory.Answer:
-        """Ask for the state of the devices now.
-
-        Raises:
-            OSError: the provider is gone.
-            ValueError: it said something else.
-        """
-        self._send()
-        while True:
-            line = await self.line()
-            self._unanswered -= 1
-            if self._unanswered == 0:  # what it said to earlier questions is old
-                return device_memory.decode(line)
-
-    def _send(self) -> None:
-        self._unanswered += 1
-        with contextlib.suppress(OSError):  # it is gone: the answer says so
-            self.send(b"\n")
 
 
 def _is_alive(pid: int) -> bool:

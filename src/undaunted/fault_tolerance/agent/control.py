@@ -198,12 +198,14 @@ class Control:
                 return job.LimitsOrdered(node, number, limits, by)
 
     def heard(self, order: job.Command) -> None:
-        """The job policy has decided something, perhaps because somebody here has asked."""
-        text = _line_of(order) if self._waiting else ""
-        for by, waiter in self._waiting:
-            if by in text:
-                done = not (isinstance(order, job.Say) and order.refused)
-                _settle(waiter, s.Decision(text, done))
+        """The job policy has decided something; if that answers a question, pass it on."""
+        match order:
+            case job.Decided(by=by) | job.NewLimits(by=by) | job.Say(by=by) | job.End(by=by):
+                refused = isinstance(order, job.Say) and order.refused
+                decision = s.Decision(_line_of(order), done=not refused)
+                for asker, waiter in self._waiting:
+                    if asker == by:
+                        _settle(waiter, decision)
 
     @property
     def _standing(self) -> str:
@@ -225,7 +227,7 @@ def _leader_of(known: s.JobStatus) -> str:
     return f"the leader, {known.leader}, was last heard of {format_duration(known.heard_s)} ago"
 
 
-def _line_of(order: job.Command) -> str:
+def _line_of(order: job.Decided | job.NewLimits | job.Say | job.End) -> str:
     match order:
         case job.Decided(round=number, action=action, reason=reason, restarts_left=left):
             follows = "the job ends" if action == "end" else "another round follows"
@@ -234,4 +236,3 @@ def _line_of(order: job.Command) -> str:
             return f"limits of all ranks by {by}: {limits_in_words(limits)}"
         case job.Say(text=text) | job.End(reason=text):
             return text
-    return ""

@@ -35,9 +35,11 @@ _TELLS = re.compile(
 )
 _OUT_OF_MEMORY = re.compile(rb"[Oo]ut of memory|oom-kill|oom_reaper|Memory cgroup")
 _CRASH = re.compile(rb"segfault at|general protection|traps: |unhandled (?:exception|signal)")
+_INVALID_MEMORY = re.compile(rb"segfault at|general protection")
 _KILLED = re.compile(rb"process (\d{1,10})\b|\bpid=(\d{1,10})\b")
 _CRASHED = re.compile(rb"\[(\d{1,10})\]")  # of a thread
 _CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP})
+_OF_MEMORY = frozenset({signal.SIGSEGV, signal.SIGBUS})
 _PID_NAMESPACE = "/proc/self/ns/pid"
 _OF_THE_MACHINE = "pid:[4026531836]"  # where process numbers are those of the kernel
 # What torch raises in a rank when a process that loads data has died.
@@ -137,7 +139,8 @@ def _line(data: bytes, ahead_s: float) -> _Line | None:
     if _OUT_OF_MEMORY.search(text):
         return _Line(record, frozenset({signal.SIGKILL}), _number(_KILLED, text))
     if _CRASH.search(text):
-        return _Line(record, _CRASHES, _number(_CRASHED, text))
+        signals = _OF_MEMORY if _INVALID_MEMORY.search(text) else _CRASHES
+        return _Line(record, signals, _number(_CRASHED, text))
     return _Line(record) if level <= _ERROR or _TELLS.search(text) else None
 
 
@@ -156,13 +159,18 @@ def _ours(lines: Sequence[_Line], deaths: Sequence[Death]) -> Sequence[_Line]:
         return lines
     named = {line.number for line in lines if line.signals}
     ours = {death.pid for death in deaths if death.pid in named}
-    # A thread has a number of its own, and nobody knows it afterwards.
-    by_thread = any(death.signal in _CRASHES and death.pid not in ours for death in deaths)
-    return [
-        line
-        for line in lines
-        if not line.signals or line.number in ours or (by_thread and line.signals == _CRASHES)
-    ]
+    # A thread has a number of its own, which nobody knows afterwards.
+    others = [death for death in deaths if death.signal in _CRASHES and death.pid not in ours]
+    by_thread = [line for line in lines if line.number not in ours and _fits_thread(line, others)]
+    if len(by_thread) > len(others):
+        by_thread = []  # some are of strangers, and nothing tells which
+    return [line for line in lines if not line.signals or line.number in ours or line in by_thread]
+
+
+def _fits_thread(line: _Line, deaths: Iterable[Death]) -> bool:
+    """Whether a crash may be that of a thread of ours: its number is later than the process's."""
+    later = [death for death in deaths if line.number is None or line.number > death.pid]
+    return line.signals <= _CRASHES and any(death.signal in line.signals for death in later)
 
 
 def _numbers_are_of_the_machine() -> bool:

@@ -283,11 +283,12 @@ class Narrator:
             yield Line(self._said, ERROR, event.rank)
 
     def _without_said(self, reason: str) -> str:
-        """Shorten the line about a failure, if it is long and people have just read it."""
+        """Shorten the line about a failure, if it is long or people have just read it twice."""
         line = self._said.partition("; stacks: ")[0]
+        twice = bool(self._traceback) and self._is_just_printed
         for what in ("hangs", "failed"):
             who, found, _ = line.partition(f" {what}: ")
-            if found and (what == "hangs" or len(line) > _LONG):
+            if found and (what == "hangs" or twice or len(line) > _LONG):
                 return reason.replace(line, f"{who} {what}, see above")
         return reason
 

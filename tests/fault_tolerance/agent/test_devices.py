@@ -8,9 +8,8 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from tests.fault_tolerance.agent.devices import device, devices, provider
-from undaunted.fault_tolerance.agent import throttling
-from undaunted.fault_tolerance.agent.clearing import PROVIDER_VARIABLE
-from undaunted.fault_tolerance.agent.throttling import Throttling
+from undaunted.fault_tolerance.agent import devices as module
+from undaunted.fault_tolerance.agent.devices import PROVIDER_VARIABLE, Throttling
 from undaunted.health import device_memory
 
 if TYPE_CHECKING:
@@ -45,21 +44,21 @@ def test_a_driver_that_does_not_say(tmp_path: Path) -> None:
 
 
 def test_a_driver_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(throttling, "_ANSWER_S", 0.1)
+    monkeypatch.setattr(module, "_ANSWER_S", 0.1)
     assert found(tmp_path, "hang") == []
 
 
 def test_a_provider_that_the_driver_holds_up_belongs_to_no_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(throttling, "_ANSWER_S", 0.1)
+    monkeypatch.setattr(module, "_ANSWER_S", 0.1)
     asked = Throttling({**os.environ, PROVIDER_VARIABLE: provider(tmp_path, "hang")})
     with monkeypatch.context() as held_up:
         held_up.setattr(os, "killpg", lambda *_: None)
-        for _ in range(throttling._MOST + 1):
+        for _ in range(module._MOST + 1):
             asyncio.run(asked.devices(77))
     stuck = asked.pids()
-    assert len(stuck) == throttling._MOST
+    assert len(stuck) == module._MOST
     for pid in stuck:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)

@@ -1,19 +1,63 @@
-"""Why the GPU of a slow rank has low clocks: heat, or power. The driver knows."""
+"""Questions to the driver of this node's devices, through a provider program.
+
+The protocol is in `health.device_memory`. Two ask: `clearing`, whether memory is free again, and
+`Throttling`, why the GPU of a slow rank has low clocks (heat, or power).
+"""
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from undaunted.base import process
+from undaunted.base.child import Helper
 from undaunted.base.deadline import wait_for
-from undaunted.fault_tolerance.agent.clearing import DeviceProvider, find_provider
+from undaunted.health import device_memory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from undaunted.health.device_memory import DeviceUse
 
+# A program that takes the place of the provider for NVIDIA.
+PROVIDER_VARIABLE = "UNDAUNTED_DEVICE_PROVIDER"
+_NVML = Path(device_memory.__file__).with_name("nvml.py")
 _ANSWER_S = 10.0  # the driver takes a second or more to begin
 _MOST = 8  # providers at a time; one that the driver holds up stays although it was killed
+
+
+def find_provider(environ: Mapping[str, str]) -> str:
+    """Return the path of the program that answers for this node's devices, "" = there are none."""
+    return environ.get(PROVIDER_VARIABLE) or (str(_NVML) if device_memory.present() else "")
+
+
+class DeviceProvider(Helper):
+    """A provider program that runs. Its first question is sent at once."""
+
+    def __init__(self, path: str, environ: Mapping[str, str]) -> None:
+        super().__init__(process.script_command(path), environ, "the device provider")
+        self._unanswered = 0
+        self._send()
+
+    async def ask(self) -> device_memory.Answer:
+        """Ask for the state of the devices now.
+
+        Raises:
+            OSError: the provider is gone.
+            ValueError: it said something else.
+        """
+        self._send()
+        while True:
+            line = await self.line()
+            self._unanswered -= 1
+            if self._unanswered == 0:  # what it said to earlier questions is old
+                return device_memory.decode(line)
+
+    def _send(self) -> None:
+        self._unanswered += 1
+        with contextlib.suppress(OSError):  # it is gone: the answer says so
+            self.send(b"\n")
 
 
 class Throttling:
