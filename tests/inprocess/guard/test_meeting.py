@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.ports import free_ports
-from undaunted.inprocess import threads
+from undaunted.base import threads
 from undaunted.inprocess.exception import InternalError
 from undaunted.inprocess.guard import meeting as module
 from undaunted.inprocess.guard.meeting import KEY, Place, host_for_ranks

@@ -6,7 +6,7 @@ import contextlib
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from undaunted.inprocess import threads
+from undaunted.base import threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

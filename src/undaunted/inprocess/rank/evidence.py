@@ -19,8 +19,8 @@ from undaunted.attribution.flight import recorder
 from undaunted.attribution.flight.recording import encode
 from undaunted.attribution.hang import RankObservation, Standing
 from undaunted.attribution.stacks import Frame
-from undaunted.base import process
-from undaunted.inprocess import abort, threads
+from undaunted.base import process, threads
+from undaunted.inprocess import abort
 from undaunted.inprocess.core.hang import expired
 from undaunted.inprocess.core.messages import Evidence
 from undaunted.inprocess.core.reading import Phase

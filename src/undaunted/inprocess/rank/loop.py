@@ -19,8 +19,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from undaunted.base import reentry
-from undaunted.inprocess import threads
+from undaunted.base import reentry, threads
 from undaunted.inprocess.attribution import Interruption
 from undaunted.inprocess.communication import c10d, creation
 from undaunted.inprocess.core.messages import (

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 
-from undaunted.inprocess import threads
+from undaunted.base import threads
 from undaunted.inprocess.attribution import (
     Interruption,
     InterruptionRecord,
