@@ -12,6 +12,7 @@ import pytest
 from undaunted.agreement.agreement import Agreement
 from undaunted.agreement.failures import AgreedError
 from undaunted.agreement.store import AbortedError, Bounded, StoreLink, TimedOutError
+from undaunted.base import torch_store
 
 pytest.importorskip("torch.distributed")
 pytestmark = pytest.mark.torch
@@ -135,13 +136,12 @@ def test_who_is_aborted_while_it_connects_again_keeps_nobody_else_from_connectin
     rank_1 = Agreement(lost.reopen(LONG_S), 1, 2, "s", link=lost)
     connecting, over, connected = threading.Event(), threading.Event(), threading.Event()
 
-    def connect(_timeout_s: float) -> None:
+    def connect(_host: str, _port: int, _timeout: timedelta) -> None:
         """As torch does, which tries again and again where nobody listens."""
         connecting.set()
         over.wait(LONG_S)
         connected.set()
 
-    monkeypatch.setattr(lost, "_connect", connect)
     rank_1._interrupt()
     errors: list[AgreedError] = []
 
@@ -152,8 +152,10 @@ def test_who_is_aborted_while_it_connects_again_keeps_nobody_else_from_connectin
             errors.append(error)
 
     thread = threading.Thread(target=take_part)
-    thread.start()
-    assert connecting.wait(LONG_S)
+    with monkeypatch.context() as torch_waits:
+        torch_waits.setattr(torch_store, "connect", connect)
+        thread.start()
+        assert connecting.wait(LONG_S)
     rank_1.abort()
     thread.join(LONG_S)
     assert "given up" in str(errors[0])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.inprocess.rank.fake_guard import FakeGuard
-from undaunted.inprocess import threads
+from undaunted.base import threads
 from undaunted.inprocess.communication import c10d
 from undaunted.inprocess.guard import start
 from undaunted.inprocess.rank import guard_link

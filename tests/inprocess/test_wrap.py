@@ -13,7 +13,7 @@ import pytest
 from tests.inprocess.rank.calls import call
 from tests.leaks import count_fds
 from undaunted import inprocess
-from undaunted.inprocess import threads
+from undaunted.base import threads
 from undaunted.inprocess.core.reading import Phase
 from undaunted.inprocess.exception import RestartAbort
 from undaunted.inprocess.rank import guard_link

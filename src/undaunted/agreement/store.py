@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ABORTED = "the agreement between the ranks was given up"
-# Whoever connects looks which connection is new.
+# One thread at a time: it looks for the new connection.
 _connecting = threading.Lock()
 
 
@@ -99,10 +99,6 @@ class Bounded:
             done.set()
 
 
-def _never() -> bool:
-    return False
-
-
 class StoreLink:
     """The connection to a store's server.
 
@@ -114,14 +110,14 @@ class StoreLink:
         """Args: where the store is served."""
         self.port = port
         self.host = host
-        self._connections: set[Descriptor] = set()
-        self._reopening: Bounded | None = None
+        self._connection: Descriptor | None = None
+        self._connecting: torch_store.Connecting | None = None
 
     @classmethod
     def serve(cls, timeout_s: float, at: str = torch_store.LOOPBACK) -> tuple[StoreLink, Any]:
         """Serve a store in this process at a free port, and connect to it.
 
-        A torch store knows no token: whoever reaches the port can read and write it.
+        A torch store knows no token: every process that reaches the port can read and write it.
 
         Args:
             timeout_s: of the store.
@@ -137,10 +133,10 @@ class StoreLink:
         link = cls(at or torch_store.LOOPBACK, listening.getsockname()[1])
         with _connecting:
             store = torch_store.serve(listening, timedelta(seconds=timeout_s))
-            link._connections = torch_store.connections_to(link.port)
+            link._connection = torch_store.connection_of(store)
         return link, store
 
-    def reopen(self, timeout_s: float, given_up: Callable[[], bool] = _never) -> Any:
+    def reopen(self, timeout_s: float, given_up: Callable[[], bool] = bool) -> Any:
         """Return a store that is connected to the server.
 
         Args:
@@ -151,37 +147,28 @@ class StoreLink:
             AgreedError: the server does not answer in time, or this was interrupted.
             RuntimeError: nobody serves there; torch says why.
         """
-        before: set[Descriptor] | None = None
-
-        def end() -> None:
-            if before is not None:
-                _shut_down(torch_store.connections_to(self.port) - before)
-
-        self._reopening = bounded = Bounded(end)
-        if given_up():  # from now on `interrupt` ends this
+        connecting = torch_store.Connecting(self.host, self.port, timedelta(seconds=timeout_s))
+        self._connecting = connecting  # from now on `interrupt` ends this
+        if given_up():
             raise AbortedError(ABORTED)
         if not _connecting.acquire(timeout=timeout_s):
             raise TimedOutError(f"another connection is being made for {timeout_s:g} s")
         try:
-            before = torch_store.connections_to(self.port)
-            store = bounded.call(lambda: self._connect(timeout_s), timeout_s + 1.0)
-            self._connections = torch_store.connections_to(self.port) - before
+            store = connecting.connect()
+        except InterruptedError:
+            raise AbortedError(ABORTED) from None
+        except TimeoutError as error:
+            raise TimedOutError(str(error)) from None
         finally:
             _connecting.release()
-            self._reopening = None
+            self._connecting = None
+        self._connection = connecting.connection
         return store
 
     def interrupt(self) -> None:
         """Have calls that wait in the store, and `reopen`, fail; it is of no use afterwards."""
-        _shut_down(self._connections)
-        if (bounded := self._reopening) is not None:
-            bounded.abort()
-
-    def _connect(self, timeout_s: float) -> Any:
-        return torch_store.connect(self.host, self.port, timedelta(seconds=timeout_s))
-
-
-def _shut_down(connections: set[Descriptor]) -> None:
-    for connection in connections:
-        with contextlib.suppress(OSError):  # there is no descriptor left to do it by
-            open_sockets.shut_down(connection)
+        if (connecting := self._connecting) is not None:
+            connecting.give_up()
+        if self._connection is not None:
+            with contextlib.suppress(OSError):  # there is no descriptor left to do it by
+                open_sockets.shut_down(self._connection)

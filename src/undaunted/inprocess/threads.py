@@ -1,21 +1,10 @@
-"""Calls in threads of their own.
-
-Threads that call torch (`start`) are waited for at the end of the process. At that time the
-interpreter ends every daemon thread that wants to run Python code; in the middle of torch's code
-this ends the process: "terminate called without an active exception", SIGABRT. A thread that is no
-daemon, blocked in a collective that cannot be aborted, would keep the process for ever.
-
-Calls of the user's code that may hang (`call_within`) are waited for with a limit.
-"""
+"""Calls of the user's code that may hang, with a limit."""
 
 from __future__ import annotations
 
-import atexit
 import queue
 import sys
 import threading
-import time
-import weakref
 from typing import TYPE_CHECKING, Any
 
 from undaunted.inprocess.exception import TimeoutError as TookTooLong
@@ -23,29 +12,6 @@ from undaunted.inprocess.exception import TimeoutError as TookTooLong
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
-
-# Longest wait for all of them together, at the end of the process.
-_LONGEST_S = 5.0
-
-_started: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-
-
-def start(run: Callable[[], object], name: str) -> threading.Thread:
-    """Call ``run`` in a thread of its own, with the name ``undaunted-NAME``."""
-    thread = threading.Thread(target=run, name=f"undaunted-{name}", daemon=True)
-    _started.add(thread)
-    thread.start()
-    return thread
-
-
-def settle(timeout_s: float = _LONGEST_S) -> None:
-    """Wait for all threads of `start`, ``timeout_s`` at most; also runs at exit."""
-    deadline = time.monotonic() + timeout_s
-    for thread in list(_started):
-        thread.join(max(0.0, deadline - time.monotonic()))
-
-
-atexit.register(settle)
 
 
 def call_within(timeout: timedelta, fn: Callable[[], Any], name: str) -> Any:

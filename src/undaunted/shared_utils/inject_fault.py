@@ -14,7 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from undaunted.base.async_exception import async_raise
+from undaunted.base.threads import async_raise
 from undaunted.faults.injectors import inject
 
 if TYPE_CHECKING:

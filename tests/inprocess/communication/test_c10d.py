@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from undaunted.inprocess import threads
+from undaunted.base import threads
 from undaunted.inprocess.communication import c10d
 
 NAME = "torch.distributed.distributed_c10d"

@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.ports import address_of_this_machine
-from undaunted.base.torch_store import listen
-from undaunted.coordinator.wire.address import Address
-from undaunted.inprocess import threads
+from undaunted.base import threads, torch_store
 from undaunted.inprocess.communication import stores
-from undaunted.inprocess.communication.stores import StoreClient, StoreConnection
+from undaunted.inprocess.communication.stores import StoreConnection
 from undaunted.inprocess.exception import InternalError
 from undaunted.inprocess.rank.epoch_store import EpochStore
 
@@ -88,14 +85,9 @@ def test_other_stores_are_no_clients() -> None:
     assert stores.tcp_client(None) is None
 
 
-pytest.importorskip("torch")
-
-TIMEOUT = timedelta(seconds=30)
-
-
 @pytest.fixture(autouse=True)
 def _attempts_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores, "_FIRST_ATTEMPT_S", 0.05)
+    monkeypatch.setattr(torch_store, "_FIRST_ATTEMPT_S", 0.05)
 
 
 @pytest.fixture
@@ -113,24 +105,6 @@ def wait_for_its_thread(server: socket.socket) -> None:
         if thread.name == "undaunted-store":
             thread.join(20)
             assert not thread.is_alive()
-
-
-def test_a_server_that_says_nothing_is_given_up(silent: socket.socket) -> None:
-    client = StoreClient(Address(*silent.getsockname()), TIMEOUT)
-    giving_up = threading.Timer(0.01, client.give_up)
-    giving_up.start()
-    with pytest.raises(InternalError, match="cannot be reached"):
-        client.connect()
-    giving_up.join()
-    wait_for_its_thread(silent)
-
-
-def test_torch_says_what_is_wrong_when_the_time_is_over() -> None:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))  # nobody listens
-        client = StoreClient(Address(*sock.getsockname()), timedelta(seconds=0.1))
-        with pytest.raises(RuntimeError, match="timed out"):
-            client.connect()
 
 
 def test_an_abort_ends_the_wait_for_the_server(silent: socket.socket) -> None:
@@ -168,18 +142,6 @@ class NamedKeys(Keys):
 @pytest.mark.parametrize(("client", "deleted"), [(NamedKeys(), ["0/a", "0/b"]), (Keys(), [])])
 def test_keys_are_deleted_where_the_store_can_name_them(client: Any, deleted: list[str]) -> None:
     """One of torch 2.8 cannot."""
-    StoreConnection(lambda: client).forget("0/")
+    StoreConnection(client, None).forget("0/")
     threads.settle(20)
     assert client.deleted == deleted
-
-
-def test_only_that_address_is_listened_at() -> None:
-    for host in ("127.0.0.1", address_of_this_machine()):
-        with listen(host) as sock:
-            assert sock.getsockname()[0] == host
-            assert sock.getsockname()[1] > 0
-
-
-def test_a_name_is_for_all_addresses() -> None:
-    with listen("node0") as sock:
-        assert sock.getsockname()[0] in ("::", "0.0.0.0")

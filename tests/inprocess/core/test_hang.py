@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import msgspec
@@ -92,3 +94,12 @@ def test_what_is_no_evidence_is_left_out(seen: bytes) -> None:
 def test_a_rank_speaks_for_itself() -> None:
     other = msgspec.structs.replace(evidence(2, Standing.BUSY), job_rank=3)
     assert hang.blame([other]) == (None, frozenset())
+
+
+def test_a_restart_without_a_hang_does_not_wait_for_the_judge_to_be_imported() -> None:
+    program = (
+        "import sys; from undaunted.inprocess.core import hang; "
+        "print(hang.blame([]), 'undaunted.attribution.hang' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout == b"(None, frozenset()) False\n"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.leaks import count_fds
-from undaunted.inprocess import threads
+from undaunted.base import threads
 from undaunted.inprocess.communication import stores
 from undaunted.inprocess.exception import InternalError
 from undaunted.inprocess.rank.epoch_store import EpochStore

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.inprocess.rank.calls import call
-from undaunted.inprocess import threads
+from undaunted.base import threads
 from undaunted.inprocess.exception import RankShouldRestart
 from undaunted.inprocess.rank.epoch_store import EpochStore
 from undaunted.inprocess.rank.interrupt import SIGNAL, Gate

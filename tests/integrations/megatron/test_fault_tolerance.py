@@ -391,11 +391,8 @@ def test_no_fault() -> None:
     assert ft.maybe_setup_simulated_fault() is None
 
 
-def test_the_rank_to_fail_says_so_and_fails(
-    area: PageArea,
-    done: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_the_rank_to_fail_fails(
+    area: PageArea, done: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "2")
     config = FaultToleranceConfig(
@@ -406,10 +403,6 @@ def test_the_rank_to_fail_says_so_and_fails(
     assert armed._thread is not None
     armed._thread.join(10)
     armed.close()
-    said = capsys.readouterr()
-    lines = "\n####\nFT: Simulating fault: rank_killed; rank to fail: 2\n####\n"
-    assert said.out == lines
-    assert said.err.startswith(lines)
     assert done == ["sigkill"]
 
 
@@ -423,13 +416,9 @@ def test_rank_0_says_what_is_to_fail(
         simulated_fault_base_delay=60,
     )
     assert ft.maybe_setup_simulated_fault(config) is None
-    first, second = capsys.readouterr().out.splitlines()
-    assert first == (
-        "FT: Initializing simulated fault: rank_hung,rank to fail: 3, base delay: 60.0"
+    assert capsys.readouterr().out == (
+        "FT: Initializing simulated fault: rank_hung,rank to fail: 3, base delay: 60.0\n"
     )
-    head, _, delay = second.partition("; delay=")
-    assert head == "FT: Selected fault=rank_hung; target rank=3"
-    assert 60 <= float(delay) <= 72
     assert done == []
 
 

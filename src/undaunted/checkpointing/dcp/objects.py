@@ -59,7 +59,9 @@ _MADE_FROM: dict[type, Callable[[Any], tuple[Any, tuple[Any, ...]]]] = {
 
 
 # Begins an integer of more than 255 bytes, which torch writes and does not read; or is any byte.
-LONG_INTEGER = pickle.LONG4
+_LONG_INTEGER = pickle.LONG4
+# Classes and functions that are named in objects which can be read, by the types allowed in them.
+_readable: dict[tuple[type, ...], set[bytes]] = {}
 
 
 class _Pickler(pickle.Pickler):
@@ -84,18 +86,31 @@ def dump(value: Any) -> io.BytesIO:
     return buffer
 
 
-def dump_loadable(value: Any) -> bytes:
+def dump_loadable(value: Any, more: Sequence[type] = (), *, unchecked: bool = False) -> bytes:
     """Return what ``torch.save`` writes of an object that `load_object` reads.
 
+    Args:
+        value: the object.
+        more: types that may be in it as well.
+        unchecked: write also what `load_object` refuses.
+
     Raises:
-        StateError: it would refuse it; names what and where.
+        StateError: it would refuse it, or nothing can be written; names what and where.
     """
     try:
         content = dump(value).getvalue()
     except Exception as error:
-        raise StateError(unreadable(value)) from error
-    if is_refused(content):
-        raise StateError(unreadable(value))
+        raise StateError(unreadable(value, more)) from error
+    if unchecked:
+        return content
+    readable = _readable.setdefault(tuple(more), set())
+    names = names_in(content) - readable
+    if names or _LONG_INTEGER in content:
+        if is_refused(content, more):
+            raise StateError(unreadable(value, more))
+        if len(readable) > _REMEMBERED:
+            readable.clear()
+        readable.update(names)
     return content
 
 
@@ -141,7 +156,7 @@ def is_refused(content: bytes, more: Sequence[type] = ()) -> bool:
     """Whether ``load_object`` refuses what ``torch.save`` has written."""
     if refused_types(content, more):
         return True
-    if LONG_INTEGER not in content:
+    if _LONG_INTEGER not in content:
         return False
     try:
         load_object(content, "it", "memory", more)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from undaunted.checkpointing.dcp import objects
-from undaunted.checkpointing.errors import CheckpointError, DamagedCheckpointError
+from undaunted.checkpointing.errors import CheckpointError, DamagedCheckpointError, StateError
 from undaunted.checkpointing.local import (
     basic_state_dict,  # noqa: F401 - becomes known
     format1,
@@ -227,9 +227,6 @@ _HINT = (
     "then runs whatever code those who can write to the folder have put into it"
 )
 _SAFE = (TensorPlaceholder,)
-# Classes and functions that are named in states which can be read.
-_known: set[bytes] = set()
-_MOST_KNOWN = 10_000
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -250,17 +247,9 @@ def encode_state(hollow: TensorAwareStateDict, allow_pickle: bool) -> tuple[str,
             raise
         kind, state = _PICKLED, hollow
     try:
-        content = objects.dump(state).getvalue()
-    except Exception as error:
-        raise PlainError(f"{objects.unreadable(state, _SAFE)}: {_HINT}") from error
-    names = objects.names_in(content) - _known
-    if not allow_pickle and (names or objects.LONG_INTEGER in content):
-        if objects.is_refused(content, _SAFE):
-            raise PlainError(f"{objects.unreadable(state, _SAFE)}: {_HINT}")
-        if len(_known) > _MOST_KNOWN:
-            _known.clear()
-        _known.update(names)
-    return kind, content
+        return kind, objects.dump_loadable(state, _SAFE, unchecked=allow_pickle)
+    except StateError as error:
+        raise PlainError(f"{error}: {_HINT}") from error
 
 
 def decode_state(head: Head, path: str, allow_pickle: bool) -> TensorAwareStateDict:

@@ -1,14 +1,10 @@
-"""Using torch's TCPStore so that waits for it, and in it, can be interrupted.
-
-torch's constructor does not return for a signal. If there is no server, or the connection breaks
-while it waits for the server's answer, it tries again until its timeout is over: minutes. So
-`StoreClient` runs it in a thread of its own, with a short timeout, again and again.
+"""Using torch's TCPStore so that waits in it can be interrupted.
 
 A client has one connection, and torch sends one request at a time: a thread that waits for a key
-blocks all other threads. To end the wait, the connection is ended. New connections are avoided, as
-torch looks up the names of the addresses at both ends: `StoreConnection` is kept from epoch to
-epoch, and ended only if a thread waits in it; `interrupted` puts a new connection in the place of
-the one that was ended.
+blocks all other threads. The wait ends with the connection. New connections are avoided, as torch
+looks up the names of the addresses at both ends: `StoreConnection` is kept from epoch to epoch, and
+ended only if a thread waits in it; `interrupted` puts a new connection in the place of the one that
+was ended.
 """
 
 from __future__ import annotations
@@ -18,19 +14,15 @@ import logging
 import os
 import socket
 import threading
-import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from undaunted.base import open_sockets, torch_store
-from undaunted.coordinator.wire.address import is_loopback
-from undaunted.inprocess import threads
-from undaunted.inprocess.exception import InternalError
+from undaunted.base import open_sockets, threads, torch_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    from undaunted.coordinator.wire.address import Address
+    from undaunted.base.open_sockets import Descriptor
 
 _log = logging.getLogger("undaunted")
 
@@ -57,7 +49,7 @@ def interrupted(client: Any, temporary: Collection[int] = ()) -> Iterator[None]:
         client: the TCPStore.
         temporary: ports of servers whose clients need no new connection.
     """
-    broken = torch_store.connection_of(client, torch_store.connections_to(client.port))
+    broken = torch_store.connection_of(client)
     if broken is None:
         _log.warning("The connection to the store at %s:%d is unknown", client.host, client.port)
         yield
@@ -79,88 +71,14 @@ def is_served(host: str, port: int) -> bool:
     return True
 
 
-def _renew(client: Any, broken: open_sockets.Descriptor) -> None:
+def _renew(client: Any, broken: Descriptor) -> None:
     """Put a new connection in the place of one, if there is a server."""
-    before = open_sockets.all_sockets()
+    before = torch_store.connections_to(client.port)
     with contextlib.suppress(RuntimeError):  # there is no server
         helper = torch_store.connect(client.host, client.port, _CONNECT_TIMEOUT)
-        among = torch_store.connections_to(client.port) - before
-        new = torch_store.connection_of(helper, among)
+        new = torch_store.connection_of(helper, before)
         if new is not None and open_sockets.describe(broken.fd) == broken:
             os.dup2(new.fd, broken.fd, inheritable=False)
-
-
-# Longer from one attempt to the next: a server that many connect to at once may be slow.
-_FIRST_ATTEMPT_S = 2.0
-# For the thread to end after its last attempt.
-_MARGIN_S = 5.0
-
-
-class StoreClient:
-    """Connects to one server, once."""
-
-    def __init__(self, server: Address, timeout: timedelta) -> None:
-        """Prepare.
-
-        Args:
-            server: its address.
-            timeout: of connecting to it, and of the store's operations.
-        """
-        self._server = server
-        self._timeout = timeout
-        self._done = threading.Event()
-        self._given_up = False
-        self._store: Any = None
-        self._error: Exception | None = None
-
-    def connect(self) -> Any:
-        """Return the store.
-
-        Raises:
-            InternalError: `give_up` was called.
-            RuntimeError: the server cannot be reached; the message is torch's.
-        """
-        threads.start(self._connect, "store")
-        self._done.wait(self._timeout.total_seconds() + _MARGIN_S)
-        if self._store is None:
-            raise self._error or InternalError(f"the store at {self._server} cannot be reached")
-        return self._store
-
-    def give_up(self) -> None:
-        """Make `connect` raise, and end the connection of its attempt, so that its thread ends."""
-        self._given_up = True
-        self._done.set()
-        for one in torch_store.connections_to(self._server.port):
-            peer = open_sockets.peer(one)
-            if peer is not None and self._may_be_at(peer[0]):
-                open_sockets.shut_down(one)
-
-    def _may_be_at(self, number: str) -> bool:
-        """Whether a numeric address may be the server's; looks up no names."""
-        host, number = self._server.host, number.removeprefix("::ffff:")
-        return number == host or is_loopback(number) or not _is_numeric(host)
-
-    def _connect(self) -> None:
-        deadline = time.monotonic() + self._timeout.total_seconds()
-        longest_s = _FIRST_ATTEMPT_S
-        while not self._given_up and (left_s := deadline - time.monotonic()) > 0:
-            try:
-                self._store = self._attempt(min(longest_s, left_s))
-                break
-            except Exception as error:  # noqa: BLE001 - raised in `connect`
-                self._error = error
-            longest_s *= 2
-        self._done.set()
-
-    def _attempt(self, timeout_s: float) -> Any:
-        host, port = self._server
-        store = torch_store.connect(host, port, timedelta(seconds=timeout_s))
-        store.set_timeout(self._timeout)
-        return store
-
-
-def _is_numeric(host: str) -> bool:
-    return ":" in host or host.replace(".", "").isdigit()
 
 
 # If no thread waits in the connection, a request is answered within this time, seconds.
@@ -174,19 +92,10 @@ class StoreConnection:
         client: torch's store.
     """
 
-    def __init__(self, connect: Callable[[], Any]) -> None:
-        """Connect.
-
-        Args:
-            connect: returns a new TCPStore.
-
-        Raises:
-            RuntimeError: the server cannot be reached.
-        """
-        before = open_sockets.all_sockets()
-        self.client = connect()
-        new = torch_store.connections_to(self.client.port) - before
-        self._socket = torch_store.connection_of(self.client, new)
+    def __init__(self, client: Any, connection: Descriptor | None) -> None:
+        """Take a TCPStore and its connection, None = that is not known."""
+        self.client = client
+        self._socket = connection
 
     def is_whole(self) -> bool:
         """Return whether the connection is up, as far as is known here."""
@@ -209,7 +118,7 @@ class StoreConnection:
             open_sockets.shut_down(self._socket)
 
     def forget(self, prefix: str) -> None:
-        """Delete the keys that begin with ``prefix``, in a thread of its own.
+        """Delete the keys that begin with ``prefix``, in another thread.
 
         A store of torch 2.8 or older cannot list its keys: there they stay.
         """

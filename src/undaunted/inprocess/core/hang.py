@@ -1,7 +1,7 @@
-"""Which rank is to blame when an epoch is stopped for a soft timeout. Pure.
+"""The rank to blame when an epoch is stopped for a soft timeout. Pure.
 
-The judge of the house decides, `attribution.hang`; it is imported where it is needed first, as most
-guards never need it.
+The judge of the house decides, `attribution.hang`. Only a hang imports it, which takes longer than
+the restart after an exception.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def expired(age_s: float, limit_s: float) -> Expired | None:
 
 
 def no_answer(enter: m.Enter, state: str, age_s: float) -> bytes:
-    """What a guard has seen of a rank that does not answer, for `Evidence`.
+    """Return a guard's observation of a rank that does not answer, for `Evidence`.
 
     Args:
         enter: of the rank.
@@ -69,17 +69,17 @@ def blame(evidence: Collection[m.Evidence]) -> tuple[m.Reason | None, frozenset[
     """Say who hangs: the first reason for the stop, and the job ranks that only wait.
 
     Args:
-        evidence: of all ranks that have any. What is no evidence is left out.
+        evidence: of all ranks that have any. Other content is left out.
 
     Returns:
         None, and no ranks, where there is no evidence. No ranks where nobody is known to be the
         cause.
     """
-    from undaunted.attribution.hang import judge
-
-    seen = _decode(evidence)
+    seen = _decode(evidence) if evidence else []
     if not seen:
         return None, frozenset()
+    from undaunted.attribution.hang import judge
+
     verdict = judge(seen, whole_job=True)
     culprit = verdict.suspects[0].rank
     reason = m.Reason(

@@ -28,12 +28,10 @@ import secrets
 import socket
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from undaunted.base import torch_store
+from undaunted.base import threads, torch_store
 from undaunted.base.deadline import within
 from undaunted.coordinator.wire.address import UNIX, Address, is_loopback, own_address, own_host
 from undaunted.coordinator.wire.credentials import TOKEN_VARIABLE, TokenError, find_token
-from undaunted.inprocess import threads
-from undaunted.inprocess.communication.stores import StoreClient
 from undaunted.inprocess.exception import InternalError
 
 if TYPE_CHECKING:
@@ -250,7 +248,7 @@ def _connect(where: Address, job_rank: int, timeout_s: float) -> Any:
     """Return the store at ``where``. Rank 0 needs one that exists already; others wait for it."""
     wait_s = min(_TAKEN_S, timeout_s) if job_rank == 0 else timeout_s
     try:
-        store = StoreClient(where, dt.timedelta(seconds=wait_s)).connect()
+        store = torch_store.Connecting(*where, dt.timedelta(seconds=wait_s)).connect()
         passing = job_rank == 0 and store.check([_FOR_A_MOMENT])
     except Exception as error:
         reason = (
@@ -265,8 +263,7 @@ def _connect(where: Address, job_rank: int, timeout_s: float) -> Any:
         ) from error
     if passing:
         raise InternalError(
-            f"rank 0: the guards of another job meet at {where}; give each job a MASTER_PORT of "
-            "its own"
+            f"rank 0: the guards of another job meet at {where}; give each job another MASTER_PORT"
         )
     return store
 

@@ -1,11 +1,11 @@
 """The store of an epoch, served by the first member in its record, once a rank wants it.
 
-Every rank listens at a port of its own, and says the address when it joins. If it listened only
+Every rank listens at another port, and says the address when it joins. If it listened only
 when the epoch begins, quicker ranks would be refused, and torch tries again only half a second
 later. The server itself is made when a rank connects.
 
 Server and connections are kept from epoch to epoch, as long as the first member stays the same and
-no rank waited in them when an epoch ended; each epoch has keys of its own.
+no rank waited in them when an epoch ended; each epoch has other keys.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from undaunted.base import torch_store
 from undaunted.coordinator.wire.address import Address, parse_address
-from undaunted.inprocess.communication.stores import StoreClient, StoreConnection
+from undaunted.inprocess.communication.stores import StoreConnection
 from undaunted.inprocess.exception import InternalError
 from undaunted.inprocess.rank.forks import forget_in_children
 
@@ -45,7 +45,7 @@ class EpochStore:
         self._connection: StoreConnection | None = None
         self._connected_to = ""
         self._has_server = False  # in this process, at the other end of the connection
-        self._attempt: StoreClient | None = None
+        self._attempt: torch_store.Connecting | None = None
         # Of the epoch:
         self._over = True
         self._prefix = ""
@@ -125,22 +125,28 @@ class EpochStore:
         return dist.PrefixStore(self._prefix, self._connection.client)
 
     def _connect(self) -> None:
-        serve, make = self._serves, self._make_server if self._serves else self._make_client
-        self._connection = StoreConnection(make)
+        serve = self._serves
+        self._connection = self._make_server() if serve else self._make_client()
         self._connected_to, self._has_server = self._address, serve
 
-    def _make_server(self) -> Any:
+    def _make_server(self) -> StoreConnection:
         if self._listening is None:
             raise InternalError("the server of the iteration's store is gone")
         listening, self._listening = self._listening, None
-        return torch_store.serve(listening, self._timeout)
+        server = torch_store.serve(listening, self._timeout)
+        return StoreConnection(server, torch_store.connection_of(server))
 
-    def _make_client(self) -> Any:
-        attempt = self._attempt = StoreClient(parse_address(self._address), self._timeout)
+    def _make_client(self) -> StoreConnection:
+        attempt = torch_store.Connecting(*parse_address(self._address), self._timeout)
+        self._attempt = attempt
         if self._over:
             attempt.give_up()
         try:
-            return attempt.connect()
+            return StoreConnection(attempt.connect(), attempt.connection)
+        except (InterruptedError, TimeoutError) as error:
+            raise InternalError(
+                f"the store at {self._address} cannot be reached: {error}"
+            ) from None
         finally:
             self._attempt = None
 

@@ -19,8 +19,8 @@ from undaunted.attribution.flight import recorder
 from undaunted.attribution.flight.recording import encode
 from undaunted.attribution.hang import RankObservation, Standing
 from undaunted.attribution.stacks import Frame
-from undaunted.base import process
-from undaunted.inprocess import abort, threads
+from undaunted.base import process, threads
+from undaunted.inprocess import abort
 from undaunted.inprocess.core.hang import expired
 from undaunted.inprocess.core.messages import Evidence
 from undaunted.inprocess.core.reading import Phase
@@ -62,7 +62,7 @@ class Witness:
         self._telling = threads.start(lambda: self._tell(call, epoch, rank, seen), "evidence")
 
     def wait(self) -> None:
-        """Wait until it is said what was recorded, as an abort destroys that; 0.5 s at most."""
+        """Wait until the recording was sent, as an abort destroys that; 0.5 s at most."""
         telling, self._telling = self._telling, None
         if telling is not None:
             telling.join(_RECORDING_S)

@@ -18,7 +18,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from undaunted.base.async_exception import async_raise
+from undaunted.base.threads import async_raise
 from undaunted.inprocess.exception import RankShouldRestart
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from undaunted.base import reentry
-from undaunted.inprocess import threads
+from undaunted.base import reentry, threads
 from undaunted.inprocess.attribution import Interruption
 from undaunted.inprocess.communication import c10d, creation
 from undaunted.inprocess.core.messages import (
@@ -315,7 +314,7 @@ class EpochLoop:
             log_swallower(self.gate)
 
     def abort(self) -> None:
-        """Abort communication, for the watcher in a thread of its own. Never raises."""
+        """Abort communication, for the watcher, in another thread. Never raises."""
         try:
             if self.arguments.abort is not None:
                 self.arguments.abort(self.state.freeze())

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
@@ -28,16 +27,14 @@ from undaunted.fault_tolerance.rank_monitor_client import RankMonitorClient, Ran
 from undaunted.fault_tolerance.simulated_faults import (
     DESCRIPTION_VARIABLE,
     SimulatedFaultParams,
-    fault_plan,
     parse_simulated_fault_params,
-    seed_of_round,
+    setup_simulated_fault,
 )
 from undaunted.integrations.megatron.checkpoints import choose_checkpoint
 from undaunted.integrations.megatron.kept_limits import Job, KeptLimits, sizes_of
 from undaunted.integrations.megatron.ranks import is_first, say, world_size
 
 if TYPE_CHECKING:
-    from undaunted.faults.plan import Fault
     from undaunted.faults.trigger import Trigger
 
 SETUP, STEP, CHECKPOINTING = "setup", "step", "checkpointing"
@@ -45,13 +42,12 @@ _NUM_WARMUP_ITERS = 1  # of Megatron Bridge
 _LM_NUM_WARMUP_ITERS = 5
 _MIN_ITERS_FOR_STEP_TIMEOUT_UPDATE = 16
 _RANDOM_DELAY = 0.2  # of the base delay of a simulated fault
-_FAULT_OF = {"sigkill": "rank_killed", "sigstop": "rank_hung"}
 _LOG = logging.getLogger("undaunted")
 
 
 @dataclass
 class FaultToleranceState:
-    """What was seen so far.
+    """The events so far.
 
     Attributes:
         ft_state_path: where calculated limits are kept; None before `setup`.
@@ -75,7 +71,7 @@ class FaultToleranceState:
 
 
 class GlobalState(Protocol):
-    """What is needed of Megatron Bridge's object of this name, or of any other one.
+    """The attributes that are used of Megatron Bridge's object of this name, or of any other one.
 
     Attributes:
         rank_monitor_client: None before `setup`, and after `shutdown`.
@@ -266,7 +262,7 @@ def on_checkpoint_loaded(is_local_chkpt: bool, global_state: GlobalState | None 
 
 
 class Update(NamedTuple):
-    """Which limits can be calculated, and why others cannot."""
+    """The limits that can be calculated, and why others cannot."""
 
     sections: list[str]
     out_of_section: bool
@@ -363,7 +359,7 @@ class _Settings(NamedTuple):
     async_save: bool
     calculate: bool
     warmup_iters: int  # in which section ``step`` is not opened
-    told_warmup_iters: int | None  # what the launcher is told
+    told_warmup_iters: int | None  # for the launcher
 
 
 def _settings(config: Any, global_state: GlobalState | None) -> _Settings | None:
@@ -416,20 +412,13 @@ def maybe_setup_simulated_fault(config: Any = None) -> Trigger | None:
     params = _fault_params(config)
     if params is None:
         return None
-    from undaunted.faults.plan import settle
-
     wanted = "random" if params.rank_to_fail is None else params.rank_to_fail
     say(
         f"FT: Initializing simulated fault: {params.fault_type},rank to fail: {wanted}, "
         f"base delay: {params.base_delay}"
     )
-    ranks = world_size()
-    plan = fault_plan(params, seed_of_round(os.environ))
-    plan.check_ranks(ranks)
-    fault = settle(plan.faults[0], ranks)
-    rank, kind = fault.rank.low, _FAULT_OF[fault.kind]  # type: ignore[union-attr] # is settled
-    say(f"FT: Selected fault={kind}; target rank={rank}; delay={fault.after}")
-    return _arm(fault, kind, rank) if rank == who_am_i().global_rank else None
+    place = {"RANK": f"{who_am_i().global_rank}", "WORLD_SIZE": f"{world_size()}"}
+    return setup_simulated_fault(params, {**os.environ, **place})
 
 
 def _fault_params(config: Any) -> SimulatedFaultParams | None:
@@ -441,23 +430,6 @@ def _fault_params(config: Any) -> SimulatedFaultParams | None:
     return SimulatedFaultParams(
         config.simulated_fault_type, delay, _RANDOM_DELAY * delay, config.simulated_fault_rank
     )
-
-
-def _arm(fault: Fault, kind: str, rank: int) -> Trigger:
-    from undaunted.faults.trigger import Trigger
-    from undaunted.progress.writer import current_writer
-
-    page = current_writer()
-
-    def announce(event: str, name: str) -> None:
-        page.event(event, name)
-        lines = f"\n####\nFT: Simulating fault: {kind}; rank to fail: {rank}\n####"
-        for stream in (sys.stdout, sys.stderr):
-            print(lines, file=stream, flush=True)
-
-    trigger = Trigger((fault,), announce, rank)
-    trigger.start()
-    return trigger
 
 
 # --- leaves ---------------------------------------------------------------------------------------

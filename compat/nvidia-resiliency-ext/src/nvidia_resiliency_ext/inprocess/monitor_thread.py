@@ -7,7 +7,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from undaunted.base import async_exception
+from undaunted.base import threads
 from undaunted.inprocess.exception import RankShouldRestart as RankShouldRestart
 
 if TYPE_CHECKING:
@@ -31,13 +31,13 @@ def async_raise(
     """
     if event is not None:
         event.wait()
-    if not async_exception.async_raise(tid, exc_type):
+    if not threads.async_raise(tid, exc_type):
         raise ValueError(f"there is no thread {tid}")
 
 
 def delayed_async_raise(tid: int, exc_type: type[BaseException]) -> None:
     """Do as `async_raise` a moment later: the thread may be where what it raises is dropped."""
-    timer = threading.Timer(_MOMENT_S, async_exception.async_raise, (tid, exc_type))
+    timer = threading.Timer(_MOMENT_S, threads.async_raise, (tid, exc_type))
     timer.daemon = True
     timer.start()
 

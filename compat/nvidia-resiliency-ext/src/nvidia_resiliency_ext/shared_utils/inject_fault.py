@@ -9,7 +9,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from undaunted.base import async_exception
+from undaunted.base import threads
 from undaunted.shared_utils.inject_fault import (
     Fault,
     InjectedException,
@@ -33,7 +33,7 @@ def async_raise(tid: int, exc_type: type[BaseException]) -> None:
     Raises:
         ValueError: there is no such thread.
     """
-    if not async_exception.async_raise(tid, exc_type):
+    if not threads.async_raise(tid, exc_type):
         raise ValueError(f"there is no thread {tid}")
 
 
