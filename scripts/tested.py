@@ -12,7 +12,6 @@ from tests.gpu.rows import ROWS
 from tests.jobs.page import word
 from tests.jobs.table import JOBS
 
-_ACCURACY = "explain.md#how-often-it-is-right"
 TESTS = Path(__file__).resolve().parent.parent / "tests"
 # Tests of the other folders are units.
 KINDS = {
@@ -74,7 +73,7 @@ def _reports() -> tuple[str, str]:
         for path in (TESTS / "attribution" / "reports").glob("*/*.yaml")
     )
     return (
-        f"[failures after public reports]({_ACCURACY}) that `explain` has to tell",
+        "[failures after public reports](explain-accuracy.md) that `explain` has to tell",
         f"{count}",
     )
 
