@@ -1,1 +1,1 @@
-"""What the launchers cost: `python -m benchmarks`, described in docs/benchmarks.md."""
+"""What the launchers cost: `python -m benchmarks`, results in benchmarks/RESULTS.md."""

@@ -36,6 +36,7 @@ def _warm_workers() -> str:
 
 PAGES: dict[str, Callable[[], str]] = {
     "command-line.md": option_pages.command_line,
+    "commands.md": option_pages.commands,
     "configuration.md": option_pages.configuration,
     "doctor.md": _doctor,
     "journal-schema.json": journal_schema.json_schema,

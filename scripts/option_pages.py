@@ -1,19 +1,24 @@
-"""The pages docs/command-line.md and docs/configuration.md, from the options of `undaunted run`."""
+"""The pages docs/command-line.md, docs/commands.md and docs/configuration.md, from the options."""
 
 from __future__ import annotations
 
 import re
 import textwrap
 import typing
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from undaunted.base.options import as_text
 from undaunted.cli.command import groups, spellings
+from undaunted.cli.main import COMMANDS
 from undaunted.cli.options import GROUPS, RUN
 from undaunted.fault_tolerance.config import FaultToleranceConfig, settings
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from undaunted.base.options import Option
+    from undaunted.cli.command import Command
 
 _COMMAND_LINE = """\
 # Command line
@@ -39,8 +44,7 @@ ignored. The command exits with 2 when it cannot be run as given; nothing has be
 Times are seconds or a number with a unit: `500ms`, `90s`, `15m`, `2h`, `1d`. If `none` is
 allowed, `null` and nothing mean the same.
 
-`undaunted help COMMAND` and `undaunted COMMAND --help` explain the other commands, which read their
-options in the same way.
+[All commands](commands.md) read their options in the same way.
 
 ## Completion in shells
 
@@ -55,6 +59,15 @@ says `zsh`; with fish it is `undaunted completion fish | source`.
 ## Examples
 
 {examples}
+"""
+_COMMANDS = """\
+# All commands
+
+<!-- Generated: make generated -->
+
+The help of each command, with all of its options. `undaunted COMMAND --help` prints the same text
+in a terminal. Values are written as for [undaunted run](command-line.md): times are seconds or have
+a unit, and `_` may stand for `-` in names.
 """
 _CONFIGURATION = """\
 # Configuration
@@ -169,6 +182,18 @@ def command_line() -> str:
     return "".join(parts)
 
 
+def commands() -> str:
+    """Text of docs/commands.md."""
+    parts = [_COMMANDS]
+    for name in COMMANDS:
+        module = import_module(f"undaunted.cli.{name.replace('-', '_')}")
+        command = getattr(module, name.replace("-", "_").upper())
+        parts.append(_section(command, ()))
+        actions = getattr(module, "ACTIONS", {}).values()
+        parts += [_section(action, command.options) for action in actions]
+    return "".join(parts)
+
+
 def configuration() -> str:
     """Text of docs/configuration.md."""
     parts = [_CONFIGURATION]
@@ -192,11 +217,43 @@ def _examples() -> list[str]:
 
 
 def _option_row(option: Option) -> str:
-    default = option.default_of(RUN.schema())
+    names, default, meaning = _cells(option, RUN)
+    return _row(names, default, f"`{option.variables[0]}`", meaning)
+
+
+def _section(command: Command[Any], shown: Collection[Option]) -> str:
+    """Return the part of a page about one command.
+
+    Args:
+        command: may be an action of another one.
+        shown: options that the page has shown already.
+    """
+    hashes = "###" if " " in command.name else "##"
+    usage = f"undaunted {command.name} {command.usage}"
+    parts = [f"\n{hashes} undaunted {command.name}\n\n```text\n{usage}\n\n{command.about}```\n"]
+    if command is RUN:
+        return f"{parts[0]}\nIts options have [a page to themselves](command-line.md).\n"
+    for group, options in groups(command):
+        new = [one for one in options if one not in shown]
+        rows = [_cells(one, command) for one in new if one.name in (command.shown or one.names)]
+        if rows:
+            head = "option" if group == "Options" else f"option: {group[0].lower()}{group[1:]}"
+            parts.append(f"\n| {head} | default | meaning |\n|---|---|---|\n")
+            parts += [_row(*row) for row in rows]
+    if command.tail:
+        tail = textwrap.fill(command.tail, 80, break_on_hyphens=False)
+        parts.append(f"\n```text\n{tail}\n```\n")
+    return "".join(parts)
+
+
+def _cells(option: Option, command: Command[Any]) -> tuple[str, str, str]:
+    default = option.default_of(command.schema())
     if default and not option.about.shown:
         default = f"`{default}`"
-    names = f"`{spellings(option)}`".replace("|", "\\|")
-    cells = (names, default, f"`{option.variables[0]}`", option.about.help)
+    return f"`{spellings(option)}`".replace("|", "\\|"), default, option.about.help
+
+
+def _row(*cells: str) -> str:
     return "| " + " | ".join(cells) + " |\n"
 
 

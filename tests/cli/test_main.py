@@ -25,7 +25,7 @@ def test_help(word, capsys):
     assert main([word]) == 0
     out = capsys.readouterr().out
     assert "undaunted run --nproc-per-node 4" in out
-    assert all(command in out for command in main_module._COMMANDS)
+    assert all(command in out for command in main_module.COMMANDS)
     assert max(map(len, out.splitlines())) <= 80
 
 

@@ -9,4 +9,4 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_page_shows_the_example() -> None:
     example = (ROOT / "examples/checkpoint/local.py").read_text()
-    assert example in (ROOT / "docs/local-checkpoints.md").read_text()
+    assert example in (ROOT / "docs/checkpointing.md").read_text()

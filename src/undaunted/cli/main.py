@@ -50,7 +50,7 @@ version this is. ft_launcher is another name for undaunted run. The package of
 NVRx's names has nvrx-control for undaunted coordinator, nvrx-attrsvc for serve,
 nvrx-mcp-analysis for mcp, and nvrx-smonsvc for slurm-monitor.
 """
-_COMMANDS = (
+COMMANDS = (
     *("run", "srun", "coordinator", "report", "explain", "top", "ctl", "chaos", "doctor"),
     *("checkpoint", "flight", "serve", "mcp", "slurm-monitor", "completion"),
 )
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "_ARGCOMPLETE" in os.environ:  # a shell asks how a command line goes on
         from undaunted.cli.argument_parser import complete
 
-        complete(_COMMANDS)
+        complete(COMMANDS)
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         return _main(words)
@@ -81,7 +81,7 @@ def _main(words: list[str]) -> int:
     if words[:1] == ["help"] and len(words) > 1:
         words = [words[1], "--help", *words[2:]]
     command = words[0] if words else ""
-    if command in _COMMANDS:
+    if command in COMMANDS:
         module = import_module(f"undaunted.cli.{command.replace('-', '_')}")
         code: int = module.main(words[1:])
         return code
@@ -127,7 +127,7 @@ def _complaint(command: str) -> str:
         return f"undaunted: error: {command!r} is no command any more: {_MOVED[command]}"
     if command.startswith("-") or command.endswith(".py"):
         return f"undaunted: error: {command!r} is no command; to run a script: undaunted run ..."
-    hint = did_you_mean(command, _COMMANDS) or f"; choose {', '.join(_COMMANDS)}"
+    hint = did_you_mean(command, COMMANDS) or f"; choose {', '.join(COMMANDS)}"
     return f"undaunted: error: {command!r} is no command{hint}"
 
 

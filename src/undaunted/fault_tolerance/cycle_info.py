@@ -1,6 +1,6 @@
 """The files about the rounds of a job: written where the job is led, by a thread of their own.
 
-The fields are those of NVRx, where a round is a cycle; see docs/cycle-info.md.
+The fields are those of NVRx, where a round is a cycle; see docs/logs.md.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def read(path: Path) -> CycleInfo | None:
 
 
 class CycleInfo(msgspec.Struct, kw_only=True):
-    """The content of the file; see docs/cycle-info.md."""
+    """The content of the file; see docs/logs.md."""
 
     job_id: str
     attempt_index: int

@@ -62,10 +62,12 @@ class LaunchConfig:
         elastic: up to ``max_nodes`` take part.
         node_name: name of this node, different from those of the others; None = Slurm's, else the
             host's.
-        coordinator_store, coordinator_token_file, coordinator_tls_ca, coordinator_tls_cert,
-            coordinator_tls_key: as the options of these names.
-        metrics_port, metrics_address, metrics_token_file, metrics_tls_cert, metrics_tls_key,
-            otlp_endpoint: where metrics go, as the options of these names; None = nowhere.
+        coordinator_store, coordinator_token_file: as the options of these names.
+        coordinator_tls_ca, coordinator_tls_cert, coordinator_tls_key: as the options of these
+            names.
+        metrics_port, metrics_address, otlp_endpoint: where metrics go, as the options of these
+            names; None = nowhere.
+        metrics_token_file, metrics_tls_cert, metrics_tls_key: as the options of these names.
         local_addr: MASTER_ADDR of the ranks, None = 127.0.0.1; of several nodes: address of this
             one, None = the one by which it reaches ``rdzv_endpoint``.
         local_ranks_filter: local ranks shown on the console, None = all.

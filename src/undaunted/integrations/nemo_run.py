@@ -2,7 +2,7 @@
 
     executor = run.SlurmExecutor(..., launcher=Undaunted(max_restarts=10), retries=3)
 
-docs/nemo-run.md says more.
+docs/torchx.md says more.
 """
 
 from __future__ import annotations

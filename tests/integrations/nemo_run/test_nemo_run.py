@@ -15,12 +15,7 @@ from tests.integrations.commands import environment
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
-DOCS = Path(__file__).parents[3] / "docs"
-BLOCKS = [
-    block
-    for page in ("torchx.md", "nemo-run.md")
-    for block in find_blocks((DOCS / page).read_text())
-]
+BLOCKS = find_blocks((Path(__file__).parents[3] / "docs" / "torchx.md").read_text())
 
 # NeMo-Run warns when it is imported, so that it is not imported here.
 BEGIN = """
