@@ -1,4 +1,4 @@
-"""What one run left behind, as one value: journals, records of ranks, what the nemesis noted."""
+"""The remains of one run as one value: journals, records of ranks, notes of the nemesis."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FAULT_EVENT = "fault"  # as `faults.trigger` names it
 
 @dataclass(frozen=True)
 class Launch:
-    """What one launcher of the run wrote into its journal.
+    """The journal of one launcher of the run.
 
     Attributes:
         events: in the order of the journal.
@@ -56,7 +56,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class History:
-    """What one run left behind.
+    """The remains of one run.
 
     Attributes:
         name: of the run: ``undisturbed``, or its number.

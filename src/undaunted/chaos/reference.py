@@ -1,4 +1,4 @@
-"""What is measured in the undisturbed run: iterations and times."""
+"""Figures of the undisturbed run: iterations and times."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Reference:
         last: its last one.
         world_size: its ranks.
         limit_s: after so much silence a rank of another run hangs.
-        grace_s: how long ranks may take to end when the launcher is told to.
+        grace_s: how long ranks may take to end when the launcher is to stop.
         left_bytes: size of the files it left in ``{dir}``.
     """
 

@@ -1,4 +1,4 @@
-"""Where the time of a run went: each moment belongs to one class. Pure functions.
+"""Gives each moment of a run to one class of time. Pure functions.
 
 The timeline of a round is cut at the moments the journal knows, in the order in which they must
 have happened; a moment that is missing, or contradicts those before it, leaves its class empty. So
@@ -7,8 +7,8 @@ the classes always add up to the time that passed, and nothing is negative.
 A failure need not end the work of a node: where others may go on without the ranks to blame, a node
 that has begun another step after it was noticed has gone on, until the round ends or it fails.
 
-What the ranks did between two steps is told by how far they came (`RoundProgress`): steps that an
-earlier round had completed are done again, and so is, later, the step that a failure cuts short.
+`RoundProgress` says how far the ranks came between two steps: steps that an earlier
+round had completed are done again, and later also the step that a failure cuts short.
 
 In a job of several nodes a launch does not know all that counts: what failed on another node, and
 what others had done. That is passed in (`Outside`).
@@ -44,7 +44,7 @@ class Span(NamedTuple):
 
 
 class Outside(NamedTuple):
-    """Facts of a round that a launch does not know by itself; times are of its own clock.
+    """Facts of a round that a launch does not know by itself; times are of its clock.
 
     Attributes:
         done: iterations below this one were completed before, by whomever.
@@ -72,7 +72,7 @@ class Times(msgspec.Struct, kw_only=True):
         productive_ns: all other steps, with what belongs to them, up to the end of the program.
         detect_ns: until the failure is noticed; a hang begins with the last sign of life.
         evidence_ns: until stacks and states are gathered and judged.
-        decide_ns: until the ranks are told to stop.
+        decide_ns: until the ranks are to stop.
         stop_ns: until no process of the round is left.
         idle_ns: everything else, mostly between two rounds.
         unknown_ns: the program ran, in a run in which no rank ever called ``undaunted.step``.
@@ -108,7 +108,7 @@ class Times(msgspec.Struct, kw_only=True):
 
 
 class Account(msgspec.Struct, kw_only=True):
-    """Where the time of one launch went.
+    """The time of one launch by class.
 
     Attributes:
         rounds: by number, each until the next one begins.
@@ -269,8 +269,8 @@ def failure_of(one: RoundState, outside: Outside | None = None) -> Break | None:
 def went_on(one: RoundState, noticed_ns: int) -> bool:
     """Whether ranks of this node began a new step after a failure had been noticed.
 
-    A node goes on after failures of others only: not where there is no other one, nor after a crash
-    of its own, where the last steps of its other ranks are seen after the crash.
+    A node goes on after failures of others only: not where there is no other one, nor after its own
+    crash, where the last steps of its other ranks are seen after the crash.
     """
     started, own = one.first(e.RoundStarted), one.first(e.FailureDetected)
     if started is None or len(started.ranks) >= started.world_size:

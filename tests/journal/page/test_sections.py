@@ -49,7 +49,7 @@ def test_a_run_that_goes_on_says_so():
     launches = [msgspec.structs.replace(one, running=True, outcome="") for one in job()[0].launches]
     going_on = changed(outcome="", launches=launches)
     assert "still runs" in sections.heading(going_on)
-    assert "told up to 9.0 s later" in sections.about(going_on)
+    assert "recorded up to 9.0 s later" in sections.about(going_on)
 
 
 def test_a_run_whose_launchers_are_gone_says_so():

@@ -1,4 +1,4 @@
-"""Where in a run each fault fell: which start of the program, which iteration. Pure."""
+"""Finds the place of each fault in a run: start of the program and iteration. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where a fault fell.
+    """The place of a fault.
 
     Attributes:
         fault: the fault.

@@ -24,7 +24,7 @@ _MAX_CANDIDATES = 64
 
 
 class Start(NamedTuple):
-    """Which start of the program; later ones are greater.
+    """A start of the program; later ones are greater.
 
     Attributes:
         launch: of which launcher, from 0.
@@ -38,7 +38,7 @@ class Start(NamedTuple):
 
 
 class Key(NamedTuple):
-    """Where a record belongs, in the iterations of the undisturbed run."""
+    """The place of a record in the iterations of the undisturbed run."""
 
     iteration: int
     at: str
@@ -47,7 +47,7 @@ class Key(NamedTuple):
 
 @dataclass
 class Life:
-    """What a rank has recorded from one start to the next.
+    """The records of a rank from one start to the next.
 
     Attributes:
         start: which start it was.
@@ -64,7 +64,7 @@ class Life:
 
 
 class ReferenceRun:
-    """What a rank recorded in the undisturbed run, to lay others beside.
+    """The records of a rank in the undisturbed run, to lay others beside.
 
     Attributes:
         by_key: its records.

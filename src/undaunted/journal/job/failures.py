@@ -26,7 +26,7 @@ class Broken(NamedTuple):
 
     Attributes:
         failure: what ended it first.
-        happened_ns: when, or when it was noticed where nobody knows; for a hang: when its limit
+        happened_ns: when, or when it was noticed, if that is unknown; for a hang: when its limit
             was passed. None if no node tells.
         broke_ns: when work ended: for a hang, the last sign of life; None as above.
         noticed_ns: when it was noticed first.

@@ -1,8 +1,8 @@
-"""Where the rank-time of each launch and round of a job went, and what it cost. Pure functions.
+"""Gives the rank-time of each launch and round of a job to classes, and a cost. Pure functions.
 
-A launch alone cannot tell: a hang on one node makes the others wait, which they cannot know from
-working; and a node that came later does not know which steps were done before. So it is told what
-ended each of its rounds, and how far the job had come.
+A launch alone does not know enough. A hang on one node makes the others wait, which looks like
+work; and a node that came later does not know which steps were done before. So `account` gets the
+end of each round, and how far the job had come.
 
 Time that `goodput` calls idle is divided here: a node without a seat in the round that runs is a
 spare. Once that round has stopped, it is open who gets a seat in the next one: that is idle time.
@@ -51,7 +51,7 @@ Key = tuple[int, int]
 
 @dataclass(slots=True)
 class RankTime:
-    """What was found.
+    """The rank-time of a job.
 
     Attributes:
         broken: how rounds failed, of those that did.

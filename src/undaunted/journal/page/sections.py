@@ -76,7 +76,7 @@ def about(job: JobSummary) -> str:
     if (when := _utc(job.started_wall)) is not None:
         facts.append(f"started {when}")
     length = for_people(job.duration_ns)
-    facts.append(f"took {length}" if job.outcome else f"told up to {length} later")
+    facts.append(f"took {length}" if job.outcome else f"recorded up to {length} later")
     paragraphs.append(" \N{MIDDLE DOT} ".join(text(fact) for fact in facts))
     if job.reason:
         paragraphs.append(text(job.reason))
@@ -230,7 +230,7 @@ def failures(job: JobSummary) -> str:
 
 
 def explained(said: str) -> str:
-    """Return a section that says what went wrong, "" if nothing is said."""
+    """Return a section with an explanation of what went wrong, "" without one."""
     if not said:
         return ""
     cut = said if len(said) <= _LONGEST_EXPLAINED else f"{said[:_LONGEST_EXPLAINED]}..."
@@ -377,7 +377,7 @@ def _advice(one: JobRound) -> str:
 
 
 def _moment(one: JobRound) -> int:
-    """Return when the round failed; where nobody tells, when it was over."""
+    """Return when the round failed; if that is unknown, when it was over."""
     if one.failed_ns is not None:
         return max(0, one.failed_ns)
     return one.stopped_ns if one.stopped_ns is not None else one.began_ns
