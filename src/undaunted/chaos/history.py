@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from undaunted.chaos.outcome import Outcome, read_outcome
 from undaunted.digests.record import Record, Records, read_records
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from undaunted.chaos.checker.lives import Start
     from undaunted.journal.events import AnyEvent
     from undaunted.journal.job.values import LaunchSummary, NodePart
 
@@ -25,6 +24,20 @@ RUN_DIR = "run"
 DIGESTS_DIR = "digests"
 
 _FAULT_EVENT = "fault"  # as `faults.trigger` names it
+
+
+class Start(NamedTuple):
+    """A start of the program; later ones are greater.
+
+    Attributes:
+        launch: of which launcher, from 0.
+        round: in which of its rounds.
+        part: which start inside of the process, from 0.
+    """
+
+    launch: int
+    round: int
+    part: int = 0
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from undaunted.base.text import printable
 from undaunted.chaos import bounds
-from undaunted.chaos.checker.lives import Start, lives, reference_lines
-from undaunted.chaos.history import RUN_DIR
+from undaunted.chaos.checker.lives import lives, reference_lines
+from undaunted.chaos.history import RUN_DIR, Start
 from undaunted.chaos.nemesis.conduct import OUTPUT_FILE, WORK_DIR
 from undaunted.chaos.places import size_of
 from undaunted.fault_tolerance.agent import limit_keeper

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from undaunted.chaos.checker.lives import Start
+from undaunted.chaos.history import Start
 from undaunted.journal.events import InProcessPhase, RoundStarted
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from undaunted.chaos.history import Start
 from undaunted.digests.record import FORWARD, RNG
 from undaunted.journal.events import RankReplaced, WorkersSpawned
 
@@ -21,20 +22,6 @@ PARAMETERS = "parameters"
 
 # Parameters that stay the same for longer than so many steps are placed by the last ones.
 _MAX_CANDIDATES = 64
-
-
-class Start(NamedTuple):
-    """A start of the program; later ones are greater.
-
-    Attributes:
-        launch: of which launcher, from 0.
-        round: in which of its rounds.
-        part: which start inside of the process, from 0.
-    """
-
-    launch: int
-    round: int
-    part: int = 0
 
 
 class Key(NamedTuple):
