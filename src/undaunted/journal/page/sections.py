@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from html import escape
 from statistics import median
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from undaunted.journal.job.render import (
     ordered,
     percent,
     still_runs,
+    utc,
 )
 from undaunted.journal.page.markup import (
     NOTHING,
@@ -73,8 +73,8 @@ def about(job: JobSummary) -> str:
     facts = [_count(len(job.nodes), "node"), _count(job.world_size, "rank")]
     if job.attempts > 1:
         facts.append(f"{job.attempts} launches")
-    if (when := _utc(job.started_wall)) is not None:
-        facts.append(f"started {when}")
+    if job.started_wall is not None:
+        facts.append(f"started {utc(job.started_wall)}")
     length = for_people(job.duration_ns)
     facts.append(f"took {length}" if job.outcome else f"recorded up to {length} later")
     paragraphs.append(" \N{MIDDLE DOT} ".join(text(fact) for fact in facts))
@@ -188,16 +188,6 @@ def _money(amount: float, job: JobSummary) -> str:
     assert job.cost is not None
     figures = f"{amount:,.0f}" if abs(amount) >= 100 else f"{amount:.2f}"
     return f"{figures} {job.cost.currency}".rstrip()
-
-
-def _utc(wall: float | None) -> str | None:
-    if wall is None:
-        return None
-    try:
-        when = datetime.fromtimestamp(wall, tz=UTC)
-    except (OverflowError, OSError, ValueError):
-        return None
-    return when.strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _count(count: int, noun: str) -> str:
