@@ -11,7 +11,7 @@ that has begun another step after it was noticed has gone on, until the round en
 round had completed are done again, and later also the step that a failure cuts short.
 
 In a job of several nodes a launch does not know all that counts: what failed on another node, and
-what others had done. That is passed in (`Outside`).
+what others had done. That is passed in (`RoundContext`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Span(NamedTuple):
     end_ns: int
 
 
-class Outside(NamedTuple):
+class RoundContext(NamedTuple):
     """Facts of a round that a launch does not know by itself; times are of its clock.
 
     Attributes:
@@ -131,7 +131,7 @@ class Account(msgspec.Struct, kw_only=True):
 
 def account(
     launch: LaunchState,
-    outside: Mapping[int, Outside] | None = None,
+    context: Mapping[int, RoundContext] | None = None,
     *,
     stepped: bool = False,
 ) -> Account:
@@ -139,10 +139,10 @@ def account(
 
     Args:
         launch: what its journal tells.
-        outside: by round, what else is known.
+        context: by round, what else is known.
         stepped: a rank of another launch called ``undaunted.step``.
     """
-    outside, nothing = outside or {}, Outside()
+    context, nothing = context or {}, RoundContext()
     rounds = launch.ordered()
     end = launch.until_ns
     steps_known = stepped or launch.stepped
@@ -153,7 +153,7 @@ def account(
     times: dict[int, Times] = {}
     following = [*(one.began_ns for one in rounds[1:]), end]
     for one, until in zip(rounds, following, strict=False):
-        more = outside.get(one.number, nothing)
+        more = context.get(one.number, nothing)
         done = max(done, more.done)
         walk.round = one.number
         _round(walk, one, max(walk.now, until), more, done, steps_known=steps_known)
@@ -166,7 +166,7 @@ def account(
 def times_of(one: RoundState, until_ns: int) -> Times:
     """Return where the time of one round went, as its node alone knows it, until a moment."""
     walk = _Walk(one.began_ns, until_ns)
-    _round(walk, one, until_ns, Outside(), 0, steps_known=True)
+    _round(walk, one, until_ns, RoundContext(), 0, steps_known=True)
     return walk.take()
 
 
@@ -206,10 +206,10 @@ class _Walk:
 
 
 def _round(
-    walk: _Walk, one: RoundState, end: int, outside: Outside, done: int, *, steps_known: bool
+    walk: _Walk, one: RoundState, end: int, context: RoundContext, done: int, *, steps_known: bool
 ) -> None:
     """Walk through one round; iterations below ``done`` were completed before, by whomever."""
-    failure = failure_of(one, outside)
+    failure = failure_of(one, context)
     told = one.time_of(e.StopRequested)
     decided = one.time_of(e.Decision)
     stopped = one.time_of(e.RoundStopped)
@@ -250,16 +250,16 @@ class Break(NamedTuple):
     judged_ns: int | None
 
 
-def failure_of(one: RoundState, outside: Outside | None = None) -> Break | None:
+def failure_of(one: RoundState, context: RoundContext | None = None) -> Break | None:
     """Return the moments of what ended a round, None if it did not fail.
 
     Args:
         one: the round.
-        outside: what is known of other nodes, which goes before what this one knows.
+        context: what is known of other nodes, which goes before what this one knows.
     """
-    if outside is not None and outside.broke_ns is not None:
-        noticed = outside.broke_ns if outside.noticed_ns is None else outside.noticed_ns
-        return Break(outside.broke_ns, noticed, outside.judged_ns)
+    if context is not None and context.broke_ns is not None:
+        noticed = context.broke_ns if context.noticed_ns is None else context.noticed_ns
+        return Break(context.broke_ns, noticed, context.judged_ns)
     failure = one.first(e.FailureDetected)
     if failure is None:
         return None

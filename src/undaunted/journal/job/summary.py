@@ -185,7 +185,7 @@ def _failures(
     failed = [one.failure for one in rounds if one.failure is not None]
     ran_ns = 0
     for one in rounds:
-        broke = spent.broken.get((one.attempt, one.round))
+        broke = spent.failures.get((one.attempt, one.round))
         moments = (broke.broke_ns, broke.happened_ns) if broke else ()
         moments = (spent.worked_until.get((one.attempt, one.round)), *moments)
         ends = [*moments, one.stopped_ns, attempts[one.attempt].ended]
@@ -316,7 +316,7 @@ def _round(
         parts_of: of the nodes, by index of the launch and number of the round.
     """
     key = attempt, world.number
-    broke = spent.broken.get(key)
+    broke = spent.failures.get(key)
     failed_ns = broke.happened_ns if broke else None
     parts = [parts_of[one.index, world.number] for one in world.launches]
     firsts = [one.iterations[0] for one in parts if one.iterations]
