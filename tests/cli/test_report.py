@@ -295,7 +295,7 @@ def test_one_journal_of_several_nodes_says_what_it_does_not_know(
 ) -> None:
     content = CONTENT.replace(b'"world_size":2', b'"world_size":4')
     assert main([str(make_run(tmp_path / "r", content))]) == 0
-    assert "note: no journal tells of ranks 2-3 in 3 rounds (0 to 2)" in capsys.readouterr().out
+    assert "note: no journal has ranks 2-3 in 3 rounds (0 to 2)" in capsys.readouterr().out
 
 
 def test_the_newest_run_is_the_default(

@@ -42,7 +42,7 @@ def test_a_failure_says_all_there_is() -> None:
     for label in ("wanted  1 GiB free", "why     NCCL and", "do      docker:", "see     NCCL user"):
         assert f"      {label}" in shown
     assert "proposal" not in shown
-    assert shown.endswith("1 failure, no warnings: mend the failures before you train here")
+    assert shown.endswith("1 failure, no warnings: repair the failures before you train here")
     assert "shared memory" not in shown.partition("fine  ")[2]
 
 

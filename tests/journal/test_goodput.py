@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.journal import sample
 from tests.journal.sample import MS, account_of, at, begin, reached
 from undaunted.journal import events as e
-from undaunted.journal.goodput import Outside, Span, Times
+from undaunted.journal.goodput import RoundContext, Span, Times
 
 
 def milliseconds(times: Times) -> dict[str, float]:
@@ -191,7 +191,7 @@ def works(number: int = 0) -> list[e.AnyEvent]:
 def test_a_failure_on_another_node_ends_work_here_too() -> None:
     alone = account_of(works())
     assert milliseconds(alone.total) == {"load": 10, "productive": 90, "stop": 10}
-    elsewhere = Outside(broke_ns=60 * MS, noticed_ns=80 * MS, judged_ns=95 * MS)
+    elsewhere = RoundContext(broke_ns=60 * MS, noticed_ns=80 * MS, judged_ns=95 * MS)
     told = account_of(works(), {0: elsewhere})
     assert milliseconds(told.rounds[0]) == {
         "load": 10, "productive": 40, "recomputed": 10, "detect": 20, "evidence": 15, "decide": 5,
@@ -200,7 +200,7 @@ def test_a_failure_on_another_node_ends_work_here_too() -> None:
 
 
 def test_steps_that_others_had_done_are_done_again() -> None:
-    told = account_of(works(), {0: Outside(done=4)})
+    told = account_of(works(), {0: RoundContext(done=4)})
     assert milliseconds(told.total) == {"load": 10, "recomputed": 20, "productive": 70, "stop": 10}
 
 

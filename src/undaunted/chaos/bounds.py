@@ -43,12 +43,12 @@ def start_limit(reference_s: float) -> float:
 
 
 def grace(silence_s: float) -> float:
-    """Return how long ranks may take to save and end when the launcher is told to stop."""
+    """Return how long ranks may take to save and end when the launcher is to stop."""
     return max(_GRACE_FLOOR_S, hang_limit(silence_s))
 
 
 def run_deadline(reference_s: float, faults: int, limit_s: float, grace_s: float) -> float:
-    """Return how long a run with so many faults may take: each costs at most a run of its own."""
+    """Return how long a run with so many faults may take: each costs at most another run."""
     each = reference_s + limit_s + grace_s + _FAULT_MARGIN_S
     return _RUN_MARGIN_S + _RUN_FACTOR * reference_s + faults * each
 

@@ -148,7 +148,7 @@ def _check(fault: Wanted, world_size: int, first: int, last: int) -> None:
 
 
 def _spread(faults: list[Wanted], seed: int, first: int, last: int) -> list[Wanted]:
-    """Give each fault that has none an iteration in a part of the run of its own.
+    """Give each fault that has none an iteration, each in another part of the run.
 
     Those for which checkpoints have to be there come in the later half, if their part reaches it,
     and those that need further saves in the earlier one.

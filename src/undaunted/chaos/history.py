@@ -1,9 +1,9 @@
-"""What one run left behind, as one value: journals, records of ranks, what the nemesis noted."""
+"""The remains of one run as one value: journals, records of ranks, notes of the nemesis."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from undaunted.chaos.outcome import Outcome, read_outcome
 from undaunted.digests.record import Record, Records, read_records
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from undaunted.chaos.checker.lives import Start
     from undaunted.journal.events import AnyEvent
     from undaunted.journal.job.values import LaunchSummary, NodePart
 
@@ -27,9 +26,23 @@ DIGESTS_DIR = "digests"
 _FAULT_EVENT = "fault"  # as `faults.trigger` names it
 
 
+class Start(NamedTuple):
+    """A start of the program; later ones are greater.
+
+    Attributes:
+        launch: of which launcher, from 0.
+        round: in which of its rounds.
+        part: which start inside of the process, from 0.
+    """
+
+    launch: int
+    round: int
+    part: int = 0
+
+
 @dataclass(frozen=True)
 class Launch:
-    """What one launcher of the run wrote into its journal.
+    """The journal of one launcher of the run.
 
     Attributes:
         events: in the order of the journal.
@@ -56,7 +69,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class History:
-    """What one run left behind.
+    """The remains of one run.
 
     Attributes:
         name: of the run: ``undisturbed``, or its number.

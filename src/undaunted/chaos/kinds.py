@@ -168,7 +168,7 @@ _ALL = (
         anyone=True,  # those that it leaves alone may fail before it
         stops=True,
     ),
-    KindOf("deadline", "is told that its time is nearly over", ("deadline",), stops=True),
+    KindOf("deadline", "gets notice that its time is nearly over", ("deadline",), stops=True),
     KindOf(
         "corrupt-checkpoint",
         "the newest file of the checkpoints is damaged, then the rank is killed",
@@ -199,7 +199,7 @@ _ALL = (
         certain=False,
         anyone=True,
         outside=True,
-        needs="a small file system of its own, in a mount namespace",
+        needs="a small file system in a mount namespace",
         save="ended",
     ),
     KindOf(

@@ -1,4 +1,4 @@
-"""What the nemesis writes down about one run: ``outcome.json`` in the run's directory."""
+"""The notes of the nemesis about one run: ``outcome.json`` in the run's directory."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class ChaosDirectory:
         except BlockingIOError:
             self.close()
             raise PlaceError(
-                f"another `undaunted chaos` uses {path}; give each a directory of its own"
+                f"another `undaunted chaos` uses {path}; give each another directory"
             ) from None
         except OSError:
             pass  # a file system without locks
@@ -133,7 +133,7 @@ def check_checkpoint_dir(path: Path, chaos_dir: Path) -> None:
 
 
 def keep_checkpoints(place: Path, run_directory: Path, *, was_there: bool = False) -> None:
-    """Move what a run has left at a place of its own to the run's directory.
+    """Move the checkpoints of a run from their place to the run's directory.
 
     Args:
         place: where the checkpoints are.

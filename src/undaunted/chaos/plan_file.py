@@ -3,7 +3,7 @@
 seed: 7
 faults:
   - {id: kill-1, kind: kill, rank: 1, iteration: 57, run: 1}
-  - {kind: hang}    # on a random rank at a random iteration, in a run of its own
+  - {kind: hang}    # on a random rank at a random iteration, in a separate run
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MAX_NUMBER = 10**9
 
 @dataclass(frozen=True)
 class Draft:
-    """What a file asks for; ``seed`` is None where it gives none."""
+    """The wishes in a file; ``seed`` is None where it gives none."""
 
     seed: int | None
     faults: tuple[Wanted, ...]
@@ -117,7 +117,7 @@ class _PlanFile(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def _numbered(faults: Sequence[_Fault], name: str) -> Iterator[Wanted]:
-    """Give each fault a run of its own, if none has one."""
+    """Give each fault a separate run, if none has one."""
     seen: set[str] = set()
     with_run = any(fault.run for fault in faults)
     for place, fault in enumerate(faults, start=1):

@@ -1,4 +1,4 @@
-"""What is measured in the undisturbed run: iterations and times."""
+"""Figures of the undisturbed run: iterations and times."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from undaunted.base.text import printable
 from undaunted.chaos import bounds
-from undaunted.chaos.checker.lives import Start, lives, reference_lines
-from undaunted.chaos.history import RUN_DIR
+from undaunted.chaos.checker.lives import lives, reference_lines
+from undaunted.chaos.history import RUN_DIR, Start
 from undaunted.chaos.nemesis.conduct import OUTPUT_FILE, WORK_DIR
 from undaunted.chaos.places import size_of
 from undaunted.fault_tolerance.agent import limit_keeper
@@ -38,7 +38,7 @@ class Reference:
         last: its last one.
         world_size: its ranks.
         limit_s: after so much silence a rank of another run hangs.
-        grace_s: how long ranks may take to end when the launcher is told to.
+        grace_s: how long ranks may take to end when the launcher is to stop.
         left_bytes: size of the files it left in ``{dir}``.
     """
 

@@ -67,7 +67,7 @@ class RunOf(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``undaunted chaos`` has found.
+    """The findings of ``undaunted chaos``.
 
     Attributes:
         schema: goes up when a key changes its meaning; keys may be added without.

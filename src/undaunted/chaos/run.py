@@ -51,7 +51,7 @@ class ChaosError(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """What the user wants.
+    """The wishes of the user.
 
     Attributes:
         options: of ``undaunted run``.
@@ -130,7 +130,7 @@ class Campaign:
             self._know(interrupted=True)
         except TimeoutError as error:  # of a process; it is an OSError, but about no file
             raise ChaosError(
-                f"{error}: it waits for a device or a file system; mend that, then start again"
+                f"{error}: it waits for a device or a file system; repair that, then start again"
             ) from None
         except OSError as error:
             where, is_full = error.filename or self._place.path, error.errno in _FULL
@@ -238,16 +238,16 @@ class Campaign:
     # --- below ------------------------------------------------------------------------------------
 
     def _own_place(self) -> str:
-        """Say how each run gets a place of its own, by what the program has left where it ran."""
+        """Say how each run gets a separate place, by the files that the program has left."""
         folders = sorted(path.name for path in Path.cwd().iterdir() if path.is_dir())
         left = [n for n in folders if n not in self._were_there and n != "__pycache__"]
         where = f" (new in {Path.cwd()}: {', '.join(left)})" if left else ""
         folder = left[0] if left else "FOLDER"
         return (
-            f"Give each run a place of its own{where}. If the program takes a folder, say "
+            f"Give each run a separate place{where}. If the program takes a folder, say "
             f"{PLACEHOLDER} there. If it chooses one below its current directory, such as "
             "lightning_logs of Lightning or an output_dir of Transformers: --in-dir starts each "
-            "run in a directory of its own; or remove the folder, and give "
+            "run in a separate directory; or remove the folder, and give "
             f"--checkpoint-dir {folder}"
         )
 

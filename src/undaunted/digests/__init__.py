@@ -1,1 +1,1 @@
-"""What each rank's state was, step by step: taken in ranks, compared by ``undaunted chaos``."""
+"""The state of each rank, step by step: taken in ranks, compared by ``undaunted chaos``."""

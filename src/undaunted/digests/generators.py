@@ -46,7 +46,7 @@ class Generators:
     def watch(self) -> Callable[[], None]:
         """Notice from now on when the program seeds a generator; return what ends that."""
         undo = [_wrap(random, lambda: self._note(_PYTHON))]
-        # In place right after the import: whoever takes `seed` from there gets the wrapped one.
+        # In place right after the import: code that takes `seed` from there gets the wrapped one.
         forget = after_import(
             "numpy.random",
             lambda: undo.append(_wrap(sys.modules["numpy.random"], lambda: self._note(_NUMPY))),
@@ -109,7 +109,7 @@ def after_import(name: str, callback: Callable[[], object]) -> Callable[[], None
 
     Args:
         name: full name of the module.
-        callback: what it raises is said on standard error.
+        callback: its exceptions go to standard error.
 
     Returns:
         What forgets about it.

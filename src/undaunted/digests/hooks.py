@@ -88,7 +88,7 @@ class Hooks:
         if torch.compiler.is_compiling() or not self._is_ours():
             return
         self._thread.inside = None  # a forward pass that was left by an interrupt
-        if not self._ever_passed:  # the script computes its gradients in ways of its own
+        if not self._ever_passed:  # the script computes its gradients in other ways
             if _is_no_update():
                 return
             self._observer.update_begins()
@@ -136,7 +136,7 @@ class Hooks:
 def _trains(module: torch.nn.Module) -> bool:
     try:
         return any(parameter.requires_grad for parameter in module.parameters())
-    except Exception:  # noqa: BLE001 - a module may bring parameters() of its own
+    except Exception:  # noqa: BLE001 - a module may have its own parameters()
         return False
 
 

@@ -210,7 +210,7 @@ class _Counting(Enum):
 
 
 class Position:
-    """Which iteration a record of one rank belongs to. Pure.
+    """The iteration that a record of one rank belongs to. Pure.
 
     A script that calls ``undaunted.step`` says so itself. For one that does not, iterations are
     counted: one for each update of the parameters. Which of them a script is shows when its second
@@ -240,7 +240,7 @@ class Position:
 
     @property
     def held(self) -> bool:
-        """What is recorded now has to wait."""
+        """Whether records have to wait now."""
         return self._counting is _Counting.HELD
 
     def told(self, iteration: int) -> None:
@@ -288,7 +288,7 @@ class Past:
     """Finds the iteration that a process begins with where its script does not tell.
 
     Attributes:
-        counted: nobody but us has counted the iterations of this rank.
+        counted: only this module has counted the iterations of this rank.
     """
 
     def __init__(self, records: Iterable[Record]) -> None:

@@ -30,7 +30,7 @@ _MAX_LINE_BYTES = 1 << 20
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a rank's state was at one moment.
+    """The state of a rank at one moment.
 
     Attributes:
         round: restart count of the process, from 0.
@@ -58,7 +58,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True)
 class Records:
-    """What all ranks of a run have recorded.
+    """The records of all ranks of a run.
 
     Attributes:
         by_rank: global rank to its records, in the order in which they were written.
@@ -70,7 +70,7 @@ class Records:
 
 
 def file_of(directory: Path, rank: int) -> Path:
-    """Where a rank's records are."""
+    """The file of a rank's records."""
     return directory / f"{_PREFIX}{rank}{_SUFFIX}"
 
 

@@ -123,7 +123,7 @@ def _gets_buffers(module: Module) -> bool:
 
 
 class _Taken:
-    """What was taken of one value."""
+    """The digest of one value."""
 
     def __init__(self, strict: bool) -> None:
         self._strict = strict

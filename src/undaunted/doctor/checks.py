@@ -465,7 +465,7 @@ _LOG_ROOM = GIB
 
 
 def storage(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Advice]:
-    """What a trial in each directory gave."""
+    """The result of a trial in each directory."""
     issue = issues.setting("L21")
     return [finding for trial in facts.trials for finding in _trial(trial, asked, issue)]
 
@@ -519,12 +519,12 @@ _EARLY_ENDS = (
 
 
 def scheduler(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Advice]:  # noqa: ARG001
-    """What ends a job, and how much time it has then."""
+    """How a job ends, and how much time it has then."""
     return [*_early_end(facts, issues), *_grace(facts, issues), *_kubernetes(facts, issues)]
 
 
 def _early_end(facts: Facts, issues: KnownIssues) -> list[Advice]:
-    """What makes srun end the launchers of all nodes because one of them has ended."""
+    """Settings by which srun ends the launchers of all nodes because one has ended."""
     issue = issues.setting("L18")
     findings = []
     for variable, setting, option in _EARLY_ENDS:

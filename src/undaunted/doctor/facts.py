@@ -1,4 +1,4 @@
-"""What is known about a node, and what its user wants: all that checks get to see.
+"""Facts of a node, and the wishes of its user: all that checks get to see.
 
 What could not be found out is None, or absent. Facts travel to the other nodes of the job.
 """
@@ -69,7 +69,7 @@ class Cgroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Names(msgspec.Struct, frozen=True, kw_only=True):
-    """What this host is called, and what that leads to.
+    """Names of this host, and the addresses that they lead to.
 
     Attributes:
         host: own name.
@@ -192,7 +192,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user wants to do here.
+    """The plans of the user.
 
     Attributes:
         features: of `known_issues.FEATURES`.

@@ -28,7 +28,7 @@ _SPARE_S = 5.0  # beyond what a probe promises itself
 
 
 class Places(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to look, as the user says.
+    """The places to look at, as the user says.
 
     Attributes:
         node: name of this node.

@@ -23,7 +23,7 @@ FEATURES = {
 
 
 class Issue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What every kind of row says.
+    """The fields of every kind of row.
 
     Attributes:
         id: key in messages and documentation; never given to something else.
@@ -151,7 +151,7 @@ class SettingIssue(Issue, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class MessageIssue(Issue, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What programs print when something fails.
+    """A message that programs print when something fails.
 
     Attributes:
         texts: literal parts of lines, as they are written.

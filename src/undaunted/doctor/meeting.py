@@ -189,7 +189,7 @@ class Host:
     """Serves one meeting. Used on one loop.
 
     It goes through three stages: until all are there with their clocks, until all have tried to
-    reach each other, and over. Whoever leaves is not waited for any longer.
+    reach each other, and over. A node that leaves is not waited for any longer.
     """
 
     def __init__(self, address: str, terms: Terms, expected: int, issues: KnownIssues) -> None:
@@ -308,7 +308,7 @@ _NOT_HERE = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 
 
 class Meeting(msgspec.Struct, frozen=True, kw_only=True):
-    """Where and with how many to meet.
+    """The place of a meeting, and how many nodes come.
 
     Attributes:
         endpoint: ``HOST:PORT``, that of the rendezvous.

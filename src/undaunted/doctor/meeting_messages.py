@@ -1,4 +1,4 @@
-"""What the doctors of several nodes tell each other. One of them is the host of the meeting.
+"""Messages between the doctors of several nodes. One of them is the host of the meeting.
 
 guest                         host
 Hello (facts, port)  ------->
@@ -62,7 +62,7 @@ class Peer(msgspec.Struct, frozen=True):
 
 
 class Everyone(msgspec.Struct, frozen=True, tag="everyone"):
-    """Who is there; ``you`` is the place of the receiver."""
+    """The nodes that came; ``you`` is the place of the receiver."""
 
     peers: list[Peer]
     you: int
@@ -86,7 +86,7 @@ class Reached(msgspec.Struct, frozen=True, tag="reached"):
 
 
 class MeetingVerdict(msgspec.Struct, frozen=True, tag="verdict"):
-    """What the nodes, laid beside each other, have shown."""
+    """The result of a comparison of the nodes."""
 
     nodes: list[str]
     findings: list[Advice]

@@ -138,7 +138,7 @@ def _store(name: str, facts: Facts, issues: KnownIssues) -> list[Advice]:
     issue, store = issues.setting("N03"), facts.stores[name]
     where = f"{name}: {one_line(store.host)}"
     if store.problem:
-        # undaunted run gives its ranks a MASTER_ADDR of its own.
+        # undaunted run gives its ranks another MASTER_ADDR.
         severity: Severity = "warn" if name == "MASTER_ADDR" else "fail"
         return [issue.finding(NETWORK, f"{where}: {store.problem}", severity, wanted=issue.wanted)]
     if store.answer == "open":

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class Said(NamedTuple):
-    """What a program has said.
+    """The output of a program.
 
     Attributes:
         output: its standard output, at most 1 MiB, as far as it came.
@@ -59,7 +59,7 @@ class Children(Programs):
     def ask(
         self, argv: Sequence[str], deadline_s: float, env: Mapping[str, str] | None = None
     ) -> Said:
-        """Run a program in a session of its own, without input; return what it says.
+        """Run a program in another session, without input; return its output.
 
         Args:
             argv: program and arguments.

@@ -29,7 +29,7 @@ _SAY_ENOUGH = frozenset({"L21"})  # in a note: the speed that was measured
 
 
 class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What the doctor has found; printed by ``--json``.
+    """The findings of the doctor; printed by ``--json``.
 
     Attributes:
         schema: goes up when a key changes its meaning; keys may be added without.
@@ -145,7 +145,7 @@ def _named(name: str, text: str, columns: int, style: str = "") -> Iterator[Line
 
 
 def _fine(report: DoctorReport, columns: int) -> Iterator[Line]:
-    """Say which subjects nothing is said about: they were looked at."""
+    """Name the subjects without a finding: they were looked at."""
     named = {finding.subject for finding in report.findings if finding.severity != "info"}
     named.update(absent(report.facts))
     fine = [subject for subject in CHECKS if subject not in named]
@@ -168,7 +168,7 @@ def _summary(report: DoctorReport) -> Line:
     failures, warnings = report.count("fail"), report.count("warn")
     text = f"{_counted(failures, 'failure')}, {_counted(warnings, 'warning')}"
     if failures:
-        return [(f"{text}: mend the failures before you train here", "bold red")]
+        return [(f"{text}: repair the failures before you train here", "bold red")]
     if warnings:
         return [(f"{text}: training will work here, see the warnings", "yellow")]
     return [(f"{text}: this is a good place to train", "green")]

@@ -62,7 +62,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class SelfTest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the test gave.
+    """The result of the test.
 
     Attributes:
         steps: what was to work, in its order.
@@ -166,7 +166,7 @@ def _end(code: int | None, deadline_s: float) -> Step:
 
 
 def _run(directory: Path, script: Path, environ: dict[str, str], deadline_s: float) -> int | None:
-    """Run the launcher in a session of its own; return its exit code, None = it was stopped."""
+    """Run the launcher in another session; return its exit code, None = it was stopped."""
     command = [
         *module_command("undaunted.cli.main", "run"),
         *("--run-dir", str(directory / "run")),
@@ -232,7 +232,7 @@ def _stop(launcher: subprocess.Popen[bytes]) -> None:
 
 
 def _clean(environ: Mapping[str, str]) -> dict[str, str]:
-    """Leave out settings of jobs; the test needs no GPU, and one that is broken is told apart."""
+    """Leave out settings of jobs; the test needs no GPU, and other checks find a broken one."""
     kept = {
         name: value
         for name, value in environ.items()

@@ -19,8 +19,7 @@ def call(fault: str, *, rank: int, iteration: int, patience_s: float = _PATIENCE
     """Say that it is time, and go on when there is an answer, whatever it is.
 
     Sends one line of JSON, ``{"fault": ..., "rank": ..., "iteration": ..., "pid": ...}``, to the
-    Unix socket ``UNDAUNTED_NEMESIS``, and waits for one line. What goes wrong is said on standard
-    error.
+    Unix socket ``UNDAUNTED_NEMESIS``, and waits for one line. Problems go to standard error.
 
     Args:
         fault: its id.

@@ -48,7 +48,7 @@ class _Spoiler:
         self._finding = register_module_forward_pre_hook(self._find)
 
     def _find(self, module: torch.nn.Module, _args: object) -> None:
-        """Take the first layer with a parameter of its own that training changes."""
+        """Take the first layer that itself has a parameter that training changes."""
         import torch
 
         if self._is_spoilt:

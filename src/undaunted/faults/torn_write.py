@@ -11,7 +11,7 @@ of memory shared by processes are open for reading as well, and do not count.
 Programs that the process has started and that write for it get a limit as well. What they have open
 for writing may be the checkpoint before, half done: only what they append to is a log. Signals
 cannot be set from outside: where they ignore SIGXFSZ, as Python does, the write fails with EFBIG
-and the save with an error. Forked children that run no program of their own, such as those that
+and the save with an error. Forked children that run no other program, such as those that
 load data, are spared: the limit would hit the memory in which they hand over their batches.
 """
 
@@ -50,7 +50,7 @@ def arm(size: int = BYTES) -> None:
 
 
 def _programs() -> list[int]:
-    """Return the descendants that run a program of their own."""
+    """Return the descendants that run another program."""
     own = _command(os.getpid())
     return [pid for pid in process.descendants(os.getpid()) if _command(pid) != own]
 

@@ -155,7 +155,7 @@ def install(environ: Mapping[str, str] = os.environ) -> Trigger | None:
     )
     if not due:
         return None
-    # The only arrow from here to a neighbour above: whoever arms faults has loaded it already.
+    # The only arrow to a neighbour above: a process that arms faults has loaded it already.
     from undaunted.progress import writer
 
     trigger = Trigger(due, writer.current_writer().event, rank)

@@ -1,4 +1,4 @@
-"""What checkpoints have cost in a run, and how often they should be taken. Pure functions.
+"""The cost of checkpoints in a run, and how often they should be taken. Pure functions.
 
 The interval is the one of Young (1974), the square root of 2 C M, with the higher-order terms of
 Daly (2006): C is how long a checkpoint stops training, M the mean time between failures. As
@@ -44,7 +44,7 @@ class Save(NamedTuple):
 
 
 class Reports(NamedTuple):
-    """What ranks have told of checkpoints, of the slowest rank each.
+    """The reports of ranks about checkpoints, of the slowest rank each.
 
     Attributes:
         events: how many events that were.

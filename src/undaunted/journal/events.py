@@ -28,7 +28,7 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 class Event(
     msgspec.Struct, kw_only=True, tag_field="event", frozen=True, omit_defaults=True, gc=False
 ):
-    """What every event carries.
+    """The fields of every event.
 
     Attributes:
         t: CLOCK_MONOTONIC of the node, nanoseconds.
@@ -511,7 +511,7 @@ class RoundAdvised(Event, tag="round_advised", frozen=True, kw_only=True):
 
     @property
     def line(self) -> str:
-        """What to do, and why, in words; "" = to restart, which needs none."""
+        """The action and its reason, in words; "" = a restart, which needs none."""
         match self.action:
             case "stop":
                 return f"end the job: {self.reason}"

@@ -1,4 +1,4 @@
-"""Where the time of a run went: each moment belongs to one class. Pure functions.
+"""Gives each moment of a run to one class of time. Pure functions.
 
 The timeline of a round is cut at the moments the journal knows, in the order in which they must
 have happened; a moment that is missing, or contradicts those before it, leaves its class empty. So
@@ -7,11 +7,11 @@ the classes always add up to the time that passed, and nothing is negative.
 A failure need not end the work of a node: where others may go on without the ranks to blame, a node
 that has begun another step after it was noticed has gone on, until the round ends or it fails.
 
-What the ranks did between two steps is told by how far they came (`RoundProgress`): steps that an
-earlier round had completed are done again, and so is, later, the step that a failure cuts short.
+`RoundProgress` says how far the ranks came between two steps: steps that an earlier
+round had completed are done again, and later also the step that a failure cuts short.
 
 In a job of several nodes a launch does not know all that counts: what failed on another node, and
-what others had done. That is passed in (`Outside`).
+what others had done. That is passed in (`RoundContext`).
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Span(NamedTuple):
     end_ns: int
 
 
-class Outside(NamedTuple):
-    """Facts of a round that a launch does not know by itself; times are of its own clock.
+class RoundContext(NamedTuple):
+    """Facts of a round that a launch does not know by itself; times are of its clock.
 
     Attributes:
         done: iterations below this one were completed before, by whomever.
@@ -72,7 +72,7 @@ class Times(msgspec.Struct, kw_only=True):
         productive_ns: all other steps, with what belongs to them, up to the end of the program.
         detect_ns: until the failure is noticed; a hang begins with the last sign of life.
         evidence_ns: until stacks and states are gathered and judged.
-        decide_ns: until the ranks are told to stop.
+        decide_ns: until the ranks are to stop.
         stop_ns: until no process of the round is left.
         idle_ns: everything else, mostly between two rounds.
         unknown_ns: the program ran, in a run in which no rank ever called ``undaunted.step``.
@@ -108,7 +108,7 @@ class Times(msgspec.Struct, kw_only=True):
 
 
 class Account(msgspec.Struct, kw_only=True):
-    """Where the time of one launch went.
+    """The time of one launch by class.
 
     Attributes:
         rounds: by number, each until the next one begins.
@@ -131,7 +131,7 @@ class Account(msgspec.Struct, kw_only=True):
 
 def account(
     launch: LaunchState,
-    outside: Mapping[int, Outside] | None = None,
+    context: Mapping[int, RoundContext] | None = None,
     *,
     stepped: bool = False,
 ) -> Account:
@@ -139,10 +139,10 @@ def account(
 
     Args:
         launch: what its journal tells.
-        outside: by round, what else is known.
+        context: by round, what else is known.
         stepped: a rank of another launch called ``undaunted.step``.
     """
-    outside, nothing = outside or {}, Outside()
+    context, nothing = context or {}, RoundContext()
     rounds = launch.ordered()
     end = launch.until_ns
     steps_known = stepped or launch.stepped
@@ -153,7 +153,7 @@ def account(
     times: dict[int, Times] = {}
     following = [*(one.began_ns for one in rounds[1:]), end]
     for one, until in zip(rounds, following, strict=False):
-        more = outside.get(one.number, nothing)
+        more = context.get(one.number, nothing)
         done = max(done, more.done)
         walk.round = one.number
         _round(walk, one, max(walk.now, until), more, done, steps_known=steps_known)
@@ -166,7 +166,7 @@ def account(
 def times_of(one: RoundState, until_ns: int) -> Times:
     """Return where the time of one round went, as its node alone knows it, until a moment."""
     walk = _Walk(one.began_ns, until_ns)
-    _round(walk, one, until_ns, Outside(), 0, steps_known=True)
+    _round(walk, one, until_ns, RoundContext(), 0, steps_known=True)
     return walk.take()
 
 
@@ -206,10 +206,10 @@ class _Walk:
 
 
 def _round(
-    walk: _Walk, one: RoundState, end: int, outside: Outside, done: int, *, steps_known: bool
+    walk: _Walk, one: RoundState, end: int, context: RoundContext, done: int, *, steps_known: bool
 ) -> None:
     """Walk through one round; iterations below ``done`` were completed before, by whomever."""
-    failure = failure_of(one, outside)
+    failure = failure_of(one, context)
     told = one.time_of(e.StopRequested)
     decided = one.time_of(e.Decision)
     stopped = one.time_of(e.RoundStopped)
@@ -250,16 +250,16 @@ class Break(NamedTuple):
     judged_ns: int | None
 
 
-def failure_of(one: RoundState, outside: Outside | None = None) -> Break | None:
+def failure_of(one: RoundState, context: RoundContext | None = None) -> Break | None:
     """Return the moments of what ended a round, None if it did not fail.
 
     Args:
         one: the round.
-        outside: what is known of other nodes, which goes before what this one knows.
+        context: what is known of other nodes, which goes before what this one knows.
     """
-    if outside is not None and outside.broke_ns is not None:
-        noticed = outside.broke_ns if outside.noticed_ns is None else outside.noticed_ns
-        return Break(outside.broke_ns, noticed, outside.judged_ns)
+    if context is not None and context.broke_ns is not None:
+        noticed = context.broke_ns if context.noticed_ns is None else context.noticed_ns
+        return Break(context.broke_ns, noticed, context.judged_ns)
     failure = one.first(e.FailureDetected)
     if failure is None:
         return None
@@ -269,8 +269,8 @@ def failure_of(one: RoundState, outside: Outside | None = None) -> Break | None:
 def went_on(one: RoundState, noticed_ns: int) -> bool:
     """Whether ranks of this node began a new step after a failure had been noticed.
 
-    A node goes on after failures of others only: not where there is no other one, nor after a crash
-    of its own, where the last steps of its other ranks are seen after the crash.
+    A node goes on after failures of others only: not where there is no other one, nor after its own
+    crash, where the last steps of its other ranks are seen after the crash.
     """
     started, own = one.first(e.RoundStarted), one.first(e.FailureDetected)
     if started is None or len(started.ranks) >= started.world_size:

@@ -1,4 +1,4 @@
-"""What the journal of one node tells of one launch, folded event by event. No clock, no files.
+"""Folds the journal of one launch on one node, event by event. No clock, no files.
 
 `LaunchState` is the only reader of single events that finds out what a launch and its rounds were:
 `goodput` says of a state where the time went, `summary` how each restart went, and the report, the
@@ -34,7 +34,7 @@ _ONCE: frozenset[type[e.Event]] = frozenset((
 ))  # fmt: skip
 # These tell of their round only, and are most of a journal.
 _OF_ROUNDS = frozenset((e.RankMilestone, e.RankExited, e.WorkersSpawned, e.StopRequested))
-# A reader should know of them besides.
+# Readers should know of them.
 _REMARKS = frozenset((
     e.TemplateLost, e.ImportsLearned, e.AgentPaused, e.EventsLost, e.RoundStopped,
     e.MemoryReclaimed, e.AttributionResult, e.NodeChecked, e.SlowRank, e.Remark,
@@ -42,12 +42,12 @@ _REMARKS = frozenset((
 
 
 class RoundState:
-    """What one node tells of one round. All moments are CLOCK_MONOTONIC of the node, nanoseconds.
+    """One round as one node recorded it. All moments are CLOCK_MONOTONIC of the node, nanoseconds.
 
     Attributes:
         number: of the round.
         last_ns: its latest event.
-        since_ns: when the first failure happened; None = there was none, or nobody knows.
+        since_ns: when the first failure happened; None = there was none, or that is unknown.
         milestones: by name and rank, the first time that a rank passed it.
         passed: by rank, the milestone passed last.
         iterations: with which iterations ranks began to step.
@@ -258,7 +258,7 @@ _ADD: dict[type[e.Event], Callable[[RoundState, Any, bool], None]] = {
 
 
 class LaunchState:
-    """What one node tells of one launch.
+    """One launch as one node recorded it.
 
     Attributes:
         opened: who writes the journal.
@@ -287,7 +287,7 @@ class LaunchState:
             ``loaded``.
         checkpoint_s: seconds they took, by ``stall_s``, ``total_s`` (of saves) and ``seconds`` (of
             loads).
-        remarks: events of which a reader should know besides; in a bounded state the newest.
+        remarks: events for the notes of a reader; in a bounded state the newest.
         complete: False if rounds were forgotten: what is summed over rounds is not known then.
 
     Args:

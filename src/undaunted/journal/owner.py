@@ -1,4 +1,4 @@
-"""Which process writes a journal, and whether it still lives."""
+"""The process that writes a journal, and whether it still lives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Picks events out of a sequence by kind and round; what they mean is told by `launch`."""
+"""Picks events out of a sequence by kind and round; `launch` knows their meaning."""
 
 from __future__ import annotations
 

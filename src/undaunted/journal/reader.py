@@ -34,7 +34,7 @@ class Problem:
 
 @dataclass(slots=True)
 class Journal:
-    """What one file holds.
+    """The content of one file.
 
     Attributes:
         path: the file.

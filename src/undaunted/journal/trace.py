@@ -321,7 +321,7 @@ def _slice(
 def _aside(
     name: str, start_ns: int, end_ns: int, pid: int, key: str, args: dict[str, Any]
 ) -> Iterator[TraceEvent]:
-    """Yield what may overlap with others of its name: it gets a row of its own."""
+    """Yield a slice that may overlap with others of its name: viewers give it another row."""
     for ph, moment, about in (("b", start_ns, args), ("e", max(start_ns, end_ns), {})):
         yield TraceEvent(
             name=name, ph=ph, pid=pid, tid=pid, ts=_us(moment), cat=name,

@@ -21,7 +21,7 @@ STYLES: dict[Tone, str] = {"": "", "good": "green", "odd": "yellow", "bad": "red
 """How a terminal shows each tone."""
 
 _TONES: dict[str, Tone] = {"warning": "odd", "error": "bad"}
-CHECKPOINT, FAULT = "checkpoint", "fault"  # events of ranks with words of their own
+CHECKPOINT, FAULT = "checkpoint", "fault"  # events of ranks with special words
 # Each rank tells these of itself; one line is enough.
 _BY_ALL = ("saved", "loaded", "rescued", "deleted")
 _NS = 1_000_000_000
@@ -32,7 +32,7 @@ _INTERRUPTED = re.compile(r"\breceived SIGINT\b")
 
 
 class Words(NamedTuple):
-    """What an event means, for people; not yet printable, as users' programs have a say in it.
+    """An event for people; not yet printable, as it may hold text of users' programs.
 
     Attributes:
         text: who, what and where.

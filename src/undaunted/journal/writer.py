@@ -1,6 +1,6 @@
 """Writes the journal without ever making its caller wait.
 
-``record`` encodes the event and puts the line into a bounded queue; a daemon thread of its own does
+``record`` encodes the event and puts the line into a bounded queue; a daemon thread does
 everything that touches the file system. While that fails, the newest events are kept, and it is
 tried again after a while. What cannot be kept, or comes while the disk hangs, is counted as lost.
 """
@@ -141,7 +141,7 @@ class JournalWriter:
         self._thread.start()
 
     def subscribe(self, take: Callable[[Event], None]) -> None:
-        """Have ``take`` called with every event from now on, by whoever records it.
+        """Have ``take`` called with every event from now on, by the thread that records it.
 
         It must not wait; what it raises is dropped. What the disk does not take comes as well.
         """

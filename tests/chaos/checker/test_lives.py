@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.chaos.histories import Run, fault, undisturbed
-from undaunted.chaos.checker.lives import Start, lives, reference_lines
+from undaunted.chaos.checker.lives import lives, reference_lines
+from undaunted.chaos.history import Start
 from undaunted.digests.record import FORWARD, UPDATE, Record
 
 COUNTED = {"counted": True, "told": False}

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from undaunted.journal import events as e
-from undaunted.journal.job.failures import Broken, broken
+from undaunted.journal.job.failures import RoundFailure, failure_of_round
 from undaunted.journal.job.launches import World, attempts_of, launches_of
 from undaunted.journal.job.values import Failure
 from undaunted.journal.reader import Journal
@@ -24,10 +24,12 @@ def node(name: str, ranks: list[int], *events: e.AnyEvent) -> Journal:
     return Journal(Path(name), [*start, *events])
 
 
-def failure_of(*nodes: Journal, followed: bool = True) -> Broken | None:
+def failure_of(*nodes: Journal, followed: bool = True) -> RoundFailure | None:
     [attempt] = attempts_of(launches_of(nodes))[0]
     world = attempt.worlds[0]
-    return broken(world, following=World(1, launches=world.launches) if followed else None)
+    return failure_of_round(
+        world, following=World(1, launches=world.launches) if followed else None
+    )
 
 
 def crash(t: int, rank: int, line: str) -> list[e.AnyEvent]:
@@ -181,7 +183,7 @@ def test_a_node_that_was_lost_before_it_could_write_has_other_rounds() -> None:
     lost.events[2:] = []
     [attempt] = attempts_of(launches_of([node("a", [0, 1], blamed("z")), lost]))[0]
     world = attempt.worlds[0]
-    found = broken(world, following=World(1, launches=world.launches), nodes={"a", "z"})
+    found = failure_of_round(world, following=World(1, launches=world.launches), nodes={"a", "z"})
     assert found is not None
     assert found.failure.kind == "lost"
 
@@ -205,5 +207,5 @@ def test_a_round_that_was_stopped_did_not_fail() -> None:
 def test_what_a_launch_is_told_is_by_its_own_clock() -> None:
     launch = launches_of([node("a", [0, 1])])[0]
     launch.offset_ns = -50
-    told = Broken(Failure(kind="crash"), 100, 90, 110).outside(launch, 7)
+    told = RoundFailure(Failure(kind="crash"), 100, 90, 110).context(launch, 7)
     assert told == (7, 140, 160, None)

@@ -228,7 +228,7 @@ def test_one_round_in_detail() -> None:
 
 def test_a_run_without_an_end_says_so() -> None:
     text = plain(render_launch(summary_of(sample.RUN[:-1])))
-    assert "UTC, told up to 9.0 s later" in text
+    assert "UTC, recorded up to 9.0 s later" in text
     assert "no end recorded: it still runs, or was killed" in text
     assert ": still runs" in plain(render_launch(summary_of(sample.RUN[:-1], running=True)))
     assert "its launcher is gone" in plain(

@@ -572,7 +572,7 @@ def test_a_node_without_a_seat_is_a_spare() -> None:
 
 def test_ranks_no_journal_tells_of_are_named(job: Job) -> None:
     summary = summarize_job(launches_of(journals(job)[:2]))
-    assert any("no journal tells of ranks 4-5 in 9 rounds (0 to 8)" in one for one in summary.notes)
+    assert any("no journal has ranks 4-5 in 9 rounds (0 to 8)" in one for one in summary.notes)
     assert all(one.restart_ns is None for one in summary.rounds)
 
 

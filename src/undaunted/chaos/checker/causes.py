@@ -1,4 +1,4 @@
-"""From a difference to what usually causes it and how to mend it. Pure.
+"""From a difference to its usual cause and the remedy. Pure.
 
 The first matching row of the table is taken. What a differing part equals instead is the best clue:
 state as at the very beginning was not restored at all, state of another rank or another iteration
@@ -32,7 +32,7 @@ _SAVE_RNG = (
     "\nWith undaunted's Checkpointer, put RandomState() into the state."
 )
 _OWN_GENERATOR = (
-    "\nThe iterator of a DataLoader draws from it as well; give it a generator of its own:\n"
+    "\nThe iterator of a DataLoader draws from it as well; give it another generator:\n"
     "    loader = DataLoader(dataset, generator=torch.Generator())"
 )
 _RESTORE_DATA = (
@@ -61,7 +61,7 @@ _NOT_RESTORED = "its state is not in the checkpoint, or not loaded"
 
 @dataclass(frozen=True)
 class Clue:
-    """What is known about a difference.
+    """The facts about a difference.
 
     Attributes:
         difference: the difference.
@@ -93,7 +93,7 @@ class Clue:
         return kind if kind in names else names[0]
 
     def equal_to(self, kind: str) -> int | None:
-        """Which iteration of the undisturbed run had what differs; None if none."""
+        """The iteration of the undisturbed run that had these parts; None if none."""
         return self.difference.equals.get(self.name(kind))
 
     def anew(self, kind: str) -> bool:
@@ -102,7 +102,7 @@ class Clue:
         return began and self.difference.iteration != self.first
 
     def rank_of(self, kind: str) -> int | None:
-        """Which other rank had what differs."""
+        """The other rank that had these parts."""
         return self.of_rank.get(self.name(kind))
 
     def rng(self) -> str:

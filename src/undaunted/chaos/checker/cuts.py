@@ -1,11 +1,11 @@
-"""Where in a run each fault fell: which start of the program, which iteration. Pure."""
+"""Finds the place of each fault in a run: start of the program and iteration. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from undaunted.chaos.checker.lives import Start
+from undaunted.chaos.history import Start
 from undaunted.journal.events import InProcessPhase, RoundStarted
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where a fault fell.
+    """The place of a fault.
 
     Attributes:
         fault: the fault.

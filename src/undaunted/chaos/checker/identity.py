@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from undaunted.chaos.checker.cuts import Cut
-    from undaunted.chaos.checker.lives import Key, Life, ReferenceRun, Start
+    from undaunted.chaos.checker.lives import Key, Life, ReferenceRun
+    from undaunted.chaos.history import Start
     from undaunted.digests.record import Record
 
 # State of helpers of torch, beside model and optimizer.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from undaunted.chaos.history import Start
 from undaunted.digests.record import FORWARD, RNG
 from undaunted.journal.events import RankReplaced, WorkersSpawned
 
@@ -23,22 +24,8 @@ PARAMETERS = "parameters"
 _MAX_CANDIDATES = 64
 
 
-class Start(NamedTuple):
-    """Which start of the program; later ones are greater.
-
-    Attributes:
-        launch: of which launcher, from 0.
-        round: in which of its rounds.
-        part: which start inside of the process, from 0.
-    """
-
-    launch: int
-    round: int
-    part: int = 0
-
-
 class Key(NamedTuple):
-    """Where a record belongs, in the iterations of the undisturbed run."""
+    """The place of a record in the iterations of the undisturbed run."""
 
     iteration: int
     at: str
@@ -47,7 +34,7 @@ class Key(NamedTuple):
 
 @dataclass
 class Life:
-    """What a rank has recorded from one start to the next.
+    """The records of a rank from one start to the next.
 
     Attributes:
         start: which start it was.
@@ -64,7 +51,7 @@ class Life:
 
 
 class ReferenceRun:
-    """What a rank recorded in the undisturbed run, to lay others beside.
+    """The records of a rank in the undisturbed run, to lay others beside.
 
     Attributes:
         by_key: its records.

@@ -1,4 +1,4 @@
-"""What the checker finds, as values; their fields are the schema of the JSON output."""
+"""The findings of the checker as values; their fields are the schema of the JSON output."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Defect(msgspec.Struct, frozen=True):
         key: names the kind of finding, for programs: ``rng-not-restored``.
         severity: what it makes of the verdict; a ``note`` changes nothing.
         text: what was found, in one or two sentences.
-        remedy: what usually mends it, "" if there is nothing to mend. May hold lines of code.
+        remedy: the usual repair, "" if nothing needs one. May hold lines of code.
     """
 
     key: str
@@ -36,7 +36,7 @@ class Defect(msgspec.Struct, frozen=True):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """Where a run first differs from the undisturbed one.
+    """The first difference of a run from the undisturbed one.
 
     Attributes:
         rank: the rank that differs first.

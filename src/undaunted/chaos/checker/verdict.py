@@ -340,7 +340,7 @@ class _Case:
             return self._wrong(cut, found)
         if found.state == "differs" and KINDS[cut.fault.kind].alters:
             if ending.nan_kept(self.reference, self.history):
-                return []  # that is said, and worse
+                return []  # another finding says that, and it is worse
             return [
                 Defect(
                     "altered",
@@ -436,7 +436,7 @@ def _not_deterministic(before: Identity) -> Defect:
         "not-deterministic",
         "yellow",
         f"The script is not deterministic by itself: {', '.join(first.parts)} of rank {first.rank} "
-        f"differed at step {first.iteration} already, before any fault. So it is not known whether "
+        f"differed at step {first.iteration} already, before any fault. It is unknown whether "
         "the result is the same.",
         "Seed everything, and choose deterministic algorithms:\n"
         "    torch.manual_seed(seed); random.seed(seed); numpy.random.seed(seed)\n"

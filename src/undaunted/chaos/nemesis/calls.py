@@ -25,7 +25,7 @@ _DONE = "done"
 
 
 class Call(msgspec.Struct, frozen=True):
-    """What a rank says.
+    """The message of a rank.
 
     Attributes:
         fault: id of the fault whose moment has come.

@@ -55,9 +55,9 @@ class Trial:
         seed: of the plan; decides how files are damaged.
         place: where the checkpoints are; exists where there is a small disk.
         cwd: where the launcher is started; None = where this process is.
-        small_disk_bytes: size of the file system on ``place``; 0 = none of its own.
+        small_disk_bytes: size of the file system on ``place``; 0 = no small disk.
         disk_full_s: how long a full disk stays full if nothing fails, seconds.
-        slow_network: whether the run has a network of its own, which can be made slow.
+        slow_network: whether the run has a separate network, which can be made slow.
         slow_s: how long the network is slow, seconds.
         last: iteration with which the program is done, None = not known.
     """
@@ -80,7 +80,7 @@ class Trial:
 
 @dataclass
 class _State:
-    """What has happened in the run so far."""
+    """The run so far."""
 
     exit_codes: list[int] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
@@ -374,7 +374,7 @@ __all__ = ["OUTPUT_FILE", "WORK_DIR", "Trial", "conduct"]
 
 
 class Surroundings:
-    """What one run has of its own. The owner calls `close` after its last launcher.
+    """The disk and network of one run. The owner calls `close` after its last launcher.
 
     Attributes:
         disk: the small disk, None = there is none.

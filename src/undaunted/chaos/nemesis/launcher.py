@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 LAUNCHER = process.module_command("undaunted.cli.main", "run")
 
-# How a launcher is ended whose time is up, and how long each signal may take: ranks are told to
-# stop, then killed with a second SIGINT, then the agent is killed, then the launcher.
+# How a launcher is ended whose time is up, and how long each signal may take: ranks have to
+# stop; a second SIGINT kills them; then the agent is killed, then the launcher.
 _ENDING = (
     (signal.SIGTERM, 5.0),
     (signal.SIGINT, 1.5),
@@ -29,7 +29,7 @@ _ENDING = (
 
 
 class Launcher:
-    """A launcher that was started. Whoever made it awaits `ended`, or calls `end`."""
+    """A launcher that was started. Its owner awaits `ended`, or calls `end`."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Launcher:
         namespaces: Sequence[int] = (),
         cwd: Path | None = None,
     ) -> None:
-        """Start ``undaunted run`` in a session of its own.
+        """Start ``undaunted run`` in another session.
 
         Args:
             arguments: those after ``undaunted run``.

@@ -29,7 +29,7 @@ _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE = 47, 2
 
 
 def make_mount_namespace() -> None:
-    """Move this process, which must have one thread, into a mount namespace of its own.
+    """Move this process, which must have one thread, into a new mount namespace.
 
     Raises:
         OSError: the kernel does not allow it; the message says what.

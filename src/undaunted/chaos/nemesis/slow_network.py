@@ -1,4 +1,4 @@
-"""A network of its own for one run, which can be made slow.
+"""A separate network for one run, which can be made slow.
 
 It is a network namespace with nothing but a loopback, over which the ranks of one node talk to each
 other. While it is slow, the kernel's traffic control lets through a part of what the run has sent

@@ -1,4 +1,4 @@
-"""A small file system of its own for the files of one run, which can be filled.
+"""A small file system for the files of one run, which can be filled.
 
 It lies on the run's ``work`` directory, and only in a mount namespace: other processes do not see
 it. A helper process makes both; the descriptors that are opened then keep them alive.
@@ -46,7 +46,7 @@ class SmallDisk:
 
     @property
     def directory(self) -> Path:
-        """Where its files are, for this process."""
+        """The path of its files, for this process."""
         return Path(f"/proc/self/fd/{self._fd}")
 
     def fill(self) -> int:

@@ -1,4 +1,4 @@
-"""What all outputs say of a verdict, in the same words; text of users' programs is printable."""
+"""The words of all outputs for a verdict; text of users' programs is printable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes a file for a trial and removes it; a program of its own, since a file system may hang.
+"""Writes a file for a trial and removes it; a separate program, since a file system may hang.
 
     python -I -S disk_program.py DIRECTORY BYTES SECONDS
 

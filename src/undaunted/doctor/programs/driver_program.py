@@ -1,4 +1,4 @@
-"""Says what NVIDIA's driver tells; run by path, as a program of its own, since it may hang.
+"""Prints facts from NVIDIA's driver; a separate program, run by path, since it may hang.
 
     python -I -S driver_program.py
 

@@ -1,4 +1,4 @@
-"""Says which software there is; a program of its own, since imports may hang or crash.
+"""Prints which software there is; a separate program, since imports may hang or crash.
 
     python software_program.py PARENT
 
@@ -46,7 +46,7 @@ def installed() -> dict[str, str]:
 
 
 def imported() -> dict[str, str]:
-    """What torch says of itself, and NCCL as it is loaded."""
+    """The facts that torch has of itself, and of NCCL as it is loaded."""
     try:
         import torch
     except ModuleNotFoundError as error:

@@ -3,7 +3,7 @@
 Monotonic clocks of machines have nothing in common but that they run at the same rate; wall clocks
 may be wrong by hours. But there are moments at which nodes wait for each other, here *meetings*: no
 node starts a round before every node of it is ready. So each meeting bounds by how much any two
-clocks differ, from both sides: whoever came, came before anybody left.
+clocks differ, from both sides: all came before any left.
 
 Taken together these are difference constraints: bounds on the offsets of single clocks are found by
 passing bounds on from meeting to meeting until nothing changes. The lowest offsets fulfil all
@@ -36,7 +36,7 @@ Meeting = list[Visit]
 
 
 class ClockOffset(NamedTuple):
-    """Where a clock is: ``offset_ns`` is added to its times; for the rest see `BootClock`."""
+    """The place of a clock: ``offset_ns`` is added to its times; for the rest see `BootClock`."""
 
     offset_ns: int
     uncertainty_ns: int | None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from undaunted.journal import events as e
-from undaunted.journal.goodput import Outside, failure_of
+from undaunted.journal.goodput import RoundContext, failure_of
 from undaunted.journal.job.values import Failure
 from undaunted.journal.words import words_of
 
@@ -21,12 +21,12 @@ _NS = 1_000_000_000
 _E = TypeVar("_E", bound=e.Event)
 
 
-class Broken(NamedTuple):
+class RoundFailure(NamedTuple):
     """How a round failed; moments are on the axis of the job.
 
     Attributes:
         failure: what ended it first.
-        happened_ns: when, or when it was noticed where nobody knows; for a hang: when its limit
+        happened_ns: when, or when it was noticed, if that is unknown; for a hang: when its limit
             was passed. None if no node tells.
         broke_ns: when work ended: for a hang, the last sign of life; None as above.
         noticed_ns: when it was noticed first.
@@ -39,9 +39,9 @@ class Broken(NamedTuple):
     noticed_ns: int | None = None
     judged_ns: int | None = None
 
-    def outside(self, launch: Launch, done: int) -> Outside:
+    def context(self, launch: Launch, done: int) -> RoundContext:
         """Return what a launch cannot know of the round, by its own clock."""
-        return Outside(
+        return RoundContext(
             done,
             *(
                 None if moment is None else moment - launch.offset_ns
@@ -50,7 +50,9 @@ class Broken(NamedTuple):
         )
 
 
-def broken(world: World, *, following: World | None, nodes: Collection[str] = ()) -> Broken | None:
+def failure_of_round(
+    world: World, *, following: World | None, nodes: Collection[str] = ()
+) -> RoundFailure | None:
     """Return how a round failed, None if it did not.
 
     Args:
@@ -61,10 +63,10 @@ def broken(world: World, *, following: World | None, nodes: Collection[str] = ()
     followed = following is not None
     blamed = _blamed(world, following)
     detected = [one for one in world.launches if _in_time(one, world, e.FailureDetected, following)]
-    if (paused := _stood_still(world, detected, blamed)) is not None:
+    if (paused := _paused_before_failure(world, detected, blamed)) is not None:
         detected.remove(paused)
         if blamed is None:
-            return _lost_while_it_stood(paused, world)
+            return _lost_while_paused(paused, world)
     if not detected:
         return _lost(world, blamed, followed=followed, nodes=nodes)
     culprit = next((one for one in detected if blamed and one.node == blamed.node), None)
@@ -77,7 +79,7 @@ def broken(world: World, *, following: World | None, nodes: Collection[str] = ()
     else:
         first = culprit or min(detected, key=lambda one: _happened(one, world))
         failure = _as_judged(_failure(first, world), blamed)
-    return Broken(
+    return RoundFailure(
         failure=failure,
         happened_ns=min(_happened(one, world) for one in detected),
         broke_ns=min(one.on_axis(each.broke_ns) for one, each in breaks),
@@ -106,7 +108,7 @@ def _in_time(launch: Launch, world: World, kind: type[_E], following: World | No
     return found if launch.on_axis(found.t) <= following.began else None
 
 
-def _stood_still(
+def _paused_before_failure(
     world: World, detected: Iterable[Launch], blamed: e.RoundBlamed | None
 ) -> Launch | None:
     """Return the launch that has seen a failure only after the others had stopped without it.
@@ -134,23 +136,25 @@ def _pause(launch: Launch, world: World) -> tuple[int, e.AgentPaused] | None:
     return None
 
 
-def _lost_while_it_stood(launch: Launch, world: World) -> Broken:
+def _lost_while_paused(launch: Launch, world: World) -> RoundFailure:
     pause = _pause(launch, world)
     assert pause is not None
     began_ns, event = pause
-    failure = Failure(kind="lost", node=launch.node, line=f"node {launch.node}: {_stood(event)}")
+    failure = Failure(
+        kind="lost", node=launch.node, line=f"node {launch.node}: {_pause_in_words(event)}"
+    )
     ends = (_time(one, world, e.StopRequested) for one in world.launches)
     noticed_ns = min((t for t in ends if t is not None and t > began_ns), default=began_ns)
     steps = _of(launch, world).progress  # its ranks may have worked on
     worked_ns = launch.on_axis(steps[-1].last_ns) if steps else began_ns
-    return Broken(failure, began_ns, min(max(began_ns, worked_ns), noticed_ns), noticed_ns)
+    return RoundFailure(failure, began_ns, min(max(began_ns, worked_ns), noticed_ns), noticed_ns)
 
 
-def _stood(event: e.AgentPaused) -> str:
+def _pause_in_words(event: e.AgentPaused) -> str:
     return f"its launcher stood still for {event.seconds:.1f} s"
 
 
-def _stopped_as_it_stood(world: World) -> Launch | None:
+def _stopped_while_paused(world: World) -> Launch | None:
     """Return a launch that stood still and was told to stop, though the job had not decided to."""
     for one in world.launches:
         pause, stopped = _pause(one, world), _time(one, world, e.StopRequested)
@@ -206,26 +210,26 @@ def _without_detection(world: World, blamed: e.RoundBlamed, nodes: Collection[st
     present = blamed.node in nodes or any(one.node == blamed.node for one in world.launches)
     kind = "lost" if present else "unknown"
     pauses = (_pause(one, world) for one in world.launches if one.node == blamed.node)
-    stood = [f"; {_stood(pause[1])}" for pause in pauses if pause is not None]
+    stood = [f"; {_pause_in_words(pause[1])}" for pause in pauses if pause is not None]
     return Failure(kind=kind, node=blamed.node, line=blamed.line + "".join(stood))
 
 
 def _lost(
     world: World, blamed: e.RoundBlamed | None, *, followed: bool, nodes: Collection[str]
-) -> Broken | None:
+) -> RoundFailure | None:
     """A round that no node has seen fail: was one of them lost?"""
     decided = _decided(world.launches, world)
     if blamed is not None:
-        return Broken(_without_detection(world, blamed, nodes), decided, decided, decided)
-    if (stood := _stopped_as_it_stood(world)) is not None:
-        return _lost_while_it_stood(stood, world)
+        return RoundFailure(_without_detection(world, blamed, nodes), decided, decided, decided)
+    if (stood := _stopped_while_paused(world)) is not None:
+        return _lost_while_paused(stood, world)
     workers = [one for one in world.launches if one.ranks(world.number)]  # without spares
     silent = [one for one in workers if world.stopped_on(one) is None and one.state.ended is None]
     if not followed or not silent or len(silent) == len(workers):
         return None
     line = f"node {silent[0].node}: its launcher ended without a word"
     failure = Failure(kind="lost", node=silent[0].node, line=line)
-    return Broken(failure, decided, decided, decided)
+    return RoundFailure(failure, decided, decided, decided)
 
 
 def _decided(launches: Iterable[Launch], world: World) -> int | None:

@@ -80,7 +80,7 @@ class World:
 
     @property
     def missing(self) -> tuple[range, ...]:
-        """Ranks that no journal tells of."""
+        """Ranks that are in no journal."""
         return gaps(self.size, self.ranks)
 
     @property
@@ -101,7 +101,7 @@ class World:
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """One launch of the job by whoever starts it: its worlds by number, and all launches."""
+    """One launch of the job by a user or scheduler: its worlds by number, and all launches."""
 
     worlds: list[World]
     launches: list[Launch]
@@ -152,7 +152,7 @@ def launches_of(journals: Iterable[Journal]) -> list[Launch]:
     for journal in journals:
         for events in journal.launches():
             state = LaunchState.of(events)
-            # Without the id of a boot, a launch has a clock of its own.
+            # Without the id of a boot, a launch has its own clock.
             boot = (state.opened.boot_id if state.opened else "") or f"#{len(launches)}"
             clock = clocks.setdefault(boot, len(clocks))
             launches.append(Launch(len(launches), journal.path, events, state, clock))

@@ -1,8 +1,8 @@
-"""Where the rank-time of each launch and round of a job went, and what it cost. Pure functions.
+"""Gives the rank-time of each launch and round of a job to classes, and a cost. Pure functions.
 
-A launch alone cannot tell: a hang on one node makes the others wait, which they cannot know from
-working; and a node that came later does not know which steps were done before. So it is told what
-ended each of its rounds, and how far the job had come.
+A launch alone does not know enough. A hang on one node makes the others wait, which looks like
+work; and a node that came later does not know which steps were done before. So `account` gets the
+end of each round, and how far the job had come.
 
 Time that `goodput` calls idle is divided here: a node without a seat in the round that runs is a
 spare. Once that round has stopped, it is open who gets a seat in the next one: that is idle time.
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from undaunted.journal.goodput import (
     Account,
-    Outside,
+    RoundContext,
     Span,
     Times,
     account,
@@ -29,7 +29,7 @@ from undaunted.journal.goodput import (
     went_on,
     worked_until,
 )
-from undaunted.journal.job.failures import Broken, broken
+from undaunted.journal.job.failures import RoundFailure, failure_of_round
 from undaunted.journal.job.values import Cost
 
 if TYPE_CHECKING:
@@ -51,10 +51,10 @@ Key = tuple[int, int]
 
 @dataclass(slots=True)
 class RankTime:
-    """What was found.
+    """The rank-time of a job.
 
     Attributes:
-        broken: how rounds failed, of those that did.
+        failures: how rounds failed, of those that did.
         worked_until: when work ended in rounds that went on after their first failure.
         accounts: of each launch, not multiplied by ranks.
         lanes: of each launch, as stretches on the axis.
@@ -64,7 +64,7 @@ class RankTime:
         stepped: whether any rank called ``undaunted.step``.
     """
 
-    broken: dict[Key, Broken] = field(default_factory=dict)
+    failures: dict[Key, RoundFailure] = field(default_factory=dict)
     worked_until: dict[Key, int] = field(default_factory=dict)
     accounts: list[Account] = field(default_factory=list)
     lanes: list[list[Span]] = field(default_factory=list)
@@ -82,9 +82,9 @@ def rank_time(launches: Sequence[Launch], attempts: Sequence[Attempt]) -> RankTi
         attempts: the same, placed on the axis.
     """
     found = RankTime(stepped=any(launch.state.stepped for launch in launches))
-    outside = _outside(launches, attempts, found)
+    contexts = _contexts(launches, attempts, found)
     for launch in launches:
-        spent = account(launch.state, outside[launch.index], stepped=found.stepped)
+        spent = account(launch.state, contexts[launch.index], stepped=found.stepped)
         found.accounts.append(spent)
         found.lanes.append([])
     for index, attempt in enumerate(attempts):
@@ -105,34 +105,34 @@ def rank_time(launches: Sequence[Launch], attempts: Sequence[Attempt]) -> RankTi
     return found
 
 
-def _outside(
+def _contexts(
     launches: Sequence[Launch], attempts: Sequence[Attempt], found: RankTime
-) -> list[dict[int, Outside]]:
+) -> list[dict[int, RoundContext]]:
     """Return what each launch cannot know of its rounds; notes how rounds failed."""
-    outside: list[dict[int, Outside]] = [{} for _ in launches]
+    contexts: list[dict[int, RoundContext]] = [{} for _ in launches]
     done = 0
     for index, attempt in enumerate(attempts):
         nodes = {launch.node for launch in attempt.launches}
         for world, following in zip(attempt.worlds, [*attempt.worlds[1:], None], strict=False):
-            failed = broken(world, following=following, nodes=nodes)
+            failed = failure_of_round(world, following=following, nodes=nodes)
             if failed is not None:
-                found.broken[index, world.number] = failed
+                found.failures[index, world.number] = failed
             for launch in world.launches:
-                known = Outside(done) if failed is None else failed.outside(launch, done)
-                outside[launch.index][world.number] = known
+                known = RoundContext(done) if failed is None else failed.context(launch, done)
+                contexts[launch.index][world.number] = known
             if ends := list(_worked_until(world, failed)):
                 found.worked_until[index, world.number] = min(ends)
             done = max(done, _reached(world))
-    return outside
+    return contexts
 
 
-def _worked_until(world: World, failed: Broken | None) -> Iterator[int]:
+def _worked_until(world: World, failed: RoundFailure | None) -> Iterator[int]:
     """Yield when nodes ended their work that had gone on after the first failure, on the axis."""
     if failed is None:
         return
     for launch in world.launches:
         one = launch.state.rounds[world.number]
-        broke = failure_of(one, failed.outside(launch, 0))
+        broke = failure_of(one, failed.context(launch, 0))
         if broke is not None and went_on(one, broke.noticed_ns):
             yield launch.on_axis(worked_until(one, broke))
 

@@ -47,7 +47,7 @@ KINDS = {
     "failed": ("failure", "failures"),
     "lost": ("lost node", "lost nodes"),
 }
-"""What ends a round, one and several of it."""
+"""Names of failures, one and several."""
 STYLES = {"finished": "green", "crash": "red", "hang": "red", "spawn": "red", "failed": "red"}
 INDENT = " " * 9
 # How many restarts inside of processes `render_launch` explains per round.
@@ -430,13 +430,13 @@ def _why(failures: Sequence[tuple[str, str]], reason: str, width: int | None) ->
 
     Args:
         failures: the kind of each round that failed, and its cause.
-        reason: why the job ended, "" = nobody asks; what the last cause says is left out.
+        reason: why the job ended, "" = not shown; the part in the last cause is left out.
         width: columns of the terminal; None leaves long lines alone.
     """
     if failures:
         cause = failures[-1][1]
         kinds = Counter(kind for kind, _ in failures)
-        text = one_line(cause.partition("; ")[0], longest=_LONGEST_WHY) or "nobody knows"
+        text = one_line(cause.partition("; ")[0], longest=_LONGEST_WHY) or "unknown"
         if len(failures) > 1:
             text = f"{_counted(kinds)}; the last: {text}"
         yield from labelled("why:      ", text, width)
@@ -537,7 +537,7 @@ def _down(lost_ns: int, of_ns: int | None) -> str:
 
 def _recorded(ns: int) -> str:
     """Return how much time a journal without an end has: goodput and times are of that alone."""
-    return f", told up to {format_duration(ns / 1e9)} later" if ns else ""
+    return f", recorded up to {format_duration(ns / 1e9)} later" if ns else ""
 
 
 def ordered(number: int) -> str:

@@ -185,7 +185,7 @@ def _failures(
     failed = [one.failure for one in rounds if one.failure is not None]
     ran_ns = 0
     for one in rounds:
-        broke = spent.broken.get((one.attempt, one.round))
+        broke = spent.failures.get((one.attempt, one.round))
         moments = (broke.broke_ns, broke.happened_ns) if broke else ()
         moments = (spent.worked_until.get((one.attempt, one.round)), *moments)
         ends = [*moments, one.stopped_ns, attempts[one.attempt].ended]
@@ -259,7 +259,7 @@ def job_outcome(launches: Iterable[LaunchSummary]) -> LaunchSummary | None:
         last_start = max(last_start, start)
         if launch.exit_code is not None:
             ended.append((start + (launch.duration_ns or 0) / 1e9, launch))
-    # Whoever had ended before the last launcher started was gone, or belongs to an earlier job.
+    # A launcher that ended before the last one started was gone, or is of an earlier job.
     ends = [each for each in ended if each[0] >= last_start]
     if not ends:
         return None
@@ -316,7 +316,7 @@ def _round(
         parts_of: of the nodes, by index of the launch and number of the round.
     """
     key = attempt, world.number
-    broke = spent.broken.get(key)
+    broke = spent.failures.get(key)
     failed_ns = broke.happened_ns if broke else None
     parts = [parts_of[one.index, world.number] for one in world.launches]
     firsts = [one.iterations[0] for one in parts if one.iterations]
@@ -606,7 +606,7 @@ def _is_same_rank(one: e.SlowRank, other: e.SlowRank) -> bool:
 
 
 def _missing(attempts: Sequence[Attempt]) -> Iterator[str]:
-    """Yield which ranks no journal tells of."""
+    """Yield the ranks that are in no journal."""
     rounds: dict[tuple[range, ...], list[str]] = {}
     for index, attempt in enumerate(attempts):
         for world in attempt.worlds:
@@ -619,7 +619,7 @@ def _missing(attempts: Sequence[Attempt]) -> Iterator[str]:
         if len(numbers) > 1:
             which = f"{len(numbers)} rounds ({numbers[0]} to {numbers[-1]})"
         yield (
-            f"no journal tells of {who} in {which}; their time is not in the sums: "
+            f"no journal has {who} in {which}; their time is not in the sums: "
             "either their node was lost before it could write, or its journal is missing here"
         )
 
@@ -632,7 +632,7 @@ def _other_runs(launches: Iterable[Launch], left_out: Sequence[str]) -> str:
     if left_out:
         said.append(
             f"journals of different jobs are in one directory: this is the newest, {names}; left "
-            f"out: {', '.join(left_out)}; put the journals of each job into a directory of its own"
+            f"out: {', '.join(left_out)}; put the journals of each job into another directory"
         )
     if len(runs) > 1:
         said.append(f"the journals are of several runs ({names}), counted as one job")

@@ -1,4 +1,4 @@
-"""What a job was, from the journals of all its nodes: values without behaviour.
+"""The model of a job, from the journals of all its nodes: values, and sums of their fields.
 
 All moments that end in ``_ns`` and are called ``began``, ``ended``, ``start`` or ``end`` are on the
 axis of the job: nanoseconds since its first launcher began. Rank-time is time multiplied by the
@@ -31,7 +31,7 @@ class Phases(msgspec.Struct, kw_only=True, frozen=True):
         import_ns: the template's imports, and until the user's program had begun on every rank.
         initialise_ns: until monitoring had begun on every rank.
         load_ns: until every rank had called ``undaunted.step``.
-        total_ns: from when it happened (noticed, where nobody knows) until the user's program had
+        total_ns: from when it happened (noticed, if that is unknown) until the user's program had
             begun on every rank.
         total_to_step_ns: the same until every rank had called ``undaunted.step``.
     """
@@ -82,7 +82,7 @@ class InProcessRestart(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class NodePart(msgspec.Struct, kw_only=True, frozen=True):
-    """What one node had of a round.
+    """The part of one node in a round.
 
     Attributes:
         node: its name.
@@ -142,14 +142,14 @@ class NodePart(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Failure(msgspec.Struct, kw_only=True, frozen=True):
-    """What ended a round first.
+    """The first failure of a round.
 
     Attributes:
         kind: ``crash``, ``hang``, ``spawn`` (workers could not be started) or ``lost`` (the
             launcher or its machine).
         node: which node, "" if unknown.
         rank: which rank, -1 = none.
-        line: what is said about it.
+        line: who failed, with what.
         limit_ns: of a hang: the limit that was passed; otherwise None.
     """
 
@@ -319,7 +319,7 @@ class Failures(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Cost(msgspec.Struct, kw_only=True, frozen=True):
-    """What the job cost, at a price per hour of one rank.
+    """The cost of a job, at a price per hour of one rank.
 
     Attributes:
         price: of one rank for an hour.

@@ -1,1 +1,1 @@
-"""What a run has to say to Prometheus and OpenTelemetry."""
+"""Metrics and spans of a run for Prometheus and OpenTelemetry."""

@@ -1,4 +1,4 @@
-"""Answers `GET /metrics`, in a thread of its own with an event loop of its own."""
+"""Answers `GET /metrics`, in a thread with its own event loop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PAGE = "metrics are at /metrics\n"
 class Endpoint:
     """Serves one listening socket, which it owns from then on.
 
-    `close` ends the thread; it never waits for whoever is being served.
+    `close` ends the thread; it never waits for clients that are being served.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Endpoint:
             return Page(_PAGE, status="200 OK" if path == "/" else "404 Not Found")
         try:
             body, kind = exposition(self._current(), accept)
-        except Exception as error:  # noqa: BLE001 - whatever it is, whoever asks is told
+        except Exception as error:  # noqa: BLE001 - the client gets any error
             text = f"metrics cannot be read: {type(error).__name__}: {error}\n"
             return Page(text, status="500 Internal Server Error")
         return Page(body, kind)

@@ -44,7 +44,7 @@ class Family:
 
     @property
     def kind(self) -> Literal["gauge", "counter", "histogram"]:
-        """What Prometheus takes it for."""
+        """Its type for Prometheus."""
         if self.name.endswith("_total"):
             return "counter"
         return "histogram" if any(sample.suffix for sample in self.samples) else "gauge"

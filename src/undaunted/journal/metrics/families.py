@@ -1,4 +1,4 @@
-"""What one launcher knows, and a job from its journals, as families of metrics. Pure functions.
+"""Families of metrics of one launcher, and of a job from its journals. Pure functions.
 
 The same families come from a running launcher and from its journal; what only pages tell, such as
 the age of a heartbeat, a journal does not have.

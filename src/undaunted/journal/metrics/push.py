@@ -1,4 +1,4 @@
-"""Sends metrics and spans to a collector of OpenTelemetry every 15 s, from a thread of its own."""
+"""Sends metrics and spans to a collector of OpenTelemetry every 15 s, from a separate thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a launcher has done so far as spans: its job, rounds, restarts, saves and loads. Pure."""
+"""Makes spans of a launcher: its job, rounds, restarts, saves and loads so far. Pure."""
 
 from __future__ import annotations
 

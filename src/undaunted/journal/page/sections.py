@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from html import escape
 from statistics import median
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from undaunted.journal.job.render import (
     ordered,
     percent,
     still_runs,
+    utc,
 )
 from undaunted.journal.page.markup import (
     NOTHING,
@@ -73,10 +73,10 @@ def about(job: JobSummary) -> str:
     facts = [_count(len(job.nodes), "node"), _count(job.world_size, "rank")]
     if job.attempts > 1:
         facts.append(f"{job.attempts} launches")
-    if (when := _utc(job.started_wall)) is not None:
-        facts.append(f"started {when}")
+    if job.started_wall is not None:
+        facts.append(f"started {utc(job.started_wall)}")
     length = for_people(job.duration_ns)
-    facts.append(f"took {length}" if job.outcome else f"told up to {length} later")
+    facts.append(f"took {length}" if job.outcome else f"recorded up to {length} later")
     paragraphs.append(" \N{MIDDLE DOT} ".join(text(fact) for fact in facts))
     if job.reason:
         paragraphs.append(text(job.reason))
@@ -190,16 +190,6 @@ def _money(amount: float, job: JobSummary) -> str:
     return f"{figures} {job.cost.currency}".rstrip()
 
 
-def _utc(wall: float | None) -> str | None:
-    if wall is None:
-        return None
-    try:
-        when = datetime.fromtimestamp(wall, tz=UTC)
-    except (OverflowError, OSError, ValueError):
-        return None
-    return when.strftime("%Y-%m-%d %H:%M UTC")
-
-
 def _count(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
@@ -230,7 +220,7 @@ def failures(job: JobSummary) -> str:
 
 
 def explained(said: str) -> str:
-    """Return a section that says what went wrong, "" if nothing is said."""
+    """Return a section with an explanation of what went wrong, "" without one."""
     if not said:
         return ""
     cut = said if len(said) <= _LONGEST_EXPLAINED else f"{said[:_LONGEST_EXPLAINED]}..."
@@ -377,7 +367,7 @@ def _advice(one: JobRound) -> str:
 
 
 def _moment(one: JobRound) -> int:
-    """Return when the round failed; where nobody tells, when it was over."""
+    """Return when the round failed; if that is unknown, when it was over."""
     if one.failed_ns is not None:
         return max(0, one.failed_ns)
     return one.stopped_ns if one.stopped_ns is not None else one.began_ns

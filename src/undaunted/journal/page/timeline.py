@@ -1,4 +1,4 @@
-"""What the timeline shows, as columns of small numbers: pure, from a job and its launches.
+"""The timeline as columns of small numbers: pure, from a job and its launches.
 
 All times are whole milliseconds since the job began; columns hold differences, so that 1,000 ranks
 with 100 restarts fit in a few megabytes. ``static/model.js`` undoes this.
@@ -70,7 +70,7 @@ def timeline(job: JobSummary, launches: Sequence[Launch]) -> dict[str, Any]:
 
 
 def _until_ns(one: JobRound) -> int:
-    """Return the end of a round; of one without an end, of what is told of it."""
+    """Return the end of a round; of one without an end, of its last part."""
     if one.stopped_ns is not None:
         return one.stopped_ns
     told = (part.began_ns + part.times.total_ns for part in one.parts)
