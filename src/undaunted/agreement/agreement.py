@@ -4,7 +4,7 @@ The first verdict that is written decides for all ranks, so that no rank believe
 not: rank 0's, that of a rank that failed, or that of one that waited in vain. See `Turn`.
 
 Each rank counts its rounds. When only some ranks make a call, their round fails, and the others
-find that failure under the number of their own next call. They see by the name that it is about
+find that failure under the number of their next call. They see by the name that it is about
 something they took no part in, pass it over, and so meet the others again in their next call.
 """
 
@@ -97,7 +97,7 @@ class Agreement:
                 another call before; that happens within this time.
             join_later: what has failed before this rank came is passed over also if it has the
                 same name: for what others may have tried without this rank, and try again. Else
-                this rank is told that it came too late, and waits for nobody.
+                this rank hears that it came too late, and waits for nobody.
 
         Raises:
             AgreedError: with the ranks that failed or did not answer; of the kind that a rank
@@ -167,7 +167,7 @@ class Agreement:
         return self.rank == next(well, 0)
 
     def abort(self) -> None:
-        """Have the round in progress, and all later ones, raise at once; nobody is told."""
+        """Have the round in progress, and all later ones, raise at once; others hear nothing."""
         self._bounded.abort()
 
     def leave(self, timeout_s: float) -> None:

@@ -1,4 +1,4 @@
-"""How the ranks of a process group come to an agreement of their own.
+"""How the ranks of a process group come to an agreement.
 
 Rank 0 serves a store. Its address travels once over the process group; afterwards the group is left
 alone. Each rank has two connections, as one that waits cannot be used for anything else.
@@ -80,7 +80,7 @@ class Connected:
 
 
 class _Invitation(msgspec.Struct, frozen=True, array_like=True):
-    """What rank 0 says to all over the process group."""
+    """The message of rank 0 to all over the process group."""
 
     hosts: list[str]
     port: int

@@ -1,4 +1,4 @@
-"""Errors that all ranks raise alike, and how one tells the others of its own."""
+"""Errors that all ranks raise alike, and how a rank tells the others of an error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class AgreedError(Exception):
-    """What one rank has failed with; all ranks raise it.
+    """The failure of one rank; all ranks raise it.
 
     Attributes:
         ranks: of the job; those that failed or did not answer, ascending.
@@ -36,7 +36,7 @@ class AgreedError(Exception):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """What a rank contributes when it could not do its part.
+    """The contribution of a rank that could not do its part.
 
     Attributes:
         message: for people; it need not name the rank.

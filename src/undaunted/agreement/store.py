@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ABORTED = "the agreement between the ranks was given up"
-# Whoever connects looks which connection is new.
+# One thread at a time: it looks for the new connection.
 _connecting = threading.Lock()
 
 
@@ -117,7 +117,7 @@ class StoreLink:
     def serve(cls, timeout_s: float, at: str = torch_store.LOOPBACK) -> tuple[StoreLink, Any]:
         """Serve a store in this process at a free port, and connect to it.
 
-        A torch store knows no token: whoever reaches the port can read and write it.
+        A torch store knows no token: every process that reaches the port can read and write it.
 
         Args:
             timeout_s: of the store.

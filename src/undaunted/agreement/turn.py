@@ -1,4 +1,4 @@
-"""What one rank does in the store for one round.
+"""The part of one rank in the store for one round.
 
 Keys of a round: each rank's contribution (``3``), ``count``, the number of them, ``go``, which
 wakes rank 0, and ``verdict``, which is written once; who ends a round early sets ``go`` as well.
@@ -53,7 +53,7 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
         failure: why nothing was.
         ranks: whose failure that is.
         name: of the round that failed, as who wrote this calls it; "" = whatever it is called.
-        scattered: whether each rank has a part of its own in place of the content.
+        scattered: whether each rank has another part in place of the content.
         undecided: whether rank 0 was never asked to decide: see `AgreedError`.
     """
 

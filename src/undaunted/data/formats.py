@@ -37,7 +37,7 @@ class ShardError(Exception):
 
 
 class Index(NamedTuple):
-    """Where the samples of a shard are.
+    """The places of the samples of a shard.
 
     Attributes:
         samples: how many it has.

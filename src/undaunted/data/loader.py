@@ -104,7 +104,7 @@ class Loader:
             shuffle: False = in the order of the data set.
             remainder: what becomes of the end of an epoch, which is no whole step: "drop" leaves
                 it out, "short" makes a smaller step, "pad" fills it up (see `real`).
-            order: another order than a `GlobalOrder`, such as a `Mixture`; has a seed of its own.
+            order: another order than a `GlobalOrder`, such as a `Mixture`, with its seed.
             sample_rng: seed torch's, Python's and numpy's generators for each sample, or for those
                 of a micro-batch if the data set gives several at once (``__getitems__``), and for
                 ``collate_fn``.
@@ -270,7 +270,7 @@ class Loader:
             models: whose gradients these are; FSDP synchronises in each micro-batch.
 
         Raises:
-            TypeError: with ``exact``, a model keeps gradients in a place of its own.
+            TypeError: with ``exact``, a model keeps gradients elsewhere.
         """
         micro = self._present()
         if self._gradients is not None:
@@ -458,7 +458,7 @@ class _Epoch:
 
 
 class _Samples(Dataset):  # type: ignore[misc]
-    """Batches of samples by epoch, position and numbers, with random numbers of their own."""
+    """Batches of samples by epoch, position and numbers, with random numbers for each."""
 
     def __init__(
         self,
@@ -471,7 +471,7 @@ class _Samples(Dataset):  # type: ignore[misc]
         self._dataset = dataset
         self._collate = collate
         self._seed = seed
-        self._apart = apart  # in processes of their own
+        self._apart = apart  # in other processes
 
     def __getattr__(self, name: str) -> Any:
         """Have what users' functions look for in a worker: the attributes of their data set."""
@@ -513,7 +513,7 @@ class _Samples(Dataset):  # type: ignore[misc]
 
 
 class _Wanted:
-    """What is read for this rank, micro-batch by micro-batch; notes each when torch asks for it."""
+    """The reads for this rank, micro-batch by micro-batch; notes each when torch asks for it."""
 
     def __init__(
         self, order: Order, micros: Iterator[MicroBatch], ahead: deque[MicroBatch]

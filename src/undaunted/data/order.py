@@ -33,7 +33,7 @@ _BLOCK = 1 << 16  # positions in which each data set of a mixture has its exact 
 
 
 class Order(Protocol):
-    """Which sample stands at a position of an epoch.
+    """The sample at each position of an epoch.
 
     Attributes:
         length: positions of an epoch.
@@ -115,7 +115,7 @@ class Mixture:
     """The order of several data sets that are mixed by weight.
 
     An index counts through the data sets one after the other, as in torch's ``ConcatDataset``.
-    Each data set is in an order of its own, and goes on from epoch to epoch of the mixture: all its
+    Each data set has another order, and goes on from epoch to epoch of the mixture: all its
     samples are seen once before one is seen again.
 
     Attributes:

@@ -109,7 +109,7 @@ class Plan:
     def share(self, epoch: int, position: int, rank: int, world_size: int) -> list[MicroBatch]:
         """Return the micro-batches of one rank in the step that begins at a position.
 
-        All ranks have as many. Who has fewer for itself gets some whose samples do not count.
+        All ranks have as many. A rank with fewer gets some whose samples do not count.
         """
         of = min(self.global_batch, self.length - position)
         size = of if self.remainder == "short" else self.global_batch

@@ -37,7 +37,7 @@ _CHECKED = 12  # where the part begins that the first checksum is of
 
 
 class Header(NamedTuple):
-    """What an index file says of its shard; see `Index`."""
+    """The facts of an index file about its shard; see `Index`."""
 
     kind: bytes
     offsets_checksum: int

@@ -23,7 +23,7 @@ _FEW = 64
 class ShardOrder:
     """A shuffle of shards, and of samples within windows of the shuffled shards.
 
-    What a shuffle buffer of ``window`` samples does for a stream, as a function of the position:
+    The effect of a shuffle buffer of ``window`` samples, as a function of the position:
     reads of neighbouring positions stay within the shards that a window overlaps.
 
     Attributes:

@@ -44,7 +44,7 @@ class TokenFile(Dataset):  # type: ignore[misc]
     """A file of tokens, cut into samples that follow one another; documents are packed.
 
     Sample number i is the ``length`` + 1 tokens from token i * ``length`` on: the last one is the
-    next one's first, as it is a target only. What is left at the end of the file is not used.
+    next one's first, as it is a target only. The rest at the end of the file is not used.
 
     Attributes:
         tokens: how many the file has.
@@ -181,7 +181,7 @@ class TokenFile(Dataset):  # type: ignore[misc]
 
 
 class _Starts(NamedTuple):
-    """Where documents begin, by an index of Megatron that is mapped.
+    """The begins of documents, by an index of Megatron that is mapped.
 
     Attributes:
         path: of the index.

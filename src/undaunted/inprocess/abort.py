@@ -1,6 +1,6 @@
 """Aborting a rank's communication with others, so that its main thread comes back.
 
-Runs in a thread of its own, while the main thread may be blocked in a collective. No error in here
+Runs in another thread, while the main thread may be blocked in a collective. No error in here
 is fatal: if something cannot be aborted, it is logged, and the hard timeout ends the rank.
 """
 

@@ -64,7 +64,7 @@ class Arguments:
             `undaunted run`, and on one machine), ``timeout`` that of the iterations' stores
             (300 s).
         initialize: called at the beginning of every iteration.
-        abort: aborts communication, in a thread of its own; its exceptions are ignored.
+        abort: aborts communication, in another thread; its exceptions are ignored.
         finalize: called in every rank after a fault; its exceptions are fatal for the rank.
         health_check: called at the beginning of iterations, and after a fault; then its
             exceptions are fatal for the rank.
@@ -133,7 +133,7 @@ class Arguments:
 
     @functools.cached_property
     def restart_health_check(self) -> Callable[..., Any] | None:
-        """What runs after a fault: `health_check`, and checks of this rank's hardware.
+        """The checks after a fault: `health_check`, and checks of this rank's hardware.
 
         That is its GPU, NVLink and network card, which are found by ``LOCAL_RANK``.
         """

@@ -37,7 +37,7 @@ class ThreadedFinalize(Finalize):
 
         Args:
             timeout: of the function.
-            fn: the function; it runs in a thread of its own, with the main thread's CUDA device.
+            fn: the function; it runs in another thread, with the main thread's CUDA device.
             args: arguments of the function, by position.
             kwargs: arguments of the function, by name.
         """

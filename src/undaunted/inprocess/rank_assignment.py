@@ -386,7 +386,7 @@ class Layer:
 class Tree(RankAssignment):
     """Ranks in groups of groups, see `Layer`.
 
-    Every process has a tree of its own, and makes the same changes to it as the others. A rank is a
+    Every process has a tree, and makes the same changes to it as the others. A rank is a
     `Leaf`: its place among the others never changes, but its active rank does.
 
     At first ranks are active in order, as far as ``max_ranks`` of their groups allow; the others

@@ -57,7 +57,7 @@ class Undaunted(_Launcher):  # type: ignore[misc]
 
 @dataclass
 class FaultTolerancePluginScriptArgs:
-    """What ``script_args_converter_fn`` of `FaultTolerancePlugin` gets."""
+    """The argument of ``script_args_converter_fn`` of `FaultTolerancePlugin`."""
 
     enable_ft_package: bool
     calc_ft_timeouts: bool
@@ -65,7 +65,7 @@ class FaultTolerancePluginScriptArgs:
 
 @dataclass
 class PreemptionPluginScriptArgs:
-    """What ``script_args_converter_fn`` of `PreemptionPlugin` gets."""
+    """The argument of ``script_args_converter_fn`` of `PreemptionPlugin`."""
 
     enable_exit_handler: bool
     enable_exit_handler_for_data_loader: bool

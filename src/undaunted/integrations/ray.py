@@ -124,7 +124,7 @@ def run(
         settings: of `LaunchConfig`, such as ``max_restarts`` and ``fault_tol_cfg``.
 
     Returns:
-        What the function returned, by rank; None for each rank of a program.
+        The results of the function, by rank; None for each rank of a program.
 
     Raises:
         ImportError: Ray is not installed.

@@ -1,4 +1,4 @@
-"""What an adapter needs of its framework beyond documented hooks, checked when a job starts.
+"""The needs of an adapter beyond documented hooks of its framework, checked when a job starts.
 
 Such methods may change with any version, and with the subclasses of other packages. A job that
 would fail at its first checkpoint, or at its first stop, is better refused before it trains.

@@ -1,4 +1,4 @@
-"""Where training goes on: a checkpoint that is passed over is named, and all ranks begin alike."""
+"""The begin of training: a checkpoint that is passed over is named, and all ranks begin alike."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class UndauntedTrainerMixin:
     session's exit code. torchtitan itself goes on from its newest checkpoint; where that leads to
     failures, from an older one (see `undaunted.checkpointing.choose`).
 
-    A class without a ``Config`` of its own gets one, whose ``build`` makes that class.
+    A class that defines no ``Config`` gets one, whose ``build`` makes that class.
 
     Attributes:
         session_options: arguments of `Session`, such as ``end_time``; set them in the class.

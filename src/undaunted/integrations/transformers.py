@@ -236,7 +236,7 @@ class UndauntedCallback(TrainerCallback):
 
     @contextlib.contextmanager
     def _leavable(self, trainer: Any) -> Iterator[None]:
-        """What is evaluated inside of this may be left: then others have not seen any of it."""
+        """An evaluation inside of this may be left: then others have not seen any of it."""
         lines, among = len(trainer.state.log_history), trainer.callback_handler.callbacks
         callbacks = [each for each in among if isinstance(each, ExportableState)]
         states = [copy.deepcopy(each.state()["attributes"]) for each in callbacks]

@@ -130,7 +130,7 @@ class Attempts:
     """Runs steps, and checks results.
 
     Args:
-        rerun: None = nothing is run again: an odd result that is fatal raises, another one is said.
+        rerun: None = nothing is run again: an odd result that is fatal raises, others are logged.
         said: called with the text of each verdict of this rank.
     """
 
@@ -347,7 +347,7 @@ def check(
     """Check a result of this step: a loss, or the norm of gradients.
 
     Inside of `Session.attempts` an odd result is computed again; see there. Elsewhere one that is
-    not finite raises, and names rank and device; one that is too large is said.
+    not finite raises, and names rank and device; one that is too large is logged.
 
     Args:
         value: a number, or a tensor with one element.

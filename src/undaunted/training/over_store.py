@@ -99,7 +99,7 @@ class OverStore:
         if self._answer is None or self._store is None:
             return
         done = [f"done/{rank}" for rank in range(self._world_size)]
-        with contextlib.suppress(Exception):  # whoever serves the store may be gone
+        with contextlib.suppress(Exception):  # the server of the store may be gone
             self._store.set(done[self._rank], "")
             deadline = time.monotonic() + timeout_s
             while time.monotonic() < deadline and not give_up() and not self._store.check(done):
@@ -183,7 +183,7 @@ class OverStore:
 def name_of_group() -> str:
     """Return a name of the default process group, the same on all its ranks; "" = there is none.
 
-    A restart inside the process makes a new group. What a process counts by itself would not do: a
+    A restart inside the process makes a new group. A count of each process would not do: a
     rank may have failed before it counted.
     """
     if not torch_ranks.is_distributed():

@@ -85,7 +85,7 @@ class NotReproducibleError(RuntimeError):
 
 @dataclass(frozen=True)
 class Saved:
-    """What a caller keeps beside modules and generators, such as counters of its own.
+    """A caller's state beside modules and generators, such as counters.
 
     Attributes:
         save: returns it: numbers, text, tensors, and containers of these; none that change

@@ -86,7 +86,7 @@ class Replicas:
     """Compares tensors that all ranks of a group should hold alike: each bit of them.
 
     Every rank takes a digest of each tensor. 32 bytes of each rank are exchanged, and only if those
-    differ the digests of all tensors. What more than half of the ranks hold is taken to be right.
+    differ the digests of all tensors. The digest of more than half of the ranks counts as right.
     Then all ranks of the job hear of it, so that all can do the same.
 
     A ``DTensor`` is compared among the ranks that hold the same part of it, along those dimensions

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SETUP, CHECKPOINTING = "setup", "checkpointing"
-_WAIT_S = 600.0  # for an answer: if the launcher ends, so does this rank
+_WAIT_S = 600.0  # for an answer: this rank ends with the launcher
 _SAVED_S = 600.0  # for other ranks to have saved
 _MARGIN_S = 60.0  # to be left of the scheduler's time when all is saved
 _SAVES = 2.0  # times the longest save so far
@@ -73,7 +73,7 @@ class Session:
 
     Args:
         save: saves a checkpoint, given an iteration. Called by `save`, and at the end of a stop
-            whose iteration was not saved. What it raises ends the loop, as it would without.
+            whose iteration was not saved. Its exceptions end the loop, as they would without.
         stop_signals: names of signals that mean to stop; ``()`` = none. The first one of them has
             all ranks stop after the same iteration, a second one, more than a second later, this
             one at once, and the third does what it would have done without a session.
@@ -255,7 +255,7 @@ class Session:
 
         A stop does not wait for its end: all ranks leave it after as many batches, or at the end of
         theirs. `stop` is set then: do not use what was computed, and leave the loop. `should_stop`
-        says so, too. What is saved is the state after the last iteration.
+        says so, too. The state after the last iteration is saved.
 
         Every rank evaluates after the same iterations; one may have fewer batches than another.
 
@@ -561,7 +561,7 @@ class Session:
 
 
 class Step:
-    """What `Session.step` returns, always the same: a context manager around an iteration."""
+    """The context manager around an iteration: `Session.step` always returns the same one."""
 
     __slots__ = ("_session", "iteration")
 

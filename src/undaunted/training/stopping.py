@@ -123,7 +123,7 @@ class Answers(Protocol):
         """Say that this rank stops, whatever the others do.
 
         Args:
-            told_s: wait at most so long until whoever started the ranks knows that they are to.
+            told_s: wait at most so long until the starter of the ranks knows that they are to.
         """
 
     def saved(self, timeout_s: float, give_up: Callable[[], bool]) -> None:

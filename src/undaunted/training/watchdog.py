@@ -1,4 +1,4 @@
-"""Where no launcher of ours watches: prints all stacks when a rank makes no progress."""
+"""Prints all stacks when a rank makes no progress and no launcher of ours watches."""
 
 from __future__ import annotations
 

@@ -216,7 +216,9 @@ def test_a_store_that_is_at_the_masters_port_is_used(meeting: Meeting) -> None:
 @pytest.mark.leaves("threads", "fds")
 def test_another_job_that_meets_there(meeting: Meeting) -> None:
     first = meeting.of(0)
-    with pytest.raises(InternalError, match=r"another job meet at .*; give each job a MASTER_PORT"):
+    with pytest.raises(
+        InternalError, match=r"another job meet at .*; give each job another MASTER_PORT"
+    ):
         meeting.of(0, UNDAUNTED_TOKEN=TOKEN[::-1])
     del first
 

@@ -380,7 +380,7 @@ def test_a_second_job_at_the_same_port_ends_and_does_not_disturb(tmp_path: Path,
         for rank in others:
             assert rank.line() == "ready"
             rank.do("enter", "join 0")
-            assert "give each job a MASTER_PORT of its own" in rank.hear("End")["text"]
+            assert "give each job another MASTER_PORT" in rank.hear("End")["text"]
         ranks[0].do("complete 0")
         ranks[1].do("complete 0")
         for rank in ranks:

@@ -44,7 +44,7 @@ def groups() -> list[tuple[int, Any]]:
 
 
 def abort_groups() -> None:
-    """Abort all groups in one call of torch, where the backend has communicators of its own.
+    """Abort all groups in one call of torch, where the backend has its communicators.
 
     If they were aborted one after another, they could wait for each other.
     """
@@ -81,7 +81,7 @@ def release() -> None:
     Dropping the last reference to a group waits for its threads, which may need the GIL. Python's
     objects of groups release the GIL meanwhile; DistributedDataParallel, kept by frames, does not.
 
-    In a thread of its own, as each event loop of gloo takes up to 10 ms to end.
+    In another thread, as each event loop of gloo takes up to 10 ms to end.
     """
     if _destroyed:
         groups = _destroyed.copy()
@@ -90,7 +90,7 @@ def release() -> None:
 
 
 def forget_unfinished() -> None:
-    """Where there is no default group, remove the rest of an unfinished one from torch's tables.
+    """Remove the rest of an unfinished group from torch's tables, if there is no default group.
 
     torch numbers all groups, also those that were never finished. All ranks must count from the
     same number, or the ranks of the next groups do not find each other.

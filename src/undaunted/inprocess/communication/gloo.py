@@ -1,6 +1,6 @@
 """Aborting collectives of gloo, which has no call for it: its connections are shut down.
 
-Every group of gloo has one event loop, a thread of its own that watches the group's listening
+Every group of gloo has one event loop, a thread that watches the group's listening
 socket, its connections to peers, and nothing else. The loops lead to the connections, whenever and
 however these were made, and to no other connection of the process. For a thread that waits in
 ``epoll_wait``, ``/proc/self/task/TID/syscall`` has the epoll descriptor, and

@@ -37,7 +37,7 @@ def register(backend: str, abort: Callable[[], None]) -> None:
     Args:
         backend: name as in ``init_process_group``, such as ``"gloo"``, or of your own backend.
         abort: ends all waits in groups of that backend in this process, and returns; it runs in a
-            thread of its own, for 30 seconds at most.
+            separate thread, for 30 seconds at most.
     """
     _aborts[backend.lower()] = abort
 
@@ -67,7 +67,7 @@ def abort(backends: Iterable[str], deadline_s: float = DEADLINE_S) -> None:
 
 
 def run(what: str, function: Callable[[], None], deadline_s: float = DEADLINE_S) -> None:
-    """Run ``function`` in a thread of its own; log if it fails or takes too long."""
+    """Run ``function`` in another thread; log if it fails or takes too long."""
 
     def logged() -> bool:
         try:

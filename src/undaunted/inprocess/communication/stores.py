@@ -118,7 +118,7 @@ class StoreConnection:
             open_sockets.shut_down(self._socket)
 
     def forget(self, prefix: str) -> None:
-        """Delete the keys that begin with ``prefix``, in a thread of its own.
+        """Delete the keys that begin with ``prefix``, in another thread.
 
         A store of torch 2.8 or older cannot list its keys: there they stay.
         """

@@ -117,7 +117,7 @@ class Call:
 
     @property
     def number(self) -> int:
-        """Which call it is."""
+        """The number of the call."""
         return self.enter.call
 
     @property

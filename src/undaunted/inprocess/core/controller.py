@@ -101,7 +101,7 @@ class Controller:
         return commands + self._begin(enter, now)
 
     def _contradiction(self, enter: m.Enter) -> str:
-        """Return why a process is none of this job's, "" = it may be. Who came first stays."""
+        """Return why a process is none of this job's, "" = it may be. The first comer stays."""
         known = self._present.get(enter.job_rank)
         if known is not None and not _are_one(known, enter):
             return (
@@ -421,7 +421,7 @@ class Controller:
 
 @dataclass(slots=True)
 class Takeover:
-    """What a new controller learns of one call that began before, from the guards of its ranks.
+    """A call that began under another controller, as the guards of its ranks report it.
 
     The highest record that any rank has heard is the last one that was made: no rank can have
     joined a later epoch without it. All its members are waited for; then the call goes on from it.
@@ -471,7 +471,7 @@ class Takeover:
 
 
 _MAX_WORLD_SIZE = 1 << 20
-_REMEDY = "give each job a MASTER_PORT of its own"
+_REMEDY = "give each job another MASTER_PORT"
 
 
 def _are_one(enter: m.Enter, other: m.Enter) -> bool:

@@ -111,7 +111,7 @@ class RankCall:
         return True
 
     def leave(self, text: str) -> None:
-        """The rank is told to leave: from now on it counts as having said `Leave`."""
+        """The rank has to leave: from now on it counts as having said `Leave`."""
         reason = m.Reason("UNRESPONSIVE", self.enter.job_rank, text=text)
         self.hear(m.Leave(self.enter.call, self.enter.job_rank, self.epoch, reason))
 
@@ -171,7 +171,7 @@ class Ages(msgspec.Struct, frozen=True):
 
 
 class Passed(enum.Enum):
-    """Which limit a rank has passed."""
+    """A limit that a rank can pass."""
 
     NONE = enum.auto()
     SOFT = enum.auto()
@@ -234,7 +234,7 @@ def _stamps(phase: Phase, ages: Ages) -> list[tuple[float, str]]:
 class Patience:
     """Measures ages, without the time for which the guard itself stood still.
 
-    A guard stands still in a stopped container, or on a host that swaps; so does its rank, mostly.
+    A guard stands still in a stopped container, or on a host that swaps, mostly with its rank.
     """
 
     _due_ns: int | None = None

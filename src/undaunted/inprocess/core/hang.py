@@ -38,7 +38,7 @@ def expired(age_s: float, limit_s: float) -> Expired | None:
 
 
 def no_answer(enter: m.Enter, state: str, age_s: float) -> bytes:
-    """What a guard has seen of a rank that does not answer, for `Evidence`.
+    """Return a guard's observation of a rank that does not answer, for `Evidence`.
 
     Args:
         enter: of the rank.
@@ -69,7 +69,7 @@ def blame(evidence: Collection[m.Evidence]) -> tuple[m.Reason | None, frozenset[
     """Say who hangs: the first reason for the stop, and the job ranks that only wait.
 
     Args:
-        evidence: of all ranks that have any. What is no evidence is left out.
+        evidence: of all ranks that have any. Other content is left out.
 
     Returns:
         None, and no ranks, where there is no evidence. No ranks where nobody is known to be the

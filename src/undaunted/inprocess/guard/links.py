@@ -2,7 +2,7 @@
 
 Reports of guards and words of the controller are those of `core.messages`. They go as `Aside`, with
 the number of the round, over the connection of a node to the leader of the job, or over one that a
-guard in a process of its own has made; the latter also has `Lease` and `Bye`.
+guard in a separate process has made; the latter also has `Lease` and `Bye`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _WORDS = msgspec.msgpack.Decoder(Word)
 
 
 def aside(message: Report | EncodedWord, say: Callable[[str], None]) -> p.Aside | None:
-    """Return a message in the form for a connection; None = it is too long, which is said."""
+    """Return a message in the form for a connection; None = it is too long: a line says so."""
     data = ENCODER.encode(message)
     if len(data) <= _LONGEST:
         return p.Aside(data=data)

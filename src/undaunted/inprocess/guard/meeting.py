@@ -263,8 +263,7 @@ def _connect(where: Address, job_rank: int, timeout_s: float) -> Any:
         ) from error
     if passing:
         raise InternalError(
-            f"rank 0: the guards of another job meet at {where}; give each job a MASTER_PORT of "
-            "its own"
+            f"rank 0: the guards of another job meet at {where}; give each job another MASTER_PORT"
         )
     return store
 

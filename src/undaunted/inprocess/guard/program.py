@@ -214,7 +214,7 @@ class _Guard:
             return False
         except WireError as error:
             remedy = (
-                "if another job has the same MASTER_PORT, give each its own"
+                "if another job has the same MASTER_PORT, give each another one"
                 if error.refused
                 else "it is in rank 0's guard, see whether that one runs"
             )

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 class Served(Protocol):
-    """Whoever is told of a rank's process; see `service.ServedRank`."""
+    """The listener to a rank's process; see `service.ServedRank`."""
 
     def received(self, message: FromRank) -> None:
         """It has sent a message."""
 
     def closed(self, reason: str) -> None:
-        """Its connection has ended, mostly because its process ends, which is told next."""
+        """Its connection has ended, mostly because its process ends: the next call says so."""
 
     def ended(self) -> None:
         """It has ended; all that it has sent before was received."""

@@ -1,4 +1,4 @@
-"""In the rank: connects to the agent of `undaunted run`, or has a guard of its own made.
+"""In the rank: connects to the agent of `undaunted run`, or has a guard made for it.
 
 The ranks of a job on one node start one program, which forks a guard for each of them: that is most
 of the memory, once. Each rank looks for the program at an abstract Unix socket. The first one finds
@@ -206,7 +206,7 @@ def _reach(name: str, environ: Mapping[str, str]) -> socket.socket | None:
 
 
 def _execute(listening: socket.socket, environ: Mapping[str, str]) -> None:
-    """Start the program, in a session of its own: signals to our process group do not reach it."""
+    """Start the program, in another session: signals to our process group do not reach it."""
     _programs[:] = [program for program in _programs if program.poll() is None]
     # Standard streams take the numbers below, which may be free where a service has closed them.
     fd = fcntl.fcntl(listening, fcntl.F_DUPFD_CLOEXEC, 3)

@@ -1,4 +1,4 @@
-"""The first messages between a rank and a guard of its own.
+"""The first messages between a rank and the guard that serves it alone.
 
 Blocking, on a Unix socket: frames of a 4-byte big-endian length and MessagePack. The messages of
 `undaunted.inprocess.core.messages` follow on the same socket.

@@ -1,11 +1,11 @@
 """The store of an epoch, served by the first member in its record, once a rank wants it.
 
-Every rank listens at a port of its own, and says the address when it joins. If it listened only
+Every rank listens at another port, and says the address when it joins. If it listened only
 when the epoch begins, quicker ranks would be refused, and torch tries again only half a second
 later. The server itself is made when a rank connects.
 
 Server and connections are kept from epoch to epoch, as long as the first member stays the same and
-no rank waited in them when an epoch ended; each epoch has keys of its own.
+no rank waited in them when an epoch ended; each epoch has other keys.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Witness:
         self._telling = threads.start(lambda: self._tell(call, epoch, rank, seen), "evidence")
 
     def wait(self) -> None:
-        """Wait until it is said what was recorded, as an abort destroys that; 0.5 s at most."""
+        """Wait until the recording was sent, as an abort destroys that; 0.5 s at most."""
         telling, self._telling = self._telling, None
         if telling is not None:
             telling.join(_RECORDING_S)

@@ -87,7 +87,7 @@ def log_restart(record: Record, rank: int) -> None:
 
 
 def reentry_of(record: Record, called_ns: int) -> Reentry:
-    """Return what is told to those who choose a saved state to go on from.
+    """Return the facts by which others choose a saved state to go on from.
 
     Args:
         record: of the iteration that begins.

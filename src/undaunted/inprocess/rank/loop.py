@@ -314,7 +314,7 @@ class EpochLoop:
             log_swallower(self.gate)
 
     def abort(self) -> None:
-        """Abort communication, for the watcher in a thread of its own. Never raises."""
+        """Abort communication, for the watcher, in another thread. Never raises."""
         try:
             if self.arguments.abort is not None:
                 self.arguments.abort(self.state.freeze())

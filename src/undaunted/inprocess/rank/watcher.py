@@ -1,7 +1,7 @@
 """The thread beside the user's thread: listens to the guard, and shows that the interpreter turns.
 
 It also carries out the verdict on an epoch, in this order: the user's code leaves `atomic`;
-communication is aborted, in a thread of its own, as an abort may hang; the verdict is put into the
+communication is aborted, in another thread, as an abort may hang; the verdict is put into the
 inbox; the user's thread is interrupted until it has left the user's code.
 
 The interpreter turns if the main thread runs a pending call between two bytecodes. The pending call
@@ -176,7 +176,7 @@ class _Stage(enum.Enum):
 
 
 class Watched(Protocol):
-    """What a watcher uses of a call; see `loop.EpochLoop`."""
+    """The parts of a call that a watcher uses; see `loop.EpochLoop`."""
 
     arguments: Arguments
     call: int

@@ -18,7 +18,7 @@ class BackgroundCheckpointIO(of_lightning("plugins.io", "CheckpointIO")):  # typ
 
     Checkpoints become whole in order, and exist under their names only then. One that a callback
     has deleted goes when those that were saved before are whole, and stays if one of them failed.
-    A save waits for the one before, and raises what that one raised; so does the end of a `fit`.
+    A save waits for the one before, and raises what that one raised, as the end of a `fit` does.
 
     Args:
         checkpoint_io: writes the files; None = Lightning's `TorchCheckpointIO`.

@@ -1,4 +1,4 @@
-"""What callbacks change on the objects of a trainer while it trains, and put back."""
+"""Changes of callbacks on the objects of a trainer while it trains, which they put back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints: which one training goes on from, that of a stop, those written behind its back."""
+"""Checkpoints: the one to go on from, that of a stop, those written in the background."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class LocalCheckpointCallback(of_lightning("callbacks", "ModelCheckpoint")):  # 
 
     Raises:
         ImportError: Lightning is not there.
-        ValueError: it is not said when to save, or is said twice.
+        ValueError: the time to save is not given, or given twice.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class LocalCheckpointCallback(of_lightning("callbacks", "ModelCheckpoint")):  # 
         self._queue: AsyncCallsQueue | None = None
 
     def setup(self, trainer: Any, _: Any, stage: str) -> None:
-        """Only training is gone on with from a local checkpoint; ``test`` loads what it is told."""
+        """Only training goes on from a local checkpoint; ``test`` loads the path it is given."""
         self._leave()  # a `fit` that did not say that it had ended
         io = trainer.strategy.checkpoint_io
         while io is not None:
@@ -75,7 +75,7 @@ class LocalCheckpointCallback(of_lightning("callbacks", "ModelCheckpoint")):  # 
             io = getattr(io, "checkpoint_io", None)
 
     def on_train_start(self, trainer: Any, *_: Any) -> None:
-        """What was loaded is not saved again."""
+        """A loaded checkpoint is not saved again."""
         self._saved_step, self._saved_at = trainer.global_step, time.monotonic()
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
@@ -125,7 +125,7 @@ class LocalCheckpointCallback(of_lightning("callbacks", "ModelCheckpoint")):  # 
     def _on_every_rank(self, strategy: Any) -> contextlib.AbstractContextManager[None]:
         """Lightning's own strategies save on rank 0 only: the others would not save their part.
 
-        Strategies with a way of their own to save are left to it.
+        Strategies with another way to save are left to it.
         """
         lightnings = of_lightning("strategies", "Strategy").save_checkpoint
         if type(strategy).save_checkpoint is not lightnings:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class CallStore(dist.Store):  # type: ignore[misc] # torch's class is not typed
     """Passes everything on to the store of a `CallWrapper`.
 
-    A store that rank 0 serves at a port of its own would have ranks wait in C, where a restart
+    A store that rank 0 serves at another port would have ranks wait in C, where a restart
     cannot reach them, for one that has failed before. A call's own store is broken off.
 
     Attributes:

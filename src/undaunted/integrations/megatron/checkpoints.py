@@ -1,4 +1,4 @@
-"""Which checkpoint Megatron goes on from: an older one if the newest leads to failures."""
+"""The checkpoint from which Megatron goes on: an older one if the newest leads to failures."""
 
 from __future__ import annotations
 

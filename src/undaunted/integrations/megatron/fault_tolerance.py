@@ -47,7 +47,7 @@ _LOG = logging.getLogger("undaunted")
 
 @dataclass
 class FaultToleranceState:
-    """What was seen so far.
+    """The events so far.
 
     Attributes:
         ft_state_path: where calculated limits are kept; None before `setup`.
@@ -71,7 +71,7 @@ class FaultToleranceState:
 
 
 class GlobalState(Protocol):
-    """What is needed of Megatron Bridge's object of this name, or of any other one.
+    """The attributes that are used of Megatron Bridge's object of this name, or of any other one.
 
     Attributes:
         rank_monitor_client: None before `setup`, and after `shutdown`.
@@ -262,7 +262,7 @@ def on_checkpoint_loaded(is_local_chkpt: bool, global_state: GlobalState | None 
 
 
 class Update(NamedTuple):
-    """Which limits can be calculated, and why others cannot."""
+    """The limits that can be calculated, and why others cannot."""
 
     sections: list[str]
     out_of_section: bool
@@ -359,7 +359,7 @@ class _Settings(NamedTuple):
     async_save: bool
     calculate: bool
     warmup_iters: int  # in which section ``step`` is not opened
-    told_warmup_iters: int | None  # what the launcher is told
+    told_warmup_iters: int | None  # for the launcher
 
 
 def _settings(config: Any, global_state: GlobalState | None) -> _Settings | None:

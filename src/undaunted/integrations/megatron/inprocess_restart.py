@@ -41,8 +41,8 @@ def maybe_wrap_for_inprocess_restart(
     Returns:
         The function as it is and None; or the wrapped one and a store for process groups, to be
         given to it as an argument, where that of the call takes its place. It is no TCPStore with a
-        port, see `CallStore`. Where no launcher brings ranks together, they meet at the second port
-        after ``MASTER_PORT``.
+        port, see `CallStore`. Without a launcher that brings ranks together, they meet at the
+        second port after ``MASTER_PORT``.
 
     Raises:
         ValueError: a value makes no sense, or contradicts another one; a variable is missing; or
@@ -171,7 +171,7 @@ def _empty_cache() -> None:
 
 
 def _logfile(folder: str | None) -> str | None:
-    """Where the guard of rank 0 logs; None = guards of others, and all without a folder, do not."""
+    """Return the log of rank 0's guard; None = of other ranks, and without a folder."""
     if folder is None or not is_first():
         return None
     names = ("SLURM_JOB_ID", "", "SLURM_PROCID", "SLURM_LOCALID")

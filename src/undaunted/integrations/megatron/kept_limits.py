@@ -39,7 +39,7 @@ _SIZES = (
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What limits depend on.
+    """The kind of a job, on which limits depend.
 
     Attributes:
         ranks: how many there are.

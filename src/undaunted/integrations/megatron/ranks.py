@@ -1,4 +1,4 @@
-"""Which rank this is among how many, what the first one prints, and what the launcher is told."""
+"""The rank and the number of ranks, lines of rank 0, and the reason of an end for the launcher."""
 
 from __future__ import annotations
 

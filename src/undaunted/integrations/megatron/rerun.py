@@ -118,7 +118,7 @@ class RerunStateMachine(StatisticsMachine):
     def should_checkpoint_and_exit(self) -> tuple[bool, bool, int]:
         """Return whether to save, whether to end, and with which exit code; after the loop.
 
-        The launcher of undaunted is told why, as it does not go by the exit code of a rank.
+        The launcher of undaunted gets the reason, as it does not go by the exit code of a rank.
         """
         found = super().should_checkpoint_and_exit()
         if found[1]:

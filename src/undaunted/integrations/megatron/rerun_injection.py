@@ -1,4 +1,4 @@
-"""Odd results for tests: what is said to be odd, and how it then compares."""
+"""Odd results for tests: a result that counts as odd, and how it then compares."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ class GlobalSampler:
 
     The epochs follow each other without an end and without a gap. The n-th sample that a job
     consumes is a function of n and the order alone. So a global batch has the same samples whatever
-    the number of ranks, the micro-batch, and the sizes of the global batches before it. Where a
-    global batch begins in one epoch and ends in the next, it has samples of both.
+    the number of ranks, the micro-batch, and the sizes of the global batches before it. A
+    global batch that begins in one epoch and ends in the next has samples of both.
 
     Attributes:
         order: from position to sample.
@@ -64,7 +64,7 @@ class GlobalSampler:
             data_sharding: not used, as each rank reads from all over the data set.
             seed: of the order.
             shuffle: False = in the order of the data set.
-            order: another order than a `GlobalOrder`, such as a `Mixture`; has a seed of its own.
+            order: another order than a `GlobalOrder`, such as a `Mixture`, with its seed.
 
         Raises:
             TypeError: a number is no whole one.

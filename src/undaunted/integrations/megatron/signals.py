@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-_WAIT_S = 600.0  # for the launcher's answer; if it ends, so does this rank
+_WAIT_S = 600.0  # for the launcher's answer; this rank ends with it
 _LOG = logging.getLogger("undaunted")
 
 

@@ -57,7 +57,7 @@ class RerunStateMachine:
 
     Args:
         state_save_func: returns what else is changed by a step before the optimizer, such as
-            generators of its own; None = nothing.
+            other generators; None = nothing.
         state_restore_func: puts that back.
         mode: what checks lead to; its name will do.
         result_rejected_tracker_filename: each odd result becomes a line of this file.
@@ -153,7 +153,7 @@ class RerunStateMachine:
     def should_checkpoint_and_exit(self) -> tuple[bool, bool, int]:
         """Return whether to save, whether to end, and with which exit code; after the loop.
 
-        What is saved is the state before this step, as the optimizer has not seen its gradients.
+        The state before this step is saved, as the optimizer has not seen its gradients.
         """
         self.first = False
         found = table.leave(self._mode, self.state)
@@ -507,7 +507,7 @@ class RerunStateMachine:
         }
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Go on where an earlier process was. What cannot be used is said, and left.
+        """Go on where an earlier process was. A state of no use is logged, and left.
 
         Args:
             state_dict: what `state_dict` has returned; None = nothing was saved.
@@ -563,7 +563,7 @@ class RerunStateMachine:
 
 
 def copied(result: Any) -> Any:
-    """Return what does not change when the program goes on: a tensor of its own, on the CPU."""
+    """Return what does not change when the program goes on: another tensor, on the CPU."""
     return result.detach().cpu().clone() if hasattr(result, "detach") else result
 
 

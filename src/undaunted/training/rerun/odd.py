@@ -1,4 +1,4 @@
-"""A result that was found odd, what is said of it, and how a later process learns of it."""
+"""An odd result, its line in the log, and how a later process learns of it."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ NAMED = {
 
 
 class Caller(NamedTuple):
-    """Who checks: a message, on a rank."""
+    """The origin of a check: a message, on a rank."""
 
     message: str
     rank: int
 
 
 class Call(NamedTuple):
-    """Which of the checks of a caller in an iteration, from 1."""
+    """The number of a check of its caller in an iteration, from 1."""
 
     caller: Caller
     sequence: int
@@ -62,7 +62,7 @@ class Odd(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What an odd result was.
+    """An odd result.
 
     Attributes:
         diagnostic: transient, persistent or correct.

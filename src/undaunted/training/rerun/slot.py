@@ -1,4 +1,4 @@
-"""Where a rank computes: which GPU, or which place of which machine."""
+"""The place at which a rank computes: a GPU, or a place of a machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a rank computes.
+    """The place at which a rank computes.
 
     Attributes:
         node: name of the machine.
@@ -33,7 +33,7 @@ def this_slot(environ: Mapping[str, str] | None = None) -> Slot:
     """Return where this process computes.
 
     Args:
-        environ: ``LOCAL_RANK`` is the slot of a process that has no device of its own.
+        environ: ``LOCAL_RANK`` is the slot of a process that has no device.
     """
     environ = os.environ if environ is None else environ
     node = node_of_rank(environ)

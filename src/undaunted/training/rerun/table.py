@@ -1,4 +1,4 @@
-"""What follows from an odd result: states of a rank, wishes of all, and tables. No I/O, no clock.
+"""The consequences of an odd result: states of a rank, wishes of all, and tables. No I/O, no clock.
 
 docs/design/training.md says how it goes. `next_turn` is asked at the head of the loop around a
 forward and backward pass, `question` and `opinion` in each check, `leave` after the loop.
@@ -18,14 +18,14 @@ EXIT_CODE_FAILED_ON_RESULT_VALIDATION = 17
 
 
 class RerunMode(str, enum.Enum):  # noqa: UP042 - str() of a StrEnum is another
-    """What checks lead to."""
+    """What the machine does with the results of checks."""
 
     DISABLED = "disabled"
     """Nothing is run again: a fatal check raises, another one warns."""
     VALIDATE_RESULTS = "validate_results"
     """Odd results are computed again."""
     REPORT_DETERMINISM_STATS = "report_determinism_stats"
-    """Every step is run twice, and it is said how much the results differ; see `rerun.stats`."""
+    """Every step runs twice, and the log says how much the results differ; see `rerun.stats`."""
 
     @classmethod
     def _missing_(cls, value: object) -> RerunMode | None:
@@ -33,7 +33,7 @@ class RerunMode(str, enum.Enum):  # noqa: UP042 - str() of a StrEnum is another
 
 
 class RerunState(enum.IntEnum):
-    """Where a rank is."""
+    """The state of a rank in a re-run."""
 
     NOT_RUNNING_YET = 0
     INITIAL_RUN = 1
@@ -44,7 +44,7 @@ class RerunState(enum.IntEnum):
 
 
 class RerunDiagnostic(str, enum.Enum):  # noqa: UP042 - str() of a StrEnum is another
-    """What an odd result was."""
+    """The kind of an odd result."""
 
     CORRECT_RESULT = "correct_result"
     TRANSIENT_ERROR = "transient_error"
@@ -56,11 +56,11 @@ OPINIONS = {
     RerunDiagnostic.PERSISTENT_ERROR: "a persistent error of that place",
     RerunDiagnostic.CORRECT_RESULT: "a correct result, however odd",
 }
-"""What is said of each, before the reason."""
+"""The words for each, before the reason."""
 
 
 class RerunValidationStatus(str, enum.Enum):  # noqa: UP042 - str() of a StrEnum is another
-    """What a check has found, for the tracker file."""
+    """The finding of a check, for the tracker file."""
 
     RERUN_DISABLED = "rerun_disabled"
     INITIAL_RUN = "initial_run"
@@ -71,7 +71,7 @@ class RerunValidationStatus(str, enum.Enum):  # noqa: UP042 - str() of a StrEnum
 
 
 class Wish(enum.IntEnum):
-    """What a rank may wish for after a run."""
+    """A wish of a rank after a run."""
 
     RERUN = 0
     CONTINUE = 1
@@ -81,7 +81,7 @@ class Wish(enum.IntEnum):
 
 
 class Do(enum.Enum):
-    """What the machine does before a turn."""
+    """An action of the machine before a turn."""
 
     BEGIN = "begin"  # a step: count it, keep what is needed to run it again
     RESTORE = "restore"  # put back what was kept, rewind the batches
@@ -90,7 +90,7 @@ class Do(enum.Enum):
 
 @dataclass(frozen=True)
 class Turn:
-    """What follows at the head of the loop.
+    """The consequence at the head of the loop.
 
     Attributes:
         state: from now on.
@@ -229,7 +229,7 @@ def leave(mode: RerunMode, state: RerunState) -> Leave:
 
 
 class Question(enum.Enum):
-    """What a check asks about its result."""
+    """A question of a check about its result."""
 
     NOTHING = "nothing"
     ODD = "odd"  # is it one that cannot be meant?
@@ -260,7 +260,7 @@ def question(
 
 @dataclass(frozen=True)
 class Opinion:
-    """What follows from what a check has found.
+    """The consequence of a check's finding.
 
     Attributes:
         wish: of this rank.

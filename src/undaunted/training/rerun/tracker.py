@@ -60,7 +60,7 @@ class Tracker:
         result: object,
         message: str,
     ) -> None:
-        """Add a line. What goes wrong is said once."""
+        """Add a line. An error is logged once."""
         if self._path is None:
             return
         line = (
