@@ -183,7 +183,9 @@ class Cluster(World):
                 self.after(self.between(0, 500 * _MS), self._tell_moved, (name, self.leader))
 
     def _can_lead(self, name: str, alive: list[str]) -> bool:
-        """Whether it reaches most of the others, who must agree."""
+        """Whether it runs, and reaches most of the others, who must agree."""
+        if self.simulation.is_paused(name):
+            return False
         reaches = self.simulation.reaches
         votes = sum(reaches(name, each) and reaches(each, name) for each in alive)
         return votes * 2 > len(alive)

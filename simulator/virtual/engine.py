@@ -128,6 +128,11 @@ class Simulation:
         """Whether a process of that name runs; a paused one does."""
         return name in self._processes
 
+    def is_paused(self, name: str) -> bool:
+        """Whether a process of that name stands still."""
+        running = self._processes.get(name)
+        return running is not None and running.paused
+
     def runs(self, name: str, behaviour: Process) -> bool:
         """Whether the process of that name is this one."""
         running = self._processes.get(name)

@@ -21,6 +21,11 @@ def place() -> tuple[int, int]:
     return _number("RANK", 0), _number("WORLD_SIZE", 1)
 
 
+def has_group() -> bool:
+    """Whether torch has a default process group in this process."""
+    return _torch() is not None
+
+
 def is_distributed() -> bool:
     """Whether there are other ranks that can be told something."""
     torch = _torch()

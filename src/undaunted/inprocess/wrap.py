@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import sys
 from typing import TYPE_CHECKING, Any, Self
 
+from undaunted.base import torch_ranks
 from undaunted.inprocess.arguments import Arguments
 from undaunted.inprocess.param_utils import substitute_param_value
 from undaunted.inprocess.progress_watchdog import ProgressWatchdog
@@ -175,9 +175,8 @@ class Section:
 
 
 def _refuse_process_group() -> None:
-    dist = sys.modules.get("torch.distributed")  # where it was not imported there is none
-    if dist is not None and dist.is_available() and dist.is_initialized():
+    if torch_ranks.has_group():
         raise ValueError(
-            "not torch.distributed.is_initialized() must hold, but it is initialized already: "
+            "torch.distributed is initialized already: "
             "create process groups in the wrapped function, as it must be able to create them again"
         )

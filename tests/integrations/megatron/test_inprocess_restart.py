@@ -132,7 +132,7 @@ def test_what_contradicts_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_process_group_must_not_be_there_before(monkeypatch: pytest.MonkeyPatch) -> None:
     group = SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True)
-    monkeypatch.setitem(sys.modules, "torch.distributed", group)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(distributed=group))
     with pytest.raises(ValueError, match="initialized already"):
         inprocess_restart.maybe_wrap_for_inprocess_restart(function, config())
 

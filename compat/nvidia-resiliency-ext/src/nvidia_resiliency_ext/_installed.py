@@ -1,4 +1,4 @@
-"""Which distribution this is, and whether NVIDIA's is installed as well."""
+"""The name of this distribution, and whether NVIDIA's is installed as well."""
 
 from __future__ import annotations
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from undaunted.base import torch_ranks
 from undaunted.integrations.megatron import fault_tolerance, rerun
 from undaunted.integrations.megatron.config import DURATIONS
 from undaunted.integrations.megatron.ranks import is_first, world_size
@@ -50,7 +50,7 @@ def maybe_wrap_for_inprocess_restart(
     """
     if cfg is None or not cfg.enabled:
         return fn, None
-    if _has_group():
+    if torch_ranks.has_group():
         raise ValueError(
             "a process group was initialized already; let the function that is restarted do it, as "
             "it has to do it again each time"
@@ -184,11 +184,6 @@ def _master_port() -> int:
     if not (value.isascii() and value.isdigit() and 0 < int(value) < 65534):
         raise ValueError(f"MASTER_PORT is {value!r}: set it to a port, as launchers do")
     return int(value)
-
-
-def _has_group() -> bool:
-    distributed = sys.modules.get("torch.distributed")
-    return distributed is not None and distributed.is_available() and distributed.is_initialized()
 
 
 def _warn_of_logging() -> None:

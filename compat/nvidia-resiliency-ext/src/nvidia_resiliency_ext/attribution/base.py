@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class AttributionState(enum.Enum):
-    """What a step says of the steps after it."""
+    """The verdict of a step on the steps after it."""
 
     STOP = enum.auto()
     CONTINUE = enum.auto()

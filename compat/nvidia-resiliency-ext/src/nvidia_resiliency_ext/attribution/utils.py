@@ -1,4 +1,4 @@
-"""What a block of code logs and prints, as text."""
+"""Lines that a block of code logs and prints, as text."""
 
 from __future__ import annotations
 

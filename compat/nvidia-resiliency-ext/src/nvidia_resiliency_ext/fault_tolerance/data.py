@@ -1,4 +1,4 @@
-"""What ranks and launcher tell each other."""
+"""Messages between ranks and launcher."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FT_LAUNCHER_IPC_SOCKET_ENV_VAR = "FT_LAUNCHER_IPC_SOCKET"
 
 
 class SectionAction(enum.Enum):
-    """What happens to a section."""
+    """An event of a section."""
 
     OPEN = 1
     CLOSE = 2

@@ -51,7 +51,7 @@ class IpcConnector:
         self._thread.start()
 
     def stop_receiving(self) -> None:
-        """Receive no more; does nothing if it does not. What was received can still be fetched."""
+        """Receive no more; does nothing if it does not. Received messages can still be fetched."""
         if self._thread is None or self._listening is None:
             return
         os.eventfd_write(self._stop, 1)
@@ -63,7 +63,7 @@ class IpcConnector:
             Path(self.socket_path).unlink()
 
     def send(self, message: object) -> None:
-        """Send a message to whoever receives at the path, and wait until it is taken, for 10 s.
+        """Send a message to the receiver at the path, and wait until it is taken, for 10 s.
 
         Raises:
             TypeError, ValueError: it cannot be sent, see `ipc_messages.encode`.

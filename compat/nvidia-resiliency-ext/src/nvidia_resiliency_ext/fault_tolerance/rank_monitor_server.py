@@ -1,4 +1,4 @@
-"""`RankMonitorServer`: one rank's monitor as a process of its own, without a launcher.
+"""`RankMonitorServer`: one rank's monitor as a separate process, without a launcher.
 
 Under `undaunted run` it is not needed: the agent watches the pages of all ranks.
 """

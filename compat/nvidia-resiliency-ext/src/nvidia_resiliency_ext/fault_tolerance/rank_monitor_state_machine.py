@@ -14,7 +14,7 @@ class InvalidStateTransitionException(Exception):  # noqa: N818 - the name users
 
 
 class RankMonitorState(enum.Enum):
-    """What a restart has come to."""
+    """The progress of a restart."""
 
     UNINITIALIZED = 1
     INITIALIZE = 2

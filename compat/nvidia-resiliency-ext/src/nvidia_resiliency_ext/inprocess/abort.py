@@ -1,5 +1,5 @@
 # Made from names/*.yaml by `make generated`.
-"""What aborts communication when an iteration is over."""
+"""Aborts of communication when an iteration is over."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # Made from names/*.yaml by `make generated`.
-"""What is called when all ranks have completed the function."""
+"""Calls when all ranks have completed the function."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # Made from names/*.yaml by `make generated`.
-"""What is called in every rank after a fault."""
+"""Calls in every rank after a fault."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # Made from names/*.yaml by `make generated`.
-"""What is called at the beginning of an iteration."""
+"""Calls at the beginning of an iteration."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def terminate_process(
     Args:
         process: see `is_process_active`.
         termination_grace_time: between the two signals.
-        log: is told of the second one.
+        log: called with the second one.
     """
     if is_process_active(process) and end([process.pid], termination_grace_time.total_seconds()):
         log.warning("process %d ran on after SIGTERM and was killed", process.pid)
@@ -47,8 +47,8 @@ def daemonize_fn(
 ) -> None:
     """Call a function in a process that outlives this one, and return at once.
 
-    The process is a fork, in a session of its own, and no child of ours; it ends with the function.
-    What the function raises goes to standard error. As after any fork, it must leave CUDA alone.
+    The process is a fork, in another session, and no child of ours; it ends with the function.
+    Its exceptions go to standard error. As after any fork, it must leave CUDA alone.
 
     Args:
         fn: the function.

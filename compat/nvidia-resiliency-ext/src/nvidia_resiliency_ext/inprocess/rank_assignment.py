@@ -1,5 +1,5 @@
 # Made from names/*.yaml by `make generated`.
-"""Who has which rank after a fault, and who calls the function."""
+"""The ranks after a fault, and those that call the function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank is in an iteration."""
+"""The state of a rank in an iteration."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # Made from names/*.yaml by `make generated`.
-"""What is called in a rank that leaves."""
+"""Calls in a rank that leaves."""
 
 from __future__ import annotations
 

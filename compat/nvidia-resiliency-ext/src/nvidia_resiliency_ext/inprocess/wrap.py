@@ -1,4 +1,4 @@
-"""What makes a function restartable, and one call of it."""
+"""The wrapper that makes a function restartable, and one call of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the two callbacks for fault tolerance do alike: begin, end, and limits that are kept.
+"""The common part of the two callbacks for fault tolerance: begin, end, and limits that are kept.
 
 Both can have limits calculated from what was measured, which are kept for the next start, and make
 the file by which scripts of a scheduler know that training is complete. Only ``fit`` is watched.
@@ -34,7 +34,7 @@ Faults = SimulatedFaultParams | dict[str, Any] | None
 
 
 class Watched(of_lightning("callbacks", "Callback")):  # type: ignore[misc]
-    """What both callbacks do at the begin and at the end of ``fit``."""
+    """The acts of both callbacks at the begin and at the end of ``fit``."""
 
     _file: ClassVar[str]
 

@@ -30,7 +30,7 @@ class StragglerDetectionCallback(of_lightning("callbacks", "Callback")):  # type
         gpu_relative_perf_threshold: a rank with a score below is a straggler; 0 to 1.
         gpu_individual_perf_threshold: likewise.
         stop_if_detected: save a checkpoint and end all ranks with 1 when there is a straggler. The
-            launcher is told which rank it was.
+            launcher learns which rank it was.
         enable_ptl_logging: give least, median and greatest score to the module's loggers.
         profiling_interval: every so many steps, one is timed.
         logger_name: of the logger of all lines.

@@ -1,5 +1,5 @@
 # Made from names/*.yaml by `make generated`.
-"""What the attribution service answers. The service itself is `undaunted serve`."""
+"""Answers of the attribution service. The service itself is `undaunted serve`."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from undaunted.cli.main import nvrx_attrsvc
 
 @dataclass(frozen=True)
 class AttrSvcResult:
-    """What a service says of a log; attributes are called as in its JSON.
+    """The answer of a service about a log; attributes are called as in its JSON.
 
     Attributes:
         status: ``completed``, ``in_flight`` or ``pending``.
@@ -36,7 +36,7 @@ class AttrSvcResult:
 
     @property
     def action(self) -> str:
-        """What is recommended; UNKNOWN if nothing is."""
+        """The recommendation; UNKNOWN if there is none."""
         return str(self.recommendation.get("action") or "UNKNOWN")
 
 

@@ -42,7 +42,7 @@ _ASKED = ("--no-slurm", "--group", "prolog", "epilog", "logs", "gpu")
 def with_pynvml_lock(func: Callable[_P, _T]) -> Callable[_P, _T]:
     """Have a function that opens and closes pynvml run in one thread at a time, as a decorator.
 
-    The checks here need no lock: they ask the driver by a library handle of their own.
+    The checks here need no lock: they ask the driver by another library handle.
     """
 
     @functools.wraps(func)
@@ -226,7 +226,7 @@ class NicLinkStateHealthCheck(_Checks):
 
 
 class NodeHealthCheck(_Checks):
-    """What an external service (``nvhcd``) says of the node."""
+    """The answer of an external service (``nvhcd``) about the node."""
 
     def __init__(
         self,

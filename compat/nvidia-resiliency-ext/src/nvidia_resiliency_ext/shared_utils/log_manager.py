@@ -111,7 +111,7 @@ def setup_logger(
 ) -> logging.Logger:
     """Set up and return the logger ``nvrx``; later calls return it as it is.
 
-    What undaunted says by itself in this process, with its own logger, goes to the same place.
+    Lines of undaunted's logger in this process go to the same place.
 
     Messages go to ``log_file``; else, each process its own files, to the directory, for an
     aggregator to put together; else to standard error. If file or directory cannot be used, a

@@ -51,7 +51,7 @@ class NodeLogAggregator:
         self._aggregator.start()
 
     def shutdown(self) -> None:
-        """Write what is there, for at most a minute; what could not be written is said."""
+        """Write what is there, for at most a minute; a line says what could not be written."""
         self._aggregator.close(_CLOSE_S)
         for problem in self._aggregator.problems:
             logging.getLogger("undaunted").warning("%s", problem)

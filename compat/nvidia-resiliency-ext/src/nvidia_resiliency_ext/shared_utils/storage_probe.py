@@ -1,4 +1,4 @@
-"""Which of some paths cannot be used."""
+"""Finds paths that cannot be used."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # Made from names/*.yaml by `make generated`.
-"""What ended a job, from its log."""
+"""The cause of a job's end, from its log."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ STOP = "STOP - DONT RESTART IMMEDIATE"
 NO_ERRORS = "ERRORS NOT FOUND"
 NO_LOGS = "NO LOGS"
 ACTIONS = {RESTART: "RESTART", STOP: "STOP", NO_ERRORS: "CONTINUE", NO_LOGS: "UNKNOWN"}
-"""What is to be done, by verdict."""
+"""The recommendation, by verdict."""
 
 _SAVED = re.compile(
     rb"(?:successfully )?saved? (?:a )?checkpoint|checkpoint \S{0,200} ?saved", re.IGNORECASE
@@ -31,7 +31,7 @@ _CYCLE = re.compile(r"profiling\.py:.*\bCycle:\s*(\d+)")  # a line of NVRx's lau
 
 @dataclass(frozen=True)
 class RawAnalysisResultItem:
-    """What a log says about the last failure.
+    """The findings of a log about the last failure.
 
     Attributes:
         raw_text: all of it, as text of several lines.

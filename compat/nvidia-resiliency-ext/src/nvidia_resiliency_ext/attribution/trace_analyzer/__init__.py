@@ -1,5 +1,5 @@
 # Made from names/*.yaml by `make generated`.
-"""Who keeps the others waiting, from dumps of torch's Flight Recorder."""
+"""The ranks that keep the others waiting, from dumps of torch's Flight Recorder."""
 
 from __future__ import annotations
 

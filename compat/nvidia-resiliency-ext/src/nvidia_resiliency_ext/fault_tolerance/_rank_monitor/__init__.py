@@ -1,6 +1,6 @@
 """Monitoring of one rank without the launcher: a process that has one page, and watches it.
 
-For programs that use `RankMonitorClient` by themselves, under a launcher of their own or in tests.
+For programs that use `RankMonitorClient` by themselves, under another launcher or in tests.
 `undaunted run` does the same for all ranks of a node, in its agent.
 """
 

@@ -1,4 +1,4 @@
-"""What a rank monitor is told when it is started."""
+"""Settings that a rank monitor gets when it is started."""
 
 from __future__ import annotations
 

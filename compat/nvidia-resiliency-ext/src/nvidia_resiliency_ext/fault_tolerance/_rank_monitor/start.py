@@ -1,4 +1,4 @@
-"""Starts a rank monitor as a process of its own, exec'd: nothing of the caller is forked."""
+"""Starts a rank monitor as a separate program: nothing of the caller is forked."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PROGRAM = (
 class RankMonitorProcess:
     """The process of a rank monitor, with the methods of `multiprocessing.Process`.
 
-    It ends with the process that started it, or when it is told to.
+    It ends with the process that started it, or by `terminate`.
     """
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:

@@ -1,7 +1,7 @@
 """Files that one process writes its messages to, for `Aggregator` to put together.
 
 ``PREFIX_rank_RANK_PID.msg.MILLISECONDS``: a process begins another file when one has become large,
-and removes its oldest ones. A message is appended by one call, so that whoever is killed leaves
+and removes its oldest ones. A message is appended by one call, so that a killed process leaves
 whole messages.
 """
 

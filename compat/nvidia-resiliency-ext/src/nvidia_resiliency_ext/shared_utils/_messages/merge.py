@@ -1,7 +1,7 @@
 """Putting the messages of several files in the order of their times. Opens nothing.
 
 Messages are held back for a moment, in which those of slower files arrive; what comes later still
-is not lost, only late. What is held is bounded.
+is not lost, only late. There is a bound for all of it.
 """
 
 from __future__ import annotations

@@ -1,2 +1,2 @@
 # Made from names/*.yaml by `make generated`.
-"""What saves, finds and loads the shards of a rank."""
+"""Managers that save, find and load the shards of a rank."""

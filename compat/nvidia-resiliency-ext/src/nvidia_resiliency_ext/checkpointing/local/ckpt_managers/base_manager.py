@@ -1,4 +1,4 @@
-"""What all managers of local checkpoints have."""
+"""The common base of managers of local checkpoints."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class LocalCheckpointManager(local_manager.LocalCheckpointManager):
     """Undaunted's, which saves and loads states of the program's own classes as well.
 
-    What is neither plain data nor a tensor is pickled, as NVRx does with everything; reading it
+    A value that is neither plain data nor a tensor is pickled, as NVRx does with all; reading it
     back runs code, so nobody else may write to the disk. ``allow_pickle=False`` refuses it.
 
     Args:

@@ -393,7 +393,7 @@ class Receiving:
 
 
 def flatten(state: TensorAwareStateDict) -> torch.Tensor:
-    """Return the flat form of a state, in memory of its own.
+    """Return the flat form of a state, in new memory.
 
     Raises:
         PlainError: it has something that could not be read again.

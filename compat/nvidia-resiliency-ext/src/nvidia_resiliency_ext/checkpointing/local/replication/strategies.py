@@ -1,4 +1,4 @@
-"""Who keeps copies of whose shards; managers of undaunted ask for ``clique`` only."""
+"""The ranks that keep copies of shards; managers of undaunted ask for ``clique`` only."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class TensorPlaceholder:
 
     @property
     def device(self) -> torch.device:
-        """Where it belongs in this rank."""
+        """The device to which it belongs in this rank."""
         return get_default_device_from_type(self._type)
 
     def empty_like(self, device: str | torch.device | None = None) -> torch.Tensor:
