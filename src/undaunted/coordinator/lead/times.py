@@ -61,8 +61,8 @@ LAST_TURN_S = 1.0
 PAUSE_FIRST_S = 0.1
 PAUSE_LONGEST_S = 1.0
 CLAIM_PAUSE_LONGEST_S = 5.0
-# It loses requests with the member that leads the others: what harms nobody is asked again so long
-# after, and again.
+# It loses requests with the member that leads the others. One that harms nobody is made again so
+# long after, and again.
 REGISTER_AGAIN_S = 0.5
 # A look at it that takes longer is asked of its next member.
 LOOK_S = 1.0
@@ -169,7 +169,7 @@ class Durations:
 
     @property
     def stops_after_reset_s(self) -> float:
-        """From a reset until a node stops its ranks that has no quorum on its side."""
+        """From a reset until a node stops its ranks, unless it has found a leader."""
         return min(3.0, 0.6 * self.lease_s)
 
     @property
