@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.coordinator.etcd.server import Etcd, Secured, Way, secured_cluster, skip_without_etcd
+from tests.coordinator.etcd.server import (
+    Cluster,
+    Etcd,
+    Secured,
+    Way,
+    secured_cluster,
+    skip_without_etcd,
+)
 from tests.coordinator.wire.certificates import make_certificate
 from undaunted.base.timers import lease_clock_ns
 from undaunted.coordinator.etcd.candidacy import Candidacy, Launcher
@@ -261,6 +268,27 @@ def test_the_end_of_a_job_is_kept_as_long_as_launchers_look_for_it(etcd: Etcd) -
         assert json.loads(left)["granted-ttl"] == 5000
 
     run(main)
+
+
+def test_a_request_that_is_lost_with_the_leader_of_etcd_is_made_again(tmp_path: Path) -> None:
+    skip_without_etcd()
+    cluster = Cluster(tmp_path)
+    leader = cluster.leader()
+    others = ",".join(f"127.0.0.1:{each.port}" for each in cluster.members if each is not leader)
+
+    async def main() -> None:
+        a = Client(parse_store(f"etcd://{others}"), OPEN, "job", 60, "a:1", "a1")
+        assert not (await anext(a.watch())).epoch
+        leader.kill()
+        # The others take it there until they notice, and etcd says after 5 s that it was lost.
+        assert isinstance(await a.claim(0), Won)
+        await a.close()
+
+    try:
+        run(main)
+    finally:
+        leader.start()
+        cluster.kill()
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from undaunted.coordinator.etcd import messages
-from undaunted.coordinator.lead.times import LOOK_S, SHORTEST_ENDED_KEPT_S, Durations
+from undaunted.coordinator.lead.times import (
+    LOOK_S,
+    REGISTER_AGAIN_S,
+    SHORTEST_ENDED_KEPT_S,
+    Durations,
+)
 from undaunted.coordinator.protocol import Ledger
 from undaunted.coordinator.service.register import Leads, RegisterError, Won
 
@@ -213,13 +218,37 @@ class Client:
 
     async def _lease(self) -> tuple[int, bytes]:
         """Make a lease; return it, and the request that binds `held` to it."""
-        lease = await self._grant(self.hold_s)
+        lease = await self._grant_soon(self.hold_s)
         return lease, messages.put(self._held_key, self._incarnation.encode(), lease)
 
     async def _grant(self, seconds: int) -> int:
         lease = secrets.randbits(62) + 1
         await self._ask(messages.LEASE, "LeaseGrant", messages.grant(lease, seconds))
         return lease
+
+    async def _grant_soon(self, seconds: int) -> int:
+        """Make a lease; ask again while there is no answer. One that is not used ends by itself."""
+        asked: set[asyncio.Task[int | EtcdError]] = set()
+        try:
+            while True:
+                asked.add(asyncio.create_task(self._try_to_grant(seconds)))
+                first = asyncio.FIRST_COMPLETED
+                done, _ = await asyncio.wait(asked, timeout=REGISTER_AGAIN_S, return_when=first)
+                if done:
+                    break
+        finally:
+            for each in asked:
+                each.cancel()
+        answer = done.pop().result()
+        if isinstance(answer, EtcdError):
+            raise answer
+        return answer
+
+    async def _try_to_grant(self, seconds: int) -> int | EtcdError:
+        try:
+            return await self._grant(seconds)
+        except EtcdError as error:
+            return error
 
     async def _renew(self, lease: int) -> bool:
         """Renew a lease; return whether etcd knows it still."""

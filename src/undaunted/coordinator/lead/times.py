@@ -61,6 +61,9 @@ LAST_TURN_S = 1.0
 PAUSE_FIRST_S = 0.1
 PAUSE_LONGEST_S = 1.0
 CLAIM_PAUSE_LONGEST_S = 5.0
+# It loses requests with the member that leads the others. One that harms nobody is made again so
+# long after, and again.
+REGISTER_AGAIN_S = 0.5
 # A look at it that takes longer is asked of its next member.
 LOOK_S = 1.0
 # etcd takes less than 2 s for its members to agree who leads them; what is held counts anew then.
@@ -166,7 +169,7 @@ class Durations:
 
     @property
     def stops_after_reset_s(self) -> float:
-        """From a reset until a node stops its ranks that has no quorum on its side."""
+        """From a reset until a node stops its ranks, unless it has found a leader."""
         return min(3.0, 0.6 * self.lease_s)
 
     @property
