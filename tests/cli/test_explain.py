@@ -349,7 +349,7 @@ def test_of_dumps_of_several_iterations_the_newest_count(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("all is well\n", "no failure is told of in 1 log: "),
+        ("all is well\n", "no failure found in 1 log: "),
         (
             "step 7 loss 0.5\nTraining finished\n",
             "the program came to its end (the last step is 7)",

@@ -23,7 +23,7 @@ OUT_OF_MEMORY = "host_out_of_memory"  # of a machine, or of what a job or contai
 INJECTED = "injected_fault"  # by `undaunted.faults`
 MISSING = "missing_file"  # before the first iteration
 UNREAD = "output_unread"  # ranks cannot print, as nobody reads what the launcher prints
-LIKELY = 0.65  # up to here it is said to be probable only
+LIKELY = 0.65  # up to here a finding is only probable
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -34,14 +34,14 @@ _WHEN_YOU_LIKE = "none is needed: start the job again when you like"
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is said of a job.
+    """All that the page shows of a job.
 
     Attributes:
         path: what was read.
         job: None for a folder without a journal.
         rounds: that failed.
         ending: advice by how the job ended, perhaps in a round that did not fail; None = by rounds.
-        calm: what is said where none has failed.
+        calm: the conclusion where none has failed.
         problems: what could not be read.
     """
 
@@ -101,9 +101,9 @@ def no_failure(read: str, step: float | None, *, ended: bool) -> str:
     """
     last = "" if step is None else f" (the last step is {step:g})"
     if ended:
-        return f"the program came to its end{last}; no failure is told of in {read}"
+        return f"the program came to its end{last}; no failure found in {read}"
     return (
-        f"no failure is told of in {read}{last}: it finished, still runs, hangs, or was killed "
+        f"no failure found in {read}{last}: it finished, still runs, hangs, or was killed "
         "without a word"
     )
 

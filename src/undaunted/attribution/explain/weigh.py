@@ -43,7 +43,7 @@ _BROAD = frozenset(
 # one failure has one name.
 OWN_WORDS = frozenset({"data_error", "not_finite"})
 _NO_ROOM = "make room, or write elsewhere, then start again"
-REMEDIES = {"disk_full": _NO_ROOM, "quota_exceeded": _NO_ROOM}  # what a restart alone does not mend
+REMEDIES = {"disk_full": _NO_ROOM, "quota_exceeded": _NO_ROOM}  # a restart alone does not help
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,7 +152,7 @@ def _alike(one: Finding | None, other: Finding) -> bool:
 
 
 def said_in(one: Finding, rank: int, node: str) -> Finding:
-    """Add rank and node of the log that a finding quotes, where it has none of its own.
+    """Add rank and node of the log that a finding quotes, where it names none.
 
     Args:
         one: see there.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _MOST_NUMBERS = 64  # of one group that are looked at
 MOST_CULPRITS = 256
 _FEW = 16  # ranks without a recording, of which one may be in a group of unknown members
-_MOST_GROUPS = 1024  # that are told of
+_MOST_GROUPS = 1024  # in an analysis
 _MOST_MEMBERS = 1 << 21  # of all groups together
 _MOST_RANGES = 32  # of ranks in a sentence
 _SURE, _LIKELY, _GUESS, _DOUBT = 0.95, 0.7, 0.5, 0.4  # the last one is below `findings.SURE`
@@ -117,7 +117,7 @@ class Analysis(msgspec.Struct, frozen=True):
     groups: list[GroupState]
 
     def findings(self) -> list[Finding]:
-        """Return the same as findings: ranks of a node of which the same is said are one."""
+        """Return the same as findings: alike culprits of a node are one."""
         alike: dict[tuple[object, ...], list[Culprit]] = defaultdict(list)
         for one in self.culprits:
             alike[one.node, one.cause, one.confidence, one.evidence].append(one)
@@ -409,7 +409,7 @@ def _transfers(job: _Job) -> Iterator[_Operation]:
         mine, theirs = pairs.get((name, rank, peer, sends)), pairs.get(back)
         behind = theirs[1] - mine[1] if mine and theirs else 0  # messages it has not ended alone
         if behind == 0 and back in pending and not sends:
-            continue  # it is told by the one who sends
+            continue  # the sender reports it
         text = f"send to rank {peer}" if sends else f"recv from rank {peer}"
         operation = _Operation(views[name, rank], -1, Call(text))
         operation.waiting = [rank]
@@ -703,7 +703,7 @@ def _too_late(
 
 
 def _ends(job: _Job, operations: Sequence[_Operation]) -> list[Culprit]:
-    """Follow edges to their ends and blame whoever is there."""
+    """Follow edges to their ends and blame the ranks there."""
     waits: dict[int, list[_Operation]] = defaultdict(list)
     for one in operations:
         for rank in one.waiting:
@@ -775,7 +775,7 @@ def _idle(job: _Job, operations: Sequence[_Operation]) -> list[Culprit]:
     idle = sorted(set(job.by_rank) - waiting)
     if len(idle) * 2 > len(job.by_rank) or not any(one.view is None for one in operations):
         return []
-    text = f"{_named(sorted(waiting))} wait for others, and nothing of its own is pending"
+    text = f"{_named(sorted(waiting))} wait for others, and it has nothing pending"
     return [Culprit(rank, job.node(rank), "host_lag", "", text, _LIKELY) for rank in idle]
 
 
@@ -798,7 +798,7 @@ def _lagging(
 def _lags(job: _Job, rank: int, operation: _Operation, *, certain: bool = True) -> Culprit:
     group = operation.seen(rank)
     later = group.enqueued - operation.number if group and operation.number >= 0 else 0
-    more = f"; {count(later, 'call')} of its own {'is' if later == 1 else 'are'} queued behind it"
+    more = f"; {count(later, 'later call')} {'is' if later == 1 else 'are'} queued behind it"
     return Culprit(
         rank=rank,
         node=job.node(rank),
@@ -826,10 +826,10 @@ def _waited_for(
     elif own:
         cause, text = "device_lag", f"its device has not come to {own[0]}, which it has called"
     elif group is None or foremost.number < 0 or group.enqueued >= foremost.number:
-        cause, text = "host_lag", "nothing of its own is pending"
+        cause, text = "host_lag", "it has nothing pending"
     else:
         last = f"its last was number {group.enqueued}" if group.enqueued > 0 else "it called none"
-        cause, text = "host_lag", f"{last}{_at(group.t)}, and nothing of its own is pending"
+        cause, text = "host_lag", f"{last}{_at(group.t)}, and it has nothing pending"
     confidence = _LIKELY if foremost.failed else _SURE
     if rank not in job.by_rank and foremost.view in job.guessed:
         confidence = _GUESS

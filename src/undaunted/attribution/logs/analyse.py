@@ -37,7 +37,7 @@ _WORK = re.compile(r"\bOpType=(\w{1,60}), NumelIn=(\d{1,18}), NumelOut=(\d{1,18}
 _OF_GROUP = re.compile(r"\bPG GUID (\w{1,40})\b")
 _BETWEEN_TWO = re.compile(r"\bOpType=\w{0,20}(?:SEND|RECV|COALESCED)\b")
 _WRAPPER = re.compile(r"\bCheckpointException ranks:dict_keys")
-# Errors of whoever has started or asked another process: that one says what went wrong.
+# Errors of a process that has started or asked another one, which says what went wrong.
 _CARRIER = re.compile(
     r"\bRayTaskError\b|\bActorDiedError: |\bRayActorError: |\bTrainingFailedError: "
     r"|: Caught \w+ in DataLoader worker|\bProcessRaisedException: "
@@ -344,7 +344,7 @@ def _without_wrappers(seen: dict[str, LineSeen]) -> dict[str, LineSeen]:
 
 
 def _without_carriers(seen: dict[str, LineSeen]) -> dict[str, LineSeen]:
-    """Leave out errors that pass on another process's, where anything else is told."""
+    """Leave out errors that pass on another process's, where there are others."""
     left = {
         cause: changed(one, hits=hits)
         for cause, one in seen.items()
@@ -588,7 +588,7 @@ def _silent(said: set[int], all_ranks: set[int]) -> set[int]:
 
 
 def _others_of(nodes: set[str], seen: dict[str, LineSeen], node_of: dict[int, str]) -> set[int]:
-    """Return the ranks with errors of their own, on nodes of which a device or the host failed."""
+    """Return the ranks with own errors, on nodes of which a device or the host failed."""
     ranks: set[int] = set()
     for one in seen.values():
         if severity_of(one.cause) >= _PROGRAM:

@@ -140,7 +140,7 @@ class Meaning(NamedTuple):
         cause: a name of `CAUSES`.
         confidence: from 0 to 1.
         ranks, nodes: who the line names; not who says it.
-        aside: whoever says it need not be to blame.
+        aside: the rank that says it need not be to blame.
         certain: the program's own, and the same in every attempt.
         tasks: the ranks are tasks of srun's, which are launchers where there are any.
         local: the ranks are those of a node.
