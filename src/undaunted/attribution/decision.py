@@ -39,34 +39,14 @@ _TYPE = re.compile(r"(?:\[[^\]\s]*\]:? ?)?(?:[\w<>]+\.)*(_*[A-Z]\w*)(?::|\s*$)")
 _EXCEPTION = re.compile(r"\b([A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt))\b")
 # Exceptions that a program raises because of its own code and data: those of Python, and that of a
 # checkpoint which does not fit the state.
-_OWN = frozenset(
-    {
-        "ArithmeticError",
-        "AssertionError",
-        "AttributeError",
-        "FloatingPointError",
-        "ImportError",
-        "IndentationError",
-        "IndexError",
-        "KeyError",
-        "LookupError",
-        "ModuleNotFoundError",
-        "NameError",
-        "NotImplementedError",
-        "OverflowError",
-        "RecursionError",
-        "StructureError",
-        "SyntaxError",
-        "TabError",
-        "TypeError",
-        "UnboundLocalError",
-        "UnicodeDecodeError",
-        "UnicodeEncodeError",
-        "UnicodeError",
-        "ValueError",
-        "ZeroDivisionError",
-    }
-)
+_OWN_NAMES = """
+    ArithmeticError AssertionError AttributeError FloatingPointError ImportError
+    IndentationError IndexError KeyError LookupError ModuleNotFoundError NameError
+    NotImplementedError OverflowError RecursionError StructureError SyntaxError TabError
+    TypeError UnboundLocalError UnicodeDecodeError UnicodeEncodeError UnicodeError ValueError
+    ZeroDivisionError
+"""
+_OWN = frozenset(_OWN_NAMES.split())
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):

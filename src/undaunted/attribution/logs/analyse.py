@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from undaunted.attribution.logs.landmarks import LastWords, Part
     from undaunted.attribution.logs.scan import Hit
 
-_ASKED = frozenset({"preempted", "time_limit", "cancelled"})  # somebody asked for the end
+_ASKED = frozenset(cause for cause, row in CAUSES.items() if row.kind == "end")
 _DEVICE = severity_of("gpu_lost")
 _PROGRAM = severity_of("program_error")
 _NUMBER = re.compile(r"SeqNum=(\d{1,18})\b")
