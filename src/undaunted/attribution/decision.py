@@ -217,7 +217,7 @@ def _weigh(history: History, failure: Failure, root: Finding, about: Round) -> t
         return "restart", f"{what}; after a hang no job is stopped"
     if not about.progress_known and root.cause != UNSAVED:
         return "restart", f"{what}; how far the job came is not known"
-    if root.cause == "program_error" and _may_pass(root.quote):
+    if root.cause == "program_error" and _may_be_environmental(root.quote):
         return "restart", f"{what}, which may have its reason elsewhere"
     same = history.same(failure)
     times = len(same)
@@ -243,7 +243,7 @@ def _seen(times: int) -> str:
     return "seen once" if times == 1 else f"seen {times} times"
 
 
-def _may_pass(quote: str) -> bool:
+def _may_be_environmental(quote: str) -> bool:
     """Whether an exception may be of a kind that what is around the program causes as well."""
     named = _TYPE.match(quote) or _EXCEPTION.search(quote)
     return named is not None and named[1] not in _OWN

@@ -268,11 +268,11 @@ def judge(
         previous: of the last round that went well.
         world_size: number of ranks; None: as the logs say.
     """
-    seen = _without_carriers(_without_wrappers(_without_warnings(_alive(scans))))
-    seen = _with_exits(_without_late_kill(_left(seen | _doubtful(scans, seen))))
+    seen = _without_carriers(_without_wrappers(_without_warnings(_not_survived(scans))))
+    seen = _judge_by_exit_codes(_without_late_kill(_without_ends(seen | _doubtful(scans, seen))))
     node_of = {rank: node for scan in scans for rank, node in scan.node_of.items()}
     ranks = {rank for scan in scans for rank in scan.ranks}
-    made = [(_place(one), _finding(one, seen, node_of, ranks)) for one in _without_exits(seen)]
+    made = [(_place(one), _finding(one, seen, node_of, ranks)) for one in _judge_by_text(seen)]
     findings = compare(_in_order(made), seen, scans, previous)
     stepped = any(scan.steps for scan in scans)
     world_size = world_size or _world_size(scans)
@@ -296,7 +296,7 @@ def _action(root: Finding, seen: dict[str, LineSeen], world_size: int, *, steppe
     return "restart"
 
 
-def _alive(scans: Sequence[LogScan]) -> dict[str, LineSeen]:
+def _not_survived(scans: Sequence[LogScan]) -> dict[str, LineSeen]:
     """Collect, by cause, what was not survived."""
     seen: dict[str, LineSeen] = {}
     for scan in scans:
@@ -371,7 +371,7 @@ def _doubtful(scans: Sequence[LogScan], seen: Mapping[str, LineSeen]) -> dict[st
     return found
 
 
-def _left(seen: dict[str, LineSeen]) -> dict[str, LineSeen]:
+def _without_ends(seen: dict[str, LineSeen]) -> dict[str, LineSeen]:
     """Leave out what came with an end that somebody asked for, or such an end after a failure.
 
     Both stay where the order is not known.
@@ -407,7 +407,7 @@ def _without_late_kill(seen: dict[str, LineSeen]) -> dict[str, LineSeen]:
     return {cause: one for cause, one in seen.items() if cause != "killed" or not late}
 
 
-def _with_exits(seen: dict[str, LineSeen]) -> dict[str, LineSeen]:
+def _judge_by_exit_codes(seen: dict[str, LineSeen]) -> dict[str, LineSeen]:
     """Judge by how processes ended, where nothing says more.
 
     Who has lost a peer ends by an exit code, or aborts, but is not killed by that.
@@ -440,7 +440,7 @@ def _guessed(cause: str, hits: Sequence[Hit]) -> LineSeen:
     return LineSeen(cause, guess, ranks, [node for hit in hits for node in hit.nodes])
 
 
-def _without_exits(seen: dict[str, LineSeen]) -> Iterator[LineSeen]:
+def _judge_by_text(seen: dict[str, LineSeen]) -> Iterator[LineSeen]:
     """Leave out lines about exit codes where there are others: nobody has ended these."""
     for one in seen.values():
         hits = [hit for hit in one.hits if not _is_exit(hit)]
