@@ -582,12 +582,23 @@ def test_only_a_failure_is_red(
 
 
 @pytest.mark.parametrize(
-    ("outcome", "advice"), [("failed", "start the job again: "), ("", "restart: ")]
+    ("outcome", "allowed", "advice"),
+    [
+        ("failed", 3, "start the job again: "),
+        ("failed", 0, "start the job again (a launcher with --max-restarts 1 or more does so): "),
+        ("", 3, "restart: "),
+    ],
 )
 def test_a_restart_that_no_launcher_makes_is_up_to_the_user(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], outcome: str, advice: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], outcome: str, allowed: int, advice: str
 ) -> None:
-    events = [event for event in sample.RUN if not isinstance(event, JobEnded)]
+    events = [
+        msgspec.structs.replace(event, max_restarts=allowed)
+        if isinstance(event, JobStarted)
+        else event
+        for event in sample.RUN
+        if not isinstance(event, JobEnded)
+    ]
     if outcome:
         events.append(sample.at(9_000_000, JobEnded, 0, outcome=outcome, exit_code=1))
     run = make_run(tmp_path / "run", events=events)

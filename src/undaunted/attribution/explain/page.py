@@ -203,7 +203,7 @@ def lines_of(page: Page, *, everything: bool = False) -> Iterator[str]:
         yield from _quote(last.root)
     if last is not None:
         advised = replace(last, advice=page.ending or last.advice)
-        yield f"advice: {_advice(advised, ended=_has_ended(page.job))}"
+        yield f"advice: {_advice(advised, _by_hand(page.job))}"
     for note in page.job.slow[:_MOST_LINES] if page.job else ():
         yield f"slow rank: {one_line(note)}"
     shown = page.rounds if everything else page.rounds[-MOST_ROUNDS:]
@@ -216,8 +216,8 @@ def lines_of(page: Page, *, everything: bool = False) -> Iterator[str]:
         if len(few) > 1:
             yield f"{one.case.name} to {few[-1].case.name}: the same; see --all"
             continue
-        ended = one is last and _has_ended(page.job)
-        yield from _round(one, is_only=len(page.rounds) == 1, ended=ended)
+        by_hand = _by_hand(page.job) if one is last else ""
+        yield from _round(one, by_hand, is_only=len(page.rounds) == 1)
         again = {text for later in groups[place:] for text in later[0].case.unknown}
         for text in one.case.unknown:
             if text not in again:  # said once, with the last round that it is true of
@@ -246,18 +246,21 @@ def was_asked_for(one: Explained) -> bool:
     return one.root is not None and one.root.cause in _ASKED
 
 
-def _has_ended(job: JobSummary | None) -> bool:
-    """Whether no launcher goes on with a job that has failed."""
-    return job is None or job.outcome not in {"", "finished"}
+def _by_hand(job: JobSummary | None) -> str:
+    """Say how a person restarts a job that has failed, "" = its launchers go on."""
+    if job is not None and job.outcome in {"", "finished"}:
+        return ""
+    allowed = job is None or any(launch.max_restarts for launch in job.launches)
+    return _AGAIN if allowed else f"{_AGAIN} (a launcher with --max-restarts 1 or more does so)"
 
 
-def _advice(one: Explained, *, ended: bool) -> str:
+def _advice(one: Explained, by_hand: str) -> str:
     if was_asked_for(one):
         return _WHEN_YOU_LIKE
     if one.root is not None and one.root.cause in REMEDIES and one.advice.action == "restart":
         return one_line(one.advice.reason)
     names = f" {', '.join(map(printable, one.advice.nodes))}" if one.advice.nodes else ""
-    action = _AGAIN if ended and one.advice.action == "restart" else one.advice.action
+    action = (by_hand if one.advice.action == "restart" else "") or one.advice.action
     return f"{action}{names}: {one_line(one.advice.reason)}"
 
 
@@ -268,7 +271,7 @@ def _quote(one: Finding) -> Iterator[str]:
         yield f"    at {one_line(one.source)}"
 
 
-def _round(one: Explained, *, is_only: bool, ended: bool) -> Iterator[str]:
+def _round(one: Explained, by_hand: str, *, is_only: bool) -> Iterator[str]:
     case = one.case
     t = (one.root.t if one.root else 0) or case.about.t
     facts = [case.name or "the failure", utc(t) if t else ""]
@@ -284,7 +287,7 @@ def _round(one: Explained, *, is_only: bool, ended: bool) -> Iterator[str]:
     if case.did:
         yield f"  undaunted: {one_line(case.did)}"
     if not is_only:
-        yield f"  advice: {_advice(one, ended=ended)}"
+        yield f"  advice: {_advice(one, by_hand)}"
     for text in case.look[:_MOST_LINES]:
         yield f"  look at {one_line(text)}"
 
