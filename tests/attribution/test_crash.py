@@ -216,7 +216,7 @@ def test_only_victims_here() -> None:
     assert found.root.rank == 1
     assert found.victims == (0,)
     assert not found.certain
-    assert "no rank of this node failed of its own: the cause may be on another node" in found.line
+    assert "no rank of this node failed first: the cause may be on another node" in found.line
 
 
 def test_what_we_ended_ourselves_is_not_the_cause() -> None:

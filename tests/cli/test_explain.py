@@ -349,7 +349,7 @@ def test_of_dumps_of_several_iterations_the_newest_count(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("all is well\n", "no failure is told of in 1 log: "),
+        ("all is well\n", "no failure found in 1 log: "),
         (
             "step 7 loss 0.5\nTraining finished\n",
             "the program came to its end (the last step is 7)",
@@ -582,12 +582,23 @@ def test_only_a_failure_is_red(
 
 
 @pytest.mark.parametrize(
-    ("outcome", "advice"), [("failed", "start the job again: "), ("", "restart: ")]
+    ("outcome", "allowed", "advice"),
+    [
+        ("failed", 3, "start the job again: "),
+        ("failed", 0, "start the job again (a launcher with --max-restarts 1 or more does so): "),
+        ("", 3, "restart: "),
+    ],
 )
 def test_a_restart_that_no_launcher_makes_is_up_to_the_user(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], outcome: str, advice: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], outcome: str, allowed: int, advice: str
 ) -> None:
-    events = [event for event in sample.RUN if not isinstance(event, JobEnded)]
+    events = [
+        msgspec.structs.replace(event, max_restarts=allowed)
+        if isinstance(event, JobStarted)
+        else event
+        for event in sample.RUN
+        if not isinstance(event, JobEnded)
+    ]
     if outcome:
         events.append(sample.at(9_000_000, JobEnded, 0, outcome=outcome, exit_code=1))
     run = make_run(tmp_path / "run", events=events)

@@ -144,7 +144,7 @@ class CrashVerdict:
     Attributes:
         root: the first cause.
         victims: global ranks that failed because of it.
-        certain: False if no rank here failed of its own.
+        certain: False if no rank here failed first.
         line: all of it in one line.
         signal: name of the signal that ended it, "" if none did.
         exception, traceback: what it raised, "" if nothing is known.
@@ -274,10 +274,10 @@ def _killed_by_others(root: RankFailure) -> bool:
 def _not_its_own(finished: Sequence[int], *, whole_job: bool) -> str:
     """Say where the cause may be, if the ranks that failed have only lost a peer."""
     if finished:
-        return f"; none failed of its own: {name_ranks(sorted(finished))} had ended with 0 before"
+        return f"; none failed first: {name_ranks(sorted(finished))} had ended with 0 before"
     if whole_job:
-        return "; none failed of its own: one has perhaps ended its process group before the others"
-    return "; no rank of this node failed of its own: the cause may be on another node"
+        return "; none failed first: one has perhaps ended its process group before the others"
+    return "; no rank of this node failed first: the cause may be on another node"
 
 
 def _killed_together(

@@ -39,34 +39,14 @@ _TYPE = re.compile(r"(?:\[[^\]\s]*\]:? ?)?(?:[\w<>]+\.)*(_*[A-Z]\w*)(?::|\s*$)")
 _EXCEPTION = re.compile(r"\b([A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt))\b")
 # Exceptions that a program raises because of its own code and data: those of Python, and that of a
 # checkpoint which does not fit the state.
-_OWN = frozenset(
-    {
-        "ArithmeticError",
-        "AssertionError",
-        "AttributeError",
-        "FloatingPointError",
-        "ImportError",
-        "IndentationError",
-        "IndexError",
-        "KeyError",
-        "LookupError",
-        "ModuleNotFoundError",
-        "NameError",
-        "NotImplementedError",
-        "OverflowError",
-        "RecursionError",
-        "StructureError",
-        "SyntaxError",
-        "TabError",
-        "TypeError",
-        "UnboundLocalError",
-        "UnicodeDecodeError",
-        "UnicodeEncodeError",
-        "UnicodeError",
-        "ValueError",
-        "ZeroDivisionError",
-    }
-)
+_OWN_NAMES = """
+    ArithmeticError AssertionError AttributeError FloatingPointError ImportError
+    IndentationError IndexError KeyError LookupError ModuleNotFoundError NameError
+    NotImplementedError OverflowError RecursionError StructureError SyntaxError TabError
+    TypeError UnboundLocalError UnicodeDecodeError UnicodeEncodeError UnicodeError ValueError
+    ZeroDivisionError
+"""
+_OWN = frozenset(_OWN_NAMES.split())
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -237,7 +217,7 @@ def _weigh(history: History, failure: Failure, root: Finding, about: Round) -> t
         return "restart", f"{what}; after a hang no job is stopped"
     if not about.progress_known and root.cause != UNSAVED:
         return "restart", f"{what}; how far the job came is not known"
-    if root.cause == "program_error" and _may_pass(root.quote):
+    if root.cause == "program_error" and _may_be_environmental(root.quote):
         return "restart", f"{what}, which may have its reason elsewhere"
     same = history.same(failure)
     times = len(same)
@@ -263,7 +243,7 @@ def _seen(times: int) -> str:
     return "seen once" if times == 1 else f"seen {times} times"
 
 
-def _may_pass(quote: str) -> bool:
+def _may_be_environmental(quote: str) -> bool:
     """Whether an exception may be of a kind that what is around the program causes as well."""
     named = _TYPE.match(quote) or _EXCEPTION.search(quote)
     return named is not None and named[1] not in _OWN

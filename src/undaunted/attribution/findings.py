@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 Scope = Literal["rank", "gpu", "node", "link", "job"]
 Action = Literal["restart", "exclude", "stop"]
+Kind = Literal["fault", "end", "report", "symptom"]
 SURE = 0.5  # least confidence of a finding that decides anything
 UNSAVED = "state_not_saved"  # a checkpoint cannot be made of the state
 UNEQUAL = "unequal_work"  # a rank has ended with 0, and the others wait for it
@@ -23,7 +24,7 @@ OUT_OF_MEMORY = "host_out_of_memory"  # of a machine, or of what a job or contai
 INJECTED = "injected_fault"  # by `undaunted.faults`
 MISSING = "missing_file"  # before the first iteration
 UNREAD = "output_unread"  # ranks cannot print, as nobody reads what the launcher prints
-LIKELY = 0.65  # up to here it is said to be probable only
+LIKELY = 0.65  # up to here a finding is only probable
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -55,6 +56,8 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         severity: the greatest wins; 0 = only follows from another cause.
         name: as findings have it.
+        kind: an ``end`` was asked for, a ``report`` may come from any rank or node, as an end may.
+            A ``symptom`` was seen of a process: what a log names instead is worth more.
         scope: what is broken: a restart elsewhere helps unless it is the job.
         action: what to do once it has happened `after` times; before that: restart. "stop" stands
             only where the cause can be nothing but the program's or its input's.
@@ -64,6 +67,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
     severity: int
     name: str
+    kind: Kind
     scope: Scope
     action: Action
     after: int
@@ -74,6 +78,11 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
         """Whether it only follows from another: never the root while any other is known."""
         return self.severity == _FOLLOWS
 
+    @property
+    def comes_from_anywhere(self) -> bool:
+        """Whether the rank that reports it need not be to blame, nor on the node that is."""
+        return self.kind in {"end", "report"}
+
 
 # Severities: what hardware says, or who watches it, nothing else explains away (5). Programs fail
 # because of memory, disks, and who may end the job (4); then their own errors (3). Networks and
@@ -82,68 +91,55 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 _LINK, _FOLLOWS = 2, 0
 # Worst first.
 _TABLE = """\
-5 gpu_lost            node exclude 1 a GPU is lost to its host
-5 gpu_memory_error    gpu  exclude 1 memory of a GPU has errors
-5 gpu_row_remap       gpu  exclude 1 a GPU must be reset to remap its memory
-5 nvlink_error        node exclude 2 links between GPUs of a node have errors
-5 gpu_firmware        gpu  exclude 1 the firmware of a GPU does not answer
-5 node_failed         node exclude 3 a node failed
-4 injected_fault      job  restart 1 a fault was injected on purpose
-4 preempted           job  restart 1 the job was told to stop, usually by a scheduler that wants its nodes
-4 time_limit          job  restart 1 the time of the job was over
-4 cancelled           job  restart 1 a person stopped the job (Ctrl-C, scancel)
-4 host_out_of_memory  node restart 1 a node ran out of memory
-4 shared_memory_full  job  restart 1 shared memory (/dev/shm) is full; docker's --shm-size gives a container more
-4 output_unread       job  restart 1 nobody reads the output of the launcher; -r 3 or -t 3 writes it to files
-4 disk_full           node exclude 2 a disk is full
-4 quota_exceeded      job  stop    3 a quota of disk space is used up
-4 storage_error       node exclude 3 files could not be read or written
-3 checkpoint_mismatch job  stop    3 a checkpoint does not fit the program
-3 state_not_saved     job  stop    3 the state cannot be saved
-3 missing_file        job  stop    3 a module or file that the program needs is not there
-3 data_error          job  stop    3 input data cannot be used
-3 gpu_out_of_memory   job  stop    3 a GPU ran out of memory
-3 not_finite          job  stop    3 a loss or gradient is not a finite number
-3 device_fault        rank stop    3 a kernel on a device failed
-3 native_crash        rank exclude 3 a process crashed outside of Python
-3 program_error       job  stop    3 the program raised an error
-3 mismatch            job  stop    3 ranks called different collectives
-3 unequal_work        job  stop    3 ranks end at different iterations: they have unequal work
-2 device_lag          gpu  exclude 2 a device does not finish a collective
-2 host_lag            rank exclude 3 a rank does not come to a collective
-2 no_dump             rank exclude 3 a rank that others wait for left no recording
-2 network_setup       node exclude 2 the network of a node is not set up
-2 network_error       link restart 1 the network between nodes has errors
-2 rendezvous_failed   job  restart 1 ranks did not find each other
-1 killed              node restart 1 a process was killed (SIGKILL), by somebody or for want of memory
-1 slow_rank           rank exclude 3 a rank is slower than its peers
-1 no_progress         rank restart 1 a rank makes no progress
-0 collective_timeout  job  restart 1 a collective took too long
-0 peer_lost           rank restart 1 the connection to another rank ended
-0 terminated          rank restart 1 somebody ended the process
-0 unexplained         job  restart 1 new lines of logs that no rule knows
+5 gpu_lost            fault   node exclude 1 a GPU is lost to its host
+5 gpu_memory_error    fault   gpu  exclude 1 memory of a GPU has errors
+5 gpu_row_remap       fault   gpu  exclude 1 a GPU must be reset to remap its memory
+5 nvlink_error        fault   node exclude 2 links between GPUs of a node have errors
+5 gpu_firmware        fault   gpu  exclude 1 the firmware of a GPU does not answer
+5 node_failed         report  node exclude 3 a node failed
+4 injected_fault      fault   job  restart 1 a fault was injected on purpose
+4 preempted           end     job  restart 1 the job was told to stop, usually by a scheduler that wants its nodes
+4 time_limit          end     job  restart 1 the time of the job was over
+4 cancelled           end     job  restart 1 a person stopped the job (Ctrl-C, scancel)
+4 host_out_of_memory  fault   node restart 1 a node ran out of memory
+4 shared_memory_full  fault   job  restart 1 shared memory (/dev/shm) is full; docker's --shm-size gives a container more
+4 output_unread       fault   job  restart 1 nobody reads the output of the launcher; -r 3 or -t 3 writes it to files
+4 disk_full           fault   node exclude 2 a disk is full
+4 quota_exceeded      fault   job  stop    3 a quota of disk space is used up
+4 storage_error       fault   node exclude 3 files could not be read or written
+3 checkpoint_mismatch fault   job  stop    3 a checkpoint does not fit the program
+3 state_not_saved     fault   job  stop    3 the state cannot be saved
+3 missing_file        fault   job  stop    3 a module or file that the program needs is not there
+3 data_error          fault   job  stop    3 input data cannot be used
+3 gpu_out_of_memory   fault   job  stop    3 a GPU ran out of memory
+3 not_finite          fault   job  stop    3 a loss or gradient is not a finite number
+3 device_fault        fault   rank stop    3 a kernel on a device failed
+3 native_crash        symptom rank exclude 3 a process crashed outside of Python
+3 program_error       symptom job  stop    3 the program raised an error
+3 mismatch            report  job  stop    3 ranks called different collectives
+3 unequal_work        fault   job  stop    3 ranks end at different iterations: they have unequal work
+2 device_lag          fault   gpu  exclude 2 a device does not finish a collective
+2 host_lag            symptom rank exclude 3 a rank does not come to a collective
+2 no_dump             fault   rank exclude 3 a rank that others wait for left no recording
+2 network_setup       report  node exclude 2 the network of a node is not set up
+2 network_error       fault   link restart 1 the network between nodes has errors
+2 rendezvous_failed   report  job  restart 1 ranks did not find each other
+1 killed              symptom node restart 1 a process was killed (SIGKILL), by somebody or for want of memory
+1 slow_rank           fault   rank exclude 3 a rank is slower than its peers
+1 no_progress         symptom rank restart 1 a rank makes no progress
+0 collective_timeout  fault   job  restart 1 a collective took too long
+0 peer_lost           symptom rank restart 1 the connection to another rank ended
+0 terminated          symptom rank restart 1 somebody ended the process
+0 unexplained         fault   job  restart 1 new lines of logs that no rule knows
 """  # noqa: E501
 
 
 def _cause(row: str) -> Cause:
-    columns = zip(Cause.__struct_fields__, row.split(maxsplit=5), strict=True)
+    columns = zip(Cause.__struct_fields__, row.split(maxsplit=6), strict=True)
     return msgspec.convert(dict(columns), Cause, strict=False)
 
 
 CAUSES: Mapping[str, Cause] = {cause.name: cause for cause in map(_cause, _TABLE.splitlines())}
-
-# Who says so need not be to blame, nor on the node that is.
-SAID_BY_ANYBODY = frozenset(
-    {
-        "cancelled",
-        "mismatch",
-        "network_setup",
-        "node_failed",
-        "preempted",
-        "rendezvous_failed",
-        "time_limit",
-    }
-)
 
 _FOLLOWING = {name: place for place, name in enumerate(CAUSES) if CAUSES[name].follows}
 

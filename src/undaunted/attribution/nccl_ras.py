@@ -4,7 +4,7 @@ Each process of a job answers for all of them: which do not answer, and how many
 kind a rank has launched in each communicator. Who has launched fewer than others keeps them
 waiting, unless it waits itself in another communicator.
 
-Ranks of a communicator have numbers of their own, so processes are named by host and pid.
+Ranks of a communicator have separate numbers, so processes are named by host and pid.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class RasReport(NamedTuple):
     known: frozenset[Member]
 
     def of(self, pids: Collection[int]) -> dict[int, str]:
-        """What is said of these processes of one host, by pid; {} = none of them is in it."""
+        """The state of these processes of one host, by pid; {} = none of them is in it."""
         mine = [each for each in self.known if each.pid in pids]
         hosts = [each.host for each in mine]
         host = max(hosts, key=hosts.count, default="")

@@ -62,7 +62,7 @@ class Question(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is said of a log.
+    """The answer about a log.
 
     Attributes:
         told: what the log tells of, None = it is not read.
@@ -220,7 +220,7 @@ def main(words: Sequence[str]) -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     *folders, fd = words
     roots = Roots(folders)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # how this ends is said by the one that asks
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the program that asks says how this ends
     with socket.socket(fileno=int(fd)) as sock, sock.makefile("rb") as questions:
         for line in questions:
             asked = msgspec.json.decode(line, type=Question)

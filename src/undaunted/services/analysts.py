@@ -37,7 +37,7 @@ class Analyst:
         self._turn = asyncio.Lock()  # answers come in the order of the questions
 
     async def read(self, path: str, stamp: Stamp, dumps: str = "", errors: str = "") -> LogResult:
-        """Have a log read; what goes wrong is said in the answer.
+        """Have a log read; the answer says what went wrong.
 
         Args:
             path: its real path.

@@ -43,7 +43,7 @@ Progress = Literal["completed", "in_flight", "pending"]
 
 
 class LogResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an analysis has found in a log; where rounds are told apart, in the last of them.
+    """What an analysis has found in a log; where it has rounds, in the last of them.
 
     Attributes:
         stamp: of the file when it was opened, see `undaunted.base.roots.Opened`.
@@ -160,7 +160,7 @@ class Results:
         return self._logs.get(path)
 
     def name(self, path: str, now: float, **said: Any) -> Log:
-        """Take notice of a log, and of what is said of it.
+        """Take notice of a log, and of what the client says of it.
 
         Args:
             path: its real path.

@@ -33,7 +33,7 @@ T = TypeVar("T")
 _MOST_LOOKS = 32
 _LOOK_S = 10.0
 _KEEP_S = 10.0
-_SLOW_S = 60.0  # so long it is said that a disk did not answer
+_SLOW_S = 60.0  # so long the service reports a disk that did not answer
 _LONGEST_NAME = 200  # characters of a user or a job
 _MOST_OTHERS = 32  # logs that one names, the newest
 
@@ -393,7 +393,7 @@ class AttributionService:
         with suppress(OSError):
             await self._keep(path)
         if told.logs_dir:
-            with suppress(ServiceError):  # who asks is told
+            with suppress(ServiceError):  # the client gets it
                 await self._want_others(log)
 
     async def _keep(self, path: str) -> None:

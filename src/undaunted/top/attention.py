@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from undaunted.top.ranks import Rank
 
-# A rank that has used so much of a limit is told of.
+# A rank that has used so much of a limit is shown.
 _NEAR = 0.5
 
 

@@ -117,7 +117,7 @@ class Screen:
             signal.signal(signal.SIGTSTP, before)
             self._terminal.enter()
         elif signal.SIGCONT in numbers:
-            self._terminal.enter()  # whoever was in the foreground meanwhile may have changed it
+            self._terminal.enter()  # the program in the foreground meanwhile may have changed it
 
 
 def act(choice: Choice, key: str, page: int) -> None:

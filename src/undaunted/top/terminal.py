@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from undaunted.base.console import Line
 
-# A screen of its own, no cursor, no breaking of lines; and back.
+# Another screen, no cursor, no breaking of lines; and back.
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 _LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 _HOME, _END_OF_LINE, _BELOW = "\x1b[H", "\x1b[K", "\x1b[J"

@@ -111,7 +111,7 @@ def _divide(job: Job, room: int) -> tuple[int, int]:
 
 
 def _page_of(job: Job, choice: Choice, rows: int) -> tuple[list[Rank], str]:
-    """Return the ranks shown, and what is said of the others."""
+    """Return the ranks shown, and the line about the others."""
     fits = len(job.ranks) <= rows
     key = SORTS["rank" if fits and choice.sort == AUTOMATIC else choice.sort]
     choice.offset = max(0, min(choice.offset, len(job.ranks) - rows))

@@ -274,7 +274,7 @@ def _finding(
         return Finding(cause, confidence=confidence)
     nodes = (one.failure.node,) if one.failure.node else ()
     if not cause:
-        # The node that failed has a run directory of its own, perhaps: the leader knows more.
+        # The node that failed may have another run directory: the leader knows more.
         if said is None or not said.cause:
             return None
         return Finding(said.cause, tuple(said.ranks), nodes, confidence=said.confidence)
@@ -311,7 +311,7 @@ def _did(job: JobSummary, one: JobRound) -> str:
     if after is None:
         return _ended(job, one)
     if after.attempt != one.attempt:
-        return "ended; whoever starts the job has launched it again"
+        return "ended; the job was launched again"
     text = "restarted the job"
     left = sorted({part.node for part in one.parts} - {part.node for part in after.parts})
     if left:

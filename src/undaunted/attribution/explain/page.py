@@ -33,14 +33,14 @@ _WHEN_YOU_LIKE = "none is needed: start the job again when you like"
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is said of a job.
+    """All that the page shows of a job.
 
     Attributes:
         path: what was read.
         job: None for a folder without a journal.
         rounds: that failed.
         ending: advice by how the job ended, perhaps in a round that did not fail; None = by rounds.
-        calm: what is said where none has failed.
+        calm: the conclusion where none has failed.
         problems: what could not be read.
     """
 
@@ -100,9 +100,9 @@ def no_failure(read: str, step: float | None, *, ended: bool) -> str:
     """
     last = "" if step is None else f" (the last step is {step:g})"
     if ended:
-        return f"the program came to its end{last}; no failure is told of in {read}"
+        return f"the program came to its end{last}; no failure found in {read}"
     return (
-        f"no failure is told of in {read}{last}: it finished, still runs, hangs, or was killed "
+        f"no failure found in {read}{last}: it finished, still runs, hangs, or was killed "
         "without a word"
     )
 
@@ -202,7 +202,7 @@ def lines_of(page: Page, *, everything: bool = False) -> Iterator[str]:
         yield from _quote(last.root)
     if last is not None:
         advised = replace(last, advice=page.ending or last.advice)
-        yield f"advice: {_advice(advised, ended=_has_ended(page.job))}"
+        yield f"advice: {_advice(advised, _by_hand(page.job))}"
     for note in page.job.slow[:_MOST_LINES] if page.job else ():
         yield f"slow rank: {one_line(note)}"
     shown = page.rounds if everything else page.rounds[-MOST_ROUNDS:]
@@ -215,8 +215,8 @@ def lines_of(page: Page, *, everything: bool = False) -> Iterator[str]:
         if len(few) > 1:
             yield f"{one.case.name} to {few[-1].case.name}: the same; see --all"
             continue
-        ended = one is last and _has_ended(page.job)
-        yield from _round(one, is_only=len(page.rounds) == 1, ended=ended)
+        by_hand = _by_hand(page.job) if one is last else ""
+        yield from _round(one, by_hand, is_only=len(page.rounds) == 1)
         again = {text for later in groups[place:] for text in later[0].case.unknown}
         for text in one.case.unknown:
             if text not in again:  # said once, with the last round that it is true of
@@ -245,18 +245,21 @@ def was_asked_for(one: Explained) -> bool:
     return one.root is not None and one.root.cause in _ASKED
 
 
-def _has_ended(job: JobSummary | None) -> bool:
-    """Whether no launcher goes on with a job that has failed."""
-    return job is None or job.outcome not in {"", "finished"}
+def _by_hand(job: JobSummary | None) -> str:
+    """Say how a person restarts a job that has failed, "" = its launchers go on."""
+    if job is not None and job.outcome in {"", "finished"}:
+        return ""
+    allowed = job is None or any(launch.max_restarts for launch in job.launches)
+    return _AGAIN if allowed else f"{_AGAIN} (a launcher with --max-restarts 1 or more does so)"
 
 
-def _advice(one: Explained, *, ended: bool) -> str:
+def _advice(one: Explained, by_hand: str) -> str:
     if was_asked_for(one):
         return _WHEN_YOU_LIKE
     if one.root is not None and one.root.cause in REMEDIES and one.advice.action == "restart":
         return one_line(one.advice.reason)
     names = f" {', '.join(map(printable, one.advice.nodes))}" if one.advice.nodes else ""
-    action = _AGAIN if ended and one.advice.action == "restart" else one.advice.action
+    action = (by_hand if one.advice.action == "restart" else "") or one.advice.action
     return f"{action}{names}: {one_line(one.advice.reason)}"
 
 
@@ -267,7 +270,7 @@ def _quote(one: Finding) -> Iterator[str]:
         yield f"    at {one_line(one.source)}"
 
 
-def _round(one: Explained, *, is_only: bool, ended: bool) -> Iterator[str]:
+def _round(one: Explained, by_hand: str, *, is_only: bool) -> Iterator[str]:
     case = one.case
     t = (one.root.t if one.root else 0) or case.about.t
     facts = [case.name or "the failure", utc(t) if t else ""]
@@ -283,7 +286,7 @@ def _round(one: Explained, *, is_only: bool, ended: bool) -> Iterator[str]:
     if case.did:
         yield f"  undaunted: {one_line(case.did)}"
     if not is_only:
-        yield f"  advice: {_advice(one, ended=ended)}"
+        yield f"  advice: {_advice(one, by_hand)}"
     for text in case.look[:_MOST_LINES]:
         yield f"  look at {one_line(text)}"
 

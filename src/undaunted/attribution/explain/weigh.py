@@ -17,7 +17,6 @@ from undaunted.attribution.findings import (
     INJECTED,
     MISSING,
     OUT_OF_MEMORY,
-    SAID_BY_ANYBODY,
     SURE,
     Finding,
     severity_of,
@@ -27,23 +26,11 @@ from undaunted.attribution.findings import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Causes that say what was seen of a process, not why: what a log names instead is worth more.
-_BROAD = frozenset(
-    {
-        "program_error",
-        "native_crash",
-        "killed",
-        "terminated",
-        "peer_lost",
-        "host_lag",
-        "no_progress",
-    }
-)
 # What the words of a program's own exception may tell: the launcher says program_error for it, and
 # one failure has one name.
 OWN_WORDS = frozenset({"data_error", "not_finite"})
 _NO_ROOM = "make room, or write elsewhere, then start again"
-REMEDIES = {"disk_full": _NO_ROOM, "quota_exceeded": _NO_ROOM}  # what a restart alone does not mend
+REMEDIES = {"disk_full": _NO_ROOM, "quota_exceeded": _NO_ROOM}  # a restart alone does not help
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,7 +139,7 @@ def _alike(one: Finding | None, other: Finding) -> bool:
 
 
 def said_in(one: Finding, rank: int, node: str) -> Finding:
-    """Add rank and node of the log that a finding quotes, where it has none of its own.
+    """Add rank and node of the log that a finding quotes, where it names none.
 
     Args:
         one: see there.
@@ -160,9 +147,9 @@ def said_in(one: Finding, rank: int, node: str) -> Finding:
         node: of that rank, "" = not known.
     """
     known = CAUSES.get(one.cause)
-    if one.ranks or one.nodes or rank < 0 or known is None or known.follows:
+    if one.ranks or one.nodes or rank < 0 or known is None:
         return one
-    if one.cause in SAID_BY_ANYBODY:
+    if known.follows or known.comes_from_anywhere:
         return one
     return replace(one, ranks=(rank,), nodes=(node,) if node else ())
 
@@ -207,9 +194,10 @@ def _adds_nothing(one: Finding, told: Finding) -> bool:
 
 
 def _is_why(one: Finding, told: Finding) -> bool:
-    known = CAUSES.get(one.cause)
+    known, other = CAUSES.get(one.cause), CAUSES.get(told.cause)
     if known is not None and known.follows and not one.ranks:
         return False  # whose line it is has waited, perhaps
     same_ranks = not one.ranks or not told.ranks or bool({*one.ranks} & {*told.ranks})
     severer = severity_of(one.cause) >= severity_of(told.cause) and one.cause != "no_dump"
-    return same_ranks and (one.cause == told.cause or (told.cause in _BROAD and severer))
+    is_symptom = other is not None and other.kind == "symptom"
+    return same_ranks and (one.cause == told.cause or (is_symptom and severer))

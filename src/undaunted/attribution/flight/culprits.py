@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _MOST_NUMBERS = 64  # of one group that are looked at
 MOST_CULPRITS = 256
 _FEW = 16  # ranks without a recording, of which one may be in a group of unknown members
-_MOST_GROUPS = 1024  # that are told of
+_MOST_GROUPS = 1024  # in an analysis
 _MOST_MEMBERS = 1 << 21  # of all groups together
 _MOST_RANGES = 32  # of ranks in a sentence
 _SURE, _LIKELY, _GUESS, _DOUBT = 0.95, 0.7, 0.5, 0.4  # the last one is below `findings.SURE`
@@ -117,7 +117,7 @@ class Analysis(msgspec.Struct, frozen=True):
     groups: list[GroupState]
 
     def findings(self) -> list[Finding]:
-        """Return the same as findings: ranks of a node of which the same is said are one."""
+        """Return the same as findings: alike culprits of a node are one."""
         alike: dict[tuple[object, ...], list[Culprit]] = defaultdict(list)
         for one in self.culprits:
             alike[one.node, one.cause, one.confidence, one.evidence].append(one)
@@ -209,7 +209,7 @@ class _Job:
         self.views: dict[tuple[str, object], _View] = {}
         self._space = _MOST_MEMBERS
         self._members: dict[Runs, tuple[tuple[int, ...], frozenset[int]]] = {}
-        self._lacking: dict[frozenset[int], list[int]] = {}
+        self._unrecorded: dict[frozenset[int], list[int]] = {}
         self.guessed: set[_View] = set()  # their members are the ranks that have called something
         self._gather()
         in_groups = {rank for _, members in self._members.values() for rank in members}
@@ -268,13 +268,13 @@ class _Job:
             self._members[members] = (order, known)
         view.order, view.members = self._members[members]
 
-    def lacking(self, view: _View) -> list[int]:
+    def unrecorded(self, view: _View) -> list[int]:
         """Return the members that have left no recording; if they are not known, it may be any."""
         if view in self.guessed:
             return self.absent if len(self.absent) <= _FEW else []
-        found = self._lacking.get(view.members)
+        found = self._unrecorded.get(view.members)
         if found is None:
-            found = self._lacking[view.members] = sorted(view.members - self.by_rank.keys())
+            found = self._unrecorded[view.members] = sorted(view.members - self.by_rank.keys())
         return found
 
     def call(self, rank: int, group: Group, number: int) -> Call | None:
@@ -365,8 +365,8 @@ def _collective(job: _Job, view: _View, number: int, waiting: list[int]) -> _Ope
     operation.some_ended = any(group.ended(number) for group in others.values())
     if operation.some_ended and first.backend == _GLOO and not _is_one_sided(operation.call):
         operation.left = all(group.enqueued == number for group in others.values())
-    if lacking := job.lacking(view):
-        operation.absent = lacking
+    if unrecorded := job.unrecorded(view):
+        operation.absent = unrecorded
     elif operation.left:
         pass
     elif operation.some_ended and not _is_one_sided(operation.call):
@@ -409,7 +409,7 @@ def _transfers(job: _Job) -> Iterator[_Operation]:
         mine, theirs = pairs.get((name, rank, peer, sends)), pairs.get(back)
         behind = theirs[1] - mine[1] if mine and theirs else 0  # messages it has not ended alone
         if behind == 0 and back in pending and not sends:
-            continue  # it is told by the one who sends
+            continue  # the sender reports it
         text = f"send to rank {peer}" if sends else f"recv from rank {peer}"
         operation = _Operation(views[name, rank], -1, Call(text))
         operation.waiting = [rank]
@@ -479,7 +479,7 @@ def _mismatch(job: _Job, view: _View, first: int, last: int) -> list[Culprit]:
             usual = _usual(job, view, number, kinds)
             blamed = [rank for rank, call in calls.items() if _kind(call) != usual]
             if usual is None:
-                blamed = _strange(job, blamed) or blamed
+                blamed = _newly_ordered(job, blamed) or blamed
             certain = usual is not None or len(blamed) < len(calls)
             return [
                 _mismatched(job, view, number, calls, rank, certain=certain)
@@ -566,28 +566,28 @@ def _failed(job: _Job, waits: Sequence[_Operation]) -> list[_Operation]:
             operation.absent = sorted(one for one, each in others.items() if each.enqueued < number)
             gone_on = any(each.enqueued > number for each in others.values())  # it ended well
             if not operation.absent and group.backend == _GLOO and not gone_on:
-                operation.absent = job.lacking(view)
+                operation.absent = job.unrecorded(view)
         operation.waiting.append(rank)
     failed = [one for one in found.values() if one.absent]
-    wanted = _wanted(waits, failed)
+    awaited = _awaited(waits, failed)
     return [
-        one for one in failed if one.absent[0] in job.by_rank or not wanted.isdisjoint(one.waiting)
+        one for one in failed if one.absent[0] in job.by_rank or not awaited.isdisjoint(one.waiting)
     ]
 
 
-def _wanted(waits: Sequence[_Operation], failed: Sequence[_Operation]) -> set[int]:
+def _awaited(waits: Sequence[_Operation], failed: Sequence[_Operation]) -> set[int]:
     """Return the ranks that others wait for, also through what these may have failed in."""
-    wanted = {rank for one in waits for rank in one.absent}
+    awaited = {rank for one in waits for rank in one.absent}
     at = {rank: one for one in failed for rank in one.waiting}
     followed: set[_Operation] = set()
-    todo = list(wanted)
+    todo = list(awaited)
     for rank in todo:  # more are added
         one = at.get(rank)
         if one is not None and one not in followed:
             followed.add(one)
-            todo += set(one.absent) - wanted
-            wanted.update(one.absent)
-    return wanted
+            todo += set(one.absent) - awaited
+            awaited.update(one.absent)
+    return awaited
 
 
 def _last(job: _Job, *, failed_only: bool) -> list[tuple[_View, int]]:
@@ -703,17 +703,17 @@ def _too_late(
 
 
 def _ends(job: _Job, operations: Sequence[_Operation]) -> list[Culprit]:
-    """Follow edges to their ends and blame whoever is there."""
+    """Follow edges to their ends and blame the ranks there."""
     waits: dict[int, list[_Operation]] = defaultdict(list)
     for one in operations:
         for rank in one.waiting:
             waits[rank].append(one)
     lagging = _lagging(waits, operations)
     found = [_lags(job, rank, operation) for rank, operation in sorted(lagging.items())]
-    wanting: dict[int, list[_Operation]] = defaultdict(list)
+    awaited_in: dict[int, list[_Operation]] = defaultdict(list)
     for one in operations:
         for rank in one.absent:
-            wanting[rank].append(one)
+            awaited_in[rank].append(one)
     for ranks in _ends_of(operations, lagging):
         if len(found) >= MOST_CULPRITS:
             break
@@ -721,10 +721,10 @@ def _ends(job: _Job, operations: Sequence[_Operation]) -> list[Culprit]:
             found += _ring(job, ranks, waits)
             continue
         rank = ranks[0]
-        wanted = [one for one in wanting[rank] if one.waiting != [rank]]
-        if wanted and rank not in lagging:
+        awaited = [one for one in awaited_in[rank] if one.waiting != [rank]]
+        if awaited and rank not in lagging:
             mine = [one for one in waits[rank] if not one.failed]
-            found.append(_waited_for(job, rank, wanted, mine))
+            found.append(_waited_for(job, rank, awaited, mine))
     if any(one.cause == "no_dump" for one in found):
         # What some of the others are waited for may not show: they may have ended their part.
         named = {one.rank for one in found}
@@ -775,7 +775,7 @@ def _idle(job: _Job, operations: Sequence[_Operation]) -> list[Culprit]:
     idle = sorted(set(job.by_rank) - waiting)
     if len(idle) * 2 > len(job.by_rank) or not any(one.view is None for one in operations):
         return []
-    text = f"{_named(sorted(waiting))} wait for others, and nothing of its own is pending"
+    text = f"{_named(sorted(waiting))} wait for others, and it has nothing pending"
     return [Culprit(rank, job.node(rank), "host_lag", "", text, _LIKELY) for rank in idle]
 
 
@@ -798,7 +798,7 @@ def _lagging(
 def _lags(job: _Job, rank: int, operation: _Operation, *, certain: bool = True) -> Culprit:
     group = operation.seen(rank)
     later = group.enqueued - operation.number if group and operation.number >= 0 else 0
-    more = f"; {count(later, 'call')} of its own {'is' if later == 1 else 'are'} queued behind it"
+    more = f"; {count(later, 'later call')} {'is' if later == 1 else 'are'} queued behind it"
     return Culprit(
         rank=rank,
         node=job.node(rank),
@@ -826,10 +826,10 @@ def _waited_for(
     elif own:
         cause, text = "device_lag", f"its device has not come to {own[0]}, which it has called"
     elif group is None or foremost.number < 0 or group.enqueued >= foremost.number:
-        cause, text = "host_lag", "nothing of its own is pending"
+        cause, text = "host_lag", "it has nothing pending"
     else:
         last = f"its last was number {group.enqueued}" if group.enqueued > 0 else "it called none"
-        cause, text = "host_lag", f"{last}{_at(group.t)}, and nothing of its own is pending"
+        cause, text = "host_lag", f"{last}{_at(group.t)}, and it has nothing pending"
     confidence = _LIKELY if foremost.failed else _SURE
     if rank not in job.by_rank and foremost.view in job.guessed:
         confidence = _GUESS
@@ -894,7 +894,7 @@ def _ring(
         )
         for rank in ring
     }
-    blamed = _strange(job, ring)
+    blamed = _newly_ordered(job, ring)
     certain = bool(blamed)
     if not blamed and (one_way := [rank for rank in ring if _is_one_way(job, at[rank])]):
         return [_lags(job, rank, at[rank], certain=False) for rank in one_way]
@@ -929,7 +929,7 @@ def _is_one_way(job: _Job, operation: _Operation) -> bool:
     return operation.view is not None and operation.number < 0 and not known
 
 
-def _strange(job: _Job, ranks: Iterable[int]) -> list[int]:
+def _newly_ordered(job: _Job, ranks: Iterable[int]) -> list[int]:
     """Return those that called in an order that they never did before, if not all did."""
     ranks = list(ranks)
     found = [rank for rank in ranks if job.by_rank[rank].strange >= 0]

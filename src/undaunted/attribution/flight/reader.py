@@ -2,7 +2,7 @@
 
 Dumps lie in directories that all of a cluster may write to. A pickle may call any function: here
 none is found, so nothing of it runs. It may claim ten gigabytes, or be made so that it takes for
-ever: a process of its own has a limit of memory and an alarm for each file, and may die of either.
+ever: a separate process has a limit of memory and an alarm for each file, and may die of either.
 
 On standard input: rank and path of each file, each ended by a zero byte. On standard output: for
 each file, in their order, a length in four bytes, one byte that says what follows (`RECORDING` or

@@ -1,6 +1,6 @@
 """The Flight Recorder of this process: the one place that touches torch's inner parts for it.
 
-Called in a thread beside training: it never imports torch, never raises, and waits for nobody but
+Called in a thread beside training: it never imports torch, never raises, and waits only for
 the interpreter's lock.
 
 torch's dumps of gloo lack the members of groups, and transfers. Both are added here, in the form
@@ -170,7 +170,7 @@ def _without_forgotten(found: Any) -> Any:
 
 
 def _texts(inner: object) -> Iterator[str | bytes]:
-    """What each recorder holds, as JSON: NCCL has one of its own, which goes first."""
+    """What each recorder holds, as JSON: that of NCCL goes first."""
     for name in ("_dump_nccl_trace_json", "_dump_fr_trace_json"):
         write = getattr(inner, name, None)
         if write is not None:
@@ -210,7 +210,7 @@ def _waits(distributed: ModuleType) -> dict[str, Any] | None:
 
 
 def _waits_for_work(frame: FrameType, distributed: ModuleType) -> bool:
-    """Whether the user's line is a ``work.wait()``, which leaves no frame of its own."""
+    """Whether the user's line is a ``work.wait()``, which leaves no frame."""
     line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
     works = (distributed.Work, list, tuple)
     return ".wait(" in line and any(isinstance(one, works) for one in frame.f_locals.values())

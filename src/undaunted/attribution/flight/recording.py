@@ -16,7 +16,7 @@ What differs between dumps, as seen with torch 2.5 to 2.13, and in the sources o
   may have ended with an error: nothing in a dump tells. Those of NCCL may have timed out.
 * An entry of gloo is retired a moment after its caller goes on, with an error or without: a dump
   that is made at once has it as if it were pending.
-* Operations that were batched have entries of their own, which stay ``scheduled`` for ever; the
+* Operations that were batched have separate entries, which stay ``scheduled`` for ever; the
   entry ``coalesced`` with the same number has the state of all.
 * The counters of ``pg_status`` count transfers as well where a group has some, and with gloo
   always: they are of use only for a group of collectives.

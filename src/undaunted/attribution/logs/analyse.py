@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from undaunted.attribution.logs.landmarks import LastWords, Part
     from undaunted.attribution.logs.scan import Hit
 
-_ASKED = frozenset({"preempted", "time_limit", "cancelled"})  # somebody asked for the end
+_ASKED = frozenset(cause for cause, row in CAUSES.items() if row.kind == "end")
 _DEVICE = severity_of("gpu_lost")
 _PROGRAM = severity_of("program_error")
 _NUMBER = re.compile(r"SeqNum=(\d{1,18})\b")
@@ -37,7 +37,7 @@ _WORK = re.compile(r"\bOpType=(\w{1,60}), NumelIn=(\d{1,18}), NumelOut=(\d{1,18}
 _OF_GROUP = re.compile(r"\bPG GUID (\w{1,40})\b")
 _BETWEEN_TWO = re.compile(r"\bOpType=\w{0,20}(?:SEND|RECV|COALESCED)\b")
 _WRAPPER = re.compile(r"\bCheckpointException ranks:dict_keys")
-# Errors of whoever has started or asked another process: that one says what went wrong.
+# Errors of a process that has started or asked another one, which says what went wrong.
 _CARRIER = re.compile(
     r"\bRayTaskError\b|\bActorDiedError: |\bRayActorError: |\bTrainingFailedError: "
     r"|: Caught \w+ in DataLoader worker|\bProcessRaisedException: "
@@ -268,11 +268,11 @@ def judge(
         previous: of the last round that went well.
         world_size: number of ranks; None: as the logs say.
     """
-    seen = _without_carriers(_without_wrappers(_without_warnings(_alive(scans))))
-    seen = _with_exits(_without_late_kill(_left(seen | _doubtful(scans, seen))))
+    seen = _without_carriers(_without_wrappers(_without_warnings(_not_survived(scans))))
+    seen = _judge_by_exit_codes(_without_late_kill(_without_ends(seen | _doubtful(scans, seen))))
     node_of = {rank: node for scan in scans for rank, node in scan.node_of.items()}
     ranks = {rank for scan in scans for rank in scan.ranks}
-    made = [(_place(one), _finding(one, seen, node_of, ranks)) for one in _without_exits(seen)]
+    made = [(_place(one), _finding(one, seen, node_of, ranks)) for one in _judge_by_text(seen)]
     findings = compare(_in_order(made), seen, scans, previous)
     stepped = any(scan.steps for scan in scans)
     world_size = world_size or _world_size(scans)
@@ -296,7 +296,7 @@ def _action(root: Finding, seen: dict[str, LineSeen], world_size: int, *, steppe
     return "restart"
 
 
-def _alive(scans: Sequence[LogScan]) -> dict[str, LineSeen]:
+def _not_survived(scans: Sequence[LogScan]) -> dict[str, LineSeen]:
     """Collect, by cause, what was not survived."""
     seen: dict[str, LineSeen] = {}
     for scan in scans:
@@ -344,7 +344,7 @@ def _without_wrappers(seen: dict[str, LineSeen]) -> dict[str, LineSeen]:
 
 
 def _without_carriers(seen: dict[str, LineSeen]) -> dict[str, LineSeen]:
-    """Leave out errors that pass on another process's, where anything else is told."""
+    """Leave out errors that pass on another process's, where there are others."""
     left = {
         cause: changed(one, hits=hits)
         for cause, one in seen.items()
@@ -371,7 +371,7 @@ def _doubtful(scans: Sequence[LogScan], seen: Mapping[str, LineSeen]) -> dict[st
     return found
 
 
-def _left(seen: dict[str, LineSeen]) -> dict[str, LineSeen]:
+def _without_ends(seen: dict[str, LineSeen]) -> dict[str, LineSeen]:
     """Leave out what came with an end that somebody asked for, or such an end after a failure.
 
     Both stay where the order is not known.
@@ -407,7 +407,7 @@ def _without_late_kill(seen: dict[str, LineSeen]) -> dict[str, LineSeen]:
     return {cause: one for cause, one in seen.items() if cause != "killed" or not late}
 
 
-def _with_exits(seen: dict[str, LineSeen]) -> dict[str, LineSeen]:
+def _judge_by_exit_codes(seen: dict[str, LineSeen]) -> dict[str, LineSeen]:
     """Judge by how processes ended, where nothing says more.
 
     Who has lost a peer ends by an exit code, or aborts, but is not killed by that.
@@ -440,7 +440,7 @@ def _guessed(cause: str, hits: Sequence[Hit]) -> LineSeen:
     return LineSeen(cause, guess, ranks, [node for hit in hits for node in hit.nodes])
 
 
-def _without_exits(seen: dict[str, LineSeen]) -> Iterator[LineSeen]:
+def _judge_by_text(seen: dict[str, LineSeen]) -> Iterator[LineSeen]:
     """Leave out lines about exit codes where there are others: nobody has ended these."""
     for one in seen.values():
         hits = [hit for hit in one.hits if not _is_exit(hit)]
@@ -588,7 +588,7 @@ def _silent(said: set[int], all_ranks: set[int]) -> set[int]:
 
 
 def _others_of(nodes: set[str], seen: dict[str, LineSeen], node_of: dict[int, str]) -> set[int]:
-    """Return the ranks with errors of their own, on nodes of which a device or the host failed."""
+    """Return the ranks with own errors, on nodes of which a device or the host failed."""
     ranks: set[int] = set()
     for one in seen.values():
         if severity_of(one.cause) >= _PROGRAM:

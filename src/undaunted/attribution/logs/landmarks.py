@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MOST_ROUNDS = 32  # of a log that are told apart: what is before the last ones is one
+MOST_ROUNDS = 32  # of a log: all before the last ones count as one
 _CHUNK_BYTES = 1 << 20
 _LINES_OF_BLOCK = 64
 _FIRST_LINES = 1000

@@ -7,7 +7,7 @@ import re
 from bisect import bisect_right
 from itertools import accumulate
 from pathlib import Path
-from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGTERM, SIGTRAP
+from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGTRAP, Signals
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -28,23 +28,15 @@ XID, TRACEBACK, EXCEPTION_IGNORED, STEP, END = range(-5, 0)
 EXIT = "exit"  # of a rule: how a process ended says the cause
 _SHELL_BASE = 128  # a shell's code for the end by a signal: this and its number
 _CRASHES = frozenset({SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP})
-_SIGNALS = {
-    "kill": SIGKILL,
+_SIGNALS = {  # as shells call them
     "killed": SIGKILL,
-    "segv": SIGSEGV,
     "segmentation fault": SIGSEGV,
-    "bus": SIGBUS,
     "bus error": SIGBUS,
-    "ill": SIGILL,
     "illegal instruction": SIGILL,
     "illegal hardware instruction": SIGILL,
-    "fpe": SIGFPE,
     "floating point exception": SIGFPE,
-    "trap": SIGTRAP,
-    "abrt": SIGABRT,
     "abort": SIGABRT,
     "aborted": SIGABRT,
-    "term": SIGTERM,
 }
 _MOST_NAMED = 1 << 12  # ranks that a line names
 _MOST_DIGITS = 15  # of a number, or a range of two: longer ones mean nothing
@@ -140,7 +132,7 @@ class Meaning(NamedTuple):
         cause: a name of `CAUSES`.
         confidence: from 0 to 1.
         ranks, nodes: who the line names; not who says it.
-        aside: whoever says it need not be to blame.
+        aside: the rank that says it need not be to blame.
         certain: the program's own, and the same in every attempt.
         tasks: the ranks are tasks of srun's, which are launchers where there are any.
         local: the ranks are those of a node.
@@ -201,7 +193,8 @@ def ended(named: Mapping[str, str]) -> End:
         number = -int(text) if name.startswith("signal") else int(text)
         signal = -number if number < 0 else number - _SHELL_BASE
     else:
-        number, signal = 0, _SIGNALS.get(text.lower().removeprefix("sig"), 0)
+        name = f"SIG{text.upper().removeprefix('SIG')}"
+        number, signal = 0, _SIGNALS.get(text.lower(), Signals.__members__.get(name, 0))
     if signal == SIGKILL:
         return End("killed", 0.9)
     if signal in _CRASHES:

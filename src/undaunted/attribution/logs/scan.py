@@ -15,7 +15,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from undaunted.attribution.findings import CAUSES, SAID_BY_ANYBODY
+from undaunted.attribution.findings import CAUSES
 from undaunted.attribution.logs.exceptions import last_line, meaning_of
 from undaunted.attribution.logs.prefixes import (
     TRACEBACK_HEAD,
@@ -700,7 +700,7 @@ class LogScan:
             node = found[1] or found[2]
         if rank is None and len(said := _RANK_IN_TEXT.findall(text)) == 1:
             rank = int(said[0])
-        if rank is None and node == prefix.node and meaning.cause not in SAID_BY_ANYBODY:
+        if rank is None and node == prefix.node and not CAUSES[meaning.cause].comes_from_anywhere:
             rank = self.rank
         if meaning.aside and not CAUSES[meaning.cause].follows:
             rank, node = None, ""

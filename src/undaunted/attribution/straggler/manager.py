@@ -264,7 +264,7 @@ def score_lines(scores: Mapping[int, float], nodes: Mapping[int, str], number: i
 
 
 def _order(scored: tuple[float, int]) -> tuple[bool, float, int]:
-    """NaN has no order of its own: it comes last, best first."""
+    """NaN has no order: it comes last, best first."""
     score, rank = scored
     known = not math.isnan(score)
     return known, score if known else 0.0, rank

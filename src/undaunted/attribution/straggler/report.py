@@ -311,7 +311,7 @@ def gathered(
 
 
 def of_one_rank(scores: Mapping[str, Any], rank: int) -> dict[str, Any]:
-    """Return the same fields with nothing but what is said of a rank; all nodes stay."""
+    """Return the same fields with the part of one rank only; all nodes stay."""
 
     def alone(values: Mapping[int, float]) -> dict[int, float]:
         return {rank: values[rank]} if rank in values else {}

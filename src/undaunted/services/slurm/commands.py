@@ -25,7 +25,7 @@ _FIELDS = (
     *("BatchHost", "UserName", "StdOut", "StdErr", "Name"),
 )
 # A job or a task of an array; neither the tasks that still wait together, 12_[3-9], nor the second
-# and other parts of a heterogeneous job, 14+1, which write nothing of their own.
+# and other parts of a heterogeneous job, 14+1, which write no file.
 _ID = re.compile(r"(\d+(?:_\d+)?)(?:\+0)?")
 _NO_HOST = frozenset({"", "n/a", "N/A", "(null)"})
 _NO_ACCOUNTING = "accounting storage is disabled"
@@ -76,7 +76,7 @@ def _read_job(values: Sequence[str]) -> Listed | None:
     )
     found = _ID.fullmatch(listed_id)
     if found is None or batch == "0" or not restarts.isdecimal():
-        return None  # not one of its own, or nothing that writes to a file
+        return None  # no separate one, or nothing that writes to a file
     array, _, task = found[1].partition("_")
     if task:  # squeue forgets what the default of arrays is
         default, real = f"/slurm-{job_id}.out", f"/slurm-{array}_{task}.out"

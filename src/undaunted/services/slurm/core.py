@@ -240,7 +240,7 @@ class Monitor:
             return ListJobs()
         if gone := self._gone():
             return Account(gone)
-        if self._unsaved:  # the service is told nothing that a restart would not know of
+        if self._unsaved:  # the service hears nothing that a restart would not know of
             return Wait(min(self._list_at, self._save_at))
         at, id_ = self._first_due()
         at = max(at, self._away_until)

@@ -41,7 +41,7 @@ _JSON = "application/json"
 
 
 class Config(msgspec.Struct, kw_only=True):
-    """What the monitor is told.
+    """The settings of the monitor.
 
     Attributes:
         service: URL of the attribution service.
@@ -53,7 +53,7 @@ class Config(msgspec.Struct, kw_only=True):
         users, partitions: of the jobs, separated by commas; "" = all.
         names: what names of jobs begin with, a regular expression.
         listener: of the status pages, None = there are none.
-        token: that whoever asks for them must show, b"" = none.
+        token: that a client must show, b"" = none.
         tls: of the status pages.
     """
 
