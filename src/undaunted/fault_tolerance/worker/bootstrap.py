@@ -135,7 +135,7 @@ def _note_signals(fd: int) -> None:
     os.register_at_fork(after_in_child=not_of_child)
 
 
-def may_be_told(spec: WorkerSpec) -> None:
+def report_stop_signal(spec: WorkerSpec) -> None:
     """Before an exit with a code: say that a stop signal may be why, if only the program hears it.
 
     Loops of asyncio, uvloop and trio have a descriptor of their own for signals.

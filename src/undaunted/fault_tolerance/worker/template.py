@@ -85,7 +85,7 @@ def _serve(sock: socket.socket) -> WorkerSpec | None:
                 refused = messages.Refused(number=message.number, reason=reason, lasting=True)
                 messages.send(sock, refused, _TIMEOUT_S)
                 continue
-            asked = import_notes.asked(message.specs)
+            asked = import_notes.ranks_to_ask(message.specs)
             later.before_fork(len(asked))
             spec = fork_workers(message, sock)
             if spec is None:
