@@ -42,7 +42,7 @@ class CtlOptions(msgspec.Struct, kw_only=True, frozen=True):
         str,
         Kind(lambda text: text if text == s.COORDINATOR else values.node_name(text), "NAME"),
         Opt(
-            "Ask this launcher only; orders are for the whole job, whoever gets them",
+            "Ask this launcher only; orders are for the whole job in any case",
             shown="all, or for an order the leader",
         ),
     ] = ""

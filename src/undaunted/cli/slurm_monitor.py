@@ -109,7 +109,7 @@ class MonitorOptions(msgspec.Struct, kw_only=True, frozen=True):
     ] = "127.0.0.1"
     token_file: Annotated[
         OptionalFile,
-        Opt("File, mode 0600, with the token that whoever asks must show as a bearer token"),
+        Opt("File, mode 0600, with the token that clients must send as a bearer token"),
     ] = None
     tls_cert: Annotated[OptionalFile, Opt("Certificate for TLS (https), PEM")] = None
     tls_key: Annotated[OptionalFile, Opt("Its private key, PEM, without a password")] = None

@@ -104,7 +104,7 @@ def leader_config(
 
 
 def settings(limits: JobLimits, nodes: Nodes) -> dict[str, str]:
-    """Options that should be the same on all nodes; those of whoever leads hold.
+    """Options that should be the same on all nodes; those of the leader hold.
 
     "" = the default, as if it was left out.
     """

@@ -476,7 +476,7 @@ class Agent:
         self._post(m.StartRound(start.round, start.slots))
 
     def _keep_output(self, script: Script, start: job.Start) -> None:
-        """Whoever shows what is printed here may be lost with its node."""
+        """The program that shows our output may be lost with its node."""
         if not self._rounds.keep_output():
             return
         text = (
@@ -573,7 +573,7 @@ class Agent:
         """Signal ranks, but none for the second time that got the launcher's signal as well.
 
         A handler that saves would begin anew while it saves. So those with a handler are given the
-        time in which whoever has signalled the launcher may signal them.
+        time in which the sender of the launcher's signal may signal them.
         """
         wait_s = min(self._outside.goes_on_s(number), self._config.term_timeout_s / 4)
         now: list[int] = []

@@ -2,7 +2,7 @@
 
 The service reads the logs and says what went wrong. It gets the name of a round's log when the
 round starts (``POST /logs``) and again when the log is complete; then it is asked for its result
-(``GET /logs``). A thread of its own does that, so a service that is slow or away costs only lines
+(``GET /logs``). A separate thread does that, so a service that is slow or away costs only lines
 that say so. `OwnService` is one that this launcher has started.
 """
 

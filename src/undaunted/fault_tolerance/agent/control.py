@@ -1,4 +1,4 @@
-"""Answers whoever asks this launcher, here or from another machine; see docs/design/ctl.md.
+"""Answers questions to this launcher, from here or another machine; see docs/design/ctl.md.
 
 Nothing in here decides: an order becomes an event of the job policy, and its answer is what the
 policy makes of it.

@@ -165,7 +165,7 @@ class Ranks:
             self._told_at[local_rank] = time.monotonic()
 
     def _awaits_s(self, local_rank: int, code: int = 0) -> float:
-        """For how long an end of a rank need be none of its own; see `m.RankExited`."""
+        """For how long a peer or a signal may be why a rank ends; see `m.RankExited`."""
         self._hear(local_rank)
         known = self._workers.all  # none yet, where a rank is quicker than this process
         if local_rank < len(known) and known[local_rank].signalled_by_us:
@@ -225,7 +225,7 @@ class Ranks:
             self._post(m.CrashUnclear())
 
     def judge_late_crash(self) -> None:
-        """Say which rank crashed first and why, if one did of its own; none was reported."""
+        """Say which rank crashed first and why, if one did by itself; none was reported."""
         judgement = self._judged()
         if judgement.certain:
             for local_rank in judgement.culprits:
@@ -272,7 +272,7 @@ class Ranks:
         *,
         by_hand: bool,
     ) -> None:
-        """Write down what a look has seen; what nobody but a person asked for is not judged."""
+        """Write down what a look has seen; a look for a person is not judged."""
         silent, self._silent = self._silent, None
         if silent is not None:
             local_rank, expired = silent

@@ -1,4 +1,4 @@
-"""What people are told of a running launcher, as `control_socket` has it. Pure."""
+"""Answers about a running launcher, in the words of `control_socket`. Pure."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The warm template: a process that has imported torch and becomes workers by forking.
 
-It has one thread, opens no device and no socket of its own, and ends when the agent does. See
+It has one thread, opens no device and no other socket, and ends when the agent does. See
 docs/warm-workers.md for users.
 
 The agent becomes the parent of the workers of a round: an intermediate process forks all of them
