@@ -217,7 +217,7 @@ def test_the_port_for_probes(build):
         (["--strike-limit=3/7d"], "--strike-limit .* give --strike-file"),
         (["--log-max-bytes=9M"], "--log-max-bytes .* add --redirects 3"),
         (["--log-max-bytes=9M", "--ft-per-cycle-applog-prefix=/a"], "leave one of them out"),
-        (["--restart-intensity", "3/10m"], "--restart-intensity is a limit besides .* give both"),
+        (["--restart-intensity", "3/10m"], "--restart-intensity needs .* give both"),
         (["--ft-restart-lost-ranks"], "--ft-restart-lost-ranks: .* give both"),
         (["--local-ranks-filter=3,4"], "--local-ranks-filter 3,4 shows none of the local ranks"),
     ],

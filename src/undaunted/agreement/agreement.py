@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Agreeing", "Agreement", "Alone", "Failure"]
 
 KINDS = (AgreedError,)
+_READ_S = 2.0  # for others to read why a round failed, before rank 0 may end by it
 
 
 class Agreement:
@@ -152,6 +153,7 @@ class Agreement:
                     verdict, cause = self._follow(turn, contribution), None
             if verdict.is_of(name) or time.monotonic() - began >= timeout_s:
                 if verdict.failure is not None:
+                    self._await_readers(turn)
                     error = verdict.failure.error(self._kinds, verdict.ranks)
                     error.undecided = verdict.undecided
                     raise error from cause
@@ -221,6 +223,16 @@ class Agreement:
         if len(decided) != self.world_size:
             raise ValueError(f"{len(decided)} results were decided for {self.world_size} ranks")
         return Verdict(scattered=True), decided
+
+    def _await_readers(self, turn: Turn) -> None:
+        """Rank 0 waits until the others have read why a round failed.
+
+        It serves the store, and may end by that error.
+        """
+        end = Turn(self._member, f"{turn.prefix}/read", turn.name, min(_READ_S, turn.timeout_s))
+        self._note_over(end)
+        with contextlib.suppress(AbortedError, TimedOutError, RuntimeError):
+            self._bounded.call(end.leave, end.limit_s)
 
     def _note_over(self, turn: Turn) -> None:
         if self.rank == 0:

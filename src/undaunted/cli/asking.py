@@ -126,7 +126,7 @@ def _pid_at(place: Path) -> int:
 
 
 class There:
-    """The launchers of a job of several nodes, through whoever leads; a name is that of a node.
+    """The launchers of a job of several nodes, through their leader; a name is that of a node.
 
     Args:
         address: ``HOST:PORT`` of a coordinator; one that does not lead knows who does.

@@ -261,7 +261,7 @@ class _Stopped(Exception):  # noqa: N818 - the user wants it
 class _Work:
     """What is being done: shows how far it is, and ends it if somebody interrupts.
 
-    The work has a thread of its own, as a disk that hangs does not give a thread back.
+    The work has a separate thread, as a disk that hangs does not give a thread back.
     """
 
     def __init__(self, text: str, stall_s: float = _STALL_S) -> None:

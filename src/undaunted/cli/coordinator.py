@@ -1,4 +1,4 @@
-"""`undaunted coordinator`: a coordinator on a host of its own. Options are those of `run`."""
+"""`undaunted coordinator`: a coordinator on a separate host. Options are those of `run`."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def build_config(
     applog_prefix = options.ft_per_cycle_applog_prefix
     logs_for_service = bool(service) and not applog_prefix
     if logs_for_service:
-        # It is told of a log: keep one, and show the lines all the same.
+        # It gets a log: keep one, and show the lines all the same.
         stdout = [where or TO_BOTH for where in stdout]
         stderr = [where or TO_BOTH for where in stderr]
     several = not options.standalone and options.nnodes != (1, 1)
@@ -299,7 +299,7 @@ def check_contradictions(parsed: RunParsed) -> None:
         )
     if options.restart_intensity is not None and not options.max_restarts:
         raise UsageError(
-            f"{parsed.source('restart-intensity')} is a limit besides --max-restarts, which is 0: "
+            f"{parsed.source('restart-intensity')} needs --max-restarts, which is 0: "
             "give both, such as --max-restarts 1000"
         )
     if options.restart_lost_ranks and options.ft_restart_policy != "min-healthy":
@@ -516,7 +516,7 @@ def name_of_run(parsed: RunParsed, environ: Mapping[str, str], *, alone: bool) -
 
 
 def directory_of_run(run_id: str, others: Nodes | None) -> str:
-    """Name the directories of a run: without a name of its own, by the place where it meets."""
+    """Name the directories of a run: without a name, by the place where it meets."""
     unnamed = run_id == NO_NAME and others is not None and others.endpoints
     return file_name(others.endpoints[0] if unnamed and others is not None else run_id)
 

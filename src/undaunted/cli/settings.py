@@ -454,7 +454,7 @@ def _check_otlp(parsed: RunParsed, environ: Mapping[str, str]) -> None:
 
 
 def _check_secrets(config: MetricsConfig, parsed: RunParsed) -> None:
-    """Look at what was given, so that a mistake is said before any rank is started."""
+    """Check what was given, so that a mistake is shown before any rank is started."""
     from undaunted.coordinator.wire.credentials import TlsError, TokenError
     from undaunted.fault_tolerance.metrics_config import secrets
 

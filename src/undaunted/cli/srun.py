@@ -59,7 +59,7 @@ _SAME_S = 1.0  # launchers take the same signal within this time for one
 _OF_ONE_NODE = ("node-name", "node-rank", "local-addr", "standalone")
 _KILLED = 1  # all launchers were killed: no end is recorded
 _END_S = 10.0
-_SLOW_S = 3.0  # that Slurm may take to answer before somebody is told
+_SLOW_S = 3.0  # that Slurm may take to answer before a line says so
 
 
 def _words(text: str) -> list[str]:
@@ -206,7 +206,7 @@ def _prepare(own: SrunOptions, parsed: RunParsed, given: dict[str, list[str]]) -
 def _script(here: Allocation, requeues: int) -> dict[str, str]:
     """Return the variable by which launchers can do our part at the end, if our node is lost."""
     node = os.environ.get("SLURMD_NODENAME", "")
-    if here.nodes == 1 or not node:  # a shell of salloc is on a host of its own
+    if here.nodes == 1 or not node:  # a shell of salloc is on another host
         return {}
     output = os.readlink("/proc/self/fd/2") if stat.S_ISREG(os.fstat(2).st_mode) else ""
     script = Script(job=str(here.job), node=node, requeues=requeues, output=output)
@@ -293,7 +293,7 @@ class _Signals:
             as_other = f" as {to_send}" if to_send != name else ""
             _say(f"received {name}: passed on to the launchers{as_other} (step {step})")
         elif srun.returncode is None and not _launches(self._job)[1]:
-            _say(f"received {name}: no launcher has started yet, so srun is told to end")
+            _say(f"received {name}: no launcher has started yet, so srun is asked to end")
             with suppress(ProcessLookupError):
                 srun.terminate()
         else:

@@ -129,7 +129,7 @@ def _live(source: "Source", run_dir: Path, interval_s: float) -> int:
     except KeyboardInterrupt:
         pass  # the usual way to leave such a screen
     except OSError:
-        pass  # the terminal is gone, and with it whoever looked
+        pass  # the terminal is gone, and its user
     finally:
         watch.close()
     return 0

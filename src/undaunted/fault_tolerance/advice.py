@@ -37,7 +37,7 @@ _EARLY_S = 60.0
 _END_BYTES = 1 << 20
 
 
-class Found(msgspec.Struct, frozen=True, omit_defaults=True):
+class NodeFinding(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a node has found out about its failure.
 
     Attributes:
@@ -64,7 +64,7 @@ def encode(verdict: Verdict, lived_s: float) -> bytes:
     quote = one_line(verdict.exception or verdict.line, longest=_LONGEST_QUOTE)
     ranks = (verdict.rank,) if blames_rank(verdict.kind, cause) else ()
     finding = Finding(cause, ranks, confidence=confidence, quote=quote)
-    return msgspec.msgpack.encode(Found(finding, verdict.iteration, lived_s <= _EARLY_S))
+    return msgspec.msgpack.encode(NodeFinding(finding, verdict.iteration, lived_s <= _EARLY_S))
 
 
 def advise(history: bytes, attempt: Attempt) -> Advice:
@@ -158,7 +158,7 @@ def failure_before(journal: Path) -> str:
     return ""
 
 
-def _root(attempt: Attempt) -> tuple[Finding | None, Found | None]:
+def _root(attempt: Attempt) -> tuple[Finding | None, NodeFinding | None]:
     """What is known of the cause, and what the node that is blamed has found out itself."""
     blamed = attempt.blamed
     assert blamed is not None, "nothing has failed otherwise"
@@ -166,8 +166,8 @@ def _root(attempt: Attempt) -> tuple[Finding | None, Found | None]:
     found = _found(attempt.findings, blamed.node)
     if blamed.cause:
         sure = 1.0 if blamed.certain else GUESSED
-        about = (blamed.cause, blamed.ranks, nodes)
-        return Finding(*about, confidence=sure, quote=blamed.line), found
+        cause = Finding(blamed.cause, blamed.ranks, nodes, confidence=sure, quote=blamed.line)
+        return cause, found
     if attempt.left:
         return Finding(UNEQUAL, attempt.left, quote=f"{name_ranks(attempt.left)} had ended"), found
     if found is not None:
@@ -178,7 +178,7 @@ def _root(attempt: Attempt) -> tuple[Finding | None, Found | None]:
     return None, None
 
 
-def _alike(findings: Mapping[str, bytes], node: str, found: Found) -> bool:
+def _alike(findings: Mapping[str, bytes], node: str, found: NodeFinding) -> bool:
     """Whether a node has failed of the same."""
     other = _found(findings, node)
     if other is None or other.finding.cause != found.finding.cause:
@@ -187,9 +187,11 @@ def _alike(findings: Mapping[str, bytes], node: str, found: Found) -> bool:
     return len(set(texts)) == 1
 
 
-def _found(findings: Mapping[str, bytes], node: str) -> Found | None:
+def _found(findings: Mapping[str, bytes], node: str) -> NodeFinding | None:
     data = findings.get(node, b"")
     try:
-        return msgspec.msgpack.decode(data, type=Found) if 0 < len(data) <= _MOST_BYTES else None
+        return (
+            msgspec.msgpack.decode(data, type=NodeFinding) if 0 < len(data) <= _MOST_BYTES else None
+        )
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None

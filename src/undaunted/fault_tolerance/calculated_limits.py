@@ -1,4 +1,4 @@
-"""Limits that ranks have calculated, and send to whoever holds them to limits."""
+"""Limits that ranks have calculated, and send to the launcher."""
 
 from __future__ import annotations
 

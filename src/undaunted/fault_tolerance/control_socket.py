@@ -1,4 +1,4 @@
-"""How a running launcher is asked: where its socket is, what is said there and over the wire.
+"""Questions to a running launcher: where its socket is, and the messages there and over the wire.
 
 One question and one answer for each connection: JSON in `protocol.Question` and `protocol.Answer`.
 """
@@ -23,7 +23,7 @@ MOST_ASKED = 64 * 1024  # bytes of a question
 MOST_ANSWERED = 32 * 1024 * 1024  # bytes of an answer
 MARGIN = 1024  # bytes of what is around them
 PREFIX, SUFFIX = "ctl-", ".sock"
-COORDINATOR = "(coordinator)"  # who answers where it has a host of its own: the name of no node
+COORDINATOR = "(coordinator)"  # the name of one on a separate host; no node can have it
 _LONGEST_NAME = 64  # of the file; the whole path of a Unix socket has at most 107 bytes
 _LONGEST_PATH = 107
 MOST_LIMITS = 64  # of one order

@@ -1,4 +1,4 @@
-"""A coordinator on a host of its own: it outlives every node, and the job outlives it."""
+"""A coordinator on a separate host: it outlives every node, and the job outlives it."""
 
 from __future__ import annotations
 

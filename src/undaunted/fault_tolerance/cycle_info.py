@@ -1,4 +1,4 @@
-"""The files about the rounds of a job: written where the job is led, by a thread of their own.
+"""The files about the rounds of a job: written where the job is led, by a separate thread.
 
 The fields are those of NVRx, where a round is a cycle; see docs/logs.md.
 """

@@ -1,4 +1,4 @@
-"""Messages of ranks and launcher besides progress: who a rank is, what it asks for."""
+"""Messages of ranks and launcher, apart from progress: who a rank is, what it asks for."""
 
 from __future__ import annotations
 

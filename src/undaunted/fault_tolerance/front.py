@@ -2,7 +2,7 @@
 
 It forks the agent, passes signals on to it, and returns its exit code. It is also the agent's
 safety net: as a subreaper it inherits every process of a dead agent, and ends it. As the first
-process of a container it is the parent of all orphans there, whoever started them, and reaps them.
+process of a container it is the parent of all orphans there, and reaps them.
 """
 
 from __future__ import annotations

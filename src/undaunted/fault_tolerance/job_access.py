@@ -88,9 +88,9 @@ def policy_config(limits: JobLimits, nodes: Nodes) -> PolicyConfig:
 
 
 def leader_config(
-    job: Job, nodes: Nodes, policy: PolicyConfig, incarnation: str, **about: Any
+    job: Job, nodes: Nodes, policy: PolicyConfig, incarnation: str, **more: Any
 ) -> LeaderConfig:
-    """Return what a leader knows; ``about``: more of it, see `LeaderConfig`."""
+    """Return what a leader knows; ``more``: fields of `LeaderConfig`."""
     return LeaderConfig(
         run_id=job.run_id,
         policy=policy,
@@ -99,12 +99,12 @@ def leader_config(
         away_timeout_s=nodes.away_timeout_s,
         settings=settings(job, nodes),
         attempt=attempt(os.environ),
-        **about,
+        **more,
     )
 
 
 def settings(limits: JobLimits, nodes: Nodes) -> dict[str, str]:
-    """Options that should be the same on all nodes; those of whoever leads hold.
+    """Options that should be the same on all nodes; those of the leader hold.
 
     "" = the default, as if it was left out.
     """

@@ -1,6 +1,6 @@
 """`elastic_launch`: a job from Python, as in torch, with everything `undaunted run` does.
 
-The launcher is a process of its own: the caller may be a notebook or have any number of threads,
+The launcher is a separate process: the caller may be a notebook or have any number of threads,
 and nothing of it is forked.
 """
 
@@ -155,7 +155,7 @@ class elastic_launch:  # noqa: N801 - torch's name
 
 
 def coordinate(config: LaunchConfig) -> tuple[int, str]:
-    """Be the caller of a coordinator on a host of its own, which trains nothing, until it ends.
+    """Be the caller of a coordinator on a separate host, which trains nothing, until it ends.
 
     Args:
         config: as of the launchers, which must not serve the coordinator themselves
@@ -204,7 +204,7 @@ def _remove_if_left(path: Path) -> None:
 def _run(arguments: list[str], env: dict[str, str], stderr: Path) -> int:
     """Run a command of undaunted until it ends, or we are told to end."""
     command = code_command(_LAUNCHER, str(os.getpid()), str(stderr), *arguments)
-    # In a session of its own: Ctrl-C in a terminal reaches it once, from us.
+    # In a new session: Ctrl-C in a terminal reaches it once, from us.
     launcher = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
     try:
         return _wait(launcher)

@@ -49,7 +49,7 @@ class RankMonitorClient:
     TypeError. In strict mode (``skip_section_response: false``) each of them also waits until the
     launcher has confirmed it, for 10 s at most, and raises `RankMonitorClientError` otherwise.
 
-    Without a launcher everything works and nothing is watched; this is said once.
+    Without a launcher everything works and nothing is watched, with one line that says so.
 
     Attributes:
         cfg: a copy of the launcher's configuration, with the limits it applies; without a launcher

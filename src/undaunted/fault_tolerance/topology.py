@@ -145,7 +145,7 @@ def nvlink_domain(
     query: Sequence[str] = _QUERY,
     deadline_s: float = _DEADLINE_S,
 ) -> str:
-    """Return the name of the domain this node is in; "" = a domain of its own.
+    """Return the name of the domain this node is in; "" = it is alone in its domain.
 
     Nodes of a domain share an NVLink network, and so belong into one segment.
 
@@ -153,7 +153,7 @@ def nvlink_domain(
 
     1. ``UNDAUNTED_NVLINK_DOMAIN``: the name.
     2. ``UNDAUNTED_NVLINK_DOMAIN_FILE``: a text file with lines of a node and its domain, separated
-       by blanks, ``#`` beginning a comment. A node without a line has a domain of its own.
+       by blanks, ``#`` beginning a comment. A node without a line is alone in its domain.
     3. The ``ClusterUUID`` that ``nvidia-smi -q`` shows for this node's GPUs.
 
     May take up to twice ``deadline_s``, so call it in a thread.

@@ -43,7 +43,7 @@ def section(name: str) -> Section:
     """Return a context manager for a named stretch of the program.
 
     Sections may nest and overlap, and each is held to its own limit. 31 different names of up to 64
-    bytes are told apart; what goes beyond is watched as one section named ``(others)``.
+    bytes are kept apart; what goes beyond is watched as one section named ``(others)``.
 
     Args:
         name: as in ``--ft-rank-section-timeouts``, for example ``checkpoint``.

@@ -53,7 +53,7 @@ class _Cursor:
 class PageArea:
     """The pages of one node. Owns a memfd and its mapping, and 1 + ``ranks`` eventfds.
 
-    The descriptors are close-on-exec; whoever starts workers passes on those of `fds`.
+    The descriptors are close-on-exec; the starter of workers passes on those of `fds`.
 
     Attributes:
         ranks: number of local ranks.
@@ -172,7 +172,7 @@ class PageArea:
     def answer(self, index: int, request: MailboxRequest, reply: bytes) -> None:
         """Answer a request; a reply beyond 1 KiB is cut short."""
         if request.generation != self._cursors[index].generation:
-            return  # whoever asked is gone
+            return  # the asker is gone
         body = reply[: layout.REPLY_BYTES]
         record.write(self._bytes[index], layout.REPLY, request.sequence, body)
         with contextlib.suppress(BlockingIOError):  # the counter is full: it is readable anyway

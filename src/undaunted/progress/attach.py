@@ -74,8 +74,8 @@ def attach(value: str) -> Attachment:
             raise
         status = os.fstat(pages_fd)
     attachment = Attachment(memory, (status.st_dev, status.st_ino, address.index), again=again)
-    # Whoever closed the memory's descriptor closed these too; what has their numbers now is not
-    # ours to write to.
+    # A program that closed the memory's descriptor closed these too: their numbers may be of files
+    # that are not ours to write to.
     if inherited and _is_eventfd(address.kick_fd) and _is_eventfd(address.ack_fd):
         attachment.kick_fd, attachment.ack_fd = address.kick_fd, address.ack_fd
     return attachment

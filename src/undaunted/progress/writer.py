@@ -4,7 +4,7 @@ Nothing here blocks, takes a lock, raises because monitoring failed, or needs an
 one exception is `PageWriter.request`, which waits for an answer until its deadline.
 
 A process has one writer, `current`: on the page named by UNDAUNTED_PAGE, or, without a launcher, a
-`NullWriter`, which does the same things to memory of its own. Children forked by the rank get such
+`NullWriter`, which does the same things to separate memory. Children forked by the rank get such
 memory as well, under the writers and sections they know.
 """
 

@@ -84,7 +84,7 @@ class Launcher:
     def _posted(self, event: Any) -> None:
         self.posted.append(event)
         if (answer := self.decide(event)) is not None:
-            self.control.heard(answer)
+            self.control.take_command(answer)
 
     def _next_look(self) -> asyncio.Future[Any]:
         look: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -273,7 +273,7 @@ async def test_the_leader_has_another_node_report_an_order(
         assert s.question_of(data) == s.Stop()
 
         async def heard(order: bytes, by: str) -> bool:
-            launcher.control.heard(job.Say("yes", by=by))
+            launcher.control.take_command(job.Say("yes", by=by))
             return False
 
         monkeypatch.setattr(launcher.control._orders, "pass_on", heard)

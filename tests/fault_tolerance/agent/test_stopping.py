@@ -103,31 +103,31 @@ def test_a_stop_of_another_round_is_none_of_ours(node: Node) -> None:
 
 
 def test_a_wish_is_reported_once(node: Node) -> None:
-    node.stopping.wanted(1, 3, None)
-    node.stopping.wanted(1, 3, PREEMPTED)
-    node.stopping.wanted(0, 2, PREEMPTED)
+    node.stopping.pass_wish(1, 3, None)
+    node.stopping.pass_wish(1, 3, PREEMPTED)
+    node.stopping.pass_wish(0, 2, PREEMPTED)
     assert node.posted == [job.StopWanted("a", 4, 3, "preempted")]
     node.stopping.begin_round(5)
-    node.stopping.wanted(0, 2, PREEMPTED)
+    node.stopping.pass_wish(0, 2, PREEMPTED)
     assert node.posted[1:] == [job.StopWanted("a", 5, 2, "preempted")]
 
 
 def test_what_a_rank_says_of_its_wish_is_reported(node: Node) -> None:
-    node.stopping.said(1, "loss is nan\n" + 1000 * "x")
-    node.stopping.wanted(1, 3, PREEMPTED)
+    node.stopping.keep_text(1, "loss is nan\n" + 1000 * "x")
+    node.stopping.pass_wish(1, 3, PREEMPTED)
     assert node.posted[0].text.startswith("loss is nan x")
     assert len(node.posted[0].text) <= 200
     node.stopping.begin_round(5)
-    node.stopping.wanted(1, 3, PREEMPTED)
+    node.stopping.pass_wish(1, 3, PREEMPTED)
     assert node.posted[1].text == ""
 
 
 def test_a_wish_for_another_reason_or_because_of_another_rank_is_a_wish_of_its_own(
     node: Node,
 ) -> None:
-    node.stopping.wanted(0, 2, PREEMPTED)
-    node.stopping.wanted(0, 2, Wish("suspect", 2))
-    node.stopping.wanted(1, 3, Wish("suspect", 3))
+    node.stopping.pass_wish(0, 2, PREEMPTED)
+    node.stopping.pass_wish(0, 2, Wish("suspect", 2))
+    node.stopping.pass_wish(1, 3, Wish("suspect", 3))
     assert [(each.why, each.rank) for each in node.posted] == [
         ("preempted", 2),
         ("suspect", 2),
@@ -143,7 +143,7 @@ def test_who_asks(node: Node) -> None:
 
 def test_a_session_that_begins_when_the_signal_comes_is_ended(node: Node) -> None:
     node.stopping.over = True
-    node.stopping.wanted(1, 3, PREEMPTED)
+    node.stopping.pass_wish(1, 3, PREEMPTED)
     assert (node.posted, node.signals) == ([], [((1,), 9)])
 
 

@@ -151,8 +151,8 @@ def test_an_import_that_goes_on_meanwhile_misses_no_finder(monkeypatch):
 
 def test_the_first_and_the_last_rank_are_asked():
     specs = [SimpleNamespace(local_rank=rank) for rank in range(3)]
-    assert import_notes.asked(specs) == {0, 2}
-    assert import_notes.asked(specs[1:2]) == {1}
+    assert import_notes.ranks_to_ask(specs) == {0, 2}
+    assert import_notes.ranks_to_ask(specs[1:2]) == {1}
 
 
 def test_changes():

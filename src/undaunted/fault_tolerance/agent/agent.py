@@ -314,7 +314,7 @@ class Agent:
 
     def _obey(self, order: job.Command) -> None:  # noqa: C901, PLR0912 - one case each
         """Carry out a command of the job policy."""
-        self._control.heard(order)
+        self._control.take_command(order)
         match order:
             case job.Start():
                 self._begin_round(order)
@@ -323,9 +323,17 @@ class Agent:
                     self._round.stopping = True
                 self._health.end_watch()
                 self._scribe.stop_requested(order)
-                about = (order.round, order.grace_s, order.signal)
-                how = (self._restart_decided, bool(order.agree), order.failed)
-                self._post(m.StopRound(*about, *how, *self._spared(order)))
+                self._post(
+                    m.StopRound(
+                        order.round,
+                        order.grace_s,
+                        order.signal,
+                        self._restart_decided,
+                        bool(order.agree),
+                        order.failed,
+                        *self._spared(order),
+                    )
+                )
                 if order.agree:
                     self._stopping.freeze(order)
             case job.StopAfter(round=number) if number == self._node.round:
@@ -374,7 +382,7 @@ class Agent:
                     gpu, reasons = device.index, device.throttled
                     self._journal.record(e.GpuThrottled(rank=rank, gpu=gpu, reasons=reasons))
 
-    def _carry_out(self, command: m.Command) -> None:  # noqa: C901, PLR0912, PLR0915 - one case each
+    def _carry_out(self, command: m.Command) -> None:  # noqa: C901, PLR0912 - one case each
         """Carry out a command of the node."""
         match command:
             case m.Spawn():
@@ -415,12 +423,10 @@ class Agent:
                 fired = m.TimerFired(name, self._node.round)
                 self._timers.set(name, delay_s, partial(self._post, fired))
             case m.ReportSuspected(detail=detail):
-                about = (self._config.node, self._node.round)
-                self._orders.post(job.HangSuspected(*about, detail))
+                self._orders.post(job.HangSuspected(self._config.node, self._node.round, detail))
             case m.ReportEvidence(gathered=gathered):
-                about = (self._config.node, self._node.round)
-                seen = self._ranks.evidence() if gathered else b""
-                self._orders.post(job.NodeEvidence(*about, seen))
+                evidence = self._ranks.evidence() if gathered else b""
+                self._orders.post(job.NodeEvidence(self._config.node, self._node.round, evidence))
             case m.ReportFailed():
                 self._report_failed(command)
             case m.ReportFinished(lost=lost):
@@ -470,7 +476,7 @@ class Agent:
         self._post(m.StartRound(start.round, start.slots))
 
     def _keep_output(self, script: Script, start: job.Start) -> None:
-        """Whoever shows what is printed here may be lost with its node."""
+        """The program that shows our output may be lost with its node."""
         if not self._rounds.keep_output():
             return
         text = (
@@ -480,8 +486,10 @@ class Agent:
         )
         self._say(text)
         if start.group_rank == 0:
-            about = (script.output, self._config.node, TEXT.line(text))
-            self._last_steps.start(asyncio.to_thread(append_to, *about))
+            line = TEXT.line(text)
+            self._last_steps.start(
+                asyncio.to_thread(append_to, script.output, self._config.node, line)
+            )
 
     def _cannot_begin(self, start: job.Start, error: OSError) -> None:
         """Report to the policy that the round has failed; `Node` takes no part in it."""
@@ -522,9 +530,16 @@ class Agent:
                 return
         verdict = None if self._round is None else self._round.verdict
         victim = verdict is not None and not verdict.certain
-        about = (self._config.node, self._node.round, detail)
-        hang, by_signal = report.kind == "hang", report.kind == "signal"
-        self._orders.post(job.NodeFailed(*about, victim=victim, hang=hang, by_signal=by_signal))
+        self._orders.post(
+            job.NodeFailed(
+                self._config.node,
+                self._node.round,
+                detail,
+                victim=victim,
+                hang=report.kind == "hang",
+                by_signal=report.kind == "signal",
+            )
+        )
 
     def _unread(self, local_rank: int) -> str:
         """Which of our streams a rank could not write to, as nobody reads them; "" = none.
@@ -558,13 +573,13 @@ class Agent:
         """Signal ranks, but none for the second time that got the launcher's signal as well.
 
         A handler that saves would begin anew while it saves. So those with a handler are given the
-        time in which whoever has signalled the launcher may signal them.
+        time in which the sender of the launcher's signal may signal them.
         """
         wait_s = min(self._outside.goes_on_s(number), self._config.term_timeout_s / 4)
         now: list[int] = []
         later: list[int] = []
         for rank in ranks:
-            if number not in self._config.signals or not self._ranks.told(rank):
+            if number not in self._config.signals or not self._ranks.has_stop_signal(rank):
                 waits = wait_s > 0 and self._workers.catches(rank, number)
                 (later if waits else now).append(rank)
         self._workers.signal_ranks(tuple(now), number)
@@ -623,16 +638,20 @@ class Agent:
         if not report.all_ok:
             self._keep_kernel_log()
         self._close_round()
-        seen = self._progress.end()
+        iterations = self._progress.end()
         self._messages.share(False)
         self._scribe.round_stopped(unkillable)
         if problem := report.problem or self._injected(self._node.round + 1):
             self._unhealthy(problem)
-        all_ok = report.all_ok and not self._stopping.early
-        about = (self._config.node, self._node.round, all_ok, unkillable)
-        misuse = self._ranks.misuse()
-        left = self._ranks.left()
-        stopped = job.NodeStopped(*about, iterations=seen, misuse=misuse, left=left)
+        stopped = job.NodeStopped(
+            self._config.node,
+            self._node.round,
+            report.all_ok and not self._stopping.early,
+            unkillable,
+            iterations=iterations,
+            misuse=self._ranks.misuse(),
+            left=self._ranks.left(),
+        )
         self._tasks.start(self._report_stopped(stopped))
 
     def _keep_kernel_log(self) -> None:

@@ -2,7 +2,7 @@
 
 The service reads the logs and says what went wrong. It gets the name of a round's log when the
 round starts (``POST /logs``) and again when the log is complete; then it is asked for its result
-(``GET /logs``). A thread of its own does that, so a service that is slow or away costs only lines
+(``GET /logs``). A separate thread does that, so a service that is slow or away costs only lines
 that say so. `OwnService` is one that this launcher has started.
 """
 
@@ -144,8 +144,10 @@ class Attribution(Part):
 
     def _ask_to_stop(self) -> None:
         """In the round that is on; if none is, nobody takes it, and the next one asks again."""
-        about = (self._config.node, self._round, self._advice)
-        self._orders.post(job.ShutdownRequested(*about, by="the attribution service"))
+        by = "the attribution service"
+        self._orders.post(
+            job.ShutdownRequested(self._config.node, self._round, self._advice, by=by)
+        )
 
     def _log(self, number: int) -> str:
         return round_log_path(self._config.applog_prefix, number)

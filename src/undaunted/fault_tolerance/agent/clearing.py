@@ -1,9 +1,9 @@
 """Between two rounds: everything that makes sure that the next one finds a fit node.
 
-All of it is done at the same time, each with a deadline of its own: the node is checked
+All of it is done at the same time, each with its deadline: the node is checked
 (`node_health`), and devices give back the memory of the round that ended (`Reclaim`). A process
-that has been killed is gone before the driver has freed what it held; whoever starts too early is
-told that the device is out of memory.
+that has been killed is gone before the driver has freed what it held; a rank that starts too early
+runs out of device memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Answers whoever asks this launcher, here or from another machine; see docs/design/ctl.md.
+"""Answers questions to this launcher, from here or another machine; see docs/design/ctl.md.
 
 Nothing in here decides: an order becomes an event of the job policy, and its answer is what the
 policy makes of it.
@@ -197,7 +197,7 @@ class Control:
             case s.Limits(limits=limits):
                 return job.LimitsOrdered(node, number, limits, by)
 
-    def heard(self, order: job.Command) -> None:
+    def take_command(self, order: job.Command) -> None:
         """The job policy has decided something; if that answers a question, pass it on."""
         match order:
             case job.Decided(by=by) | job.NewLimits(by=by) | job.Say(by=by) | job.End(by=by):

@@ -44,7 +44,7 @@ def remove(directory: ErrorDirectory) -> None:
 
 
 def _remove_left() -> None:
-    """A lock is held by a process, whatever its pid, and whoever has that pid afterwards."""
+    """A process holds a lock whatever its pid is, and whichever process has that pid afterwards."""
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):  # somebody else's, or gone meanwhile
             about = path.lstat()

@@ -70,7 +70,7 @@ class InProcess(Part):
         return name
 
     def round_begins(self, current: Round) -> None:
-        """Serve whoever connects from now on."""
+        """Serve all connections from now on."""
         assert self._listener is not None
         self._round, self._stopping = current, False
         asyncio.get_running_loop().add_reader(self._listener, self._first_rank)

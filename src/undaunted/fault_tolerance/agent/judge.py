@@ -265,7 +265,7 @@ def _core(current: Round, worker: Worker) -> str:
     return within(_READ_DEADLINE_S, lambda: core_file.find(worker.pid, cwd, began), "") or unknown
 
 
-def last_said(current: Round, worker: Worker, page: PageSnapshot) -> str:
+def last_error_lines(current: Round, worker: Worker, page: PageSnapshot) -> str:
     """Return the last lines of a rank's standard error, "" if they are in no file."""
     return within(_READ_DEADLINE_S, lambda: _last_lines(current, worker, page), "")
 

@@ -159,7 +159,7 @@ def _ours(lines: Sequence[_Line], deaths: Sequence[Death]) -> Sequence[_Line]:
         return lines
     named = {line.number for line in lines if line.signals}
     ours = {death.pid for death in deaths if death.pid in named}
-    # A thread has a number of its own, which nobody knows afterwards.
+    # A thread has another number than its process; it is unknown afterwards.
     others = [death for death in deaths if death.signal in _CRASHES and death.pid not in ours]
     by_thread = [line for line in lines if line.number not in ours and _fits_thread(line, others)]
     if len(by_thread) > len(others):

@@ -143,7 +143,7 @@ class _Program:
         return _decoder.decode(line) if line else None
 
     async def death(self, code_of: Callable[[int], int | None]) -> str:
-        """Say how it ended without a last word, whoever has reaped it."""
+        """Say how it ended without a last word, also if another part has reaped it."""
         if not await self._program.ended(_ENDING_S):
             raise TimeoutError
         code = self._program.code

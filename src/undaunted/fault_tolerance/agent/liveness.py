@@ -1,7 +1,7 @@
 """Answers over HTTP while the launcher's loop turns, for probes that ask whether it lives.
 
 The loop itself answers: one that stands still answers nobody, and the probe's own timeout tells.
-Whoever can reach the port learns that and no more, so there is no token.
+A client of the port learns that and no more, so there is no token.
 """
 
 from __future__ import annotations

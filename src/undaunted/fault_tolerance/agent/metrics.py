@@ -1,6 +1,6 @@
 """Metrics of this launcher, for Prometheus and OpenTelemetry, if somebody wants them.
 
-Threads of their own read the pages and the events of the journal, and answer. The agent's loop only
+Separate threads read the pages and the events of the journal, and answer. The agent's loop only
 hands events over.
 """
 

@@ -140,7 +140,7 @@ class Narrator:
         words, nodes = words_of(event), self._config.nodes
         allowed = f", {words.more}"
         if nodes is not None and not nodes.is_host and not event.max_restarts:
-            allowed = ""  # whoever coordinates the job knows
+            allowed = ""  # the coordinator knows
         report = f"undaunted report {shlex.quote(self._config.run_dir)}"
         return Line(f"{one_line(words.text)}{allowed}; report: {report}", INFO)
 
@@ -177,7 +177,7 @@ class Narrator:
         if event.by and event.action == "restart":
             unread = UNREAD in event.by
             self._ordered[event.number] = "to write to files" if unread else "on request"
-            self._why = ""  # it is said now
+            self._why = ""  # the line below has it
             now = time.strftime("%H:%M:%S", time.localtime(event.wall))
             follows = f"round {event.number} is stopped, another one follows"
             yield Line(f"{now} {event.reason}: {follows}; it costs no restart", INFO)
@@ -194,7 +194,7 @@ class Narrator:
 
     def _advised(self, event: e.RoundAdvised) -> Iterator[Line]:
         if not event.line or (event.done and event.action == "stop"):
-            return  # of the end it is said anyway
+            return  # the last line has it
         acts = event.done or self._config.advice == "act"
         hint = "" if acts else " (--advice act does so)"
         yield Line(one_line(f"{words_of(event).text}{hint}", _LONGEST))

@@ -20,7 +20,7 @@ that is no failure of the round as long as another rank lives, or has exited wit
 is being started again and has not joined the others when all of them have exited with 0.
 
 A rank that a signal has ended, or that has failed right after it got one or because such a rank is
-gone, is *held*: whoever has signalled it may be about to signal the launcher. The round stays
+gone, is *held*: the sender of that signal may be about to signal the launcher. The round stays
 RUNNING for as long as that may take; if the launcher gets its signal, nothing has failed.
 
 When ranks of another node are to blame for a hang, the coordinator may have this node go on: limits
@@ -49,7 +49,7 @@ LINGER_S = 0.5
 # it does in its next collective.
 RAISE_S = 1.5
 # How long ranks may save and end by themselves that got a signal of the program's, such as SIGUSR1,
-# once one of them has ended with an exit code of its own.
+# once one of them has ended by itself, with an exit code.
 SAVE_S = 60.0
 # How long it may take to know after which iteration ranks stop, before others get their signal; and
 # how long a rank has, once another one has stopped and ended, to come to its session.
@@ -88,8 +88,8 @@ class RankExited:
     ``others_go_on``: with the function that they have called together, so that a failure of this
     rank is none of the round. ``may_return``: a process in its place could join them. ``absent``:
     local ranks that have been started again and have not joined the others, as far as they live.
-    ``awaits_s``: whoever has signalled this rank, or the peer that it has lost, may signal the
-    launcher too within this time, and mean a stop.
+    ``awaits_s``: the sender of a signal to this rank, or to the peer that it has lost, may signal
+    the launcher too within this time, and mean a stop.
     """
 
     local_rank: int

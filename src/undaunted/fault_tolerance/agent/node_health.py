@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 # A wait counts at most so much: when this process itself was stopped, its checks were as well.
 _SLICE_S = 1.0
 _STRIKES_S = 1.0  # for the file of strikes
-_LATE_S = 5.0  # after which it is said what is waited for
+_LATE_S = 5.0  # after which a line says what is waited for
 _NS = 1_000_000_000
 
 
@@ -168,7 +168,7 @@ class NodeHealth:
         failed(problem)
 
     async def _record(self, number: int, checked: Checked) -> None:
-        """Record what was found; what could not be checked is said once."""
+        """Record the findings; say once what could not be checked."""
         problem = checked.report.problem()
         self._journal.record(
             e.NodeChecked(
@@ -220,7 +220,7 @@ class NodeHealth:
         self._number += 1
         examination = Examination(self._number, self._seen)
         if self._program is not None and not self._program.is_alive():
-            self._end_program()  # whoever has killed it: another one knows what it knew
+            self._end_program()  # it may have been killed: another one knows what it knew
         try:
             program = self._program or self._start()
             program.send(request(self._number, periodic=periodic))

@@ -36,7 +36,7 @@ _TIMED = ("slow", "pause", FORGET)
 class Orders(Protocol):
     """The agent's connection to the job policy.
 
-    Whoever makes one gives it a function that carries out an order; it is called on the event loop,
+    Its maker gives it a function that carries out an order; it is called on the event loop,
     never from inside of another order or event of the node.
     """
 

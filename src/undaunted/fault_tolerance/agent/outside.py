@@ -24,7 +24,7 @@ class Outside(Part):
     """Listens to the front's socket and to signals.
 
     Args:
-        front: the socket; whoever made it closes it.
+        front: the socket; its maker closes it.
         signals: signals that mean to stop.
         stop: called with such a signal.
         kill: called when the user insists: a second Ctrl-C.

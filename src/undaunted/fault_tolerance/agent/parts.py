@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.agent.round import Round
     from undaunted.fault_tolerance.worker.spawner import Spawned
 
-# Every part has deadlines of its own. This is for one that does not keep to them.
+# Every part has its deadlines. This is for one that does not keep to them.
 CLOSE_S = 30.0
 _CANCEL_S = 1.0
 

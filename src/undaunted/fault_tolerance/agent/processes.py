@@ -280,7 +280,7 @@ class Tree:
         self.look()
 
     def look(self) -> None:
-        """After every exit: is anything left? Whoever has come since SIGKILL gets it too."""
+        """After every exit: is anything left? A process that has come since SIGKILL gets it too."""
         if not self._awaited or self._others_end_first():
             return
         if left := self.left():

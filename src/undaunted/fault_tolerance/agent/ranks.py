@@ -31,7 +31,7 @@ from undaunted.fault_tolerance.agent.judge import (
     is_misuse,
     judge_crash,
     judge_hang,
-    last_said,
+    last_error_lines,
 )
 from undaunted.fault_tolerance.agent.limit_keeper import LimitKeeper
 from undaunted.fault_tolerance.agent.recordings import Recordings
@@ -156,7 +156,7 @@ class Ranks:
         for local_rank in range(self._area.ranks):
             asyncio.get_running_loop().remove_reader(self._signals.read_fd(local_rank))
 
-    def told(self, local_rank: int) -> bool:
+    def has_stop_signal(self, local_rank: int) -> bool:
         """Whether somebody else has just sent a rank a signal to stop."""
         return self._awaits_s(local_rank) > 0
 
@@ -165,7 +165,7 @@ class Ranks:
             self._told_at[local_rank] = time.monotonic()
 
     def _awaits_s(self, local_rank: int, code: int = 0) -> float:
-        """For how long an end of a rank need be none of its own; see `m.RankExited`."""
+        """For how long a peer or a signal may be why a rank ends; see `m.RankExited`."""
         self._hear(local_rank)
         known = self._workers.all  # none yet, where a rank is quicker than this process
         if local_rank < len(known) and known[local_rank].signalled_by_us:
@@ -176,20 +176,20 @@ class Ranks:
 
     def _lost_told_peer(self, error: ErrorRecord) -> bool:
         """Whether a rank has lost a peer that may have got a signal to stop: here, or elsewhere."""
-        if not self._peer_may_be_told():
+        if not self._peer_may_have_signal():
             return False
         return is_peer_lost(error.type.rpartition(".")[2], error.message, error.traceback)
 
     def _aborted_for_told_peer(self, worker: Worker) -> bool:
         """The same of a rank that a library has ended, such as NCCL: only its output says why."""
-        if worker.code != -signal.SIGABRT or not self._peer_may_be_told():
+        if worker.code != -signal.SIGABRT or not self._peer_may_have_signal():
             return False
         page = self._area.snapshot(worker.local_rank)
-        return names_lost_peer(last_said(self._this_round(), worker, page))
+        return names_lost_peer(last_error_lines(self._this_round(), worker, page))
 
-    def _peer_may_be_told(self) -> bool:
+    def _peer_may_have_signal(self) -> bool:
         elsewhere = self._this_round().start.group_world_size > 1
-        return elsewhere or any(map(self.told, range(self._area.ranks)))
+        return elsewhere or any(map(self.has_stop_signal, range(self._area.ranks)))
 
     def end_round(self) -> None:
         """No rank of the round is left."""
@@ -225,7 +225,7 @@ class Ranks:
             self._post(m.CrashUnclear())
 
     def judge_late_crash(self) -> None:
-        """Say which rank crashed first and why, if one did of its own; none was reported."""
+        """Say which rank crashed first and why, if one did by itself; none was reported."""
         judgement = self._judged()
         if judgement.certain:
             for local_rank in judgement.culprits:
@@ -272,7 +272,7 @@ class Ranks:
         *,
         by_hand: bool,
     ) -> None:
-        """Write down what a look has seen; what nobody but a person asked for is not judged."""
+        """Write down what a look has seen; a look for a person is not judged."""
         silent, self._silent = self._silent, None
         if silent is not None:
             local_rank, expired = silent
@@ -454,7 +454,7 @@ class Ranks:
         if self._round is None:
             return
         self._scribe.milestones(self._round, local_rank, page)
-        self._stopping.wanted(local_rank, self._round.rank(local_rank), page.wish)
+        self._stopping.pass_wish(local_rank, self._round.rank(local_rank), page.wish)
         if page.phase is Phase.FAILED and page.error is not None:
             awaits_s = self._awaits_s(local_rank)
             if not awaits_s and self._lost_told_peer(page.error):
@@ -473,7 +473,7 @@ class Ranks:
             if event.name == "fault":
                 current.fault_happened(local_rank, event.text)
             elif event.name.startswith("stop_"):  # of `Session.stop_here`
-                self._stopping.said(local_rank, event.text)
+                self._stopping.keep_text(local_rank, event.text)
             current.checkpoint_announced |= event.name == _CHECKPOINT
         self._scribe.ring_events(current.rank(local_rank), events, lost)
 
@@ -490,11 +490,11 @@ class Ranks:
         current = self._this_round()
         self._scribe.control_requested(current.rank(local_rank), request)
         self._area.answer(local_rank, message, b"ok")
-        about = (self._config.node, current.number, request.description)
+        node, number, why = self._config.node, current.number, request.description
         if request.action is WorkloadAction.ShutdownWorkload:
-            self._orders.post(job.ShutdownRequested(*about))
+            self._orders.post(job.ShutdownRequested(node, number, why))
         elif request.action is WorkloadAction.ExcludeThisNode:
-            self._orders.post(job.ExclusionRequested(*about))
+            self._orders.post(job.ExclusionRequested(node, number, why))
 
     # --- leaves ---------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What people are told of a running launcher, as `control_socket` has it. Pure."""
+"""Answers about a running launcher, in the words of `control_socket`. Pure."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def limits_in_force(ranks: Sequence[RankNow]) -> list[s.LimitStatus]:
         for name, seconds in _by_name(now.limits):
             source = now.limits.sources.get(name, "default")
             found.setdefault((name, seconds, source), []).append(now.rank)
-    return [s.LimitStatus(*about, held) for about, held in found.items()]
+    return [s.LimitStatus(*limit, ranks_held) for limit, ranks_held in found.items()]
 
 
 def _by_name(limits: Limits) -> Iterator[tuple[str, float | None]]:

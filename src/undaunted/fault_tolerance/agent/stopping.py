@@ -51,19 +51,19 @@ class Stopping:
         """The pages are of ranks of this round from now on."""
         self._round, self._wanted, self._texts, self.over = number, set(), {}, False
 
-    def said(self, local_rank: int, text: str) -> None:
+    def keep_text(self, local_rank: int, text: str) -> None:
         """A rank says what has happened; its wish comes afterwards."""
         self._texts[local_rank] = one_line(text, _TEXT)
 
-    def wanted(self, local_rank: int, rank: int, wish: Wish | None) -> None:
+    def pass_wish(self, local_rank: int, rank: int, wish: Wish | None) -> None:
         """A rank wants all to stop; perhaps its session took the signal that was to end it."""
         if wish is not None and self.over:
             self._workers.signal_ranks((local_rank,), signal.SIGKILL)
         elif wish is not None and wish not in self._wanted:
             self._wanted.add(wish)
-            about = rank if wish.rank is None else wish.rank
+            cause = rank if wish.rank is None else wish.rank
             text = self._texts.get(local_rank, "")
-            self._orders.post(job.StopWanted(self._node, self._round, about, wish.why, text))
+            self._orders.post(job.StopWanted(self._node, self._round, cause, wish.why, text))
 
     def freeze(self, stop: job.Stop) -> None:
         """Have ranks wait from now on that ask; report what they have asked about."""
@@ -75,8 +75,10 @@ class Stopping:
         asked = [each for each in self._area.asked() if each not in (None, STOPPED_ALONE)]
         iteration = max(asked, default=-1) if known is None else known
         asks = any(self._area.asks(index) for index in range(self._area.ranks))
-        about = (self._node, self._round, iteration, known is not None)
-        self._orders.post(job.RanksAsked(*about, asks=asks or known is not None))
+        fixed = known is not None
+        self._orders.post(
+            job.RanksAsked(self._node, self._round, iteration, fixed, asks=asks or fixed)
+        )
 
     def stop_after(self, iteration: int) -> None:
         """All nodes have reported. -1 = nobody asks: who begins to stops at once."""

@@ -224,7 +224,7 @@ class PageWatch:
 
     @property
     def _initial_limit_given(self) -> bool:
-        """Whoever sets this limit by hand expects heartbeats of all ranks, also of the first."""
+        """A user who sets this limit by hand expects heartbeats of all ranks, also of the first."""
         return self._given("initial_heartbeat")
 
     def _given(self, key: str) -> bool:

@@ -9,7 +9,7 @@
 | log per round and ``-r`` | stdout.log, stderr.log | no | all |
 | log per round and ``-t`` | stdout.log, stderr.log | all, with prefix | all |
 
-Each stream of each rank has a row of its own. Ranks that ``--local-ranks-filter`` hides have ``-r``
+Each stream of each rank has a row. Ranks that ``--local-ranks-filter`` hides have ``-r``
 for what they do not have already, and ``-r`` instead of ``-t``.
 """
 

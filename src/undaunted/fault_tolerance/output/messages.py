@@ -1,6 +1,6 @@
 """Lines for people: shown on the launcher's console, and appended to its log if there is one.
 
-Each of the two has a queue and a thread of its own, since each may hang by itself: a console that
+Each of the two has its queue and its thread, since each may hang by itself: a console that
 nobody reads must not keep lines from the log, nor a disk that does not answer from the console.
 """
 
@@ -148,7 +148,7 @@ def _wait_until_writable(fd: int, seconds: float) -> bool:
 
 
 class LauncherLog:
-    """Appends texts to a file in a thread of its own, which alone waits for the disk.
+    """Appends texts to a file in a separate thread, which alone waits for the disk.
 
     A full disk is tried again every second. What does not fit into the queue meanwhile is counted,
     and the count is written when the disk takes something again.

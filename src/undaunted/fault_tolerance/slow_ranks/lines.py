@@ -66,7 +66,7 @@ class Lines:
             below.count += 1
             node = below
 
-    def told(self) -> dict[str, int]:
+    def counts(self) -> dict[str, int]:
         """How often the thread was in the lines in which it was most; outer ones first."""
         counts: dict[str, int] = {}
         for name, count in _branches(self._root):

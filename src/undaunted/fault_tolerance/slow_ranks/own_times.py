@@ -131,7 +131,7 @@ def chunks(
 def thinned(chunks: Sequence[Chunk], most: int) -> tuple[Chunk, ...]:
     """Return not more than ``most``: by number every one, every second, every fourth, ...
 
-    So of whoever has other numbers of them, the same ones are left.
+    So the same ones are left of ranks that have other numbers of them.
     """
     every = 1
     while len(chunks) > most:
@@ -141,7 +141,7 @@ def thinned(chunks: Sequence[Chunk], most: int) -> tuple[Chunk, ...]:
 
 
 def most_chunks(ranks: int) -> int:
-    """How many of a report the leader of so many ranks is told of: it has to compare them all."""
+    """How many of a report go to the leader of so many ranks: it has to compare them all."""
     return max(4, min(_MOST_CHUNKS, 16384 // ranks))
 
 

@@ -135,10 +135,10 @@ def _note_signals(fd: int) -> None:
     os.register_at_fork(after_in_child=not_of_child)
 
 
-def may_be_told(spec: WorkerSpec) -> None:
+def report_stop_signal(spec: WorkerSpec) -> None:
     """Before an exit with a code: say that a stop signal may be why, if only the program hears it.
 
-    Loops of asyncio, uvloop and trio have a descriptor of their own for signals.
+    Loops of asyncio, uvloop and trio have their own descriptor for signals.
     """
     if spec.signal_fd < 0 or not spec.stop_signals:
         return
@@ -202,7 +202,7 @@ class Page:
                 self._lose(problem)
 
     def program_ended(self) -> None:
-        """Say that the interpreter shuts down, which has a limit of its own."""
+        """Say that the interpreter shuts down, which has a separate limit."""
         if self._writer is not None:
             try:
                 self._writer.leave()

@@ -148,7 +148,7 @@ def _spec(name: str) -> object:
 _notes: Notes | None = None
 
 
-def asked(specs: Sequence[WorkerSpec]) -> set[int]:
+def ranks_to_ask(specs: Sequence[WorkerSpec]) -> set[int]:
     """Return the local ranks of a round that are asked: the others note nothing."""
     return {specs[0].local_rank, specs[-1].local_rank}
 

@@ -271,7 +271,7 @@ def silence(*fds: int) -> Iterator[None]:
 
 
 def be_silent(*fds: int) -> None:
-    """Like `silence`, for good: whoever reads to the end of a stream does not wait for us."""
+    """Like `silence`, for good: no reader of a stream waits for us at its end."""
     null = os.open(os.devnull, os.O_RDWR)
     for fd in fds:
         os.dup2(null, fd)

@@ -165,7 +165,7 @@ def send(sock: socket.socket, message: Message, timeout_s: float) -> None:
 def receive(sock: socket.socket, rest_timeout_s: float) -> AnyMessage | None:
     """Wait for a message on a blocking socket, without limit; None when the other side is gone.
 
-    So it is as well when it has left without reading what was sent to it, which resets the stream.
+    The same holds when it has left without reading what was sent to it, which resets the stream.
 
     Raises:
         OSError: the rest of a message did not come within ``rest_timeout_s`` seconds.

@@ -79,7 +79,7 @@ def _set_blas_threads(count: int) -> None:
 
 
 def _loaded_openblas() -> set[str]:
-    """Return the OpenBLAS libraries in this process; every package may bring one of its own."""
+    """Return the OpenBLAS libraries in this process; every package may bring another one."""
     lines = Path("/proc/self/maps").read_text("utf-8", errors="surrogateescape").splitlines()
     paths = (line.split(maxsplit=5)[5] for line in lines if "openblas" in line)
     return {path for path in paths if path.startswith("/")}

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.base.signals import NOT_FOR_OURS, handlers_off
 from undaunted.fault_tolerance.worker import leaving
-from undaunted.fault_tolerance.worker.bootstrap import may_be_told
+from undaunted.fault_tolerance.worker.bootstrap import report_stop_signal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +68,7 @@ def run(spec: WorkerSpec, page: Page, interpreter: Sequence[str]) -> None:
             error.__traceback__ = _without_us(error.__traceback__)
             failed = leaving.failed(error)
             if failed and isinstance(error, SystemExit):
-                may_be_told(spec)
+                report_stop_signal(spec)
             if failed and spec.exception_hook:
                 page.record_error(error)
             _report_without_us()

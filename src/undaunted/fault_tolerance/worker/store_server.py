@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _MODULE, _FUNCTION = "torch.distributed.rendezvous", "_create_c10d_store"
 _PARAMETERS = ["hostname", "port", "rank"]
-# Whoever has waited for so long does not mind how long torch sleeps; and torch says that it waits.
+# After such a wait it does not matter how long torch sleeps; and torch says that it waits.
 _LONGEST_WAIT_S = 5.0
 _FIRST_DELAY_S = 0.001
 _LONGEST_DELAY_S = 0.05

@@ -1,6 +1,6 @@
 """The warm template: a process that has imported torch and becomes workers by forking.
 
-It has one thread, opens no device and no socket of its own, and ends when the agent does. See
+It has one thread, opens no device and no other socket, and ends when the agent does. See
 docs/warm-workers.md for users.
 
 The agent becomes the parent of the workers of a round: an intermediate process forks all of them
@@ -85,7 +85,7 @@ def _serve(sock: socket.socket) -> WorkerSpec | None:
                 refused = messages.Refused(number=message.number, reason=reason, lasting=True)
                 messages.send(sock, refused, _TIMEOUT_S)
                 continue
-            asked = import_notes.asked(message.specs)
+            asked = import_notes.ranks_to_ask(message.specs)
             later.before_fork(len(asked))
             spec = fork_workers(message, sock)
             if spec is None:

@@ -175,7 +175,7 @@ class Collections:
         # What `gc.callbacks` is given: called with the name of the phase, and what is known of it.
         self.note = partial(getattr, type("Phases", (), phases)())
 
-    def told_ns(self) -> int:
+    def take_ns(self) -> int:
         """Return how long collections took since the last call, in ns; of the last thousands."""
         total = 0
         while self._ended:
@@ -243,8 +243,8 @@ class Times:
         at_ns, waited = calls()
         called_ns = [each - ahead_ns for each in at_ns]
         chunks, self._told_ns = own_times.chunks(steps, called_ns, self._told_ns, waited=waited)
-        gc_us = self.collections.told_ns() // 1000
-        looks, lines = self._lines.looks, self._lines.told()
+        gc_us = self.collections.take_ns() // 1000
+        looks, lines = self._lines.looks, self._lines.counts()
         cost_us = (time.thread_time_ns() - began_ns) // 1000
         return msgspec.msgpack.encode(OwnTimes(chunks, gc_us, cost_us, looks, lines))
 

@@ -118,7 +118,7 @@ async def _listen(server: Server, told: asyncio.Event) -> bool:
 
 
 class _Lines:
-    """Lines of this program: on standard error, or in a file of its own."""
+    """Lines of this program: on standard error, or in a separate file."""
 
     def __init__(self, task: Task) -> None:
         prefix = task.config.log_prefix

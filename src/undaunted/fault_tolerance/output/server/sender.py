@@ -1,6 +1,6 @@
 """A launcher's side of the log server: a bounded queue, and a thread that sends what is in it.
 
-Whoever writes may wait for room: these are threads that copy files, never a rank and never the
+Writers may wait for room: these are threads that copy files, never a rank and never the
 launcher's own loop. A message stays in the queue until it is written at the other end.
 """
 
@@ -338,7 +338,7 @@ class SentFile(LogFile):
     def write(self, pieces: Sequence[bytes | memoryview]) -> None:
         """Append the pieces, or keep them for `flush`. Never raises.
 
-        A line of more than 256 KiB arrives in pieces, each a line of its own.
+        A line of more than 256 KiB arrives in pieces, each a line.
         """
         data = b"".join((self._line, *pieces))
         end = data.rfind(b"\n") + 1

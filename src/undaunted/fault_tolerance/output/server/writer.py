@@ -231,7 +231,7 @@ class _File(LogFile):
         self._waiting = []
         size = os.fstat(fd).st_size
         if size and os.pread(fd, 1, size - 1) not in {b"\n", b""}:
-            self.write([b"\n"])  # whoever wrote the last line was killed
+            self.write([b"\n"])  # the writer of the last line was killed
 
 
 def _enter(directory: int, name: str) -> int:
