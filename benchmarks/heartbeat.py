@@ -2,7 +2,7 @@
 
     python benchmarks/heartbeat.py [--rounds 15] [--calls 20000] [--json]
 
-Each case is called through its public name, on a real page. Where NVRx is importable, its
+Each case is called through its public name, on a real page. Where NVIDIA's NVRx is importable, its
 `RankMonitorClient` with a running monitor is measured beside ours, round by round, so that both see
 the same machine. A figure is the mean of one round of calls; shown are median, least and largest
 over the rounds. The loop's own cost (about 10 ns) is not subtracted.
@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import undaunted
+from benchmarks.nvidia import has_nvrx
 from undaunted.fault_tolerance import RankMonitorClient
 from undaunted.progress import timeouts
 from undaunted.progress.area import PageArea
@@ -71,12 +72,12 @@ def our_cases() -> Iterator[dict[str, Case]]:
 @contextlib.contextmanager
 def nvrx_cases() -> Iterator[dict[str, Case]]:
     """NVRx's client with its monitor in a process of its own, or nothing if it is not there."""
-    try:
-        from nvidia_resiliency_ext import fault_tolerance as nvrx
-    except ImportError:
+    if not has_nvrx():
         yield {}
         return
     import torch.multiprocessing as mp
+
+    from nvidia_resiliency_ext import fault_tolerance as nvrx
 
     config = nvrx.FaultToleranceConfig()
     config.rank_section_timeouts = {"client": 600.0}

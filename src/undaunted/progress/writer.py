@@ -49,7 +49,7 @@ CHUNK = 5
 # How often the page is looked at for a reply where no eventfd tells of it.
 _POLL_S = 0.05
 _STEPS = 2048  # kept; as many as the Flight Recorder of `undaunted run` has entries
-_WORD: Final = "L"  # 64 bits, as "Q"; Python stores one in 17 ns, not in 27
+_WORD: Final = "L"  # 64 bits, as "Q"; Python stores a large number faster
 _NO_LAUNCHER = f"{PAGE_VARIABLE} is not set"
 
 on_step: Callable[[int], object] | None = None
