@@ -197,8 +197,8 @@ def test_weights_hold_and_no_sample_comes_twice_before_all_came() -> None:
 
 
 def test_without_shuffling_each_data_set_is_in_its_own_order_of_turns() -> None:
-    mixture = Mixture([50, 50], [1, 1], shuffle=False, length=2 * BLOCK)
-    assert len(set(everything(mixture))) == 100
+    mixture = Mixture([5000, 5000], [1, 1], shuffle=False, length=2 * BLOCK)
+    assert len(set(everything(mixture))) == 10_000
 
 
 @pytest.mark.parametrize(
