@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -32,8 +33,9 @@ HEALED: dict[str, Callable[[Job], object]] = {
 
 
 def leader_of(run: Job, names: str) -> str:
-    """Return which of these nodes has taken over; exactly one has."""
-    (leader,) = [name for name in names if "takes over the coordination" in run[name].text]
+    """Return which of these nodes all of them follow; another one may have led for a moment."""
+    said = [re.findall(r"following the coordinator on (\w)", run[name].text) for name in names]
+    (leader,) = {leaders[-1] for leaders in said}
     return leader
 
 
