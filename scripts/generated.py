@@ -21,6 +21,10 @@ def _doctor() -> str:
     return known_issues.with_tables((DOCS / "doctor.md").read_text("utf-8"))
 
 
+def _explain() -> str:
+    return known_issues.with_messages((DOCS / "explain.md").read_text("utf-8"))
+
+
 def _tested() -> str:
     return tested.with_figures((DOCS / "tested.md").read_text("utf-8"))
 
@@ -39,6 +43,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "commands.md": option_pages.commands,
     "configuration.md": option_pages.configuration,
     "doctor.md": _doctor,
+    "explain.md": _explain,
     "journal-schema.json": journal_schema.json_schema,
     "journal-schema.md": journal_schema.page,
     "nvrx-names.md": nvrx_names.page,

@@ -1,14 +1,19 @@
-"""The tables of known issues in docs/doctor.md: everything after the page's mark."""
+"""The tables of docs/doctor.md and docs/explain.md: everything after a page's mark."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import yaml
+
+from undaunted.attribution.logs.rules import FILE as RULES
 from undaunted.doctor.checks import NAMES
 from undaunted.doctor.known_issues import FEATURES, known_issues
 
 if TYPE_CHECKING:
-    from undaunted.doctor.known_issues import Issue, MessageIssue, VariableIssue, VersionIssue
+    from collections.abc import Mapping
+
+    from undaunted.doctor.known_issues import Issue, VariableIssue, VersionIssue
 
 MARK = "<!-- Generated from here on: make generated -->\n"
 _OPENING = """
@@ -55,12 +60,24 @@ def _tables() -> str:
         "| id | what is looked at: how it should be | severity | why | what to do | known from |\n",
         "|---|---|---|---|---|---|\n",
         *(_row(issue, f"{issue.what}: {issue.wanted}") for issue in issues.settings),
-        "\n### Messages in logs\n\n",
-        "| id | text | role | what happened | what to do | known from |\n",
-        "|---|---|---|---|---|---|\n",
-        *(_message(issue) for issue in issues.messages),
     ]
     return "".join(parts)
+
+
+def with_messages(page: str) -> str:
+    """Return the page with a table of messages in logs that is up to date."""
+    messages: dict[str, Any] = {}
+    causes: dict[str, list[str]] = {}
+    for row in yaml.safe_load(RULES.read_text("utf-8"))["rules"]:
+        for message in row.get("messages", ()):
+            messages[message["id"]] = message
+            causes.setdefault(message["id"], []).append(f"`{row['cause']}`")
+    table = [
+        "\n| id | text | cause | what happened | what to do | known from |\n",
+        "|---|---|---|---|---|---|\n",
+        *(_message(messages[id_], ", ".join(dict.fromkeys(causes[id_]))) for id_ in sorted(causes)),
+    ]
+    return below_mark(page, "".join(table))
 
 
 def _row(issue: Issue, what: str) -> str:
@@ -77,13 +94,17 @@ def _row(issue: Issue, what: str) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 
-def _message(issue: MessageIssue) -> str:
-    role = "cause" if issue.role == "root" else "consequence"
-    role = "either" if issue.role == "unclear" else role
-    texts = ", ".join([*(f"`{text}`" for text in issue.texts), *_xids(issue.xids)])
-    sources = "; ".join(issue.sources)
-    doubt = " ?" if issue.unconfirmed else ""
-    return f"| {issue.id} | {texts} | {role}{doubt} | {issue.why} | {issue.remedy} | {sources} |\n"
+def _message(message: Mapping[str, Any], causes: str) -> str:
+    texts = [f"`{text}`" for text in message.get("texts", ())]
+    cells = (
+        message["id"],
+        ", ".join([*texts, *_xids(message.get("xids", []))]),
+        causes,
+        message["why"],
+        message["remedy"],
+        "; ".join(message["sources"]),
+    )
+    return f"| {' | '.join(cells)} |\n"
 
 
 def _xids(xids: list[int]) -> list[str]:

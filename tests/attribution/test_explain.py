@@ -178,6 +178,19 @@ def test_who_raises_an_error_for_a_wrong_collective_is_not_blamed() -> None:
     assert (found.cause, found.ranks, found.nodes) == ("mismatch", (), ())
 
 
+def test_a_known_message_has_a_remedy_without_logs() -> None:
+    what = "RuntimeError: Cannot re-initialize CUDA in forked subprocess."
+    events = [
+        replace(one, exception=what) if isinstance(one, e.Verdict) else one for one in sample.CRASH
+    ]
+    (case,) = cases_of([*sample.OPENING, *sample.begin(10, 0), *events])
+    (found,) = case.findings
+    assert (found.cause, found.message) == ("program_error", "M48")
+    shown = lines(case)
+    assert any(found.why in line and found.message in line for line in shown)
+    assert any(found.remedy in line for line in shown)
+
+
 def test_a_job_that_was_preempted_did_not_fail_of_itself() -> None:
     end = [
         sample.at(900, e.SignalReceived, 0, signal="SIGTERM"),

@@ -11,6 +11,7 @@ import pytest
 
 from undaunted.cli import doctor as module
 from undaunted.cli.doctor import show
+from undaunted.cli.explain import main as explain
 from undaunted.coordinator.wire.address import Address
 from undaunted.doctor import examine as examine_module
 from undaunted.doctor.advice import Advice
@@ -148,20 +149,23 @@ def test_failures_and_json(examined: Examined, capsys: pytest.CaptureFixture[str
     assert json.loads(capsys.readouterr().out)["findings"][0]["severity"] == "fail"
 
 
-def test_a_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_log_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "train.log"
-    log.write_text("No space left on device\n")
+    log.write_text("OSError: [Errno 28] No space left on device\n")
+    assert explain([str(log)]) == 0
+    page = capsys.readouterr().out
+    assert "M43" in page
     assert module.main(["--read-log", str(log)]) == 0
-    assert "WARN  M43  a cause: line 1: No space left on device" in capsys.readouterr().out
+    assert capsys.readouterr().out == page
     assert module.main(["--read-log", str(log), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["id"] == "M43"
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"all is well\n")))
-    assert module.main(["--read-log", "-"]) == 0
-    assert capsys.readouterr().out == "no known message\n"
-    assert module.main(["--read-log", str(tmp_path / "none")]) == 2
-    assert "No such file or directory" in capsys.readouterr().err
+    (finding,) = json.loads(capsys.readouterr().out)["rounds"][0]["findings"]
+    assert (finding["cause"], finding["message"]) == ("disk_full", "M43")
+
+
+@pytest.mark.parametrize("name", ["-", "none"])
+def test_no_log(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert module.main(["--read-log", name if name == "-" else str(tmp_path / name)]) == 2
+    assert name in capsys.readouterr().err
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:

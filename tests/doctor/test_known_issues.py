@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from undaunted.doctor import known_issues as module
 
 ISSUES = known_issues()
-ALL = [*ISSUES.versions, *ISSUES.variables, *ISSUES.settings, *ISSUES.messages]
+ALL = [*ISSUES.versions, *ISSUES.variables, *ISSUES.settings]
 
 
 def test_ids_are_unique_and_say_their_kind() -> None:
@@ -21,7 +21,6 @@ def test_ids_are_unique_and_say_their_kind() -> None:
     assert all(re.fullmatch(r"V\d\d", issue.id) for issue in ISSUES.versions)
     assert all(re.fullmatch(r"E\d\d", issue.id) for issue in ISSUES.variables)
     assert all(re.fullmatch(r"[LND]\d\d", issue.id) for issue in ISSUES.settings)
-    assert all(re.fullmatch(r"[MX]\d\d", issue.id) for issue in ISSUES.messages)
 
 
 @pytest.mark.parametrize("issue", ALL, ids=lambda issue: issue.id)
@@ -52,15 +51,6 @@ def test_cases_make_sense(issue: module.VariableIssue) -> None:
         assert any([*conditions, case.unset, case.below is not None, case.above is not None])
 
 
-def test_no_text_of_two_messages() -> None:
-    texts = [text for issue in ISSUES.messages for text in issue.texts]
-    assert len(set(texts)) == len(texts)
-    assert all(text.strip() for text in texts)
-    xids = [xid for issue in ISSUES.messages for xid in issue.xids]
-    assert len(set(xids)) == len(xids)
-    assert all(issue.texts or issue.xids for issue in ISSUES.messages)
-
-
 def test_settings_by_id() -> None:
     assert ISSUES.setting("L01").what == "size and free space of /dev/shm"
     with pytest.raises(KeyError):
@@ -74,7 +64,7 @@ def test_settings_by_id() -> None:
         "[1]",
         "versions: []",
         "{",
-        "versions: []\nvariables: []\nsettings: []\nmessages: []\nother: 1\n",
+        "versions: []\nvariables: []\nsettings: []\nother: 1\n",
     ],
 )
 def test_other_files_are_refused(text: str) -> None:

@@ -38,6 +38,9 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
         quote: the text that shows it; callers keep it to a line or two.
         source: the place of the quote: ``FILE:LINE``, ``recording of rank 3``.
         inferred: whether the ranks are known only from what other ranks say, as the quote is.
+        message: id of a known message in the quote, as in docs/explain.md; "" = there is none.
+        why: what the message says has happened.
+        remedy: what to do about it.
     """
 
     cause: str
@@ -48,6 +51,9 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     quote: str = ""
     source: str = ""
     inferred: bool = False
+    message: str = ""
+    why: str = ""
+    remedy: str = ""
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):

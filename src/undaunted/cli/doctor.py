@@ -140,11 +140,7 @@ class DoctorOptions(msgspec.Struct, kw_only=True, frozen=True):
     join_timeout: Annotated[Seconds, Opt("How long to wait for the other nodes")] = 120.0
     read_log: Annotated[
         Text,
-        Opt(
-            "Only say what known messages in this log mean, likely causes first; - is the standard "
-            "input",
-            metavar="FILE",
-        ),
+        Opt("Only explain this log, as undaunted explain FILE does", metavar="FILE"),
     ] = ""
     json: Annotated[Flag, Opt("Print all of it as JSON")] = False
     no_self_test: Annotated[Flag, Opt("Do not run the small job")] = False
@@ -184,8 +180,12 @@ def main(argv: Sequence[str]) -> int:
 
 def _look(parsed: Parsed[DoctorOptions]) -> int:
     options = parsed.options
+    if options.read_log == "-":
+        raise UsageError("--read-log reads a file: dmesg > kernel.log, then name kernel.log")
     if options.read_log:
-        return _read_log(options.read_log, as_json=options.json)
+        from undaunted.cli.explain import main as explain
+
+        return explain([*["--json"] * options.json, options.read_log])
     from undaunted.doctor.report import render
 
     before = signal.signal(signal.SIGTERM, _terminated)  # what was started is ended then, too
@@ -283,26 +283,6 @@ def _stores(endpoint: Address | None, environ: Mapping[str, str]) -> dict[str, A
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-def _read_log(name: str, *, as_json: bool) -> int:
-    """Explain the messages of a log; return the exit code."""
-    from undaunted.doctor.known_issues import known_issues
-    from undaunted.doctor.log_reader import findings_of, lines_of, scan
-    from undaunted.doctor.report import render_messages
-
-    messages = known_issues().messages
-    try:
-        if name == "-":
-            seen = scan(lines_of(sys.stdin.buffer), messages)
-        else:
-            with Path(name).open("rb") as file:
-                seen = scan(lines_of(file), messages)
-    except OSError as error:
-        raise UsageError(f"{name}: {error.strerror}") from None
-    findings = findings_of(seen)
-    show(findings, partial(render_messages, findings), as_json=as_json)
-    return 0
 
 
 class Render(Protocol):

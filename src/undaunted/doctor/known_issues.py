@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
@@ -150,27 +149,12 @@ class SettingIssue(Issue, frozen=True, kw_only=True, forbid_unknown_fields=True)
     wanted: str
 
 
-class MessageIssue(Issue, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A message that programs print when something fails.
-
-    Attributes:
-        texts: literal parts of lines, as they are written.
-        xids: numbers of events of NVIDIA's driver (Xid), in the kernel's log.
-        role: ``root``: where it began; ``cascade``: another rank failed first; ``unclear``.
-    """
-
-    texts: list[str] = []
-    xids: list[int] = []
-    role: Literal["root", "cascade", "unclear"]
-
-
 class KnownIssues(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All of the file."""
 
     versions: list[VersionIssue]
     variables: list[VariableIssue]
     settings: list[SettingIssue]
-    messages: list[MessageIssue]
 
     def setting(self, key: str) -> SettingIssue:
         """Return the row about a setting.

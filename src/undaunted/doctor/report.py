@@ -76,17 +76,6 @@ def render(report: DoctorReport, *, width: int | None = None) -> list[Line]:
     return [*lines, [], _summary(report)]
 
 
-def render_messages(findings: list[Advice], *, width: int | None = None) -> list[Line]:
-    """Return what is known about the messages of a log as lines; see `log_reader`."""
-    columns = min(width or _LONGEST, _LONGEST)
-    if not findings:
-        return [[("no known message", "")]]
-    lines: list[Line] = []
-    for finding in findings:
-        lines += [*_full(finding, columns), []]
-    return lines[:-1]
-
-
 def _head(report: DoctorReport, columns: int) -> Iterator[Line]:
     facts = report.facts
     known = [f"{name} {version}" for name, version in sorted(facts.versions.items())]

@@ -21,7 +21,7 @@ from undaunted.attribution.findings import (
     Action,
     Finding,
 )
-from undaunted.attribution.logs.rules import rules, template
+from undaunted.attribution.logs.rules import rules, template, with_message
 from undaunted.attribution.peers import is_of_a_socket
 from undaunted.attribution.verdicts import blames_rank, cause_seen
 from undaunted.base.text import count, format_duration
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from undaunted.attribution.logs.landmarks import LastWords
+    from undaunted.attribution.logs.rules import Meaning
     from undaunted.journal.job.launches import Launch
 
 _SHORT_NS = 60_000_000_000
@@ -135,6 +136,9 @@ def case_of(
     finding = _finding(job, one, verdict, blamed)
     if finding is not None:
         finding = replace(finding, t=about.t, quote=quote or one.cause, source=source)
+        words = _words(verdict.exception) if verdict and verdict.exception else None
+        if words is not None and words.cause == finding.cause:
+            finding = with_message(finding, words.message)
     return Case(
         name=f"round {one.round}"
         if job.attempts == 1
@@ -298,11 +302,16 @@ def cause_of(exception: str) -> str:
     An exception that means a lost peer has its cause from the launcher, which knows its traceback:
     others of these words are of the program's own connections.
     """
+    words = _words(exception)
+    return words.cause if words and words.cause not in _LAUNCHER_KNOWS else "program_error"
+
+
+def _words(exception: str) -> Meaning | None:
+    """Return what the rules say of the last line of a traceback."""
     line = next(iter(without_frames(exception).splitlines()), "")
     key = template(line.encode())
     numbers = rules().search([key]).get(key, ())
-    meaning = rules().meaning(line, 0, numbers, ends_traceback=True) if numbers else None
-    return meaning.cause if meaning and meaning.cause not in _LAUNCHER_KNOWS else "program_error"
+    return rules().meaning(line, 0, numbers, ends_traceback=True) if numbers else None
 
 
 def _did(job: JobSummary, one: JobRound) -> str:

@@ -200,6 +200,7 @@ def lines_of(page: Page, *, everything: bool = False) -> Iterator[str]:
     last = page.rounds[-1] if page.rounds else None
     if last is not None and last.root is not None:
         yield from _quote(last.root)
+        yield from _known(last.root)
     if last is not None:
         advised = replace(last, advice=page.ending or last.advice)
         yield f"advice: {_advice(advised, _by_hand(page.job))}"
@@ -270,6 +271,13 @@ def _quote(one: Finding) -> Iterator[str]:
         yield f"    at {one_line(one.source)}"
 
 
+def _known(one: Finding) -> Iterator[str]:
+    """Say what is known of the message in the quote."""
+    if one.message:
+        yield f"  why: {one.why} ({one.message})"
+        yield f"  remedy: {one.remedy}"
+
+
 def _round(one: Explained, by_hand: str, *, is_only: bool) -> Iterator[str]:
     case = one.case
     t = (one.root.t if one.root else 0) or case.about.t
@@ -282,6 +290,7 @@ def _round(one: Explained, by_hand: str, *, is_only: bool) -> Iterator[str]:
     yield f"  cause: {one_line(in_words(one.root)) if one.root else 'not known'}"
     if one.root is not None and not is_only:
         yield from _quote(one.root)
+        yield from _known(one.root)
     yield from _followed(case)
     if case.did:
         yield f"  undaunted: {one_line(case.did)}"

@@ -19,7 +19,7 @@ from undaunted.attribution.findings import CAUSES, Action, Finding, severity_of,
 from undaunted.attribution.logs.compare import FEW, compare
 from undaunted.attribution.logs.landmarks import landmarks
 from undaunted.attribution.logs.prefixes import is_of_torchrun, rank_in_name
-from undaunted.attribution.logs.rules import rules
+from undaunted.attribution.logs.rules import rules, with_message
 from undaunted.attribution.logs.scan import LineSeen, LogScan
 
 if TYPE_CHECKING:
@@ -504,7 +504,7 @@ def _finding(
     if not nodes and ranks and all(rank in node_of for rank in ranks):
         nodes = {node_of[rank] for rank in ranks}
     quoted = max([hit for hit in one.hits if ranks & {*hit.ranks}] or one.hits, key=_telling)
-    return Finding(
+    finding = Finding(
         one.cause,
         tuple(sorted(ranks)),
         tuple(sorted(nodes)),
@@ -514,6 +514,7 @@ def _finding(
         f"{quoted.path}:{quoted.line}",
         inferred,
     )
+    return with_message(finding, quoted.meaning.message)
 
 
 def _telling(hit: Hit) -> tuple[bool, float]:

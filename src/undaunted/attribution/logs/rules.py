@@ -11,6 +11,7 @@ from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGTRAP, S
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from undaunted.attribution.findings import CAUSES
 from undaunted.attribution.logs.literals import Literals
@@ -18,6 +19,8 @@ from undaunted.attribution.logs.literals import Literals
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from collections.abc import Set as AbstractSet
+
+    from undaunted.attribution.findings import Finding
 
 FILE = Path(__file__).with_name("rules.yaml")
 # Left out of templates: what differs between lines that say the same, and spaces.
@@ -54,9 +57,21 @@ _XID = re.compile(
     r"\bXid (?:\([^)]{0,40}\):? ?)(\d{1,4})\b|\bxid[ =:#]{1,3}(\d{1,4})\b", re.IGNORECASE
 )
 _XID_BEFORE = re.compile(r"caused by previous Xid (\d{1,4})\b", re.IGNORECASE)
-_OF_ANOTHER_XID = 0.4  # confidence
+_OF_XID = 0.95  # confidence
+_OF_ANOTHER_XID = 0.4
 _XIDS_OF_LINKS = range(144, 151)  # these say whether they are fatal
 _NOT_FATAL = re.compile(r"\bnon-?fatal\b", re.IGNORECASE)
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is known of a message; the head of the file says what each key means."""
+
+    id: str
+    texts: list[str] = []
+    xids: list[int] = []
+    why: str
+    remedy: str
+    sources: list[str]
 
 
 class _Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -71,6 +86,7 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     sure: bool = False
     certain: bool = False
     exception: bool = False
+    messages: list[Message] = []
 
 
 class _Steps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -86,7 +102,6 @@ class _Ends(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     harmless: str
-    xids: dict[str, list[int]]
     steps: _Steps
     not_steps: str
     ends: _Ends
@@ -137,6 +152,7 @@ class Meaning(NamedTuple):
         tasks: the ranks are tasks of srun's, which are launchers where there are any.
         local: the ranks are those of a node.
         alone: the cause where nothing says more, "" = this one.
+        message: None if the line has no known one.
     """
 
     cause: str
@@ -148,6 +164,7 @@ class Meaning(NamedTuple):
     tasks: bool = False
     local: bool = False
     alone: str = ""
+    message: Message | None = None
 
 
 def _expression(text: str, *, names: bool = True) -> Callable[[str], re.Match[str] | None]:
@@ -212,6 +229,7 @@ class Rule:
         line = row.line or "|".join(map(re.escape, row.any))
         self._line = _expression(line)
         self._unless = _expression(row.unless) if row.unless else None
+        self._texts = [(each, [text.lower() for text in each.texts]) for each in row.messages]
         self.literals = Literals(line)
         # Whether a line and another with the same template may differ in what they mean.
         without_counts = re.sub(r"\{[\d,]+\}", "", line + row.unless)
@@ -267,6 +285,12 @@ class Rule:
             "task" in named,
             "local" in named,
             end.alone,
+            self._message(line.lower()) if self._texts else None,
+        )
+
+    def _message(self, line: str) -> Message | None:
+        return next(
+            (message for message, texts in self._texts if any(text in line for text in texts)), None
         )
 
 
@@ -275,7 +299,12 @@ class Rules:
 
     def __init__(self, table: _Table) -> None:
         self._rules = [Rule(row) for row in table.rules]
-        self._xids = {xid: cause for cause, xids in table.xids.items() for xid in xids}
+        self._xids = {
+            xid: Meaning(row.cause, _OF_XID, message=message)
+            for row in table.rules
+            for message in row.messages
+            for xid in message.xids
+        }
         self._harmless = _expression(table.harmless)
         self._steps = [_expression(line, names=False) for line in table.steps.lines]
         self._not_steps = _expression(table.not_steps)
@@ -417,13 +446,12 @@ class Rules:
         return None
 
     def _of_xid(self, xid: int, line: str) -> Meaning | None:
-        confidence = 0.95
         if before := _XID_BEFORE.search(line):
-            xid, confidence = int(before[1]), _OF_ANOTHER_XID
-        elif xid in _XIDS_OF_LINKS and _NOT_FATAL.search(line):
+            meaning = self._xids.get(int(before[1]))
+            return meaning and meaning._replace(confidence=_OF_ANOTHER_XID)
+        if xid in _XIDS_OF_LINKS and _NOT_FATAL.search(line):
             return None
-        cause = self._xids.get(xid)
-        return Meaning(cause, confidence) if cause else None
+        return self._xids.get(xid)
 
     def _without_last(self, numbers: tuple[int, ...], enough: AbstractSet[str]) -> tuple[int, ...]:
         """Return rules without the last ones, of which no meaning is needed."""
@@ -438,6 +466,13 @@ class Rules:
 
 def _number(text: str | None) -> float | None:
     return float(text) if text and text.strip().isdigit() and len(text) <= _MOST_DIGITS else None
+
+
+def with_message(one: Finding, message: Message | None) -> Finding:
+    """Return a finding with what is known of a message in its quote."""
+    if message is None:
+        return one
+    return replace(one, message=message.id, why=message.why, remedy=message.remedy)
 
 
 def template(line: bytes) -> bytes:
@@ -490,10 +525,9 @@ def read_rules(text: str) -> Rules:
 
 
 def _check(table: _Table) -> None:
-    for cause in (*table.xids, *(row.cause for row in table.rules)):
-        if cause not in CAUSES and cause != EXIT:
-            raise ValueError(f"{FILE.name}: there is no cause {cause!r} in CAUSES")
     for row in table.rules:
+        if row.cause not in CAUSES and row.cause != EXIT:
+            raise ValueError(f"{FILE.name}: there is no cause {row.cause!r} in CAUSES")
         for literal in row.any:
             if len(template(literal.encode())) < _LEAST_LITERAL or literal != literal.lower():
                 raise ValueError(
