@@ -70,7 +70,7 @@ test-docs: setup ## run the examples in README.md and docs/
 test-gpu: $(if $(PYTHON),,setup) ## what needs a GPU, on this machine's; PYTHON=python3 needs no setup
 	@PYTHONPATH=src:. $(or $(PYTHON),$(bin)/python) -m tests.gpu $(GPU_ARGS)
 
-lint: setup ## ruff: rules and format; words of the pages
+lint: setup ## ruff: rules and format; words of pages and docstrings
 	$(bin)/ruff check .
 	$(bin)/ruff format --check .
 	$(bin)/python -m scripts.words

@@ -147,7 +147,7 @@ undaunted run --ft-cfg-path ft.yaml --ft-rank-heartbeat-timeout 5m train.py
 * Settings that exclude one another, and a file that turns off every timeout, are reported when the
   launcher starts.
 
-How to choose timeouts: [Timeouts](timeouts.md). A limit that is not set is learned while the job
+How to choose timeouts: [Limits](timeouts.md). A limit that is not set is learned while the job
 runs.
 
 ## In Python

@@ -80,5 +80,5 @@ def _reports() -> tuple[str, str]:
 
 def _gpus() -> tuple[str, str]:
     one = sum(not row.needs_several for row in ROWS)
-    about = "[rows of `make test-gpu`](gpus.md#checked-on-a-gpu), which need a GPU"
+    about = "[rows of `make test-gpu`](health.md#checked-on-a-gpu), which need a GPU"
     return about, f"{one}, and {len(ROWS) - one} that need several"

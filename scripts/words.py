@@ -1,24 +1,26 @@
-"""Holds pages against the rules for words in CONTRIBUTING.md: ``make lint``.
+"""Holds texts against the rules for words in CONTRIBUTING.md: ``make lint``.
 
-Reads README.md, SECURITY.md and every page of docs/, or the files that are named as arguments.
-The pages about the design, docs/design, are not held to the rules.
+Reads README.md, CONTRIBUTING.md, SECURITY.md, every page below docs/, which has the help of all
+commands, and the docstrings of the names in docs/api.md; or the pages that are named as arguments.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = (
     "README.md",
+    "CONTRIBUTING.md",
     "SECURITY.md",
-    *(f"docs/{page.name}" for page in sorted((REPOSITORY / "docs").glob("*.md"))),
+    *(str(page.relative_to(REPOSITORY)) for page in sorted((REPOSITORY / "docs").rglob("*.md"))),
 )
 MOST_WORDS = 25  # of a sentence
 _WORDS = re.compile(
@@ -27,7 +29,7 @@ _WORDS = re.compile(
     re.IGNORECASE,
 )
 _INVERTED = re.compile(r"(?:What|Who|Whoever|Where|Which)\b")
-_CODE = re.compile(r"`[^`]*`")
+_CODE = re.compile(r"``[^`]*``|`[^`]*`")
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 _END = re.compile(r"(?<=[.!?:;])\s+|\s+-\s+")
 
@@ -68,14 +70,54 @@ def _paragraphs(text: str) -> Iterator[tuple[int, str]]:
             lines.append(re.sub(r"^([*-]|\d+\.) ", "", stripped))
 
 
+def docstrings() -> Iterator[tuple[str, int, str]]:
+    """Yield those of the names in docs/api.md, with their files and first lines."""
+    page = (REPOSITORY / "docs" / "api.md").read_text("utf-8")
+    for module in re.findall(r"^::: ([a-z_.]+)$", page, re.MULTILINE):
+        path = _source(module)
+        tree = ast.parse(path.read_text("utf-8"))
+        yield from _documented(path, [tree, *filter(_is_public, tree.body)])
+        if path.name == "__init__.py":
+            yield from _exported(tree)
+
+
+def _exported(package: ast.Module) -> Iterator[tuple[str, int, str]]:
+    for node in ast.walk(package):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("undaunted."):
+            path, names = _source(str(node.module)), {alias.name for alias in node.names}
+            body = ast.parse(path.read_text("utf-8")).body
+            yield from _documented(path, [one for one in body if getattr(one, "name", "") in names])
+
+
+def _source(module: str) -> Path:
+    path = REPOSITORY / "src" / module.replace(".", "/")
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def _is_public(node: ast.AST) -> bool:
+    return not getattr(node, "name", "_").startswith("_")
+
+
+def _documented(path: Path, nodes: Sequence[ast.AST]) -> Iterator[tuple[str, int, str]]:
+    for node in nodes:
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (
+            text := ast.get_docstring(node)
+        ):
+            yield str(path.relative_to(REPOSITORY)), node.body[0].lineno, text
+        if isinstance(node, ast.ClassDef):
+            yield from _documented(path, [each for each in node.body if _is_public(each)])
+
+
 def main(names: list[str]) -> int:
     """Print what breaks a rule; return 1 if something does."""
-    code = 0
-    for name in names or PAGES:
-        for number, what in problems(Path(REPOSITORY, name).read_text("utf-8")):
-            print(f"{name}:{number}: {what}")
-            code = 1
-    return code
+    texts = [(name, 1, Path(REPOSITORY, name).read_text("utf-8")) for name in names or PAGES]
+    found = [
+        f"{name}:{first + number - 1}: {what}"
+        for name, first, text in [*texts, *([] if names else docstrings())]
+        for number, what in problems(text)
+    ]
+    print(*found, sep="\n", end="\n" if found else "")
+    return bool(found)
 
 
 if __name__ == "__main__":

@@ -170,9 +170,9 @@ def test_a_program_that_fails_on_one_node_only_is_tried_without_it() -> None:
     error = Finding("program_error", (2,), ("b",), quote="ImportError: libcudart.so.12")
     decision = after(error, error, error)
     assert (decision.action, decision.nodes) == ("exclude", ("b",))
-    assert after(error, error).reason.endswith("3 times would mean: exclude")
+    assert after(error, error).reason.endswith("after 3 times the advice is: exclude")
     # Where the node cannot be left out, a restart would end so again.
-    assert after(error, error, spare=0).reason.endswith("3 times would mean: stop")
+    assert after(error, error, spare=0).reason.endswith("after 3 times the advice is: stop")
     decision = after(error, error, error, spare=0)
     assert (decision.action, decision.nodes) == ("stop", ())
     # A job of one node has no other to compare with.

@@ -100,7 +100,7 @@ def test_a_rank_that_left_is_named_where_ranks_of_other_nodes_failed(
     assert re.search(rf"first cause .*rank {left} .*had ended with 0", launchers[0].text)
     why = explained(tmp_path / "run")
     assert (why["cause"], why["ranks"]) == ("unequal_work", [left])
-    assert "3 times would mean: stop" in why["reason"]
+    assert "after 3 times the advice is: stop" in why["reason"]
 
 
 IN_PROCESS = """

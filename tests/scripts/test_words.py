@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scripts.words import PAGES, REPOSITORY, problems
+from scripts.words import PAGES, REPOSITORY, docstrings, problems
 
 
 @pytest.mark.parametrize(
@@ -32,3 +32,9 @@ def test_rules(text: str, lines: list[int]) -> None:
 def test_pages_keep_them() -> None:
     found = {name: list(problems((REPOSITORY / name).read_text("utf-8"))) for name in PAGES}
     assert not {name: each for name, each in found.items() if each}
+
+
+def test_docstrings_of_the_public_names_keep_them() -> None:
+    texts = list(docstrings())
+    assert "src/undaunted/checkpointing/checkpointer.py" in {path for path, _, _ in texts}
+    assert not [(path, *each) for path, _, text in texts for each in problems(text)]

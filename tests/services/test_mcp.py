@@ -35,7 +35,7 @@ async def test_tools_say_what_they_are_for_and_that_they_only_read(tmp_path: Pat
         assert tool.annotations.read_only_hint
         assert not tool.annotations.destructive_hint
     assert found["stacks"].input_schema["required"] == ["run"]
-    page = (Path(__file__).parents[2] / "docs" / "mcp.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "attribution-service.md").read_text()
     assert {name for name in NAMES if f"`{name}`" not in page} == set()
 
 

@@ -26,11 +26,11 @@ class AgreedError(Exception):
         self.undecided = False
 
     def details(self) -> dict[str, Any]:
-        """Return what else the other ranks have to know: plain data, see `told`."""
+        """Return what else the other ranks have to know: plain data, see `from_failure`."""
         return {}
 
     @classmethod
-    def told(cls, failure: Failure, ranks: Sequence[int]) -> Self:
+    def from_failure(cls, failure: Failure, ranks: Sequence[int]) -> Self:
         """Return the error that a failure of these ranks is raised as."""
         return cls(failure.message, ranks, failure.errno)
 
@@ -66,4 +66,4 @@ class Failure(msgspec.Struct, frozen=True):
             ranks: whose failure this is.
         """
         known = {kind.__name__: kind for kind in kinds}
-        return known.get(self.kind, kinds[0]).told(self, ranks)
+        return known.get(self.kind, kinds[0]).from_failure(self, ranks)

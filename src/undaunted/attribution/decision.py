@@ -231,7 +231,7 @@ def _weigh(history: History, failure: Failure, root: Finding, about: Round) -> t
     there = elsewhere and len(failure.nodes) <= about.spare
     if times < known.after:
         then = "exclude" if there else "stop"
-        return "restart", f"{what}, {_seen(times)} {at}; {known.after} times would mean: {then}"
+        return "restart", f"{what}, {_seen(times)} {at}; {_later(known.after, then)}"
     if there:
         names = ", ".join(failure.nodes)
         return "exclude", f"{what} on {names}: {times} times {at}, each time there"
@@ -241,6 +241,10 @@ def _weigh(history: History, failure: Failure, root: Finding, about: Round) -> t
 
 def _seen(times: int) -> str:
     return "seen once" if times == 1 else f"seen {times} times"
+
+
+def _later(after: int, then: str) -> str:
+    return f"after {after} times the advice is: {then}"
 
 
 def _may_be_environmental(quote: str) -> bool:
@@ -267,7 +271,7 @@ def _exclude(
     names = ", ".join(nodes)
     strikes = min(history.strikes(node, failure.cause) for node in nodes)
     if strikes < after:
-        return "restart", f"{what} on {names}, {_seen(strikes)}; {after} times would mean: exclude"
+        return "restart", f"{what} on {names}, {_seen(strikes)}; {_later(after, 'exclude')}"
     if len(nodes) > about.spare:
         return "restart", f"{what} on {names}, but the job cannot go on with fewer nodes"
     return "exclude", f"{what} on {names}"

@@ -68,12 +68,12 @@ class Checkpointer:
     """Checkpoints of one training job in one directory.
 
     Every rank makes one, and calls ``save`` and ``load`` for the same steps in the same order.
-    Training stops only while its state is copied; writing goes on behind its back. A checkpoint
+    Training stops only while its state is copied; another process writes. A checkpoint
     exists when all ranks have written their part, and never before; what dies in between leaves
     the ones before it as they were.
 
-    The state is a dictionary, nested as you like, of tensors (also DTensors), objects with
-    ``state_dict`` and ``load_state_dict`` (modules, optimizers, your own), and plain Python data.
+    The state is a dictionary, nested as you like. It may have tensors (also DTensors), objects
+    with ``state_dict`` and ``load_state_dict`` (modules, optimizers, yours), and plain Python data.
     Of what all ranks have under one name they save one copy between them. Wrap what each rank has
     for itself, such as the position of its data loader, in `PerRank`.
     """

@@ -36,9 +36,9 @@ class SaveError(CheckpointError):
         return {"is_final": True} if self.is_final else {}
 
     @classmethod
-    def told(cls, failure: Failure, ranks: Sequence[int]) -> Self:
+    def from_failure(cls, failure: Failure, ranks: Sequence[int]) -> Self:
         """See `AgreedError`."""
-        error = super().told(failure, ranks)
+        error = super().from_failure(failure, ranks)
         error.is_final = cls.is_final or failure.details.get("is_final", False)
         return error
 
@@ -85,7 +85,7 @@ class DamagedCheckpointError(CheckpointError):
         return {"path": self.path, "names": self.names, "block": self.block}
 
     @classmethod
-    def told(cls, failure: Failure, ranks: Sequence[int]) -> Self:  # noqa: ARG003 - the interface
+    def from_failure(cls, failure: Failure, ranks: Sequence[int]) -> Self:  # noqa: ARG003 - the interface
         """See `AgreedError`."""
         return cls(failure.message, **failure.details)
 

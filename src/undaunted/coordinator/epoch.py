@@ -18,9 +18,9 @@ def round_epoch() -> int:
     """Return the epoch of the round this process belongs to; 0 without a launcher.
 
     It is the same on all ranks of a round and rises with every round of the job, under any leader.
-    A rank that writes something that others share (a checkpoint's commit, a file, a row) writes
-    it along, and refuses to replace what carries a higher one: a rank of an old round that was
-    paused or cut off for a while then does no harm.
+    Write it along with data that ranks share (a checkpoint's commit, a file, a row), and refuse to
+    replace data with a higher one. A rank of an old round that was paused or cut off for a while
+    then does no harm.
     """
     text = os.environ.get(VARIABLE, "")
     return int(text) if text.isascii() and text.isdigit() else 0

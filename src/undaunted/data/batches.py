@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Batches:
     """This rank's micro-batches one by one, with the state of their Loader.
 
-    A step counts when its last micro-batch is returned. A framework that reads ahead has a count of
-    its own, of steps that are done: it calls `go_to` with it, and `begin` before a forward pass.
+    A step counts when its last micro-batch is returned. A framework that reads ahead counts the
+    steps that are done: it calls `go_to` with it, and `begin` before a forward pass.
 
     Attributes:
         loader: whose micro-batches they are.

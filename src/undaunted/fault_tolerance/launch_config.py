@@ -44,11 +44,11 @@ _AS_OPTIONS = (
 
 @dataclasses.dataclass
 class LaunchConfig:
-    """What to start and how; names and defaults of torch's and NVRx's.
+    """The program to start, and how; names and defaults of torch's and NVRx's.
 
     Attributes:
-        min_nodes, max_nodes: number of nodes that take part, and with their spares. Where there are
-            several, each calls `elastic_launch` with the same ``run_id`` and ``rdzv_endpoint``.
+        min_nodes, max_nodes: number of nodes that take part, and with their spares. Of several
+            nodes, each calls `elastic_launch` with the same ``run_id`` and ``rdzv_endpoint``.
         nproc_per_node: number of ranks; also ``auto``, ``gpu`` or ``cpu``.
         logs_specs: torch's ``DefaultLogsSpecs``; says the same as ``log_dir``, ``redirects``,
             ``tee`` and ``local_ranks_filter``, which are left out then.

@@ -42,10 +42,10 @@ class RankMonitorClient:
     """Tells the launcher what this rank is doing.
 
     Heartbeats and sections are a few memory stores: they never block, and never raise because
-    monitoring failed or the launcher is gone. What they do raise is `RankMonitorClientError` for
+    monitoring failed or the launcher is gone. They raise `RankMonitorClientError` for
     wrong use: before `init_workload_monitoring`, opening a section twice, closing one that is not
-    open. They do so for every section, whether a limit is set for it or not, and also without a
-    launcher, so that the same script has the same errors everywhere. A name that is no text is a
+    open. This holds for every section, with a limit or without, and also without a
+    launcher: the same script has the same errors everywhere. A name that is no text is a
     TypeError. In strict mode (``skip_section_response: false``) each of them also waits until the
     launcher has confirmed it, for 10 s at most, and raises `RankMonitorClientError` otherwise.
 

@@ -145,7 +145,7 @@ def setup_simulated_fault(
         environ: where variables are read.
 
     Returns:
-        What was armed, whose ``close`` disarms it; None if this rank does not fail.
+        The trigger, whose ``close`` disarms it; None if this rank does not fail.
 
     Raises:
         ValueError: the fault cannot be read, or is for a rank that the job does not have.

@@ -59,15 +59,15 @@ def inject(
     """Make a fault here and now. Many kinds end the process, or the caller with an exception.
 
     Args:
-        kind: ``exception``, ``sigkill``, ``sigterm``, ``sigstop``, ``segfault``, ``abort``, ``gil``
-            (blocks in C code that keeps the interpreter lock), ``sleep`` (hangs in Python code),
-            ``oom`` (takes memory until a limit of the process ends it with MemoryError), ``exit``,
-            ``slow`` (one pause), ``nan`` (spoils the gradients of the next update),
+        kind: ``exception``, ``sigkill``, ``sigterm``, ``sigstop``, ``segfault``, ``abort``; ``gil``
+            (blocks in C code that keeps the interpreter lock), ``sleep`` (hangs in Python code);
+            ``oom`` (takes memory until a limit of the process ends it with MemoryError), ``exit``;
+            ``slow`` (one pause), ``nan`` (spoils the gradients of the next update);
             ``wrong-result``, ``wrong-result-always`` (one bit of a gradient in the next backward
-            pass, in each), ``deadline`` (a session gets notice that its time is nearly over: all
-            ranks stop), ``torn-write`` (SIGXFSZ in the middle of the next large write),
+            pass, in each); ``deadline`` (a session gets notice that its time is nearly over: all
+            ranks stop); ``torn-write`` (SIGXFSZ in the middle of the next large write);
             ``bad-save`` (the next model state that the program takes is bad; SIGKILL when it takes
-            one after that), ``call`` (waits until the listener at ``UNDAUNTED_NEMESIS`` makes the
+            one after that); ``call`` (waits until the listener at ``UNDAUNTED_NEMESIS`` makes the
             fault).
         seconds: how long ``sleep`` and ``gil`` last, None (the default) means for ever; how long
             the pause of ``slow`` is, 0.2 by default.

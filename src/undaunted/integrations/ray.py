@@ -3,7 +3,7 @@
     results = run(train, {"lr": 0.1}, nodes=4, nproc_per_node=8, resources_per_node={"GPU": 8})
 
 Ray chooses the nodes, starts the launchers, shows what they print and ends them with the driver.
-What happens to the ranks is undaunted's: docs/ray.md.
+undaunted does the rest: docs/ray.md.
 """
 
 from __future__ import annotations

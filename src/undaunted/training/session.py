@@ -74,9 +74,9 @@ class Session:
     Args:
         save: saves a checkpoint, given an iteration. Called by `save`, and at the end of a stop
             whose iteration was not saved. Its exceptions end the loop, as they would without.
-        stop_signals: names of signals that mean to stop; ``()`` = none. The first one of them has
-            all ranks stop after the same iteration, a second one, more than a second later, this
-            one at once, and the third does what it would have done without a session.
+        stop_signals: names of signals that mean to stop; ``()`` = none. After the first one all
+            ranks stop after the same iteration. A second one, more than a second later, stops this
+            rank at once. The third does what it would have done without a session.
         end_time: when the job has to be over, seconds since 1970 (``time.time() + left``); None =
             as ``SLURM_JOB_END_TIME`` says, if it does. The ranks stop when twice the longest save
             so far and a minute are left of it.

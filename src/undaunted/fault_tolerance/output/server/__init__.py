@@ -1,1 +1,1 @@
-"""Logs of all nodes, sent to one of them and written there; see docs/log-funnel.md."""
+"""Logs of all nodes, sent to one of them and written there; see docs/logs.md."""
