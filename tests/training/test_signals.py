@@ -126,6 +126,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.torch
+@pytest.mark.timeout(240)  # up to seven processes import torch
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_workers_of_a_loader_outlive_a_signal_to_all_processes(tmp_path, method, persistent):
