@@ -58,3 +58,30 @@ def rank(
         rank=number, local_rank=number % 4, pid=4700 + number, page=page, expired=expired,
         state=state, stacks=stacks, reason=reason,
     )  # fmt: skip
+
+
+# Messages of errors, as gloo, NCCL and torch's store raise them when a peer is gone.
+LOST_PEER = (
+    "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [::1]:41",
+    "[gloo/transport/tcp/pair.cc:547] Connection reset by peer [127.0.0.1]:3141",
+    "[gloo/transport/tcp/pair.cc:589] Application timeout caused pair closure",
+    "[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation",
+    "[gloo/transport/tcp/pair.cc:446] writev error: Broken pipe",
+    "[gloo/transport/uv/socket.cc:120] Socket closed",
+    "Gloo connectFullMesh failed with [gloo/transport/tcp/pair.cc:144] no error",
+    "Rank 1 failed to pass monitoredBarrier in 2000 ms",
+    "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting",
+    "NCCL error: remote process exited or there was a network error, NCCL version 2.27.5",
+    "NCCL communicator was aborted on rank 1.",
+    "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=42)",
+    "recvVector failed on SocketImpl(fd=3): Failed to recv, got 0 bytes",
+    "Connection was likely closed. Did the remote server shutdown or crash?",
+    "sendBytes failed on SocketImpl(fd=41, addr=[localhost]:4): Broken pipe",
+    "wait timeout after 300000ms, keys: /default_pg/0//cuda//0",
+    "The client socket has timed out after 60000ms while trying to connect to (n1, 29500).",
+    "Timed out after 61 seconds waiting for clients. 1/2 clients joined.",
+    "Broken pipe",
+    "Connection refused",
+)
+# Those that mean a peer only where they are all that an error says.
+ALONE = ("Broken pipe", "Connection refused")

@@ -1,7 +1,9 @@
 import os
+import re
 import signal
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -199,6 +201,21 @@ def test_more_checks_of_the_node(build, tmp_path):
     for wrong in ("check", "", "/bin/x 'a"):
         with pytest.raises(UsageError, match="--health-command"):
             build(f"--health-command={wrong}")
+
+
+def test_each_word_of_health_checks_is_shown_to_users(build):
+    with pytest.raises(UsageError) as refused:
+        build("--health-checks=fan")
+    remedy = str(refused.value).partition("choose from ")[2]
+    page = (Path(__file__).parents[2] / "docs/health.md").read_text(encoding="utf-8")
+    (option,) = (one for one in RUN.options if one.name == "health-checks")
+    examples = dict(re.findall(r"`--health-checks ([a-z]+)(:[^`]*)?`", page))
+    words = set(examples)
+    assert set(re.findall(r"(?<![:/\w])[a-z]+(?= and |[,:]|$)", remedy)) == words
+    assert set(re.findall(r"(?<=[ ,])([a-z]+)(?=[,:])", option.about.help)) - {"more"} == words
+    nothing = build()[0].health_checks
+    for word, value in examples.items():
+        assert build(f"--health-checks={word}{value}")[0].health_checks != nothing
 
 
 def test_the_port_for_probes(build):

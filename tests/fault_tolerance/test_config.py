@@ -1,9 +1,12 @@
+import ast
 import copy
 import dataclasses
 import signal
 import stat
 import typing
 from argparse import Namespace
+from itertools import chain
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,6 +16,7 @@ import undaunted.fault_tolerance
 from undaunted.fault_tolerance import config as config_module
 from undaunted.fault_tolerance.config import FaultToleranceConfig, known_settings, settings
 from undaunted.fault_tolerance.config_file import MissingSectionError
+from undaunted.fault_tolerance.run_config import RunSettings
 
 # The settings of all versions of NVRx, and their defaults here.
 DEFAULTS = {
@@ -205,6 +209,21 @@ def test_every_setting_is_described():
         assert setting.metavar, name
     assert set(settings()) == set(DEFAULTS)
     assert config_module.read_setting("segment", "3") == 3
+
+
+def test_every_setting_is_read_by_the_launcher_or_said_to_have_no_effect():
+    names = {*RunSettings.__struct_fields__, *settings()}
+    nodes = chain.from_iterable(
+        ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for path in Path(undaunted.fault_tolerance.__file__).parents[1].rglob("*.py")
+    )
+    read = {
+        node.attr
+        for node in nodes
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+    }
+    without = {name for name, one in settings().items() if one.about.help.startswith("No effect:")}
+    assert names - read == without
 
 
 @given(st.dictionaries(st.sampled_from([*DEFAULTS, "zzz"]), st.none() | st.text() | st.integers()))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import pkgutil
 import signal
 import socket
 import subprocess
@@ -10,6 +11,9 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
+from undaunted.health import checks as health_checks
 from undaunted.health.answers import PROGRAM, Examination, first_line, request
 from undaunted.health.check import Check, Finding, Settings, has_gpus, needed, nics
 from undaunted.health.check_node import checks_of, finding_of
@@ -17,6 +21,28 @@ from undaunted.health.check_node import checks_of, finding_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+# Fields of `Settings` that ask for a check on any node, each with a value.
+ASKED: dict[str, Any] = {
+    "nic_monitor": True,
+    "link_state_path": "/{nic}",
+    "mounts": True,
+    "storage_paths": ("/a",),
+    "segment_file": "/a",
+    "xid": True,
+    "ecc": True,
+    "ethernet": True,
+    "clock_s": 0.1,
+    "disk_bytes": 1,
+    "commands": (("/a",),),
+    "endpoint": "/a",
+}
+# Those that ask for checks of what a node has, and those that say more of what is asked for.
+OF_HARDWARE = ("gpus", "nic_link")
+DETAILS = (
+    *("visible_devices", "pci_topology", "link_down_path", "disk_paths", "import_path", "root"),
+)
+OF_RANKS = "nvlink"  # a module that functions use in their ranks
 
 
 class Program:
@@ -134,15 +160,26 @@ def test_what_is_needed_where_nothing_is(tmp_path: Path) -> None:
     assert checks_of(nothing) == []
     assert not has_gpus(str(tmp_path))
     assert nics(str(tmp_path)) == []
-    for asked in (
-        nothing._replace(storage_paths=("/a",)),
-        nothing._replace(mounts=True),
-        nothing._replace(nic_monitor=True),
-        nothing._replace(link_state_path="/{nic}"),
-        nothing._replace(endpoint="/a"),
-    ):
-        assert needed(asked)
-        assert checks_of(asked)
+
+
+@pytest.mark.parametrize("field", ASKED)
+def test_what_is_asked_for_is_made_on_any_node(field: str, tmp_path: Path) -> None:
+    asked = settings(tmp_path, disk_paths=("/a",), **{field: ASKED[field]})
+    assert needed(asked)
+    assert checks_of(asked)
+
+
+def test_each_setting_asks_for_a_check_or_is_known_as_a_detail() -> None:
+    assert set(Settings._fields) == {*ASKED, *OF_HARDWARE, *DETAILS}
+
+
+def test_all_modules_with_checks_are_used(tmp_path: Path) -> None:
+    for device in ("dev/nvidia0", "sys/class/infiniband/mlx5_0"):
+        (tmp_path / device).mkdir(parents=True)
+    made = checks_of(settings(tmp_path, disk_paths=("/a",), **ASKED))
+    used = {type(check).__module__.rpartition(".")[2] for check in made}
+    there = {module.name for module in pkgutil.iter_modules(health_checks.__path__)}
+    assert used == there - {OF_RANKS}
 
 
 def test_what_is_needed_where_there_is_hardware(tmp_path: Path) -> None:

@@ -120,6 +120,33 @@ async def test_stacks_of_the_last_round_or_of_one(place: Place) -> None:
 
 
 @over
+async def test_stacks_of_a_round_of_several_nodes(place: Place) -> None:
+    written = [  # in this order
+        *(("0-n1", "n1 at its limit"), ("0-n2", "n2 at its limit"), ("0-n1-early", "too early")),
+        *(("10-n1", "another round"), ("1-n2-early", "n2 is silent"), ("1-n3-early", "n3, too")),
+    ]
+    for t, (name, text) in enumerate(written):
+        file = place.run / f"stacks-round{name}.txt"
+        file.write_text(text)
+        os.utime(file, (t, t))
+
+    both = await place.tools.stacks(str(place.run), 0)
+    assert [line for line in both.splitlines() if line] == [
+        *("## stacks-round0-n1.txt", "n1 at its limit", "## stacks-round0-n2.txt"),
+        "n2 at its limit",
+    ]
+    early = await place.tools.stacks(str(place.run))
+    assert "n2 is silent" in early
+    assert "n3, too" in early
+    assert "another round" not in early
+    for name in ("0-n1", "0-n2"):
+        (place.run / f"stacks-round{name}.txt").write_text("x" * 100_000)
+    long = await place.tools.stacks(str(place.run))
+    assert len(long) == 64 << 10
+    assert "## stacks-round0-n2.txt" in long
+
+
+@over
 async def test_nothing_outside_is_read(place: Place) -> None:
     tools = place.tools
     (place.root / "way").symlink_to(place.outside)

@@ -37,6 +37,8 @@ _TEXTS = (
     r"Timed out after \d+ seconds waiting for clients",
     r"client socket has (?:timed out|failed to connect)",
     r"TCPStore.{0,80}(?:Broken pipe|timed? ?out)",
+    r"Connection was likely closed",
+    r"^\s?(?:Broken pipe|Connection refused|Socket closed)\s?$",  # older torch says no more
 )
 _PATTERN = re.compile("|".join(_TEXTS))
 _DISTRIBUTED_ERRORS = frozenset(

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _OFF_SWITCH = "NVRX_DISABLE_RANK_MONITORS"
 _GPUS_PER_NUMA = "NVRX_GPUS_PER_NUMA"
 _LOCAL_LOGS = "NVRX_NODE_LOCAL_TMPDIR"
+# Of `--health-checks`: those that take no value, named as in `health.check.Settings`.
+_SWITCHES = ("xid", "ecc", "ethernet")
 _ATTEMPT = "SLURM_RESTART_COUNT"
 _WARMUP = "warmup"  # the section whose limit is for the first steps
 # Names in `Limits.sources` and of the settings.
@@ -265,7 +267,7 @@ def _more_checks(parsed: RunParsed) -> dict[str, Any]:
 def _more_check(text: str) -> dict[str, Any]:
     name, _, value = text.partition(":")
     match name, bool(value):
-        case "xid" | "ecc" | "ethernet", False:
+        case _, False if name in _SWITCHES:
             return {name: True}
         case "clock", False:
             raise ValueError("say how wrong it may be, as in clock:100ms")
@@ -277,7 +279,7 @@ def _more_check(text: str) -> dict[str, Any]:
             size, _, path = value.partition(":")
             places = (values.absolute_path(path),) if path else ()
             return {"disk_bytes": values.size(size), "disk_paths": places}
-    raise ValueError("choose from xid, ecc, ethernet, clock:TIME and disk:SIZE[:/PATH]")
+    raise ValueError(f"choose from {', '.join(_SWITCHES)}, clock:TIME and disk:SIZE[:/PATH]")
 
 
 def _words(command: str) -> tuple[str, ...]:

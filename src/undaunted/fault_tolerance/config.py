@@ -283,7 +283,7 @@ class FaultToleranceConfig:
         Period, Opt("No effect: a timer waits for the next limit", UNUSED, rare=True)
     ] = 5.0
     restart_check_interval: Annotated[
-        Period, Opt("Restarts are written to the journal at once", rare=True)
+        Period, Opt("No effect: restarts are written to the journal at once", rare=True)
     ] = 60.0
     check_remaining_processes: Annotated[
         Switch, Opt("No effect: all that ranks have started is ended with the round", rare=True)

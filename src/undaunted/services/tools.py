@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 from collections import OrderedDict
 from itertools import islice
 from pathlib import Path
@@ -49,6 +50,7 @@ _JOURNALS = ("journal-*.jsonl", "*/journal-*.jsonl", "*/*/journal-*.jsonl")
 _MOST_ENTRIES = 20_000  # of a run, or of a folder of runs
 _MOST_RESULTS = 100
 _LONGEST_STACKS = 64 << 10  # bytes
+_STACKS_ROUND = re.compile(r"stacks-round(\d+)[-.].*txt$")
 
 
 class ToolError(Exception):
@@ -277,12 +279,30 @@ class Tools:
 
     def _stacks(self, run: str, round_number: int) -> str:
         folder = self._folder(run)
-        name = "stacks-*.txt" if round_number < 0 else f"stacks-round{round_number}.txt"
-        files = sorted(folder.glob(name), key=lambda file: file.lstat().st_mtime)
+        files = _stacks_of(folder, "*" if round_number < 0 else str(round_number))
         if not files:
-            raise ToolError(f"{folder} has no {name}: stacks are kept when a limit is passed")
-        with os.fdopen(self._open(str(files[-1])).fd, "rb") as file:
-            return file.read(_LONGEST_STACKS).decode(errors="replace")
+            of = "" if round_number < 0 else f" of round {round_number}"
+            raise ToolError(f"{folder} has no stacks{of}: stacks are kept when a limit is passed")
+        if round_number < 0:
+            newest = max(files, key=lambda file: file.lstat().st_mtime)
+            files = _stacks_of(folder, _STACKS_ROUND.findall(newest.name)[0])
+        of_limit = [file for file in files if not file.stem.endswith("-early")]
+        files = sorted(of_limit or files)
+        parts = [self._beginning(file, _LONGEST_STACKS // len(files)) for file in files]
+        if len(files) == 1:
+            return parts[0]
+        named = (f"## {file.name}\n{part}\n" for file, part in zip(files, parts, strict=True))
+        return "\n".join(named)[:_LONGEST_STACKS]
+
+    def _beginning(self, file: Path, size: int) -> str:
+        with os.fdopen(self._open(str(file)).fd, "rb") as opened:
+            return opened.read(size).decode(errors="replace")
+
+
+def _stacks_of(folder: Path, number: str) -> list[Path]:
+    """Return the files of a round, or of "*": of each node, and of early looks."""
+    found = islice(folder.glob(f"stacks-round{number}[-.]*"), _MOST_ENTRIES)
+    return [file for file in found if _STACKS_ROUND.match(file.name)]
 
 
 def _is_folder(path: str) -> bool:

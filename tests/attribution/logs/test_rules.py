@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 import time
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ except ImportError:
     import sre_parse as parser
 
 TABLE: dict[str, Any] = yaml.safe_load(FILE.read_text())
+RULES = [Rule(msgspec.convert(row, _Row)) for row in TABLE["rules"]]
 EXPRESSIONS = [
     TABLE["harmless"],
     TABLE["not_steps"],
@@ -117,6 +119,24 @@ def test_all_causes_that_logs_can_show_have_a_rule() -> None:
     of_others = {"device_lag", "host_lag", "no_dump", "no_progress", "unexplained"}
     of_others |= {"output_unread", "unequal_work", "missing_file"}
     assert shown - {EXIT} == set(CAUSES) - of_others
+
+
+@pytest.mark.parametrize("number", range(len(TABLE["rules"])))
+def test_each_rule_has_a_line(number: int) -> None:
+    """Of `lines.yaml` or `messages.yaml`: one that rules before it leave to it."""
+    row = TABLE["rules"][number]
+    lines = [*LINES.get(row["cause"], ()), *chain.from_iterable(MESSAGE_LINES.values())]
+    if row["cause"] == EXIT:
+        lines += [*chain.from_iterable(LINES.values())]
+    assert any(first_rule(line) == number for line in lines), row
+
+
+def first_rule(line: str) -> int | None:
+    """Return the number of the first rule that fits a line; an Xid has none, its number decides."""
+    if re.search(r"\bXid\b", line):
+        return None
+    (numbers,) = rules().search([template(line.encode())]).values() or [()]
+    return next((each for each in numbers if each >= 0 and RULES[each].meaning(line, 0)), None)
 
 
 @pytest.mark.parametrize("key", MESSAGE_LINES)

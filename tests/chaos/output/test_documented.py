@@ -1,4 +1,4 @@
-"""What programs read is documented: keys of the JSON, and keys of findings."""
+"""What programs and users write or read is documented: keys of JSON and findings, kinds."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from undaunted.chaos.checker.values import Blame, Defect, Difference, Judgement
+from undaunted.chaos.kinds import KINDS
 from undaunted.chaos.plan import Planned
 from undaunted.chaos.result import Moment, Result, RoundOf, RunOf
 
@@ -32,6 +33,20 @@ def test_keys_of_the_json_are_documented(kind: type[msgspec.Struct]) -> None:
     missing = [name for name in kind.__struct_fields__ if f"`{name}`" not in section]
 
     assert missing == []
+
+
+def test_kinds_of_faults_are_documented_and_exist() -> None:
+    assert list_of("\n## Kinds of faults\n", "| kind |") == set(KINDS)
+
+
+def test_ways_of_bad_checkpoints_are_documented_and_exist() -> None:
+    assert list_of("\n### Bad checkpoints\n", "| way |") == set(KINDS["bad-checkpoint"].hows)
+
+
+def list_of(heading: str, columns: str) -> set[str]:
+    """Return the names in the first column of a table below a heading."""
+    table = PAGE.partition(heading)[2].partition(columns)[2].partition("\n\n")[0]
+    return set(re.findall(r"^\| `([a-z-]+)` \|", table, re.MULTILINE))
 
 
 def test_keys_of_findings_are_documented_and_exist() -> None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
 from tests.fault_tolerance.agent.test_environment import CONFIG
+from undaunted.attribution.logs.landmarks import landmarks
 from undaunted.fault_tolerance.agent.narrator import Narrator
+from undaunted.fault_tolerance.nodes_config import Nodes
 from undaunted.fault_tolerance.output.lines import DONE, ERROR, INFO, PROGRESS, WARNING
 from undaunted.journal import events as e
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 S = 10**9
+NODES = Nodes(min_nodes=2, max_nodes=2, endpoints=["a:1"], is_host=True, address="a")
 
 
 class Told:
@@ -143,3 +150,31 @@ def test_the_traceback_of_the_only_rank_is_not_printed_twice(
     told.take(begun, verdict, e.JobEnded(outcome="failed", exit_code=1, reason=oh))
     assert any(line.text == "Traceback" for line in told.lines) == again
     assert (oh in told.lines[-1].text) == again
+
+
+@pytest.mark.parametrize("nodes", [None, NODES])
+@pytest.mark.parametrize(("outcome", "exit_code"), [("finished", 0), ("too_few_nodes", 19)])
+def test_who_reads_logs_finds_rounds_and_the_end_in_what_is_said(
+    tmp_path: Path, nodes: Nodes | None, outcome: str, exit_code: int
+) -> None:
+    started = e.JobStarted(
+        node="a", run_id="5", argv=["train.py"], nproc_per_node=2, max_restarts=5
+    )
+    told = Told(nodes=nodes).take(started, begins(0), *runs(0, 0, 1), *fails(0, 4))
+    told.take(begins(1), *runs(1, 0), *fails(1, 3), begins(2), *runs(2, 0, 1))
+    told.take(e.JobEnded(t=9, round=2, outcome=outcome, exit_code=exit_code, reason="so"))
+    lines = [f"[undaunted] {line.text}\n" for line in told.lines]
+
+    log = tmp_path / "slurm-5.out"
+    log.write_text("step 1\n" + "step 2\n".join(lines + lines))
+    fd = os.open(log, os.O_RDONLY)
+    try:
+        found = landmarks(fd)
+    finally:
+        os.close(fd)
+
+    begun = [log.read_bytes()[part.begin :].partition(b"\n")[0] for part in found.rounds[1:]]
+    again = next(line for line in lines if "running again" in line).rstrip().encode()
+    assert begun == [again, lines[0].rstrip().encode(), again]
+    ended = [end.outcome if end else "" for end in found.ends]
+    assert ended == ["", outcome.replace("_", " "), "", outcome.replace("_", " ")]

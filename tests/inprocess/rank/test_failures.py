@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from tests.attribution.samples import LOST_PEER
+from undaunted.attribution.peers import is_peer_lost
 from undaunted.checkpointing.errors import SaveError
 from undaunted.inprocess.attribution import Interruption
 from undaunted.inprocess.core.messages import Reason, Record
@@ -142,6 +144,13 @@ RESET = "[gloo/transport/tcp/pair.cc:547] Connection reset by peer [127.0.0.1]:3
 )
 def test_which_errors_are_consequences(error: BaseException, lost: bool) -> None:
     assert names_lost_peer(error) is lost
+
+
+@pytest.mark.parametrize("text", LOST_PEER)
+def test_launcher_and_function_know_the_same_messages(text: str) -> None:
+    assert names_lost_peer(RuntimeError(text))
+    assert names_lost_peer(DistBackendError(text))
+    assert is_peer_lost("RuntimeError", text, "")
 
 
 def test_an_error_of_a_save_that_another_rank_has_failed_with() -> None:

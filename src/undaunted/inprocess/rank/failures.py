@@ -9,12 +9,12 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import os
-import re
 import time
 import traceback
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
+from undaunted.attribution import peers
 from undaunted.attribution.decision import fingerprint
 from undaunted.attribution.verdicts import cause_of_exception
 from undaunted.base.reentry import Fault, Reentry
@@ -38,12 +38,6 @@ _EARLY_NS = 60_000_000_000
 _OURS = f"{Path(__file__).parents[2]}/"
 _STDLIB = f"{Path(os.__file__).parent}/"
 _PACKAGES = ("/site-packages/", "/dist-packages/")
-# Errors of gloo, NCCL and torch's store when a peer is gone.
-_PEER_LOST = re.compile(
-    r"[Cc]onnection (?:closed|reset) by peer|[Cc]onnection was likely closed|Connection refused"
-    r"|Broken pipe|Socket closed|pair closure|ncclRemoteError|remote process exited"
-    r"|communicator was aborted|[Ff]ailed to recv, got 0 bytes"
-)
 _CHECKPOINTING = "undaunted.checkpointing."
 
 _log = logging.getLogger("undaunted")
@@ -189,7 +183,7 @@ def names_lost_peer(error: BaseException) -> bool:
     The same words from Python's own sockets (a download, say) are the rank's own failure.
     """
     from_torch = type(error) is RuntimeError or type(error).__module__.startswith("torch")
-    return from_torch and bool(_PEER_LOST.search(str(error)))
+    return from_torch and peers.names_lost_peer(str(error))
 
 
 def names_failed_peer(error: BaseException, rank: int) -> bool:
