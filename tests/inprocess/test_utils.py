@@ -44,6 +44,20 @@ def test_rank_sets(
     assert format_rank_set_verbose(ranks) == format_rank_set(ranks) == verbose
 
 
+@pytest.mark.parametrize(
+    ("max_show", "brief"),
+    [
+        (0, "{...}"),
+        (1, "{...}"),
+        (2, "{0, ..., 19}"),
+        (3, "{0, ..., 19}"),
+        (4, "{0, 1, ..., 18, 19}"),
+    ],
+)
+def test_a_rank_set_shows_no_more_than_asked_for(max_show: int, brief: str) -> None:
+    assert format_rank_set_brief(range(20), max_show) == f"{brief} (20 ranks)"
+
+
 def test_an_exception_whose_repr_raises_or_is_long() -> None:
     class Nameless(Exception):  # noqa: N818 - any exception
         def __repr__(self) -> str:

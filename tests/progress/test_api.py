@@ -82,10 +82,6 @@ def test_unknown_names():
         _ = undaunted.heartbeet
 
 
-def test_all_names_exist():
-    assert all(hasattr(undaunted, name) for name in undaunted.__all__)
-
-
 def test_the_version_is_that_of_the_project():
     text = (ROOT / "pyproject.toml").read_text()
     assert f'\nversion = "{undaunted.__version__}"\n' in text

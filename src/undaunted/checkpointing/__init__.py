@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from undaunted.base.lazy_names import lazy_names
+
 if TYPE_CHECKING:
     from undaunted.checkpointing.checkpointer import Checkpointer as Checkpointer
     from undaunted.checkpointing.dcp.loading import load_dcp as load_dcp
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from undaunted.checkpointing.per_rank import RandomState as RandomState
     from undaunted.checkpointing.trust import choose as choose
 
-_MODULE_OF = {
+_MODULES = {
     "CheckpointError": "errors",
     "Checkpointer": "checkpointer",
     "DamagedCheckpointError": "errors",
@@ -59,13 +61,4 @@ __all__ = [
     "load_dcp",
 ]
 
-
-def __getattr__(name: str) -> object:
-    module = _MODULE_OF.get(name)
-    if module is None:
-        raise AttributeError(f"module 'undaunted.checkpointing' has no attribute {name!r}")
-    import importlib
-
-    value = getattr(importlib.import_module(f"undaunted.checkpointing.{module}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(__name__, _MODULES)

@@ -91,7 +91,7 @@ class Publisher:
         self._certified: set[int] = set()  # likewise
 
     def commit_copies(self, snapshot: Copied, reports: Sequence[Report], drawn: bytes) -> None:
-        """Make what was rescued a checkpoint; on rank 0 only. See `rescue.rescue`."""
+        """Make what was rescued a checkpoint; on rank 0 only. See `keeping.copies.rescue`."""
         from undaunted.checkpointing.dcp.metadata import (
             from_blueprint,  # torch: only if there is something
         )

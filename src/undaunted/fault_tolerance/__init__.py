@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from undaunted.base.lazy_names import lazy_names
+
 if TYPE_CHECKING:
     from undaunted.fault_tolerance.config import FaultToleranceConfig as FaultToleranceConfig
     from undaunted.fault_tolerance.data import WorkloadAction as WorkloadAction
@@ -53,12 +55,4 @@ __all__ = [
     "setup_simulated_fault",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name in _MODULES:
-        import importlib
-
-        value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(__name__, _MODULES)

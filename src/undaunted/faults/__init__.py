@@ -6,7 +6,9 @@ by rank, iteration or time.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from undaunted.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from undaunted.faults.injectors import InjectedError, inject
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "FaultPlan", "FaultPlanError", "InjectedError", "inject"]
 
-_HOME = {
+_MODULES = {
     "InjectedError": "injectors",
     "inject": "injectors",
     "KINDS": "plan",
@@ -22,10 +24,4 @@ _HOME = {
     "FaultPlanError": "plan",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__ = lazy_names(__name__, _MODULES)

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from undaunted.base.lazy_names import lazy_names
+
 if TYPE_CHECKING:
     from undaunted.inprocess import abort as abort
     from undaunted.inprocess import attribution as attribution
@@ -75,15 +77,14 @@ _MOVED = {
 __all__ = [*_MODULE_OF, *_MODULES]  # noqa: PLE0604 - all of them are text
 
 
-def __getattr__(name: str) -> object:
-    from importlib import import_module
+_get = lazy_names(__name__, _MODULE_OF)
 
+
+def __getattr__(name: str) -> object:
     if name in _MODULES:
+        from importlib import import_module
+
         return import_module(f"{__name__}.{name}")
-    if name in _MODULE_OF:
-        value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
-        globals()[name] = value
-        return value
     if name in _MOVED:
         raise ImportError(f"undaunted.inprocess.{name} is not there any more: {_MOVED[name]}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _get(name)

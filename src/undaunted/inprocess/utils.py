@@ -57,5 +57,5 @@ def format_rank_set_brief(ranks: Iterable[int], max_show: int = 8) -> str:
     if len(ordered) <= max_show:
         return f"{{{', '.join(map(str, ordered))}}}"
     half = max_show // 2
-    first, last = ", ".join(map(str, ordered[:half])), ", ".join(map(str, ordered[-half:]))
-    return f"{{{first}, ..., {last}}} ({len(ordered)} ranks)"
+    shown = [*ordered[:half], "...", *ordered[len(ordered) - half :]]
+    return f"{{{', '.join(map(str, shown))}}} ({len(ordered)} ranks)"

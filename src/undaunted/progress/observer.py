@@ -44,7 +44,7 @@ class Observer:
             # The most of any rank: what one does alone, as to save, counts as if all did it.
             self._samples[key] = known.with_longest(seen, max(known.count, count - warmup))
             warm = warm or count >= warmup
-        latest_ns = _latest_ns(page)
+        latest_ns = page.latest_ns
         if latest_ns is not None and warm:
             self._first_ns.setdefault(index, latest_ns)
             self._latest_ns[index] = max(latest_ns, self._latest_ns.get(index, 0))
@@ -73,10 +73,3 @@ def _kinds(page: PageSnapshot) -> Iterator[tuple[str, int, int, int]]:
         yield OUT_OF_SECTION, page.outside_count, page.outside_warm_max_ns, page.outside_max_ns
     for name, section in page.sections.items():
         yield SECTION + name, section.count, section.warm_max_ns, section.max_ns
-
-
-def _latest_ns(page: PageSnapshot) -> int | None:
-    """When the rank last did something that is watched."""
-    times = [page.heartbeat_ns, page.out_of_section_since_ns]
-    times += [section.open_since_ns for section in page.sections.values()]
-    return max((time for time in times if time is not None), default=None)

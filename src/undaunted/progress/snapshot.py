@@ -98,3 +98,10 @@ class PageSnapshot:
     error: ErrorRecord | None = None
     wish: Wish | None = None  # that all ranks stop
     problem: str = ""
+
+    @property
+    def latest_ns(self) -> int | None:
+        """When the rank last did something that is watched."""
+        times = [self.heartbeat_ns, self.out_of_section_since_ns]
+        times += [section.open_since_ns for section in self.sections.values()]
+        return max((time for time in times if time is not None), default=None)

@@ -102,7 +102,7 @@ class Speeds:
 
         Counted from the first look after that; None until it is two seconds ago.
         """
-        stand = (look.page.pid, look.page.pid_start, _last_sign(look.page))
+        stand = (look.page.pid, look.page.pid_start, look.page.latest_ns)
         known = self._stands.get(local_rank)
         if known is None or known[0] != stand or not look.state:
             known = self._stands[local_rank] = (stand, now_ns, look.cpu_s)
@@ -171,7 +171,7 @@ def _from_page(row: Rank, look: Look, launch: LaunchState, speeds: Speeds, now_n
     row.silent_s = _since(page.heartbeat_ns, now_ns)
     if row.silent_s is not None:
         row.limit_s = launch.limits.get("heartbeat")
-    row.still_s = _since(_last_sign(page), now_ns)
+    row.still_s = _since(page.latest_ns, now_ns)
     row.cpu = speeds.cpu(row.local_rank, look, now_ns)
     section = _innermost(page)
     if section is not None:
@@ -200,12 +200,6 @@ def _exit(exited: RankExited) -> str:
 def _innermost(page: PageSnapshot) -> SectionSnapshot | None:
     opened = [section for section in page.sections.values() if section.open_since_ns is not None]
     return max(opened, key=lambda section: section.open_since_ns or 0, default=None)
-
-
-def _last_sign(page: PageSnapshot) -> int | None:
-    times = [page.heartbeat_ns, page.out_of_section_since_ns]
-    times += [section.open_since_ns for section in page.sections.values()]
-    return max((time for time in times if time is not None), default=None)
 
 
 def _since(moment_ns: int | None, now_ns: int) -> float | None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from undaunted.base.lazy_names import lazy_names
+
 if TYPE_CHECKING:
     from undaunted.training.attempts import Rerun as Rerun
     from undaunted.training.attempts import check as check
@@ -59,11 +61,4 @@ def __dir__() -> list[str]:
     return __all__
 
 
-def __getattr__(name: str) -> object:
-    if name in _MODULES:
-        import importlib
-
-        value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(__name__, _MODULES)

@@ -222,6 +222,15 @@ def test_limits_are_told_to_all_and_to_those_who_come_later() -> None:
     assert limits == m.NewLimits({**first, **second}, "x")
 
 
+def test_a_newer_order_of_the_same_limit_stands() -> None:
+    job = running("a", "b", min_nodes=2)
+    older, newer = {"heartbeat": 600.0, "section:step": 9.0}, {"heartbeat": None}
+    job.feed(m.LimitsOrdered("b", 0, older, BY), m.LimitsOrdered("a", 0, newer, "x"))
+    job.feed(m.RestartOrdered("b", 0, BY))
+    *_, limits = job.stop("a", "b")
+    assert limits == m.NewLimits({"heartbeat": None, "section:step": 9.0}, "x")
+
+
 def test_nothing_is_heard_after_the_end() -> None:
     job = Driver()
     job.join("a")

@@ -78,6 +78,18 @@ def test_who_calls_again_has_left_the_call_before() -> None:
     assert job.all_told() == {0: ["Stop"], 2: ["Stop"], 3: ["Stop"]}
 
 
+def test_a_rank_that_has_called_again_and_is_lost_hears_of_its_loss_alone() -> None:
+    job = Job().begin().feed(Job().enter(3, 1))
+    job.feed(c.Unreachable((3,), "its node is cut off")).joins(1, 0, 1, 2)
+    job.told(3)
+    job.completes(1, 0, 1, 2)
+    assert job.told(3) == []
+    job.feed(job.enter(3, 1))
+    [dismissed] = job.told(3)
+    assert isinstance(dismissed, m.Dismissed)
+    assert "its node is cut off" in dismissed.text
+
+
 def test_a_lost_rank_is_dismissed() -> None:
     job = Job().begin().feed(Job().lost(3))
     job.told(3)
@@ -243,6 +255,18 @@ def test_it_is_told_if_there_is_nothing_to_join() -> None:
     assert not dismissed.finished
     job.feed(job.lost(1))
     assert job.over
+
+
+def test_it_is_not_joined_if_it_dies_while_it_waits() -> None:
+    job = Job().begin().feed(Job().lost(1)).joins(1, 0, 2)
+    rejoin(job, 1)
+    job.feed(job.lost(1, pid=999))
+    job.all_told()
+    job.joins(1, 3)
+    assert job.told(1) == []
+    [record] = job.told(0)
+    assert isinstance(record, m.Record)
+    assert (record.members, record.joined, record.terminated) == ((0, 2, 3), {}, (1,))
 
 
 @pytest.mark.parametrize("late", [False, True])

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 _SHORT_NS = 60_000_000_000
 # Outcomes of a job: another start is of no use; is of use without a node.
-STOPS = frozenset({"no restart", "invalid"})
-_FOR_GOOD = frozenset({"no_restart", "invalid"})  # the same in journals
+_FOR_GOOD = frozenset({"no_restart", "invalid"})
+_FOR_GOOD_IN_WORDS = frozenset(map(outcome_in_words, _FOR_GOOD))  # as launchers print them
 _ELSEWHERE = frozenset({"excluded", "suspect", "straggler"})
 _NOT_RESTARTED = "; not restarted: "  # of a reason: the launcher had restarts left
 _BLAMED = re.compile(r"\(?\bnode ([\w.-]+)")
@@ -360,7 +360,7 @@ def case_of_files(evidence: Evidence, step: float | None, last: LastWords | None
     advised = None
     if last is not None and last.outcome != "finished":
         line = did = f"undaunted ended the job: {last.text}"
-        if last.outcome in STOPS:
+        if last.outcome in _FOR_GOOD_IN_WORDS:
             reason = "the launcher says that another start would lead nowhere"
             advised = Decision("stop", reason)
         elif last.outcome in _ELSEWHERE and (node := _BLAMED.search(last.text)):

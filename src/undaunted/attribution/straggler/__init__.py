@@ -12,8 +12,9 @@ Names are imported when they are first used; torch only when ranks exchange time
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from undaunted.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from undaunted.attribution.straggler.detector import CallableId as CallableId
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from undaunted.attribution.straggler.report import Statistic as Statistic
     from undaunted.attribution.straggler.report import StragglerId as StragglerId
 
-_MODULE_OF = {
+_MODULES = {
     "CallableId": "detector",
     "Detector": "detector",
     "NVRxStragglerDetectionConfig": "manager",
@@ -37,10 +38,6 @@ _MODULE_OF = {
     "Statistic": "report",
     "StragglerId": "report",
 }
-__all__ = [*_MODULE_OF]  # noqa: PLE0604 - names are strings
+__all__ = [*_MODULES]  # noqa: PLE0604 - names are strings
 
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+__getattr__ = lazy_names(__name__, _MODULES)

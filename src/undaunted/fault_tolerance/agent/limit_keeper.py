@@ -1,7 +1,8 @@
 """The limits of this node: given, calculated by ranks, or learned; the watch is handed them.
 
 What was learned is kept in the run directory, so that a job that was killed teaches the next one
-that uses the same directory. Ranks may also send limits they have calculated: these win.
+that uses the same directory. Limits that ranks have calculated replace these, and limits that
+a person has ordered replace both.
 """
 
 from __future__ import annotations
