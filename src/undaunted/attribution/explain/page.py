@@ -161,9 +161,7 @@ def conclusion(page: Page) -> str:
     text = in_words(last.root)
     if last.case.about.iteration is not None:
         text += f", at iteration {last.case.about.iteration}"
-    return (
-        text if last.times == 1 else f"{text}; {last.times} of {len(page.rounds)} failures are so"
-    )
+    return text if last.times == 1 else f"{text}; {last.times} of {last.failures} failures are so"
 
 
 def in_words(one: Finding) -> str:

@@ -70,12 +70,14 @@ class Explained(msgspec.Struct, frozen=True, kw_only=True):
         advice: what to do about it: as the launcher has said, else as the failures up to this one
             ask for.
         times: how many of the cases up to this one have the same cause, ranks and nodes.
+        failures: how many cases there are up to this one.
     """
 
     case: Case
     root: Finding | None
     advice: Decision
     times: int = 1
+    failures: int = 1
 
 
 def explain(rounds: Sequence[Case | Round]) -> list[Explained]:
@@ -108,6 +110,7 @@ def explain(rounds: Sequence[Case | Round]) -> list[Explained]:
                 root=root,
                 advice=advice,
                 times=alike + 1,
+                failures=len(explained) + 1,
             )
         )
     return explained
