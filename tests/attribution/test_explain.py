@@ -111,6 +111,19 @@ def test_ranks_that_are_just_as_suspect_are_named() -> None:
     assert cases_of(events)[1].findings[0].ranks == (0, 1)
 
 
+def test_a_hang_in_different_collectives_wants_another_program() -> None:
+    events = [
+        replace(event, cause="mismatch") if isinstance(event, e.Verdict) and event.kind == "hang"
+        else event
+        for event in sample.RUN
+    ]  # fmt: skip
+    _, case = cases_of(events)
+    (finding,) = case.findings
+    assert (finding.cause, finding.ranks) == ("mismatch", (0,))
+    (advice,) = [line for line in lines(case) if line.startswith("advice: ")]
+    assert "correct the program" in advice
+
+
 def test_a_missing_recording_does_not_take_the_place_of_a_verdict() -> None:
     gone = Evidence(findings=(Finding("no_dump", (0,), confidence=0.9),))
     assert cases_of(sample.RUN, evidence=gone)[1].findings[0].cause == "host_lag"

@@ -21,6 +21,7 @@ SURE = 0.5  # least confidence of a finding that decides anything
 UNSAVED = "state_not_saved"  # a checkpoint cannot be made of the state
 UNEQUAL = "unequal_work"  # a rank has ended with 0, and the others wait for it
 OUT_OF_MEMORY = "host_out_of_memory"  # of a machine, or of what a job or container may have of it
+MISMATCH = "mismatch"  # ranks of one group called different collectives
 INJECTED = "injected_fault"  # by `undaunted.faults`
 MISSING = "missing_file"  # before the first iteration
 UNREAD = "output_unread"  # ranks cannot print, as nobody reads what the launcher prints

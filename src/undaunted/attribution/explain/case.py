@@ -17,6 +17,7 @@ from undaunted.attribution.decision import Decision, Round
 from undaunted.attribution.explain.weigh import OWN_WORDS, Case, joined
 from undaunted.attribution.findings import (
     INJECTED,
+    MISMATCH,
     UNEQUAL,
     Action,
     Finding,
@@ -272,7 +273,7 @@ def _finding(
         cause = cause_of(verdict.exception)
         if cause == "peer_lost" and is_of_a_socket(verdict.exception):
             cause = "program_error"  # raised outside of communication, or it had its cause before
-        if cause == "mismatch":
+        if cause == MISMATCH:
             return Finding(cause, confidence=confidence)  # who gets it need not have called it
     if not blames_rank(one.failure.kind, cause):
         return Finding(cause, confidence=confidence)

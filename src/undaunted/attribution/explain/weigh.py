@@ -15,6 +15,7 @@ from undaunted.attribution.decision import Decision, History, Round, decide, wit
 from undaunted.attribution.findings import (
     CAUSES,
     INJECTED,
+    MISMATCH,
     MISSING,
     OUT_OF_MEMORY,
     SURE,
@@ -30,7 +31,11 @@ if TYPE_CHECKING:
 # one failure has one name.
 OWN_WORDS = frozenset({"data_error", "not_finite"})
 _NO_ROOM = "make room, or write elsewhere, then start again"
-REMEDIES = {"disk_full": _NO_ROOM, "quota_exceeded": _NO_ROOM}  # a restart alone does not help
+REMEDIES = {  # a restart alone does not help
+    "disk_full": _NO_ROOM,
+    "quota_exceeded": _NO_ROOM,
+    MISMATCH: "correct the program, then start again",
+}
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,7 +177,7 @@ def joined(told: Finding | None, seen: Sequence[Finding]) -> tuple[Finding, ...]
     for one in worst_first(seen):
         if one.confidence >= SURE and _is_why(one, told):
             # Who gets a wrong collective fails, not who has called it.
-            who = one if one.cause == "mismatch" != told.cause else told
+            who = one if one.cause == MISMATCH != told.cause else told
             better = replace(
                 one,
                 ranks=who.ranks or one.ranks,
