@@ -336,7 +336,17 @@ RuntimeError: unable to allocate shared memory(shm) for file </torch_2_0>: No sp
     ],
 )  # fmt: skip
 def test_an_exception_has_the_cause_that_logs_would_give_it(exception: str, cause: str) -> None:
-    assert cause_of(exception) == cause
+    assert cause_of(exception) == (cause, 1.0)
+
+
+def test_a_worker_that_was_killed_probably_wanted_memory() -> None:
+    about = {"local_rank": 1, "pid": 7, "line": "rank 1 raised RuntimeError"}
+    raised = "RuntimeError: DataLoader worker (pid 9) is killed by signal: Killed. "
+    verdict = sample.at(1040, e.Verdict, 0, kind="crash", rank=1, exception=raised, **about)
+    (case,) = cases_of([*sample.OPENING, *sample.begin(10, 0), sample.CRASH[0], verdict])
+    said = in_words(case.findings[0])
+    assert "probably" in said
+    assert "host_out_of_memory" in said
 
 
 def test_an_error_of_the_program_has_one_name() -> None:

@@ -17,6 +17,7 @@ from undaunted.attribution.decision import Decision, Round
 from undaunted.attribution.explain.weigh import OWN_WORDS, Case, joined
 from undaunted.attribution.findings import (
     INJECTED,
+    LIKELY,
     MISMATCH,
     UNEQUAL,
     Action,
@@ -270,7 +271,7 @@ def _finding(
         return Finding(INJECTED, (verdict.rank,), nodes)
     cause, confidence = cause_seen(one.failure.kind, verdict, blamed)
     if cause == "program_error" and verdict is not None and verdict.exception:
-        cause = cause_of(verdict.exception)
+        cause, confidence = cause_of(verdict.exception)
         if cause == "peer_lost" and is_of_a_socket(verdict.exception):
             cause = "program_error"  # raised outside of communication, or it had its cause before
         if cause == MISMATCH:
@@ -297,14 +298,18 @@ def _asked_for(job: JobSummary) -> Finding:
     return Finding("cancelled" if by_user else "preempted")
 
 
-def cause_of(exception: str) -> str:
-    """Return the cause that the last line of a traceback means: ``program_error`` if no other.
+def cause_of(exception: str) -> tuple[str, float]:
+    """Return the cause that the last line of a traceback means, and how sure that is.
+
+    It is ``program_error`` if no other.
 
     An exception that means a lost peer has its cause from the launcher, which knows its traceback:
     others of these words are of the program's own connections.
     """
     words = _words(exception)
-    return words.cause if words and words.cause not in _LAUNCHER_KNOWS else "program_error"
+    if words is None or words.cause in _LAUNCHER_KNOWS | {"program_error"}:
+        return "program_error", 1.0
+    return words.cause, words.confidence if words.confidence <= LIKELY else 1.0
 
 
 def _words(exception: str) -> Meaning | None:
