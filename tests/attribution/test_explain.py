@@ -273,6 +273,16 @@ def test_a_stop_that_was_asked_for_is_no_failure_and_needs_no_advice() -> None:
     assert not any("restart" in line or "not known" in line for line in said)
 
 
+def test_an_error_of_the_launcher_is_to_be_corrected() -> None:
+    error = replace(ERROR, cause="launcher_error", quote="undaunted run: error: no such option")
+    (advice,) = [
+        line
+        for line in lines(Case(about=Round((), progress_known=False), findings=(error,)))
+        if line.startswith("advice: ")
+    ]
+    assert "correct" in advice
+
+
 @pytest.mark.parametrize("cause", ["disk_full", "quota_exceeded"])
 def test_a_full_disk_wants_room_before_another_start(cause: str) -> None:
     full = replace(ERROR, cause=cause, quote="OSError: No space left on device")

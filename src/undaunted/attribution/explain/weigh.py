@@ -15,6 +15,7 @@ from undaunted.attribution.decision import Decision, History, Round, decide, wit
 from undaunted.attribution.findings import (
     CAUSES,
     INJECTED,
+    LAUNCHER_ERROR,
     MISMATCH,
     MISSING,
     OUT_OF_MEMORY,
@@ -34,6 +35,7 @@ _NO_ROOM = "make room, or write elsewhere, then start again"
 REMEDIES = {  # a restart alone does not help
     "disk_full": _NO_ROOM,
     "quota_exceeded": _NO_ROOM,
+    LAUNCHER_ERROR: "correct what its text names, then start again",
     MISMATCH: "correct the program, then start again",
 }
 
