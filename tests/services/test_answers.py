@@ -102,6 +102,22 @@ def last(text: str) -> LastWords:
             "again the same",
         ),
         (
+            LogResult(STAMP, (OOM,), last=last("failed: rank 3; not restarted: it ended at once")),
+            "FAILED",
+            "STOP",
+            "ended at once",
+        ),
+        (
+            LogResult(
+                STAMP,
+                (Finding("preempted"),),
+                last=last("preempted: n1; not queued again: this start came to iteration 5"),
+            ),
+            "PREEMPTED",
+            "STOP",
+            "this start came to iteration 5",
+        ),
+        (
             LogResult(STAMP, last=last("failed: rank 1 exited with 3")),
             "",
             "RESTART",

@@ -46,6 +46,8 @@ STOPS = frozenset({"no restart", "invalid"})
 _FOR_GOOD = frozenset({"no_restart", "invalid"})  # the same in journals
 _ELSEWHERE = frozenset({"excluded", "suspect", "straggler"})
 _NOT_RESTARTED = "; not restarted: "  # of a reason: the launcher had restarts left
+# What a launcher, or `undaunted srun` after it, says where another start would end so again.
+_FOR_GOOD_IN_WORDS = re.compile(r"; (not restarted: .*|not queued again: this start came to .*)")
 _BLAMED = re.compile(r"\(?\bnode ([\w.-]+)")
 _LAUNCHER_KNOWS = OWN_WORDS | {"peer_lost"}
 
@@ -367,8 +369,9 @@ def case_of_files(evidence: Evidence, step: float | None, last: LastWords | None
     if last is not None and last.outcome != "finished":
         line = did = f"undaunted ended the job: {last.text}"
         if last.outcome in STOPS:
-            reason = "the launcher says that another start would lead nowhere"
-            advised = Decision("stop", reason)
+            advised = Decision("stop", "the launcher says that another start would lead nowhere")
+        elif reason := _FOR_GOOD_IN_WORDS.search(last.text):
+            advised = Decision("stop", reason[1])
         elif last.outcome in _ELSEWHERE and (node := _BLAMED.search(last.text)):
             advised = Decision("exclude", "the launcher blames this node", (node[1],))
     iteration = None if step is None else int(step)

@@ -253,7 +253,7 @@ def _by_hand(job: JobSummary | None) -> str:
 
 
 def _advice(one: Explained, by_hand: str) -> str:
-    if was_asked_for(one):
+    if was_asked_for(one) and one.advice.action != "stop":
         return _WHEN_YOU_LIKE
     if one.root is not None and one.root.cause in REMEDIES and one.advice.action == "restart":
         return one_line(one.advice.reason)

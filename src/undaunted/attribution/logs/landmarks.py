@@ -9,6 +9,7 @@ These lines are printed by launchers and batch scripts, not by ranks:
 * ``[undaunted] restart 2 of 10: ... running again ...``: a round like a ``Cycle``;
 * ``[undaunted] finished, 1 restart: every rank exited with 0``, the last line of a launcher, which
   knows better than all other lines how the job went;
+* ``[undaunted] not queued again: ...``, after that by `undaunted srun`: why it was the last start;
 * ``<< START PATHS >>`` and then, among others, ``LOGS_DIR=/logs/17``, by a batch script each time
   that the scheduler starts it: what ranks write is in files there;
 * ``TORCH_FR_DUMP_TEMP_FILE=/dumps/_dump_``, where torch's Flight Recorder dumps.
@@ -49,6 +50,7 @@ _OUTCOME = re.compile(
     rb"|no[_ ]restart|too[_ ]few[_ ]nodes)"
     rb"(?:, \d+ restarts?[^:(]{0,80})*(?: \(exit code \d{1,3}\))?: "
 )
+_NOT_QUEUED = re.compile(rb"not queued again: ")
 _LONGEST_WORDS = 1000
 _LOGS_DIR = re.compile(rb"^[^/\n]{0,80}\bLOGS_DIR=[\"']?(/[^\"'\n]*)")
 _DUMPS = re.compile(rb"\bTORCH_(?:FR_DUMP|NCCL_DEBUG_INFO)_TEMP_FILE=[\"']?(/[^\s\"']*)")
@@ -72,7 +74,7 @@ class LastWords(NamedTuple):
 
     Attributes:
         outcome: see docs/exit-codes.md: ``finished``, ``too few nodes``.
-        text: the line, from the outcome on.
+        text: the line, from the outcome on, with why the job is not queued again.
         line: its number, from 1.
     """
 
@@ -165,6 +167,9 @@ class _Marks:
                 outcome = found[1].decode().replace("_", " ")
                 text = own[:_LONGEST_WORDS].decode(errors="replace").rstrip()
                 self.end = LastWords(outcome, text, lines + chunk.count(b"\n", 0, line) + 1)
+            elif own is not None and self.end is not None and _NOT_QUEUED.match(own):
+                text = own[:_LONGEST_WORDS].decode(errors="replace").rstrip()
+                self.end = self.end._replace(text=f"{self.end.text}; {text}")
 
     def _begins(self, own: bytes) -> bool:
         """Whether a line of a launcher begins a round."""
