@@ -7,6 +7,8 @@ These lines are printed by launchers and batch scripts, not by ranks:
 * ``[undaunted] 2 ranks of train.py on n1; report: ...`` and ``[undaunted] job 17: 4 nodes ...``, by
   launchers and `undaunted srun`: the same name once more is another start, after a requeue;
 * ``[undaunted] restart 2 of 10: ... running again ...``: a round like a ``Cycle``;
+* ``[undaunted] first cause in round 1: node n3 is lost: ...``, or ``[undaunted] rank 1 (...) ...``:
+  a failure, which the job has survived if a restart follows;
 * ``[undaunted] finished, 1 restart: every rank exited with 0``, the last line of a launcher, which
   knows better than all other lines how the job went;
 * ``[undaunted] not queued again: ...``, after that by `undaunted srun`: why it was the last start;
@@ -50,6 +52,7 @@ _OUTCOME = re.compile(
     rb"|no[_ ]restart|too[_ ]few[_ ]nodes)"
     rb"(?:, \d+ restarts?[^:(]{0,80})*(?: \(exit code \d{1,3}\))?: "
 )
+_FAILURE = re.compile(rb"first cause in round \d{1,9}: (?P<first>.*)|(?P<own>rank \d{1,9} \(.*)")
 _NOT_QUEUED = re.compile(rb"not queued again: ")
 _LONGEST_WORDS = 1000
 _LOGS_DIR = re.compile(rb"^[^/\n]{0,80}\bLOGS_DIR=[\"']?(/[^\"'\n]*)")
@@ -89,6 +92,7 @@ class Landmarks(NamedTuple):
     Attributes:
         rounds: where each round is, in order; the first one from the beginning of the file.
         ends: of each of them, how launchers say that the job has ended there; None = none does.
+        survived: the last failures since the last start after which the launchers went on.
         starts: how often the scheduler has started the batch script, 0 = that is not said.
         logs_dir: where ranks write since the last start, "" = here, or nobody says so.
         dumps: what names of dumps begin with, with their folder; "" = nobody says so.
@@ -96,6 +100,7 @@ class Landmarks(NamedTuple):
 
     rounds: tuple[Part, ...]
     ends: tuple[LastWords | None, ...]
+    survived: tuple[str, ...] = ()
     starts: int = 0
     logs_dir: str = ""
     dumps: str = ""
@@ -128,7 +133,8 @@ def landmarks(fd: int) -> Landmarks:
         Part(begin, end, lines) for (begin, lines), end in zip(begins, places, strict=True)
     )
     ends = (*marks.ends, marks.end)
-    return Landmarks(rounds, ends, starts, os.fsdecode(logs_dir).strip(), os.fsdecode(dumps))
+    where = os.fsdecode(logs_dir).strip(), os.fsdecode(dumps)
+    return Landmarks(rounds, ends, tuple(marks.survived), starts, *where)
 
 
 class _Marks:
@@ -138,12 +144,15 @@ class _Marks:
         later: where each round but the first begins: in bytes, and in lines.
         ends: how the job ended in each round but the last.
         end: how it ended in the last one, None = it did not.
+        survived: see `Landmarks`.
     """
 
     def __init__(self) -> None:
         self.later = deque[tuple[int, int]](maxlen=MOST_ROUNDS - 1)
         self.ends = deque["LastWords | None"](maxlen=MOST_ROUNDS - 1)
         self.end: LastWords | None = None
+        self.survived = deque[str](maxlen=MOST_ROUNDS)
+        self._failure = ""  # of this round
         self._cycle = -1
         self._restarts = 0
         self._begun: set[bytes] = set()  # who has started since the batch script was
@@ -165,11 +174,18 @@ class _Marks:
                 self.end = None
             if own is not None and (found := _OUTCOME.match(own)):
                 outcome = found[1].decode().replace("_", " ")
-                text = own[:_LONGEST_WORDS].decode(errors="replace").rstrip()
-                self.end = LastWords(outcome, text, lines + chunk.count(b"\n", 0, line) + 1)
+                self.end = LastWords(outcome, _text(own), lines + chunk.count(b"\n", 0, line) + 1)
             elif own is not None and self.end is not None and _NOT_QUEUED.match(own):
-                text = own[:_LONGEST_WORDS].decode(errors="replace").rstrip()
-                self.end = self.end._replace(text=f"{self.end.text}; {text}")
+                self.end = self.end._replace(text=f"{self.end.text}; {_text(own)}")
+            elif own is not None and (failure := _FAILURE.match(own)):
+                self._note(failure["first"], failure["own"])
+
+    def _note(self, first: bytes | None, own: bytes | None) -> None:
+        """Keep how a round fails: its first cause, else what the first launcher has seen."""
+        if first is not None:
+            self._failure = _text(first)
+        elif own is not None and not self._failure:
+            self._failure = _text(own)
 
     def _begins(self, own: bytes) -> bool:
         """Whether a line of a launcher begins a round."""
@@ -179,13 +195,21 @@ class _Marks:
             if again or found["job"]:
                 self._begun.clear()
             if again:
-                self._cycle, self._restarts = -1, 0
+                self._cycle, self._restarts, self._failure = -1, 0, ""
+                self.survived.clear()
             self._begun.add(name)
             return again
         if found := _RESTART.match(own):
             before, self._restarts = self._restarts, max(self._restarts, int(found[1]))
+            if self._restarts > before and self._failure:
+                self.survived.append(self._failure)
+                self._failure = ""
             return self._restarts > before
         return False
+
+
+def _text(words: bytes) -> str:
+    return words[:_LONGEST_WORDS].decode(errors="replace").rstrip()
 
 
 def _chunks(fd: int, size: int) -> Iterator[tuple[int, int, bytes]]:
