@@ -96,6 +96,14 @@ def test_a_state_that_cannot_be_saved_ends_the_job_wherever_it_was_noticed() -> 
         assert decision.action == action
 
 
+def test_an_error_of_the_launcher_comes_again_on_every_node() -> None:
+    quote = "undaunted run: error: no such option: --nodes"
+    error, history = Finding("launcher_error", (), ("b",), quote=quote), History()
+    for action in ("restart", "restart", "stop"):
+        history, decision = decide(history, [error], Round(NODES, spare=1, progress_known=False))
+        assert decision.action == action
+
+
 def test_what_is_missing_again_in_the_same_words_ends_the_job() -> None:
     def missing(path: str) -> Finding:
         return Finding("missing_file", quote=f"FileNotFoundError: [Errno 2] no: '{path}'")

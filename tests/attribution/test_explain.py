@@ -111,6 +111,19 @@ def test_ranks_that_are_just_as_suspect_are_named() -> None:
     assert cases_of(events)[1].findings[0].ranks == (0, 1)
 
 
+def test_a_hang_in_different_collectives_wants_another_program() -> None:
+    events = [
+        replace(event, cause="mismatch") if isinstance(event, e.Verdict) and event.kind == "hang"
+        else event
+        for event in sample.RUN
+    ]  # fmt: skip
+    _, case = cases_of(events)
+    (finding,) = case.findings
+    assert (finding.cause, finding.ranks) == ("mismatch", (0,))
+    (advice,) = [line for line in lines(case) if line.startswith("advice: ")]
+    assert "correct the program" in advice
+
+
 def test_a_missing_recording_does_not_take_the_place_of_a_verdict() -> None:
     gone = Evidence(findings=(Finding("no_dump", (0,), confidence=0.9),))
     assert cases_of(sample.RUN, evidence=gone)[1].findings[0].cause == "host_lag"
@@ -260,6 +273,16 @@ def test_a_stop_that_was_asked_for_is_no_failure_and_needs_no_advice() -> None:
     assert not any("restart" in line or "not known" in line for line in said)
 
 
+def test_an_error_of_the_launcher_is_to_be_corrected() -> None:
+    error = replace(ERROR, cause="launcher_error", quote="undaunted run: error: no such option")
+    (advice,) = [
+        line
+        for line in lines(Case(about=Round((), progress_known=False), findings=(error,)))
+        if line.startswith("advice: ")
+    ]
+    assert "correct" in advice
+
+
 @pytest.mark.parametrize("cause", ["disk_full", "quota_exceeded"])
 def test_a_full_disk_wants_room_before_another_start(cause: str) -> None:
     full = replace(ERROR, cause=cause, quote="OSError: No space left on device")
@@ -323,7 +346,17 @@ RuntimeError: unable to allocate shared memory(shm) for file </torch_2_0>: No sp
     ],
 )  # fmt: skip
 def test_an_exception_has_the_cause_that_logs_would_give_it(exception: str, cause: str) -> None:
-    assert cause_of(exception) == cause
+    assert cause_of(exception) == (cause, 1.0)
+
+
+def test_a_worker_that_was_killed_probably_wanted_memory() -> None:
+    about = {"local_rank": 1, "pid": 7, "line": "rank 1 raised RuntimeError"}
+    raised = "RuntimeError: DataLoader worker (pid 9) is killed by signal: Killed. "
+    verdict = sample.at(1040, e.Verdict, 0, kind="crash", rank=1, exception=raised, **about)
+    (case,) = cases_of([*sample.OPENING, *sample.begin(10, 0), sample.CRASH[0], verdict])
+    said = in_words(case.findings[0])
+    assert "probably" in said
+    assert "host_out_of_memory" in said
 
 
 def test_an_error_of_the_program_has_one_name() -> None:

@@ -31,6 +31,7 @@ def test_stop_stands_only_where_other_hardware_would_not_help() -> None:
         "data_error",
         "device_fault",
         "gpu_out_of_memory",
+        "launcher_error",
         "mismatch",
         "missing_file",
         "not_finite",

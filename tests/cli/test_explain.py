@@ -645,3 +645,18 @@ def test_a_terminal_shows_how_much_of_the_logs_is_read(
     assert main([str(tmp_path), "--json"]) == 0
     assert "reading 2 logs" in err.getvalue()
     assert "3.0/3.0 MiB" in err.getvalue()
+
+
+def test_a_log_of_a_job_that_went_on_tells_of_what_it_survived(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = (
+        "[undaunted] first cause in round 0: node n2 was lost: silent for 5.0 s\n"
+        "[undaunted] restart 1 of 10: 2 ranks of this node running again 8.1 s after the failure\n"
+    )
+    path = make_log(tmp_path, "slurm-5.out", log)
+    found = explained(capsys, path)
+    assert found["conclusion"] is None
+    assert found["survived"] == ["node n2 was lost: silent for 5.0 s"]
+    assert main([str(path)]) == 0
+    assert "survived: node n2 was lost" in capsys.readouterr().out

@@ -157,6 +157,11 @@ def test_a_hang_has_the_cause_that_was_ruled() -> None:
     assert last(*[failed(found(kind="hang"))] * 9).action == "restart"  # a guess
 
 
+def test_after_a_hang_of_one_node_in_different_collectives_no_job_is_stopped() -> None:
+    hang = failed(found(kind="hang", cause="mismatch", iteration=10))
+    assert last(*[hang] * 9).action == "restart"
+
+
 def test_who_most_likely_hangs_is_never_left_out() -> None:
     assert last(*[failed(cause="device_lag", certain=False)] * 9).action == "restart"
 

@@ -47,6 +47,13 @@ def test_a_round_is_asked_for_by_its_number() -> None:
             answers.result(results, log, number)
 
 
+def test_a_failure_is_counted_among_those_of_all_rounds() -> None:
+    oom, lost = LogResult(STAMP, (OOM,), 5), LogResult(STAMP, (LOST,), 5)
+    log = Log("/a", told=LogResult(STAMP, (OOM,), 5, earlier=(oom, lost)))
+    text = answers.result(Results(), log)["result"]["result"]
+    assert "2 of 3 failures" in text
+
+
 def test_dumps_that_were_read_are_said() -> None:
     log = Log("/a", told=LogResult(STAMP, (OOM,), dumps="/dumps", hanging=(1, 3)))
     found = answers.result(Results(), log)["result"]
@@ -93,6 +100,22 @@ def last(text: str) -> LastWords:
             "FAILED",
             "STOP",
             "again the same",
+        ),
+        (
+            LogResult(STAMP, (OOM,), last=last("failed: rank 3; not restarted: it ended at once")),
+            "FAILED",
+            "STOP",
+            "ended at once",
+        ),
+        (
+            LogResult(
+                STAMP,
+                (Finding("preempted"),),
+                last=last("preempted: n1; not queued again: this start came to iteration 5"),
+            ),
+            "PREEMPTED",
+            "STOP",
+            "this start came to iteration 5",
         ),
         (
             LogResult(STAMP, last=last("failed: rank 1 exited with 3")),

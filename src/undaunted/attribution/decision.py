@@ -14,6 +14,7 @@ import msgspec
 
 from undaunted.attribution.findings import (
     CAUSES,
+    LAUNCHER_ERROR,
     MISSING,
     SURE,
     UNEQUAL,
@@ -31,6 +32,8 @@ MOST_FAILURES = 32
 MOST_BYTES = 16 << 10  # of a history, encoded
 _LONGEST = 80  # characters of a fingerprint
 _MOST_NODES = 8  # of a failure; of more the failure is no node's
+# On every node, and however far the job came, these come again.
+_EVERYWHERE = frozenset({LAUNCHER_ERROR, UNSAVED})
 # What differs between two failures that are the same: numbers, addresses, paths.
 _DIFFERS = re.compile(r"0x[0-9a-f]+|(?:/[^\s:'\"]+)+|\b[0-9a-f]{8,}\b|\d+(?:\.\d+)?", re.IGNORECASE)
 
@@ -215,7 +218,7 @@ def _weigh(history: History, failure: Failure, root: Finding, about: Round) -> t
         return _exclude(history, failure, what, known.after, about)
     if about.hung and root.cause != UNEQUAL:
         return "restart", f"{what}; after a hang no job is stopped"
-    if not about.progress_known and root.cause != UNSAVED:
+    if not about.progress_known and root.cause not in _EVERYWHERE:
         return "restart", f"{what}; how far the job came is not known"
     if root.cause == "program_error" and _may_be_environmental(root.quote):
         return "restart", f"{what}, which may have its reason elsewhere"
@@ -227,7 +230,7 @@ def _weigh(history: History, failure: Failure, root: Finding, about: Round) -> t
         else f"at iteration {about.iteration}"
     )
     # It may be the node after all: what happens without it will show, where it can be spared.
-    elsewhere = root.cause != UNSAVED and _always_one_node(same)
+    elsewhere = root.cause not in _EVERYWHERE and _always_one_node(same)
     there = elsewhere and len(failure.nodes) <= about.spare
     if times < known.after:
         then = "exclude" if there else "stop"

@@ -21,7 +21,9 @@ SURE = 0.5  # least confidence of a finding that decides anything
 UNSAVED = "state_not_saved"  # a checkpoint cannot be made of the state
 UNEQUAL = "unequal_work"  # a rank has ended with 0, and the others wait for it
 OUT_OF_MEMORY = "host_out_of_memory"  # of a machine, or of what a job or container may have of it
+MISMATCH = "mismatch"  # ranks of one group called different collectives
 INJECTED = "injected_fault"  # by `undaunted.faults`
+LAUNCHER_ERROR = "launcher_error"  # the last line of a command of undaunted
 MISSING = "missing_file"  # before the first iteration
 UNREAD = "output_unread"  # ranks cannot print, as nobody reads what the launcher prints
 LIKELY = 0.65  # up to here a finding is only probable
@@ -130,6 +132,7 @@ _TABLE = """\
 2 network_setup       report  node exclude 2 the network of a node is not set up
 2 network_error       fault   link restart 1 the network between nodes has errors
 2 rendezvous_failed   report  job  restart 1 ranks did not find each other
+1 launcher_error      fault   job  stop    3 a command of undaunted ended with an error
 1 killed              symptom node restart 1 a process was killed (SIGKILL), by somebody or for want of memory
 1 slow_rank           fault   rank exclude 3 a rank is slower than its peers
 1 no_progress         symptom rank restart 1 a rank makes no progress

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from undaunted.attribution import decision
 from undaunted.attribution.decision import History, Round
-from undaunted.attribution.findings import SURE, UNEQUAL, Finding
+from undaunted.attribution.findings import MISMATCH, SURE, UNEQUAL, Finding
 from undaunted.attribution.verdicts import GUESSED, blames_rank, cause_seen
 from undaunted.base.text import name_ranks, one_line
 from undaunted.checkpointing.format.ledger import Failure
@@ -90,7 +90,9 @@ def _advise(known: History, attempt: Attempt, problem: str) -> Advice:
         about = replace(about, iteration=found.iteration)
     early = found is not None and found.early
     known_progress = early or about.iteration is not None
-    about = replace(about, progress_known=known_progress, hung=bool(blamed.cause))
+    # Of one node the leader knows no cause; only a hang shows it that calls differ.
+    hung = bool(blamed.cause) or (finding is not None and finding.cause == MISMATCH)
+    about = replace(about, progress_known=known_progress, hung=hung)
     known, decided = decision.decide(known, [] if finding is None else [finding], about)
     advised = Advised(blamed.round, decided.action, decided.reason, decided.nodes)
     if finding is not None:

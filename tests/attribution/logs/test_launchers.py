@@ -92,6 +92,31 @@ def test_the_last_start_counts_as_its_launcher_has_it(
     assert not reading.ended
 
 
+def test_failures_after_which_the_launchers_went_on_are_survived(tmp_path: Path) -> None:
+    lost = "node n2 was lost: silent for 5.0 s"
+    reading = read(tmp_path, BEGIN, LOST, AGAIN)
+    assert (reading.findings, reading.survived) == ([], (lost,))
+    assert read(tmp_path, BEGIN, AGAIN.splitlines()[0]).survived == ()  # none has gone on yet
+    assert read(tmp_path, BEGIN, AGAIN, FINISHED).survived == (lost,)
+    assert read(tmp_path, BEGIN, AGAIN, PREEMPTED, BEGIN).survived == ()  # of an earlier start
+    alone = "[undaunted] rank 1 (node n1, pid 7) raised ValueError: x\n"
+    spare = "[undaunted] spare nodes: n3\n"
+    again = AGAIN.splitlines()[1]
+    assert read(tmp_path, BEGIN, spare, alone, again).survived == (
+        "rank 1 (node n1, pid 7) raised ValueError: x",
+    )
+    assert read(tmp_path, BEGIN, spare, again).survived == ()
+
+
+def test_the_last_word_has_why_the_job_is_not_queued_again(tmp_path: Path) -> None:
+    why = "not queued again: this start came to iteration 5, no further than one before"
+    last = read(tmp_path, BEGIN, PREEMPTED, f"[undaunted] {why}\n").last
+    assert last is not None
+    assert last.outcome == "preempted"
+    assert last.text.endswith(f"; {why}")
+    assert read(tmp_path, BEGIN, f"[undaunted] {why}\n").last is None
+
+
 def test_several_launchers_by_themselves_are_told_apart_by_their_nodes(tmp_path: Path) -> None:
     begin = BEGIN.partition("\n")[2]
     assert read(tmp_path, begin, CRASH, FAILED, begin, FINISHED).ended

@@ -116,7 +116,7 @@ def test_lines_name_ranks_and_nodes() -> None:
 
 def test_all_causes_that_logs_can_show_have_a_rule() -> None:
     shown = {row["cause"] for row in TABLE["rules"]}
-    of_others = {"device_lag", "host_lag", "no_dump", "no_progress", "unexplained"}
+    of_others = {"device_lag", "no_dump", "unexplained"}
     of_others |= {"output_unread", "unequal_work", "missing_file"}
     assert shown - {EXIT} == set(CAUSES) - of_others
 

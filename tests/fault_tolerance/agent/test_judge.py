@@ -16,7 +16,8 @@ from tests.fault_tolerance.agent.test_environment import CONFIG
 from undaunted.attribution import error_file
 from undaunted.attribution.crash import RankFailure
 from undaunted.attribution.evidence import RankEvidence
-from undaunted.attribution.hang import look
+from undaunted.attribution.flight.recording import Call, Group, Recording, encode
+from undaunted.attribution.hang import look, with_recording
 from undaunted.base import deadline
 from undaunted.fault_tolerance.agent import judge
 from undaunted.fault_tolerance.agent.judge import (
@@ -187,6 +188,24 @@ def test_a_hang_that_was_injected_says_so_before_its_stacks() -> None:
     found = judge_hang(FakeRound(faults={0: "sleep-1"}), seen, looked)
     assert found.event.fault == "sleep-1"
     assert "; injected fault sleep-1; stacks: /run" in found.event.line
+
+
+def test_a_hang_in_different_collectives_is_recorded_as_such() -> None:
+    expired = Expired("heartbeat", "", 0, 2, 2.5, 2.0, "--ft-rank-heartbeat-timeout")
+    seen = [
+        RankEvidence(rank=4 + k, local_rank=k, pid=10 + k, page=PageSnapshot(), expired=(expired,))
+        for k in range(2)
+    ]
+    calls = (Call("barrier"), Call("all_reduce", "Float", "[4]", 4))
+    looked = []
+    for each, call in zip(seen, calls, strict=True):
+        group = Group("0", "default_pg", enqueued=1, oldest=1, since=1, calls=(0,))
+        recording = encode(Recording(each.rank, (group,), (call,)))
+        answers = {each.pid: recording}
+        looked.append(with_recording(look(each, node="a", now_ns=3), answers))
+    found = judge_hang(FakeRound(start=SimpleNamespace(world_size=2)), seen, looked)
+    assert found.event.cause == "mismatch"
+    assert "called" in found.event.line
 
 
 def test_ranks_that_are_just_as_suspect_are_recorded() -> None:

@@ -17,6 +17,8 @@ from undaunted.attribution.decision import Decision, Round
 from undaunted.attribution.explain.weigh import OWN_WORDS, Case, joined
 from undaunted.attribution.findings import (
     INJECTED,
+    LIKELY,
+    MISMATCH,
     UNEQUAL,
     Action,
     Finding,
@@ -44,6 +46,8 @@ _FOR_GOOD = frozenset({"no_restart", "invalid"})
 _FOR_GOOD_IN_WORDS = frozenset(map(outcome_in_words, _FOR_GOOD))  # as launchers print them
 _ELSEWHERE = frozenset({"excluded", "suspect", "straggler"})
 _NOT_RESTARTED = "; not restarted: "  # of a reason: the launcher had restarts left
+# What a launcher, or `undaunted srun` after it, says where another start would end so again.
+_NOT_AGAIN = re.compile(r"; (not restarted: .*|not queued again: this start came to .*)")
 _BLAMED = re.compile(r"\(?\bnode ([\w.-]+)")
 _LAUNCHER_KNOWS = OWN_WORDS | {"peer_lost"}
 
@@ -269,10 +273,10 @@ def _finding(
         return Finding(INJECTED, (verdict.rank,), nodes)
     cause, confidence = cause_seen(one.failure.kind, verdict, blamed)
     if cause == "program_error" and verdict is not None and verdict.exception:
-        cause = cause_of(verdict.exception)
+        cause, confidence = cause_of(verdict.exception)
         if cause == "peer_lost" and is_of_a_socket(verdict.exception):
             cause = "program_error"  # raised outside of communication, or it had its cause before
-        if cause == "mismatch":
+        if cause == MISMATCH:
             return Finding(cause, confidence=confidence)  # who gets it need not have called it
     if not blames_rank(one.failure.kind, cause):
         return Finding(cause, confidence=confidence)
@@ -296,14 +300,18 @@ def _asked_for(job: JobSummary) -> Finding:
     return Finding("cancelled" if by_user else "preempted")
 
 
-def cause_of(exception: str) -> str:
-    """Return the cause that the last line of a traceback means: ``program_error`` if no other.
+def cause_of(exception: str) -> tuple[str, float]:
+    """Return the cause that the last line of a traceback means, and how sure that is.
+
+    It is ``program_error`` if no other.
 
     An exception that means a lost peer has its cause from the launcher, which knows its traceback:
     others of these words are of the program's own connections.
     """
     words = _words(exception)
-    return words.cause if words and words.cause not in _LAUNCHER_KNOWS else "program_error"
+    if words is None or words.cause in _LAUNCHER_KNOWS | {"program_error"}:
+        return "program_error", 1.0
+    return words.cause, words.confidence if words.confidence <= LIKELY else 1.0
 
 
 def _words(exception: str) -> Meaning | None:
@@ -361,8 +369,9 @@ def case_of_files(evidence: Evidence, step: float | None, last: LastWords | None
     if last is not None and last.outcome != "finished":
         line = did = f"undaunted ended the job: {last.text}"
         if last.outcome in _FOR_GOOD_IN_WORDS:
-            reason = "the launcher says that another start would lead nowhere"
-            advised = Decision("stop", reason)
+            advised = Decision("stop", "the launcher says that another start would lead nowhere")
+        elif reason := _NOT_AGAIN.search(last.text):
+            advised = Decision("stop", reason[1])
         elif last.outcome in _ELSEWHERE and (node := _BLAMED.search(last.text)):
             advised = Decision("exclude", "the launcher blames this node", (node[1],))
     iteration = None if step is None else int(step)

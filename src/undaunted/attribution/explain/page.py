@@ -42,6 +42,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
         ending: advice by how the job ended, perhaps in a round that did not fail; None = by rounds.
         calm: the conclusion where none has failed.
         problems: what could not be read.
+        survived: failures after which the launchers went on, of a log.
     """
 
     path: Path
@@ -50,6 +51,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     ending: Decision | None = None
     calm: str = ""
     problems: list[str] = []
+    survived: list[str] = []
 
 
 def page_of(
@@ -83,11 +85,14 @@ def page_of_files(
         problems: what could not be read.
     """
     case = case_of_files(evidence, reading.step, reading.last)
+    survived = [*reading.survived]
     if not has_failed(case):
         read = " and ".join(count(number, noun) for noun, number in read_from.items() if number)
+        read += " since the last restart" if survived else ""
         calm = no_failure(read, reading.step, ended=reading.ended)
-        return Page(path=path, calm=calm, problems=[*problems])
-    return Page(path=path, rounds=explain([case]), problems=[*problems])
+        return Page(path=path, calm=calm, problems=[*problems], survived=survived)
+    rounds = explain([case])
+    return Page(path=path, rounds=rounds, problems=[*problems], survived=survived)
 
 
 def no_failure(read: str, step: float | None, *, ended: bool) -> str:
@@ -138,6 +143,7 @@ def as_json(page: Page) -> dict[str, Any]:
         },
         "slow": page.job.slow if page.job else [],
         "rounds": [_json_of(one) for one in page.rounds],
+        "survived": page.survived,
         "problems": page.problems,
     }
 
@@ -161,9 +167,7 @@ def conclusion(page: Page) -> str:
     text = in_words(last.root)
     if last.case.about.iteration is not None:
         text += f", at iteration {last.case.about.iteration}"
-    return (
-        text if last.times == 1 else f"{text}; {last.times} of {len(page.rounds)} failures are so"
-    )
+    return text if last.times == 1 else f"{text}; {last.times} of {last.failures} failures are so"
 
 
 def in_words(one: Finding) -> str:
@@ -206,6 +210,7 @@ def lines_of(page: Page, *, everything: bool = False) -> Iterator[str]:
         yield f"advice: {_advice(advised, _by_hand(page.job))}"
     for note in page.job.slow[:_MOST_LINES] if page.job else ():
         yield f"slow rank: {one_line(note)}"
+    yield from _survived(page.survived)
     shown = page.rounds if everything else page.rounds[-MOST_ROUNDS:]
     if len(page.rounds) > len(shown):
         yield f"... {count(len(page.rounds) - len(shown), 'earlier failure')}: see --all"
@@ -222,6 +227,13 @@ def lines_of(page: Page, *, everything: bool = False) -> Iterator[str]:
         for text in one.case.unknown:
             if text not in again:  # said once, with the last round that it is true of
                 yield f"  not known: {one_line(text)}"
+
+
+def _survived(failures: Sequence[str]) -> Iterator[str]:
+    if len(failures) > _MOST_LINES:
+        yield f"survived: {count(len(failures) - _MOST_LINES, 'earlier failure')}"
+    for text in failures[-_MOST_LINES:]:
+        yield f"survived: {one_line(text)}"
 
 
 def _likeness(one: Explained) -> object:
@@ -255,7 +267,7 @@ def _by_hand(job: JobSummary | None) -> str:
 
 
 def _advice(one: Explained, by_hand: str) -> str:
-    if was_asked_for(one):
+    if was_asked_for(one) and one.advice.action != "stop":
         return _WHEN_YOU_LIKE
     if one.root is not None and one.root.cause in REMEDIES and one.advice.action == "restart":
         return one_line(one.advice.reason)

@@ -15,6 +15,8 @@ from undaunted.attribution.decision import Decision, History, Round, decide, wit
 from undaunted.attribution.findings import (
     CAUSES,
     INJECTED,
+    LAUNCHER_ERROR,
+    MISMATCH,
     MISSING,
     OUT_OF_MEMORY,
     SURE,
@@ -30,7 +32,12 @@ if TYPE_CHECKING:
 # one failure has one name.
 OWN_WORDS = frozenset({"data_error", "not_finite"})
 _NO_ROOM = "make room, or write elsewhere, then start again"
-REMEDIES = {"disk_full": _NO_ROOM, "quota_exceeded": _NO_ROOM}  # a restart alone does not help
+REMEDIES = {  # a restart alone does not help
+    "disk_full": _NO_ROOM,
+    "quota_exceeded": _NO_ROOM,
+    LAUNCHER_ERROR: "correct what its text names, then start again",
+    MISMATCH: "correct the program, then start again",
+}
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,12 +77,14 @@ class Explained(msgspec.Struct, frozen=True, kw_only=True):
         advice: what to do about it: as the launcher has said, else as the failures up to this one
             ask for.
         times: how many of the cases up to this one have the same cause, ranks and nodes.
+        failures: how many cases there are up to this one.
     """
 
     case: Case
     root: Finding | None
     advice: Decision
     times: int = 1
+    failures: int = 1
 
 
 def explain(rounds: Sequence[Case | Round]) -> list[Explained]:
@@ -108,6 +117,7 @@ def explain(rounds: Sequence[Case | Round]) -> list[Explained]:
                 root=root,
                 advice=advice,
                 times=alike + 1,
+                failures=len(explained) + 1,
             )
         )
     return explained
@@ -169,7 +179,7 @@ def joined(told: Finding | None, seen: Sequence[Finding]) -> tuple[Finding, ...]
     for one in worst_first(seen):
         if one.confidence >= SURE and _is_why(one, told):
             # Who gets a wrong collective fails, not who has called it.
-            who = one if one.cause == "mismatch" != told.cause else told
+            who = one if one.cause == MISMATCH != told.cause else told
             better = replace(
                 one,
                 ranks=who.ranks or one.ranks,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from undaunted.attribution.findings import Finding
+from undaunted.attribution.findings import MISMATCH, Finding
 from undaunted.attribution.flight.recording import (
     MOST_RANKS,
     UNKNOWN,
@@ -526,7 +526,7 @@ def _mismatched(
     return Culprit(
         rank=rank,
         node=job.node(rank),
-        cause="mismatch",
+        cause=MISMATCH,
         group=view.name,
         evidence=f"called {own} where {_named(others)} called {most} "
         f"(number {number} of {view.label}); their calls part there or earlier",
@@ -913,7 +913,7 @@ def _ring(
             Culprit(
                 rank=rank,
                 node=job.node(rank),
-                cause="mismatch",
+                cause=MISMATCH,
                 group=own.group,
                 evidence=f"waits in {own} for {_named(others or ring)}"
                 f"{theirs}: not all call in the same order",

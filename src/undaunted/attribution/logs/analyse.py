@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from undaunted.attribution.findings import CAUSES, Action, Finding, severity_of, worst_first
 from undaunted.attribution.logs.compare import FEW, compare
-from undaunted.attribution.logs.landmarks import landmarks
+from undaunted.attribution.logs.landmarks import MOST_ROUNDS, landmarks
 from undaunted.attribution.logs.prefixes import is_of_torchrun, rank_in_name
 from undaunted.attribution.logs.rules import rules, with_message
 from undaunted.attribution.logs.scan import LineSeen, LogScan
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from os import PathLike
 
-    from undaunted.attribution.logs.landmarks import LastWords, Part
+    from undaunted.attribution.logs.landmarks import Landmarks, LastWords, Part
     from undaunted.attribution.logs.scan import Hit
 
 _ASKED = frozenset(cause for cause, row in CAUSES.items() if row.kind == "end")
@@ -89,6 +89,7 @@ class Reading:
             was made, and all ranks say the same.
         last: the last line of a launcher of undaunted, None = there is none. Of a job that has
             finished nothing is found that came before.
+        survived: failures after which the launchers of undaunted went on, as they say.
     """
 
     findings: list[Finding]
@@ -97,6 +98,7 @@ class Reading:
     ended: bool
     action: Action
     last: LastWords | None = None
+    survived: tuple[str, ...] = ()
 
 
 def analyse(
@@ -147,31 +149,32 @@ def read_folder(
         advance: see `read_logs`.
         opener: opens files, as that of the built-in ``open``.
     """
-    scans, ends = [], {}
+    scans, ends, survived = [], {}, dict[str, None]()
     for file in map(str, files):
-        part, end = _last_round(file, opener)
+        marks = _marks_of(file, opener)
+        part = marks.rounds[-1] if marks is not None and len(marks.rounds) > 1 else None
         scans.append(_scanned(file, advance, opener, compared=False, part=part))
-        if end is not None:
-            ends[file] = end
+        if marks is not None:
+            survived |= dict.fromkeys(marks.survived)
+            if (end := marks.ends[-1]) is not None:
+                ends[file] = end
     _name_ranks(scans, None)
-    return in_words_of_launchers(judge(scans), ends)
+    reading = in_words_of_launchers(judge(scans), ends)
+    return changed(reading, survived=tuple(survived)[-MOST_ROUNDS:])
 
 
-def _last_round(
-    path: str, opener: Callable[[str, int], int]
-) -> tuple[Part | None, LastWords | None]:
-    """Return the last round of a log in which a rank or a launcher has done something."""
+def _marks_of(path: str, opener: Callable[[str, int], int]) -> Landmarks | None:
+    """Return the landmarks of a log, None = it cannot be read."""
     try:
         fd = opener(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:  # reading it says why
-        return None, None
+        return None
     try:
-        marks = landmarks(fd)
+        return landmarks(fd)
     except OSError:
-        return None, None
+        return None
     finally:
         os.close(fd)
-    return (marks.rounds[-1], marks.ends[-1]) if len(marks.rounds) > 1 else (None, marks.ends[-1])
 
 
 def read_part(

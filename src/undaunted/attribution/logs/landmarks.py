@@ -7,8 +7,11 @@ These lines are printed by launchers and batch scripts, not by ranks:
 * ``[undaunted] 2 ranks of train.py on n1; report: ...`` and ``[undaunted] job 17: 4 nodes ...``, by
   launchers and `undaunted srun`: the same name once more is another start, after a requeue;
 * ``[undaunted] restart 2 of 10: ... running again ...``: a round like a ``Cycle``;
+* ``[undaunted] first cause in round 1: node n3 is lost: ...``, or ``[undaunted] rank 1 (...) ...``:
+  a failure, which the job has survived if a restart follows;
 * ``[undaunted] finished, 1 restart: every rank exited with 0``, the last line of a launcher, which
   knows better than all other lines how the job went;
+* ``[undaunted] not queued again: ...``, after that by `undaunted srun`: why it was the last start;
 * ``<< START PATHS >>`` and then, among others, ``LOGS_DIR=/logs/17``, by a batch script each time
   that the scheduler starts it: what ranks write is in files there;
 * ``TORCH_FR_DUMP_TEMP_FILE=/dumps/_dump_``, where torch's Flight Recorder dumps.
@@ -49,6 +52,8 @@ _OUTCOME = re.compile(
     rb"|no[_ ]restart|too[_ ]few[_ ]nodes)"
     rb"(?:, \d+ restarts?[^:(]{0,80})*(?: \(exit code \d{1,3}\))?: "
 )
+_FAILURE = re.compile(rb"first cause in round \d{1,9}: (?P<first>.*)|(?P<own>rank \d{1,9} \(.*)")
+_NOT_QUEUED = re.compile(rb"not queued again: ")
 _LONGEST_WORDS = 1000
 _LOGS_DIR = re.compile(rb"^[^/\n]{0,80}\bLOGS_DIR=[\"']?(/[^\"'\n]*)")
 _DUMPS = re.compile(rb"\bTORCH_(?:FR_DUMP|NCCL_DEBUG_INFO)_TEMP_FILE=[\"']?(/[^\s\"']*)")
@@ -72,7 +77,7 @@ class LastWords(NamedTuple):
 
     Attributes:
         outcome: see docs/exit-codes.md: ``finished``, ``too few nodes``.
-        text: the line, from the outcome on.
+        text: the line, from the outcome on, with why the job is not queued again.
         line: its number, from 1.
     """
 
@@ -87,6 +92,7 @@ class Landmarks(NamedTuple):
     Attributes:
         rounds: where each round is, in order; the first one from the beginning of the file.
         ends: of each of them, how launchers say that the job has ended there; None = none does.
+        survived: the last failures since the last start after which the launchers went on.
         starts: how often the scheduler has started the batch script, 0 = that is not said.
         logs_dir: where ranks write since the last start, "" = here, or nobody says so.
         dumps: what names of dumps begin with, with their folder; "" = nobody says so.
@@ -94,6 +100,7 @@ class Landmarks(NamedTuple):
 
     rounds: tuple[Part, ...]
     ends: tuple[LastWords | None, ...]
+    survived: tuple[str, ...] = ()
     starts: int = 0
     logs_dir: str = ""
     dumps: str = ""
@@ -126,7 +133,8 @@ def landmarks(fd: int) -> Landmarks:
         Part(begin, end, lines) for (begin, lines), end in zip(begins, places, strict=True)
     )
     ends = (*marks.ends, marks.end)
-    return Landmarks(rounds, ends, starts, os.fsdecode(logs_dir).strip(), os.fsdecode(dumps))
+    where = os.fsdecode(logs_dir).strip(), os.fsdecode(dumps)
+    return Landmarks(rounds, ends, tuple(marks.survived), starts, *where)
 
 
 class _Marks:
@@ -136,12 +144,15 @@ class _Marks:
         later: where each round but the first begins: in bytes, and in lines.
         ends: how the job ended in each round but the last.
         end: how it ended in the last one, None = it did not.
+        survived: see `Landmarks`.
     """
 
     def __init__(self) -> None:
         self.later = deque[tuple[int, int]](maxlen=MOST_ROUNDS - 1)
         self.ends = deque["LastWords | None"](maxlen=MOST_ROUNDS - 1)
         self.end: LastWords | None = None
+        self.survived = deque[str](maxlen=MOST_ROUNDS)
+        self._failure = ""  # of this round
         self._cycle = -1
         self._restarts = 0
         self._begun: set[bytes] = set()  # who has started since the batch script was
@@ -163,8 +174,18 @@ class _Marks:
                 self.end = None
             if own is not None and (found := _OUTCOME.match(own)):
                 outcome = found[1].decode().replace("_", " ")
-                text = own[:_LONGEST_WORDS].decode(errors="replace").rstrip()
-                self.end = LastWords(outcome, text, lines + chunk.count(b"\n", 0, line) + 1)
+                self.end = LastWords(outcome, _text(own), lines + chunk.count(b"\n", 0, line) + 1)
+            elif own is not None and self.end is not None and _NOT_QUEUED.match(own):
+                self.end = self.end._replace(text=f"{self.end.text}; {_text(own)}")
+            elif own is not None and (failure := _FAILURE.match(own)):
+                self._note(failure["first"], failure["own"])
+
+    def _note(self, first: bytes | None, own: bytes | None) -> None:
+        """Keep how a round fails: its first cause, else what the first launcher has seen."""
+        if first is not None:
+            self._failure = _text(first)
+        elif own is not None and not self._failure:
+            self._failure = _text(own)
 
     def _begins(self, own: bytes) -> bool:
         """Whether a line of a launcher begins a round."""
@@ -174,13 +195,21 @@ class _Marks:
             if again or found["job"]:
                 self._begun.clear()
             if again:
-                self._cycle, self._restarts = -1, 0
+                self._cycle, self._restarts, self._failure = -1, 0, ""
+                self.survived.clear()
             self._begun.add(name)
             return again
         if found := _RESTART.match(own):
             before, self._restarts = self._restarts, max(self._restarts, int(found[1]))
+            if self._restarts > before and self._failure:
+                self.survived.append(self._failure)
+                self._failure = ""
             return self._restarts > before
         return False
+
+
+def _text(words: bytes) -> str:
+    return words[:_LONGEST_WORDS].decode(errors="replace").rstrip()
 
 
 def _chunks(fd: int, size: int) -> Iterator[tuple[int, int, bytes]]:

@@ -89,7 +89,13 @@ _BLOCK_NODE = re.compile(r"^\W*host\s*:\s*([\w.-]+)")
 _BLOCK_LINES = 6
 _BLOCK_LINE = re.compile(r"^\W*(?:exitcode|traceback|error_file)\s*:")
 # A task of srun is one of these then, and not a rank.
-_LAUNCHERS = (b"[undaunted] ", b"torch.distributed.elastic", b"torch.distributed.run", b"torchrun")
+_LAUNCHERS = (
+    b"[undaunted] ",
+    b"undaunted run: error: ",
+    b"torch.distributed.elastic",
+    b"torch.distributed.run",
+    b"torchrun",
+)
 _FIRST_FAILURE = b"Root Cause (first observed failure)"  # a block follows
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from undaunted.attribution import crash, error_file, hang
-from undaunted.attribution.findings import UNEQUAL, UNREAD
+from undaunted.attribution.findings import MISMATCH, UNEQUAL, UNREAD
 from undaunted.base.deadline import within
 from undaunted.fault_tolerance.agent import core_file, oom
 from undaunted.fault_tolerance.agent.round import Judgement
@@ -142,7 +142,7 @@ def judge_hang(
         waiting=list(verdict.waiting),
         stacks=current.stacks_path,
         distribution=_distribution(foremost),
-        cause=verdict.cause if verdict.cause in (UNEQUAL, UNREAD) else "",
+        cause=verdict.cause if verdict.cause in (MISMATCH, UNEQUAL, UNREAD) else "",
         fault=fault,
     )
     report = error_file.ErrorReport(line, "", int(time.time()))
