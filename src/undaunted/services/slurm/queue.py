@@ -90,9 +90,7 @@ class Queue:
         try:
             return await self._put_back(decided.without)
         except SlurmError as error:
-            remedy = "a job that may be needs `#SBATCH --requeue`; "
-            remedy = remedy if "disabled" in str(error) else ""
-            self._say(f"the job could not be queued again: {error}; {remedy}submit it again")
+            self._say_refused(error)
             return False
 
     async def _put_back(self, without: str) -> bool:
@@ -120,10 +118,33 @@ class Queue:
             # Only a job in the queue can be changed, and then Slurm ends all that could: so one
             # program does both.
             change = f"update JobId={here.name} ExcNodeList={without}"
-            await self.ask("scontrol", orders=[f"requeue {here.name}", change])
+            order = self.ask("scontrol", orders=[f"requeue {here.name}", change])
         else:
-            await self.ask("scontrol", "requeue", here.name)
+            order = self.ask("scontrol", "requeue", here.name)
+        try:
+            await order
+        except SlurmError as error:
+            return await self._is_taken(error)
         return True
+
+    async def _is_taken(self, error: SlurmError) -> bool:
+        """Whether Slurm may have queued the job again, though the order failed; say so.
+
+        Slurm ends all processes of a job that it queues again, and the one that asked is one.
+        """
+        with suppress(SlurmError):
+            if self.runs(await self.shown()):
+                self._say_refused(error)
+                return False
+        self._say(
+            f"Slurm may have queued the job again all the same ({error}): submit it again only if "
+            f"`squeue --jobs={self._here.name}` does not show it"
+        )
+        return True
+
+    def _say_refused(self, error: SlurmError) -> None:
+        remedy = "a job that may be needs `#SBATCH --requeue`; " if "disabled" in str(error) else ""
+        self._say(f"the job could not be queued again: {error}; {remedy}submit it again")
 
     async def _no_room(self, script: str, without: str) -> str:
         """Say why the job could not start without these nodes, "" = it could."""
