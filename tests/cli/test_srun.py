@@ -63,7 +63,7 @@ STAND_INS = {
         "show partition"*) echo "   MaxNodes=UNLIMITED GraceTime=20 Hidden=NO" ;;
         "--oneliner show job "*)
             [ ! -f "$SAID/ends" ] || STATE=COMPLETING
-            echo "JobId=17 JobState=${STATE:-RUNNING} BatchFlag=${BATCH:-1}"
+            echo "JobId=17 JobState=${STATE:-RUNNING} Reason=${REASON:-None} BatchFlag=${BATCH:-1}"
             ;;
         requeue*)
             echo "$*" >>"$SAID/asked"
@@ -249,6 +249,7 @@ def test_slurm_ends_the_one_who_asks_it_to_queue_the_job_again(job: Job, name: s
     ("env", "words"),
     [
         ({"STATE": "CANCELLED"}, "CANCELLED already"),
+        ({"STATE": "COMPLETING", "REASON": "TimeLimit"}, "#SBATCH --signal=TERM@"),
         ({"BATCH": "0"}, "no batch script"),
         ({"NO_RIGHT": "1"}, "#SBATCH --requeue"),
         ({"SLURM_RESTART_COUNT": "100"}, "--requeues is 100"),

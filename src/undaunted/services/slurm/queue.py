@@ -14,7 +14,7 @@ from undaunted.services.slurm.allocation import Next, is_away, what_next
 from undaunted.services.slurm.commands import SlurmError, ask
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from undaunted.journal.job.launches import Launch
@@ -97,8 +97,7 @@ class Queue:
         here = self._here
         about = await self.shown()
         if not self.runs(about):
-            state = about.get("JobState", "")
-            self._say(f"not queued again by this script: for Slurm the job is {state} already")
+            self._say(_why_ended(about))
             return False
         if about.get("BatchFlag") == "0":
             self._say("not queued again: this is no batch script; start it again yourself")
@@ -157,6 +156,24 @@ class Queue:
         except SlurmError as error:
             return one_line(str(error), longest=120)
         return ""
+
+
+def _why_ended(about: Mapping[str, str]) -> str:
+    """Say why a job that Slurm ends by itself is not queued again here, and what to do.
+
+    Args:
+        about: what Slurm shows of the job.
+    """
+    state = about.get("JobState", "")
+    if state == "TIMEOUT" or about.get("Reason") == "TimeLimit":
+        return (
+            f"not queued again: the time limit of {about.get('TimeLimit', '')} is over; with "
+            "`#SBATCH --signal=TERM@300` the job saves and goes back before"
+        )
+    return (
+        f"not queued again here: for Slurm the job is {state} already, and comes back if Slurm "
+        "requeues it (not after scancel)"
+    )
 
 
 def journals_in(run_dir: Path) -> list[Journal]:
