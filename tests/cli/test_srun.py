@@ -61,9 +61,13 @@ STAND_INS = {
             ;;
         "write batch_script 17 -") printf '%s\n' '#!/bin/sh' "${HEADER:-}" ;;
         "show partition"*) echo "   MaxNodes=UNLIMITED GraceTime=20 Hidden=NO" ;;
-        "--oneliner show job "*) echo "JobId=17 JobState=${STATE:-RUNNING} BatchFlag=${BATCH:-1}" ;;
+        "--oneliner show job "*)
+            [ ! -f "$SAID/ends" ] || STATE=COMPLETING
+            echo "JobId=17 JobState=${STATE:-RUNNING} Reason=${REASON:-None} BatchFlag=${BATCH:-1}"
+            ;;
         requeue*)
             echo "$*" >>"$SAID/asked"
+            [ -z "${ENDS_BY:-}" ] || { : >"$SAID/ends"; kill "-$ENDS_BY" $$; }
             [ -z "${NO_RIGHT:-}" ] || { echo "operation is presently disabled" >&2; exit 1; }
             ;;
         esac
@@ -231,10 +235,21 @@ def test_a_start_that_came_no_further_is_the_last(job: Job) -> None:
     assert "no further" in output
 
 
+@pytest.mark.parametrize("name", ["TERM", "KILL"])
+def test_slurm_ends_the_one_who_asks_it_to_queue_the_job_again(job: Job, name: str) -> None:
+    """The processes of a job that goes back to the queue are ended, and scontrol is one of them."""
+    ended, output = job.stop(signal.SIGTERM, ENDS_BY=name)
+    assert ended == 75, output
+    assert job.asked.count("requeue 17") == 1
+    assert "could not be queued again" not in output
+    assert ("does not show it" in output) == (name == "KILL")
+
+
 @pytest.mark.parametrize(
     ("env", "words"),
     [
         ({"STATE": "CANCELLED"}, "CANCELLED already"),
+        ({"STATE": "COMPLETING", "REASON": "TimeLimit"}, "#SBATCH --signal=TERM@"),
         ({"BATCH": "0"}, "no batch script"),
         ({"NO_RIGHT": "1"}, "#SBATCH --requeue"),
         ({"SLURM_RESTART_COUNT": "100"}, "--requeues is 100"),

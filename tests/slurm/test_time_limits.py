@@ -45,3 +45,15 @@ def test_a_time_limit_that_is_too_short_ends_the_job(
     job.wait_for(r"not queued again", LONG_S)
     assert job.end() == 75, job.text
     assert job.shown()["JobState"] == "FAILED"
+
+
+@pytest.mark.parametrize("script", [SAVES], ids=["saves"], indirect=True)
+def test_a_job_that_runs_into_its_time_limit_names_the_remedy(
+    submit: Callable[..., Job], script: Path
+) -> None:
+    options = ("--time=1", "--signal=CONT@1", "--nodes=1")
+    job = submit("train.sbatch", "train.py", options=options)
+    working(job, 2)
+    job.wait_for(r"not queued again.*#SBATCH --signal=TERM@", LONG_S)
+    assert job.end() == 75, job.text
+    assert job.shown()["JobState"] == "TIMEOUT"

@@ -43,7 +43,7 @@ from undaunted.services.slurm.allocation import (
     step_environ,
     step_words,
 )
-from undaunted.services.slurm.commands import SlurmError
+from undaunted.services.slurm.commands import SlurmError, ended
 from undaunted.services.slurm.grace import grace_s
 from undaunted.services.slurm.queue import (
     Queue,
@@ -332,13 +332,6 @@ async def _run(job: _Job) -> int:
         await signals.close()
 
 
-def _ended(code: int) -> str:
-    if code >= 0:
-        return f"ended with {code}"
-    known = -code in {one.value for one in signal.Signals}
-    return f"was killed by {signal.Signals(-code).name if known else f'signal {-code}'}"
-
-
 def _as_in_shell(code: int) -> int:
     return code if code >= 0 else 128 - code
 
@@ -356,7 +349,7 @@ async def _finish(job: _Job, code: int, requeues: int) -> int:
     """Say how the job went, and queue it again where that helps; return the exit code."""
     earlier, launches = _launches(job)
     summary = summarize_job(launches)
-    by_srun = f"srun {_ended(code)}; its own lines are above"
+    by_srun = f"srun {ended(code)}; its own lines are above"
     exit_code = _KILLED if launches else _as_in_shell(code)
     if summary.exit_code is None and code == 0:
         line = f"finished: srun ended with 0, but no launcher could write so in {job.run_dir}"

@@ -280,7 +280,7 @@ def _end_ranks_of(config: RunConfig, agent_pid: int) -> None:
                 with contextlib.suppress(OSError):
                     process.signal_pidfd(pidfd, signal.SIGKILL)
                 os.close(pidfd)
-    stands = f"the agent (pid {agent_pid}) stands still"
+    stands = f"the agent of node {config.node} (pid {agent_pid}) stands still"
     _say(config, f"{stands}: its ranks got SIGKILL, as the job may go on without this node")
 
 
@@ -360,7 +360,7 @@ def _flag_finished(config: RunConfig) -> None:
 
 def _what_now(config: RunConfig) -> str:
     if config.nodes is None:
-        return "the job's last checkpoint is intact: start it again"
+        return "start the job again; it goes on from its last checkpoint, if there is one"
     return (
         f"the job goes on without node {config.node} if enough others are left (--nnodes: "
         f"{config.nodes.min_nodes}); start this launcher again and it joins them"

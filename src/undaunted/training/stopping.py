@@ -33,7 +33,7 @@ class StopReason(enum.Enum):
     DEADLINE = "deadline"
     """The time that the scheduler gives is nearly over."""
     RESTART = "restart"
-    """The job goes on at once, on other nodes."""
+    """The round ends; another one follows, perhaps on other nodes, unless the whole job ends."""
     SUSPECT = "suspect"
     """A result may be wrong: the work is to be repeated elsewhere."""
     INVALID = "invalid"
@@ -57,7 +57,7 @@ _TEXTS = {
     StopReason.PREEMPTED: "the job was told to stop",
     StopReason.REQUESTED: "a rank asked for a stop",
     StopReason.DEADLINE: "the end of the time that the job has is near",
-    StopReason.RESTART: "the job goes on with other nodes",
+    StopReason.RESTART: "this round ends",
     StopReason.SUSPECT: "a result may be wrong",
     StopReason.INVALID: "a result is wrong",
     StopReason.STRAGGLER: "a rank is slow",

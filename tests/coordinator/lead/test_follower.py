@@ -1153,7 +1153,8 @@ def test_a_machine_that_stood_still_says_so():
     harness.now += 30 * S
     harness.pass_time(2)
     assert harness.last(c.StopRanks).reason == (
-        "this machine stood still for 30.0 s, and the others may go on without it"
+        f"the agent of node {harness.follower.config.node}, or its machine, stood still for "
+        "30.0 s, and the others may go on without it"
     )
     harness.welcome(epoch=EPOCH + 5)
     harness.handle(c.Closed(harness.link, "reset"))

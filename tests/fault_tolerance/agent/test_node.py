@@ -963,10 +963,11 @@ def test_a_code_of_a_rank_that_has_stopped_is_no_failure() -> None:
     assert machine.handle(m.RankExited(0, 75)) == [m.SetTimer("left", n.AGREE_S)]
 
 
-def test_ranks_that_were_to_save_and_have_not_ended_in_time_are_reported() -> None:
+@pytest.mark.parametrize("ask", [True, False])
+def test_ranks_that_were_to_save_and_have_not_ended_in_time_are_reported(ask: bool) -> None:
     machine = running(3)
     machine.handle(AGREE)
-    machine.handle(m.Agreed(0, ask=True))
+    machine.handle(m.Agreed(0, ask=ask))
     machine.handle(m.RankExited(1, 75))
     said, *kill = machine.handle(m.TimerFired("grace", 0))
     assert said == m.SayLate((0, 2), 100.0)

@@ -559,7 +559,8 @@ class Follower:
         if self._stood_s:
             stood = format_duration(self._stood_s)
             self._gone = (
-                f"this machine stood still for {stood}, and the others may go on without it"
+                f"the agent of node {self.config.node}, or its machine, stood still for {stood}, "
+                "and the others may go on without it"
             )
         goes_on = self.running and absence.stop_ns > now
         said = c.Say(self._gone + ("; the ranks go on" if goes_on else ""))

@@ -727,7 +727,8 @@ class Agent:
         self._abandoned = True
         if self._ended.done():
             return  # the ranks have ended; a copy in memory may just be written
-        self._say("the launcher was killed: its ranks are ended as well", level=ERROR)
+        which = "" if self._config.nodes is None else f" of node {self._config.node}"
+        self._say(f"the launcher{which} was killed: its ranks are ended as well", level=ERROR)
         if self._config.nodes is not None:
             reason = "its launcher was killed"
             self._orders.post(job.NodeFailed(self._config.node, self._node.round, reason))

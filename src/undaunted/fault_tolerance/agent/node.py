@@ -507,6 +507,7 @@ class Node:
     _held: list[RankExited | RankErrored] = field(default_factory=list)  # perhaps no failures
     _stop: StopRound | None = None  # the first; it may have to wait until the processes are known
     _asks: bool = False  # ranks stop after the same iteration
+    _save: bool = False  # ranks may save as they stop, whether they ask or not
     _grace_s: float = 0.0  # of the stop that is under way
     _restart: bool = False  # another round follows
     _unkillable: bool = False
@@ -768,7 +769,7 @@ class Node:
             return []
         if self.state is State.CLEARING:
             return [] if event.restart else self._no_restart()
-        self._restart = event.restart
+        self._restart, self._save = event.restart, event.agree
         if self.state is State.SPAWNING:
             self._stop = event  # the pids are not known yet
             # Ranks of other nodes may wait for these, to stop with them.
@@ -869,9 +870,7 @@ class Node:
 
     def _late(self) -> list[Command]:
         """Ranks that were to save have not ended in time. After failures that is expected."""
-        if self._stop is None or not self._stop.agree or not self.alive:
-            return []
-        return [SayLate(tuple(self.alive), self._grace_s)]
+        return [SayLate(self.alive, self._grace_s)] if self._save and self.alive else []
 
     def _signal_who_never_asks(self) -> list[Command]:
         """Where ranks were to agree: another one has left, or nothing was heard."""

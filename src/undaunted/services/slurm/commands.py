@@ -8,6 +8,7 @@ import secrets
 import signal
 from typing import TYPE_CHECKING
 
+from undaunted.attribution.exits import signal_name
 from undaunted.base.child import Program, run_async
 from undaunted.base.text import one_line
 from undaunted.services.slurm.core import ENDED, LIVE, UNKNOWN, Listed
@@ -139,14 +140,18 @@ def _beginning(text: str, longest: int = 80) -> str:
     return one_line(text[: 4 * longest], longest=longest)
 
 
+def ended(code: int) -> str:
+    """Return how a command ended, in words: its exit code, or minus the number of the signal."""
+    return f"ended with {code}" if code >= 0 else f"was killed by {signal_name(-code)}"
+
+
 async def ask(program: str, *words: str, orders: Sequence[str] = ()) -> str:
     """Return what a command prints.
 
     Args:
         program: its name.
         words: its arguments.
-        orders: lines for it to read, one command each. Signals to stop do not end it between two
-            of them, as the first one may have Slurm end the job, and so all of its processes.
+        orders: lines for it to read, one command each.
 
     Raises:
         SlurmError: it cannot be started, takes too long, prints too much, or complains.
@@ -156,6 +161,8 @@ async def ask(program: str, *words: str, orders: Sequence[str] = ()) -> str:
     own = ("SQUEUE_", "SACCT_")
     environ = {name: text for name, text in os.environ.items() if not name.startswith(own)}
     environ |= {"TZ": "UTC", "SLURM_TIME_FORMAT": "standard"}
+    # A command may have Slurm end this job, and so signal all of its processes: no signal to stop
+    # ends one between two orders, or before it has its answer.
     asked = Program(
         [program, *words],
         _DEADLINE_S,
@@ -163,7 +170,7 @@ async def ask(program: str, *words: str, orders: Sequence[str] = ()) -> str:
         given="".join(f"{order}\n" for order in orders).encode(),
         most=_MOST_BYTES,
         whole=True,
-        blocked=_STOPS if orders else (),
+        blocked=_STOPS,
     )
     try:
         end = await run_async(asked)
@@ -177,5 +184,5 @@ async def ask(program: str, *words: str, orders: Sequence[str] = ()) -> str:
     complaint = _beginning(end.errors.decode(errors="replace"), longest=200)
     # squeue exits with 0 when a user does not exist, and shows nothing.
     if end.code or (complaint and not end.output and program == "squeue"):
-        raise SlurmError(f"{program}: {complaint or f'exit code {end.code}'}")
+        raise SlurmError(f"{program}: {complaint}" if complaint else f"{program} {ended(end.code)}")
     return end.output.decode(errors="replace")

@@ -14,7 +14,7 @@ from undaunted.services.slurm.allocation import Next, is_away, what_next
 from undaunted.services.slurm.commands import SlurmError, ask
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from undaunted.journal.job.launches import Launch
@@ -90,17 +90,14 @@ class Queue:
         try:
             return await self._put_back(decided.without)
         except SlurmError as error:
-            remedy = "a job that may be needs `#SBATCH --requeue`; "
-            remedy = remedy if "disabled" in str(error) else ""
-            self._say(f"the job could not be queued again: {error}; {remedy}submit it again")
+            self._say_refused(error)
             return False
 
     async def _put_back(self, without: str) -> bool:
         here = self._here
         about = await self.shown()
         if not self.runs(about):
-            state = about.get("JobState", "")
-            self._say(f"not queued again by this script: for Slurm the job is {state} already")
+            self._say(_why_ended(about))
             return False
         if about.get("BatchFlag") == "0":
             self._say("not queued again: this is no batch script; start it again yourself")
@@ -120,10 +117,33 @@ class Queue:
             # Only a job in the queue can be changed, and then Slurm ends all that could: so one
             # program does both.
             change = f"update JobId={here.name} ExcNodeList={without}"
-            await self.ask("scontrol", orders=[f"requeue {here.name}", change])
+            order = self.ask("scontrol", orders=[f"requeue {here.name}", change])
         else:
-            await self.ask("scontrol", "requeue", here.name)
+            order = self.ask("scontrol", "requeue", here.name)
+        try:
+            await order
+        except SlurmError as error:
+            return await self._is_taken(error)
         return True
+
+    async def _is_taken(self, error: SlurmError) -> bool:
+        """Whether Slurm may have queued the job again, though the order failed; say so.
+
+        Slurm ends all processes of a job that it queues again, and the one that asked is one.
+        """
+        with suppress(SlurmError):
+            if self.runs(await self.shown()):
+                self._say_refused(error)
+                return False
+        self._say(
+            f"Slurm may have queued the job again all the same ({error}): submit it again only if "
+            f"`squeue --jobs={self._here.name}` does not show it"
+        )
+        return True
+
+    def _say_refused(self, error: SlurmError) -> None:
+        remedy = "a job that may be needs `#SBATCH --requeue`; " if "disabled" in str(error) else ""
+        self._say(f"the job could not be queued again: {error}; {remedy}submit it again")
 
     async def _no_room(self, script: str, without: str) -> str:
         """Say why the job could not start without these nodes, "" = it could."""
@@ -136,6 +156,24 @@ class Queue:
         except SlurmError as error:
             return one_line(str(error), longest=120)
         return ""
+
+
+def _why_ended(about: Mapping[str, str]) -> str:
+    """Say why a job that Slurm ends by itself is not queued again here, and what to do.
+
+    Args:
+        about: what Slurm shows of the job.
+    """
+    state = about.get("JobState", "")
+    if state == "TIMEOUT" or about.get("Reason") == "TimeLimit":
+        return (
+            f"not queued again: the time limit of {about.get('TimeLimit', '')} is over; with "
+            "`#SBATCH --signal=TERM@300` the job saves and goes back before"
+        )
+    return (
+        f"not queued again here: for Slurm the job is {state} already, and comes back if Slurm "
+        "requeues it (not after scancel)"
+    )
 
 
 def journals_in(run_dir: Path) -> list[Journal]:
