@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from undaunted.attribution.findings import CAUSES, SURE
 from undaunted.attribution.verdicts import cause_seen
 from undaunted.journal import events as e
+from undaunted.training import check
 
 
 def verdict(kind: str, **more: object) -> e.Verdict:
@@ -72,6 +74,14 @@ def test_who_most_likely_hangs_is_not_sure() -> None:
     assert cause_seen("hang", None, told(certain=True)) == ("host_lag", 1.0)
 
 
+def test_a_check_of_the_program_is_known_by_its_error() -> None:
+    for number in (math.nan, math.inf, -math.inf):
+        with pytest.raises(RuntimeError) as raised:
+            check(number)
+        exception = f"RuntimeError: {raised.value}"
+        assert cause_seen("crash", verdict("crash", exception=exception)) == ("not_finite", 1.0)
+
+
 @pytest.mark.parametrize(
     ("exception", "cause"),
     [
@@ -80,6 +90,7 @@ def test_who_most_likely_hangs_is_not_sure() -> None:
         ("RuntimeError: grad norm is not finite: inf", "not_finite"),
         ("my.Bad: Non-finite gradients in layer 3", "not_finite"),
         ("ValueError: no information about the loss", "program_error"),
+        ("ValueError: unexpected result of a query: -1", "program_error"),
         ("ValueError: nan is no name of a column", "program_error"),
     ],
 )

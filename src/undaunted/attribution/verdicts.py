@@ -19,7 +19,8 @@ GUESSED = 0.4  # confidence of what is most likely
 _UNSAVED = "undaunted.checkpointing.errors.StateError"
 _NO_NUMBER = re.compile(r"\b(?:nans?|infs?|infinit[ey]|not finite|non-?finite)\b", re.IGNORECASE)
 _OF_TRAINING = re.compile(
-    r"\b(?:loss|grad|norm|logit|output|activation|weight|parameter)", re.IGNORECASE
+    r"\b(?:loss|grad|norm|logit|output|activation|weight|parameter|unexpected result\b)",
+    re.IGNORECASE,
 )
 _MISSING = frozenset({"ModuleNotFoundError", "ImportError", "FileNotFoundError"})
 _CRASHES = frozenset({"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGTRAP"})
