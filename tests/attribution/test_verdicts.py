@@ -9,6 +9,7 @@ import pytest
 
 from undaunted.attribution.findings import CAUSES, SURE
 from undaunted.attribution.verdicts import cause_seen
+from undaunted.checkpointing.errors import NoCheckpointError, StructureError
 from undaunted.journal import events as e
 from undaunted.training import check
 
@@ -72,6 +73,21 @@ def test_who_most_likely_hangs_is_not_sure() -> None:
     cause, confidence = cause_seen("hang", None, told(certain=False))
     assert (cause, confidence < SURE) == ("host_lag", True)
     assert cause_seen("hang", None, told(certain=True)) == ("host_lag", 1.0)
+
+
+@pytest.mark.parametrize(
+    "exception",
+    [
+        f"undaunted.checkpointing.errors.{StructureError.__name__}: rank 1: model: w is missing",
+        f"undaunted.checkpointing.errors.{NoCheckpointError.__name__}: no checkpoint in a can be",
+        "RuntimeError: Error(s) in loading state_dict for Net: size mismatch for w",
+        "ValueError: loaded state dict has a different number of parameter groups",
+        "RuntimeError: Missing key in checkpoint state_dict: model.w.",
+    ],
+)
+def test_a_checkpoint_that_cannot_be_used(exception: str) -> None:
+    one = verdict("crash", exception=exception)
+    assert cause_seen("crash", one) == ("checkpoint_mismatch", 1.0)
 
 
 def test_a_check_of_the_program_is_known_by_its_error() -> None:

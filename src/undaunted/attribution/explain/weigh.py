@@ -30,7 +30,14 @@ if TYPE_CHECKING:
 # one failure has one name.
 OWN_WORDS = frozenset({"data_error", "not_finite"})
 _NO_ROOM = "make room, or write elsewhere, then start again"
-REMEDIES = {"disk_full": _NO_ROOM, "quota_exceeded": _NO_ROOM}  # a restart alone does not help
+REMEDIES = {  # a restart alone does not help
+    "disk_full": _NO_ROOM,
+    "quota_exceeded": _NO_ROOM,
+    "checkpoint_mismatch": (
+        "`undaunted checkpoint verify` says which checkpoints are whole; "
+        "restore an older copy, or correct the program"
+    ),
+}
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,7 +106,7 @@ def explain(rounds: Sequence[Case | Round]) -> list[Explained]:
         elif advised is not None and root is not None and root.cause != INJECTED:
             said = f"its launcher, which reads no logs, advised: {advised.action}: {advised.reason}"
             case = replace(case, did="; ".join(filter(None, (case.did, said))))  # noqa: PLW2901
-        if root is not None and root.cause in REMEDIES and advice.action == "restart":
+        if root is not None and root.cause in REMEDIES and advice.action != "exclude":
             advice = replace(advice, reason=f"{REMEDIES[root.cause]}: {advice.reason}")
         alike = sum(root is not None and _alike(one.root, root) for one in explained)
         explained.append(
