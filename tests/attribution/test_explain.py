@@ -298,6 +298,18 @@ def test_a_full_disk_wants_room_before_another_start(cause: str) -> None:
     assert (elsewhere.advice.action, elsewhere.advice.nodes) == ("exclude", ("a",))
 
 
+def test_damaged_checkpoints_want_an_older_copy() -> None:
+    said = "undaunted.checkpointing.errors.NoCheckpointError: no checkpoint in a can be used: x"
+    about = {"local_rank": 0, "pid": 7, "line": f"rank 0 failed: {said}", "exception": said}
+    verdict = sample.at(1040, e.Verdict, 0, kind="crash", rank=0, **about)
+    events = [*sample.OPENING, *sample.begin(10, 0), sample.CRASH[0], verdict]
+    (case,) = cases_of(events)
+    (advice,) = [line for line in lines(case) if line.startswith("advice: ")]
+    assert advice.startswith("advice: `undaunted checkpoint verify`")
+    *_, third = explain([case] * 3)
+    assert "undaunted checkpoint verify" in third.advice.reason
+
+
 def test_an_injected_fault_is_the_cause_whatever_its_traces_look_like() -> None:
     about = {"local_rank": 1, "pid": 7, "line": "rank 1 was ended", "signal": "SIGKILL"}
     verdict = sample.at(1040, e.Verdict, 0, kind="crash", rank=1, fault="sigkill-1", **about)

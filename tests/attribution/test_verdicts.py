@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 
 import pytest
 
 from undaunted.attribution.findings import CAUSES, SURE
 from undaunted.attribution.verdicts import cause_seen
+from undaunted.checkpointing.errors import NoCheckpointError, StructureError
 from undaunted.journal import events as e
+from undaunted.training import check
 
 
 def verdict(kind: str, **more: object) -> e.Verdict:
@@ -73,6 +76,29 @@ def test_who_most_likely_hangs_is_not_sure() -> None:
 
 
 @pytest.mark.parametrize(
+    "exception",
+    [
+        f"undaunted.checkpointing.errors.{StructureError.__name__}: rank 1: model: w is missing",
+        f"undaunted.checkpointing.errors.{NoCheckpointError.__name__}: no checkpoint in a can be",
+        "RuntimeError: Error(s) in loading state_dict for Net: size mismatch for w",
+        "ValueError: loaded state dict has a different number of parameter groups",
+        "RuntimeError: Missing key in checkpoint state_dict: model.w.",
+    ],
+)
+def test_a_checkpoint_that_cannot_be_used(exception: str) -> None:
+    one = verdict("crash", exception=exception)
+    assert cause_seen("crash", one) == ("checkpoint_mismatch", 1.0)
+
+
+def test_a_check_of_the_program_is_known_by_its_error() -> None:
+    for number in (math.nan, math.inf, -math.inf):
+        with pytest.raises(RuntimeError) as raised:
+            check(number)
+        exception = f"RuntimeError: {raised.value}"
+        assert cause_seen("crash", verdict("crash", exception=exception)) == ("not_finite", 1.0)
+
+
+@pytest.mark.parametrize(
     ("exception", "cause"),
     [
         ("FloatingPointError: step 91", "not_finite"),
@@ -80,6 +106,7 @@ def test_who_most_likely_hangs_is_not_sure() -> None:
         ("RuntimeError: grad norm is not finite: inf", "not_finite"),
         ("my.Bad: Non-finite gradients in layer 3", "not_finite"),
         ("ValueError: no information about the loss", "program_error"),
+        ("ValueError: unexpected result of a query: -1", "program_error"),
         ("ValueError: nan is no name of a column", "program_error"),
     ],
 )

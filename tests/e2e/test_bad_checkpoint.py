@@ -36,7 +36,10 @@ TRAINING = """
     torch.manual_seed(0)
     inputs = torch.randn(400, 16)
     samples = TensorDataset(inputs, inputs.sum(1, keepdim=True))
-    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
+    width = 64 if how == "wide" else 32
+    model = torch.nn.Sequential(
+        torch.nn.Linear(16, width), torch.nn.ReLU(), torch.nn.Linear(width, 1)
+    )
     wrapped = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters())
     state = {"model": model, "optimizer": optimizer, "order": list(range(400))}
@@ -54,6 +57,8 @@ TRAINING = """
     with Checkpointer("checkpoints", timeout=60, certify=1) as checkpoints:
         start = checkpoints.load(state) or 0
         print(f"rank {rank} begins after step {start}", flush=True)
+        if how == "option":
+            raise ValueError("no such option")
         batches = DataLoader(samples, 4, sampler=state["order"][start * 4:], num_workers=1)
         for step, (x, y) in enumerate(batches, start + 1):
             undaunted.step(step)
@@ -160,6 +165,22 @@ def test_what_was_changed_on_the_disk_costs_no_restart(
     entries = ledger.decode((place / "checkpoints/.ledger").read_bytes())
     assert {one.step for one in entries if isinstance(one, ledger.Loaded)} <= {90, 60}
     assert not any(isinstance(one, ledger.Failed) for one in entries)
+
+
+@pytest.mark.timeout(360)  # up to four jobs
+@pytest.mark.parametrize("how", ["wide", "option"])
+def test_a_wrong_program_leaves_good_checkpoints_to_the_corrected_one(
+    tmp_path: Path, whole: Any, killed: Path, how: str
+) -> None:
+    place = tmp_path / how
+    shutil.copytree(killed, place)
+    (place / "begun").touch()
+    _, text, _ = trained(place, how, "--max-restarts", "2", code=1)
+    assert ("is not trusted" in text) == (how == "option")
+    digest, text, rounds = trained(place, "kill", "--max-restarts", "0")
+    assert (digest, rounds) == (whole, 1), text
+    assert "rank 0 begins after step 90" in text
+    assert "is not trusted" not in text
 
 
 def test_a_copy_in_memory_makes_up_for_a_stale_file(tmp_path: Path, whole: Any) -> None:

@@ -367,9 +367,9 @@ def test_tensors():
 
 
 def test_outside_of_attempts_a_number_that_is_not_finite_raises():
-    with Session(rerun=Rerun()) as session, session.step(0):
+    with Session(rerun=Rerun()) as session, session.step(50):
         session.check(1.0)
-        with pytest.raises(RuntimeError, match="loss is not finite"):
+        with pytest.raises(RuntimeError, match=r"iteration 50: .*loss is not finite"):
             session.check(math.nan, "loss")
         for _ in session.attempts():
             session.check(1.0)

@@ -115,7 +115,7 @@ _TABLE = """\
 4 disk_full           fault   node exclude 2 a disk is full
 4 quota_exceeded      fault   job  stop    3 a quota of disk space is used up
 4 storage_error       fault   node exclude 3 files could not be read or written
-3 checkpoint_mismatch fault   job  stop    3 a checkpoint does not fit the program
+3 checkpoint_mismatch fault   job  stop    3 a checkpoint is damaged, or does not fit the program
 3 state_not_saved     fault   job  stop    3 the state cannot be saved
 3 missing_file        fault   job  stop    3 a module or file that the program needs is not there
 3 data_error          fault   job  stop    3 input data cannot be used

@@ -17,9 +17,17 @@ if TYPE_CHECKING:
 
 GUESSED = 0.4  # confidence of what is most likely
 _UNSAVED = "undaunted.checkpointing.errors.StateError"
+# Checkpoint and program do not fit, or no checkpoint is whole.
+_UNFIT = ("StructureError", "NoCheckpointError")
+# As torch says it of a module, of an optimizer, and of files of its own.
+_UNFIT_WORDS = re.compile(
+    r"Error\(s\) in loading state_dict for |\bloaded state dict (?:has|contains) "
+    r"|Missing key in checkpoint state_dict|Size mismatch between saved "
+)
 _NO_NUMBER = re.compile(r"\b(?:nans?|infs?|infinit[ey]|not finite|non-?finite)\b", re.IGNORECASE)
 _OF_TRAINING = re.compile(
-    r"\b(?:loss|grad|norm|logit|output|activation|weight|parameter)", re.IGNORECASE
+    r"\b(?:loss|grad|norm|logit|output|activation|weight|parameter|unexpected result\b)",
+    re.IGNORECASE,
 )
 _MISSING = frozenset({"ModuleNotFoundError", "ImportError", "FileNotFoundError"})
 _CRASHES = frozenset({"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGTRAP"})
@@ -68,6 +76,8 @@ def _cause_of_signal(name: str) -> tuple[str, float]:
 
 def cause_of_exception(name: str, message: str) -> str:
     """Return the cause of an exception of the program's own: its type, and its message."""
+    if name.rpartition(".")[2] in _UNFIT or _UNFIT_WORDS.search(message):
+        return "checkpoint_mismatch"
     return "not_finite" if _is_not_finite(name, message) else "program_error"
 
 

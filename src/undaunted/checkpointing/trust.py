@@ -86,7 +86,7 @@ class Trust:
         self._candidates = list(candidates)
         if not self._within:
             return Choice(self._candidates, {})
-        choice = ledger.choose(candidates, self._before(), self._within)
+        choice = ledger.choose(candidates, self._before(), self._within, self._run)
         self.doubts = {} if choice.is_none_trusted else choice.doubts
         self.steps = {one.step for one in candidates if one.name in self.doubts}
         return choice

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from undaunted.base import torch_ranks
 from undaunted.base.deadline import in_time, within
 from undaunted.checkpointing.files.durable import read_file, replace_file
+from undaunted.progress.writer import last_iteration
 from undaunted.training.rerun.difference import COMPARISON_MATCH, COMPARISON_MISMATCH
 from undaunted.training.rerun.stats import StatisticsMachine
 from undaunted.training.rerun.table import (
@@ -190,6 +191,10 @@ class Attempts:
         if leave:
             raise ResultError(self._end(iteration, code, checkpoint=checkpoint))
 
+    def begin_outside(self, iteration: int) -> None:
+        """Check results of this iteration next, outside of a loop."""
+        self._machine.current_iteration = iteration
+
     def check(
         self,
         value: Any,
@@ -333,7 +338,7 @@ def again() -> Attempts | None:
 
 
 _current: Attempts | None = None  # whose step is under way
-_alone: Attempts | None = None  # for programs without a session
+_alone: Attempts | None = None  # for checks outside of loops over attempts
 
 
 def check(
@@ -363,12 +368,23 @@ def check(
         TypeError: it is no number.
         ValueError: `spike` or `tolerance` cannot be meant.
     """
+    checks = checks_at(last_iteration())
+    checks.check(value, name, not_finite=not_finite, spike=spike, tolerance=tolerance)
+
+
+def checks_at(iteration: int | None) -> Attempts:
+    """Return what checks results now: of the loop over attempts, or outside of any.
+
+    Args:
+        iteration: that errors name outside of a loop; None = not known.
+    """
     global _alone  # noqa: PLW0603 - remembers what is large
-    if _current is None and _alone is None:
+    if _current is not None:
+        return _current
+    if _alone is None:
         _alone = Attempts(None, str)
-    attempts = _current or _alone
-    if attempts is not None:
-        attempts.check(value, name, not_finite=not_finite, spike=spike, tolerance=tolerance)
+    _alone.begin_outside(iteration or 0)
+    return _alone
 
 
 def _keep(path: Path, content: bytes) -> None:

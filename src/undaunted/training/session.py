@@ -26,7 +26,7 @@ from undaunted.base import torch_ranks
 from undaunted.progress import api
 from undaunted.progress.layout import EVALUATION, LATEST, STEP_SECTION
 from undaunted.progress.writer import current_writer
-from undaunted.training.attempts import Attempts, End, Rerun, ResultError, check
+from undaunted.training.attempts import Attempts, End, Rerun, ResultError, checks_at
 from undaunted.training.over_store import OverStore, name_of_group
 from undaunted.training.signals import Signals
 from undaunted.training.stopping import (
@@ -324,7 +324,8 @@ class Session:
 
         All ranks make the same checks in each run of a step; some may make none.
         """
-        check(value, name, not_finite=not_finite, spike=spike, tolerance=tolerance)
+        checks = checks_at(self.iteration)
+        checks.check(value, name, not_finite=not_finite, spike=spike, tolerance=tolerance)
 
     def should_stop(self, iteration: int) -> bool:
         """Whether all ranks stop after this iteration, which is over. A few memory stores.

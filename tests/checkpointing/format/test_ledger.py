@@ -40,6 +40,8 @@ NAN = {"cause": "not_finite"}
         ([failed("c90", error="E", **NODES[0]), failed("c90", error="F", **NODES[1])], "c60"),
         ([failed("c90", "killed"), failed("c90", "killed")], "c90"),
         ([failed("c90", "preempted"), failed("c90", "preempted")], "c90"),
+        ([failed("c90", "checkpoint_mismatch"), failed("c90", "checkpoint_mismatch")], "c90"),
+        ([failed("c90", error="NameError: name 'x' is not defined")] * 2, "c90"),
         ([failed("c90"), failed("c90", steps=20)], "c90"),  # too late to be its fault
         ([failed("c90"), failed("c90", steps=None)], "c90"),
         ([failed("c90", **NAN)], "c60"),
@@ -62,6 +64,22 @@ def test_which_is_tried_first(entries: list[Any], first: str) -> None:
 def test_unproven_ones_are_passed_over_one_after_the_other() -> None:
     entries: list[Any] = [failed("c90"), failed("c90"), failed("c80"), failed("c80")]
     assert choose(CLOSE, entries).order[0].name == "c70"
+
+
+def test_failures_count_in_the_job_in_which_they_happened() -> None:
+    def round_of(run: str, name: str = "c90") -> Loaded:
+        return Loaded(at=0.0, name=name, step=90, session="t", run=run)
+
+    def first(entries: list[Any], run: str | None) -> str:
+        return choose(THREE, entries, run=run).order[0].name
+
+    one = [round_of("a"), failed("c90"), round_of("a"), failed("c90"), round_of("a", "c60")]
+    assert [first(one, run) for run in ("a", "b", None)] == ["c60", "c90", "c60"]
+    assert first([*one, round_of("b")], None) == "c90"  # as its own job sees it
+    # Each start of a job, in the same run directory, knows how the one before has failed.
+    chain = [round_of("a"), failed("c90", run="a"), round_of("b"), failed("c90", run="b")]
+    assert [first(chain, run) for run in ("c", None)] == ["c60", "c60"]
+    assert first([*chain, round_of("c", "c60")], "d") == "c90"
 
 
 def test_a_reason_names_what_happened() -> None:

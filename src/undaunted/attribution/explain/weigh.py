@@ -37,6 +37,10 @@ REMEDIES = {  # a restart alone does not help
     "quota_exceeded": _NO_ROOM,
     LAUNCHER_ERROR: "correct what its text names, then start again",
     MISMATCH: "correct the program, then start again",
+    "checkpoint_mismatch": (
+        "`undaunted checkpoint verify` says which checkpoints are whole; "
+        "restore an older copy, or correct the program"
+    ),
 }
 
 
@@ -108,7 +112,7 @@ def explain(rounds: Sequence[Case | Round]) -> list[Explained]:
         elif advised is not None and root is not None and root.cause != INJECTED:
             said = f"its launcher, which reads no logs, advised: {advised.action}: {advised.reason}"
             case = replace(case, did="; ".join(filter(None, (case.did, said))))  # noqa: PLW2901
-        if root is not None and root.cause in REMEDIES and advice.action == "restart":
+        if root is not None and root.cause in REMEDIES and advice.action != "exclude":
             advice = replace(advice, reason=f"{REMEDIES[root.cause]}: {advice.reason}")
         alike = sum(root is not None and _alike(one.root, root) for one in explained)
         explained.append(

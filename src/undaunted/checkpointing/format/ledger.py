@@ -33,6 +33,16 @@ SUSPECT_CAUSES = frozenset(
         "unequal_work",
     }
 )
+# Errors that come from a program, whatever it has loaded.
+_OF_PROGRAM = (
+    "ImportError",
+    "IndentationError",
+    "ModuleNotFoundError",
+    "NameError",
+    "NotImplementedError",
+    "SyntaxError",
+    "UnboundLocalError",
+)
 # One such failure is enough: a state that gives no finite numbers at once gives none ever.
 _AT_ONCE = "not_finite"
 MOST_ENTRIES = 400
@@ -140,7 +150,10 @@ class Choice(NamedTuple):
 
 
 def choose(
-    candidates: Sequence[Candidate], entries: Sequence[Entry], within: int = WITHIN_STEPS
+    candidates: Sequence[Candidate],
+    entries: Sequence[Entry],
+    within: int = WITHIN_STEPS,
+    run: str | None = None,
 ) -> Choice:
     """Return which checkpoint training goes on from.
 
@@ -154,8 +167,9 @@ def choose(
         candidates: the newest first.
         entries: of the ledger, the oldest first.
         within: steps after loading; 0 = none is ever doubted.
+        run: of the launcher; None = the last that has loaded one.
     """
-    failures = _failures(entries, within)
+    failures = _failures(_of_job(entries, run), within)
     known = {one.name: one for one in candidates}
     doubts: dict[str, str] = {}
     for one in candidates:
@@ -218,15 +232,37 @@ def decode(content: bytes) -> list[Entry]:
     return entries
 
 
-def _failures(entries: Iterable[Entry], within: int) -> dict[str, list[Failure]]:
+def _of_job(entries: Sequence[Entry], run: str | None) -> list[Failed]:
+    """Return the failures of one job: before another, the program may have been corrected.
+
+    A start in the same run directory knows how the one before has failed, and belongs to its job.
+    """
+    if run is None:
+        run = next((one.run for one in reversed(entries) if isinstance(one, Loaded)), "")
+    runs, following, found = {run}, run, list[Failed]()
+    for one in reversed(entries):
+        if isinstance(one, Loaded):
+            following = one.run
+        elif following in runs:  # who has written the failure has loaded next
+            runs.add(one.failure.run or following)
+            found.append(one)
+    return found[::-1]
+
+
+def _failures(entries: Iterable[Failed], within: int) -> dict[str, list[Failure]]:
     """Return by checkpoint the failures soon after it was loaded."""
     found: dict[str, list[Failure]] = {}
     for one in entries:
-        if isinstance(one, Failed) and one.failure.cause in SUSPECT_CAUSES:
-            steps = one.failure.steps
-            if steps is not None and steps < within:
-                found.setdefault(one.name, []).append(one.failure)
+        if _is_suspect(one.failure, within):
+            found.setdefault(one.name, []).append(one.failure)
     return found
+
+
+def _is_suspect(failure: Failure, within: int) -> bool:
+    """Whether a failure may be due to the checkpoint that was loaded before it."""
+    early = failure.steps is not None and failure.steps < within
+    of_program = failure.error.partition(":")[0] in _OF_PROGRAM
+    return early and not of_program and failure.cause in SUSPECT_CAUSES
 
 
 def _blamed(failures: Sequence[Failure]) -> Failure | None:
