@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import cProfile
 import ctypes
 import json
 import logging
@@ -51,6 +52,12 @@ def take_turns(call: CallWrapper, times: int) -> dict[str, int]:
             raise RuntimeError(f"fault {call.iteration}")
         time.sleep(LONG_S)
     return {"iteration": call.iteration, "rank": rank(), "world": world()}
+
+
+def take_turns_watched(call: CallWrapper, times: int, by: str) -> dict[str, int]:
+    """The same under a profiler, or a tracer such as a debugger or coverage."""
+    WATCHERS[by]()
+    return take_turns(call, times)
 
 
 def one_fails(call: CallWrapper, who: int, how: str) -> dict[str, int]:
@@ -205,6 +212,20 @@ def leave() -> None:
     raise SystemExit(3)
 
 
+def profile() -> None:
+    with contextlib.suppress(ValueError):  # Python 3.12 and newer: it is on already
+        cProfile.Profile().enable()
+
+
+def trace() -> None:
+    def look(*_: Any) -> Any:
+        return look
+
+    sys.settrace(look)
+    threading.settrace(look)
+
+
+WATCHERS = {"cProfile": profile, "settrace": trace}
 FAULTS = {
     "sleep": sleep,
     "sleep in C": sleep_in_c,
@@ -219,6 +240,7 @@ SCENARIOS = {
     function.__name__: function
     for function in (
         take_turns,
+        take_turns_watched,
         one_is_waited_for,
         one_fails,
         all_fail,

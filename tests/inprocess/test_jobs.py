@@ -43,6 +43,14 @@ def test_every_fault_restarts_all_ranks(tmp_path: Path) -> None:
         assert {20, *range(rank, 20, 4)} <= set(entered)
 
 
+@pytest.mark.parametrize("by", ["cProfile", "settrace"])
+def test_a_program_that_is_profiled_is_restarted(tmp_path: Path, by: str) -> None:
+    with Job(tmp_path, 2, "take_turns_watched", times=4, by=by) as job:
+        outcomes = job.wait()
+    assert [outcome.code for outcome in outcomes] == [0, 0], [each.stderr for each in outcomes]
+    assert [outcome.results()[0]["iteration"] for outcome in outcomes] == [4, 4]
+
+
 @pytest.mark.parametrize(("how", "who"), [("kill", 0), ("kill", 1), ("leave", 2)])
 def test_the_others_go_on_without_one_that_is_gone(tmp_path: Path, how: str, who: int) -> None:
     with Job(tmp_path, 3, "one_fails", who=who, how=how) as job:

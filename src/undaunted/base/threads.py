@@ -42,15 +42,15 @@ def settle(timeout_s: float = _LONGEST_S) -> None:
 atexit.register(settle)
 
 
-def async_raise(ident: int, exception: type[BaseException] | None) -> bool:
+def async_raise(ident: int, exception: type[BaseException]) -> bool:
     """Have a thread raise ``exception()``; a wait inside the kernel goes on until it ends.
 
     Args:
         ident: of the thread, as ``threading.get_ident`` returns it there.
-        exception: its class; None = take back one that has not been raised yet.
+        exception: its class.
 
     Returns:
         Whether there is such a thread.
     """
-    raised = ctypes.py_object() if exception is None else ctypes.py_object(exception)
+    raised = ctypes.py_object(exception)
     return bool(ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), raised))

@@ -59,9 +59,11 @@ class AbortTorchDistributed(Abort):
         """Abort all process groups of this process."""
         self._dump(state)
         aborted.set()
-        registry.run("Abort of the making of process groups", creation.abort)
+        if creation.forbid():
+            registry.run("Abort of the making of process groups", creation.abort)
         registry.abort(c10d.backends())  # none is made any more
-        registry.run("Destruction of process groups", c10d.destroy_groups)
+        if c10d.has_groups():
+            registry.run("Destruction of process groups", c10d.destroy_groups)
         recorder.forget()
         return state
 

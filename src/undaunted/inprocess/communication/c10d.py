@@ -25,6 +25,11 @@ def is_initialized() -> bool:
     return bool(module().is_initialized())
 
 
+def has_groups() -> bool:
+    """Return whether torch has a group in its tables, or a default one."""
+    return bool(module()._world.pg_map) or is_initialized()  # noqa: SLF001
+
+
 def backends() -> set[str]:
     """Return the names of the backends of all groups of this process, lower case."""
     configs = module()._world.pg_backend_config  # noqa: SLF001

@@ -89,6 +89,12 @@ class Creations:
         """Return True as soon as groups are aborted, or False after ``timeout_s``."""
         return self._aborted.wait(timeout_s)
 
+    def forbid(self) -> bool:
+        """Let no other group be made; return whether one is being made, or connects later."""
+        self._aborted.set()
+        with self._changed:
+            return bool(self._underway) or gloo.connects_late()
+
     def abort(self) -> None:
         """End all waits in the making of a group, and let no other group be made."""
         self._aborted.set()
@@ -127,6 +133,15 @@ class Creations:
 
 
 _active: Creations | None = None
+
+
+def forbid() -> bool:
+    """Let no group be made before the present `watch` is left.
+
+    Returns:
+        Whether one is being made, or connects later: `abort` ends that.
+    """
+    return _active is not None and _active.forbid()
 
 
 def abort() -> None:
@@ -197,9 +212,12 @@ def _replace(
     stack.callback(setattr, module, name, original)
 
 
+_signature = functools.lru_cache(maxsize=8)(inspect.signature)  # each run asks again
+
+
 def _groups(creations: Creations, original: Callable[..., Any]) -> Callable[..., Any] | None:
     """Return a function that makes groups with keys of this run, and notes them meanwhile."""
-    signature = inspect.signature(original)
+    signature = _signature(original)
     if not {"group_size", "store", "global_ranks_in_group"} <= signature.parameters.keys():
         return None
 
@@ -218,7 +236,7 @@ def _groups(creations: Creations, original: Callable[..., Any]) -> Callable[...,
 
 def _stores(creations: Creations, original: Callable[..., Any]) -> Callable[..., Any] | None:
     """Return a function that makes stores for `init_process_group`, with abortable waits."""
-    signature = inspect.signature(original)
+    signature = _signature(original)
     if tuple(signature.parameters) != _STORE_PARAMETERS:
         return None
 

@@ -11,7 +11,7 @@ import logging
 import os
 import time
 import traceback
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from undaunted.attribution import peers
@@ -43,7 +43,9 @@ _CHECKPOINTING = "undaunted.checkpointing."
 _log = logging.getLogger("undaunted")
 
 
-def log_failure(level: int, rank: int, tag: str, error: BaseException) -> None:
+def log_failure(
+    level: int, rank: int, tag: str, error: BaseException, place: str | None = None
+) -> None:
     """Write the line of an exception.
 
     Args:
@@ -51,9 +53,10 @@ def log_failure(level: int, rank: int, tag: str, error: BaseException) -> None:
         rank: of this process.
         tag: of the code that has raised, for example ``fn_ex`` for the function.
         error: the exception.
+        place: where it was raised, None = to be found out.
     """
     now = dt.datetime.now(dt.UTC).isoformat(sep=" ", timespec="milliseconds")
-    place = where(error)
+    place = where(error) if place is None else place
     text = f"{format_exc(error)}, in {place}" if place else format_exc(error)
     _log.log(level, "[%s] rank=%s %s: %s", now, rank, tag, text)
 
@@ -173,7 +176,8 @@ def where(error: BaseException) -> str:
     for is_library in (_is_installed, _is_known):
         for frame, line in frames:
             if not is_library(frame.f_code.co_filename):
-                return f"{frame.f_code.co_name} ({PurePath(frame.f_code.co_filename).name}:{line})"
+                file = frame.f_code.co_filename.rpartition("/")[2]
+                return f"{frame.f_code.co_name} ({file}:{line})"
     return ""
 
 

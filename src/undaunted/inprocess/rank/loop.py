@@ -344,10 +344,11 @@ class EpochLoop:
         if self.gate.over:
             failures.log_failure(logging.INFO, self.state.rank, "async_ex", error)
             return
-        failures.log_failure(logging.ERROR, self.state.rank, self._tag, error)
         if isinstance(error, Exception):
             self.state.fn_exception = error
-        self._say(Fault(*self._message_ids(), reason=self._reason(error, Interruption.EXCEPTION)))
+        reason = self._reason(error, Interruption.EXCEPTION)
+        self._say(Fault(*self._message_ids(), reason=reason))  # others wait for it, not for a log
+        failures.log_failure(logging.ERROR, self.state.rank, self._tag, error, reason.where)
 
     def _wait(self) -> Stop | Finished:
         """Wait until the epoch is over everywhere."""
