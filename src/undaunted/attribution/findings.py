@@ -150,6 +150,18 @@ def _cause(row: str) -> Cause:
 
 CAUSES: Mapping[str, Cause] = {cause.name: cause for cause in map(_cause, _TABLE.splitlines())}
 
+_NO_ROOM = "make room, or write elsewhere, then start again"
+REMEDIES: Mapping[str, str] = {  # a restart alone does not help; a message may have a better one
+    "disk_full": _NO_ROOM,
+    "quota_exceeded": _NO_ROOM,
+    LAUNCHER_ERROR: "correct what its text names, then start again",
+    MISMATCH: "correct the program, then start again",
+    "checkpoint_mismatch": (
+        "`undaunted checkpoint verify` says which checkpoints are whole; "
+        "restore an older copy, or correct the program"
+    ),
+}
+
 _FOLLOWING = {name: place for place, name in enumerate(CAUSES) if CAUSES[name].follows}
 
 

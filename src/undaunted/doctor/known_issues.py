@@ -180,9 +180,7 @@ def read_issues(text: str) -> KnownIssues:
     Raises:
         ValueError: it is no such file.
     """
-    import yaml
-
     try:
-        return msgspec.convert(yaml.safe_load(text), KnownIssues)
-    except (yaml.YAMLError, msgspec.ValidationError) as error:
+        return msgspec.yaml.decode(text, type=KnownIssues)
+    except msgspec.DecodeError as error:
         raise ValueError(f"{FILE.name}: {error}") from None

@@ -37,6 +37,7 @@ SAID = [
     ("Nov 22 12:00:00 node-12 kernel: [ 12.000000] Boom", None, "node-12", NOON),
     ("node-12 kernel: Boom", None, "node-12", 0),
     ("(RayTrainWorker pid=4711, ip=10.0.0.7) Boom", None, "10.0.0.7", 0),
+    ("(EngineCore pid=128) ERROR 11-22 12:00:00 [core.py:1090] Boom", None, "", NOON),
     ('{"rank":2,"level":"error","host":"node-12","msg":"Boom', 2, "node-12", 0),
     ('{"message": "Boom', None, "", 0),
     (r'{"rank": 2, "msg": "Traceback (most recent call last):\n  File \"x\"\nBoom', 2, "", 0),

@@ -114,6 +114,18 @@ def test_lines_name_ranks_and_nodes() -> None:
     assert (meaning.ranks, meaning.nodes) == ((3, 8, 9, 10), ("node-12",))
 
 
+def test_no_rule_looks_at_every_line_of_a_step() -> None:
+    line = (
+        "[2026-11-22 10:00:00] iteration 100/ 500000 | elapsed time per iteration (ms): 811.1 | "
+        "lm loss: 2.1E+00 | loss scale: 1.0 | grad norm: 0.4 | number of skipped iterations: 0 | "
+        "number of nan iterations: 0 |"
+    )
+    (numbers,) = rules().search([template(line.encode())]).values()
+    fit = rules().fit(line, 0, numbers, whole=True)
+    assert fit is not None
+    assert not fit.numbers
+
+
 def test_all_causes_that_logs_can_show_have_a_rule() -> None:
     shown = {row["cause"] for row in TABLE["rules"]}
     of_others = {"device_lag", "no_dump", "unexplained"}

@@ -190,6 +190,24 @@ def test_an_exception_that_is_ignored_is_no_failure(tmp_path: Path) -> None:
     assert causes(scanned(tmp_path / "log", text)) == []
 
 
+def test_an_exception_that_is_ignored_may_have_no_traceback(tmp_path: Path) -> None:
+    text = b"Exception ignored in: <function Pool.__del__>\nValueError: Pool is closed\n"
+    assert causes(scanned(tmp_path / "log", text)) == []
+    assert causes(scanned(tmp_path / "log", text + b"ValueError: x must be 3\n")) == [
+        "program_error"
+    ]
+
+
+def test_a_block_of_ray_names_the_node(tmp_path: Path) -> None:
+    text = (
+        b"ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\n"
+        b"  pid: 16424\n  ip: 10.0.0.9\n"
+        b"The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR\n"
+    )
+    hits = [hit for seen in scanned(tmp_path / "log", text).seen() for hit in seen.hits]
+    assert {node for hit in hits for node in hit.nodes} == {"10.0.0.9"}
+
+
 def test_ranks_nodes_and_their_number_are_learned(tmp_path: Path) -> None:
     text = b"3: node-12:411:977 [3] NCCL INFO comm 0x1 rank 3 nranks 16 busId 5e000\n" + ILLEGAL
     scan = scanned(tmp_path / "log", text)

@@ -1,4 +1,4 @@
-"""How often the rules are right: ``python -m tests.attribution.reports.measure [open|held]``."""
+"""How often the rules are right: ``python -m tests.attribution.reports.measure [PART ...]``."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from undaunted.attribution.decision import Decision  # noqa: TC001 - as above
 from undaunted.attribution.explain.case import Evidence, case_of_files, ended_for_good, has_failed
-from undaunted.attribution.explain.weigh import REMEDIES, Case, Explained, explain
-from undaunted.attribution.findings import CAUSES, LIKELY, SURE, Finding
+from undaunted.attribution.explain.weigh import Case, Explained, explain
+from undaunted.attribution.findings import CAUSES, LIKELY, REMEDIES, SURE, Finding
 from undaunted.base.text import count, name_ranks, one_line, printable
 from undaunted.journal.job.render import NO_END, shown_rounds, still_runs, utc, without_numbers
 from undaunted.journal.job.values import JobSummary  # noqa: TC001 - as above
@@ -202,11 +202,11 @@ def lines_of(page: Page, *, everything: bool = False) -> Iterator[str]:
         yield _job_line(page.job, len(page.rounds) - asked)
     yield f"conclusion: {one_line(conclusion(page))}"
     last = page.rounds[-1] if page.rounds else None
-    if last is not None and last.root is not None:
-        yield from _quote(last.root)
-        yield from _known(last.root)
     if last is not None:
         advised = replace(last, advice=page.ending or last.advice)
+        if last.root is not None:
+            yield from _quote(last.root)
+            yield from _known(last.root, advised.advice)
         yield f"advice: {_advice(advised, _by_hand(page.job))}"
     for note in page.job.slow[:_MOST_LINES] if page.job else ():
         yield f"slow rank: {one_line(note)}"
@@ -283,10 +283,11 @@ def _quote(one: Finding) -> Iterator[str]:
         yield f"    at {one_line(one.source)}"
 
 
-def _known(one: Finding) -> Iterator[str]:
-    """Say what is known of the message in the quote."""
+def _known(one: Finding, advice: Decision) -> Iterator[str]:
+    """Say what is known of the message in the quote, but what the advice says already."""
     if one.message:
         yield f"  why: {one.why} ({one.message})"
+    if one.message and one.remedy not in advice.reason:
         yield f"  remedy: {one.remedy}"
 
 
@@ -302,7 +303,7 @@ def _round(one: Explained, by_hand: str, *, is_only: bool) -> Iterator[str]:
     yield f"  cause: {one_line(in_words(one.root)) if one.root else 'not known'}"
     if one.root is not None and not is_only:
         yield from _quote(one.root)
-        yield from _known(one.root)
+        yield from _known(one.root, one.advice)
     yield from _followed(case)
     if case.did:
         yield f"  undaunted: {one_line(case.did)}"

@@ -15,10 +15,10 @@ from undaunted.attribution.decision import Decision, History, Round, decide, wit
 from undaunted.attribution.findings import (
     CAUSES,
     INJECTED,
-    LAUNCHER_ERROR,
     MISMATCH,
     MISSING,
     OUT_OF_MEMORY,
+    REMEDIES,
     SURE,
     Finding,
     severity_of,
@@ -31,17 +31,6 @@ if TYPE_CHECKING:
 # What the words of a program's own exception may tell: the launcher says program_error for it, and
 # one failure has one name.
 OWN_WORDS = frozenset({"data_error", "not_finite"})
-_NO_ROOM = "make room, or write elsewhere, then start again"
-REMEDIES = {  # a restart alone does not help
-    "disk_full": _NO_ROOM,
-    "quota_exceeded": _NO_ROOM,
-    LAUNCHER_ERROR: "correct what its text names, then start again",
-    MISMATCH: "correct the program, then start again",
-    "checkpoint_mismatch": (
-        "`undaunted checkpoint verify` says which checkpoints are whole; "
-        "restore an older copy, or correct the program"
-    ),
-}
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,7 +102,8 @@ def explain(rounds: Sequence[Case | Round]) -> list[Explained]:
             said = f"its launcher, which reads no logs, advised: {advised.action}: {advised.reason}"
             case = replace(case, did="; ".join(filter(None, (case.did, said))))  # noqa: PLW2901
         if root is not None and root.cause in REMEDIES and advice.action != "exclude":
-            advice = replace(advice, reason=f"{REMEDIES[root.cause]}: {advice.reason}")
+            remedy = root.remedy or REMEDIES[root.cause]
+            advice = replace(advice, reason=f"{remedy}: {advice.reason}")
         alike = sum(root is not None and _alike(one.root, root) for one in explained)
         explained.append(
             Explained(

@@ -1,8 +1,7 @@
 """Finds out from recordings of all ranks who keeps the others waiting. Pure.
 
-All groups of the job are one picture: edges lead from each rank to the operations it waits in, and
-from an operation to the members that have not come to it. Whoever is waited for and waits for
-nobody is to blame. docs/design/attribution.md has the rules, `findings.CAUSES` their names.
+Edges lead from ranks to operations and on to ranks, see `waits`. Whoever is waited for and waits
+for nobody is to blame. docs/design/attribution.md has the rules, `findings.CAUSES` their names.
 """
 
 from __future__ import annotations
@@ -14,31 +13,27 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from undaunted.attribution.findings import MISMATCH, Finding
-from undaunted.attribution.flight.recording import (
-    MOST_RANKS,
-    UNKNOWN,
-    Call,
-    Group,
-    Recording,
-    Runs,
-    Transfer,
-    ranks_of,
-    runs,
+from undaunted.attribution.flight.waits import (
+    GLOO,
+    MOST_NUMBERS,
+    GroupView,
+    Operation,
+    RecordedJob,
+    failed_in,
+    is_one_sided,
+    waits_of,
 )
 from undaunted.base.text import count, name_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
-_MOST_NUMBERS = 64  # of one group that are looked at
+    from undaunted.attribution.flight.recording import Call, Group, Recording
+
 MOST_CULPRITS = 256
-_FEW = 16  # ranks without a recording, of which one may be in a group of unknown members
 _MOST_GROUPS = 1024  # in an analysis
-_MOST_MEMBERS = 1 << 21  # of all groups together
 _MOST_RANGES = 32  # of ranks in a sentence
 _SURE, _LIKELY, _GUESS, _DOUBT = 0.95, 0.7, 0.5, 0.4  # the last one is below `findings.SURE`
-_GLOO = "gloo"
-_SOME_CALL = Call("a collective")  # its entry was overwritten
 # Calls of which each member gives as much as any other.
 _EVEN = (
     "all_reduce",
@@ -49,8 +44,6 @@ _EVEN = (
     "allgather",
     "reduce_scatter",
 )
-# Calls that a member may end before all have come.
-_ONE_SIDED = ("broadcast", "reduce", "gather", "scatter", "send", "recv")
 
 
 def _named(ranks: Collection[int]) -> str:
@@ -147,9 +140,9 @@ def analyse(recordings: Sequence[Recording], world_size: int = 0) -> Analysis:
         recordings: one for each rank that has left one.
         world_size: number of ranks of the job, if known; else what recordings say.
     """
-    job = _Job(recordings, world_size)
-    operations = _operations(job)
-    operations += _failed(job, operations)
+    job = RecordedJob(recordings, world_size)
+    operations = waits_of(job)
+    operations += failed_in(job, operations)
     culprits = _culprits(job, operations)
     blamed = {one.rank for one in culprits}
     waiting = {rank for one in operations if not one.failed for rank in one.waiting} - blamed
@@ -161,7 +154,7 @@ def analyse(recordings: Sequence[Recording], world_size: int = 0) -> Analysis:
     )
 
 
-def _culprits(job: _Job, operations: Sequence[_Operation]) -> list[Culprit]:
+def _culprits(job: RecordedJob, operations: Sequence[Operation]) -> list[Culprit]:
     found = (
         _mismatches(job, [(one.view, one.number) for one in operations])
         or _late(job)
@@ -175,289 +168,12 @@ def _culprits(job: _Job, operations: Sequence[_Operation]) -> list[Culprit]:
     return _without_dump(job.absent, "others wait, and it left no recording")
 
 
-# --- the job --------------------------------------------------------------------------------------
-
-
-class _View(msgspec.Struct, eq=False):
-    """One group as its members see it.
-
-    Attributes:
-        name, description: as torch has them.
-        order: members by their rank inside the group.
-        members: the same as a set.
-        seen: what each rank says of it.
-    """
-
-    name: str
-    description: str
-    order: tuple[int, ...] = ()
-    members: frozenset[int] = frozenset()
-    seen: dict[int, Group] = {}
-
-    @property
-    def label(self) -> str:
-        if self.description in {"", "undefined"}:
-            return f"group {self.name}"
-        return f"group {self.name} ({self.description})"
-
-
-class _Job:
-    """All recordings, and the groups they are about."""
-
-    def __init__(self, recordings: Iterable[Recording], world_size: int) -> None:
-        self.by_rank = {one.rank: one for one in recordings if 0 <= one.rank < MOST_RANKS}
-        self.views: dict[tuple[str, object], _View] = {}
-        self._space = _MOST_MEMBERS
-        self._members: dict[Runs, tuple[tuple[int, ...], frozenset[int]]] = {}
-        self._unrecorded: dict[frozenset[int], list[int]] = {}
-        self.guessed: set[_View] = set()  # their members are the ranks that have called something
-        self._gather()
-        in_groups = {rank for _, members in self._members.values() for rank in members}
-        world = in_groups | self.by_rank.keys()
-        if world == self.by_rank.keys():  # members are not known: a rank in a gap is missing
-            world |= set(range(max(world, default=-1) + 1))
-        size = max([world_size, *(one.world_size for one in self.by_rank.values())])
-        self.world = world | set(range(min(size, MOST_RANKS)))
-        self.missing = sorted(self.world - self.by_rank.keys())
-        self._guess_members()
-        in_groups = {rank for _, members in self._members.values() for rank in members}
-        self.absent = [rank for rank in self.missing if rank in in_groups]
-
-    def _gather(self) -> None:
-        # The same name with other members is another group: of a later start, or local.
-        for rank, one in self.by_rank.items():
-            for group in one.groups:
-                key = (group.name, group.members)
-                view = self.views.get(key)
-                if view is None:
-                    view = self.views[key] = _View(group.name, group.description)
-                    self._set_members(view, group.members)
-                view.description = view.description or group.description
-                view.seen[rank] = group
-        self._join_unknown()
-
-    def _join_unknown(self) -> None:
-        """Give ranks that do not know the members of a group to the group of that name."""
-        unknown = {name: view.seen for (name, members), view in self.views.items() if not members}
-        for (name, members), view in self.views.items():
-            if members and (seen := unknown.get(name)):
-                for rank in seen.keys() & view.members:
-                    view.seen.setdefault(rank, seen.pop(rank))
-        for name, seen in unknown.items():
-            if not seen:
-                del self.views[name, ()]
-
-    def _guess_members(self) -> None:
-        every = runs(tuple(sorted(self.world)))
-        for view in self.views.values():
-            if not view.order and (view.description == "default_pg" or view.name == "0"):
-                self._set_members(view, every)
-            if not view.order:
-                self.guessed.add(view)
-                self._set_members(view, runs(tuple(sorted(view.seen))))
-
-    def _set_members(self, view: _View, members: Runs) -> None:
-        """Note the members, if there is space: a dump may name thousands of groups of all ranks."""
-        size = sum(max(0, count) for _, count, _ in members)
-        if size > self._space:
-            return
-        self._space -= size
-        if members not in self._members:
-            order = ranks_of(members)
-            known = frozenset(rank for rank in order if 0 <= rank < MOST_RANKS)
-            self._members[members] = (order, known)
-        view.order, view.members = self._members[members]
-
-    def unrecorded(self, view: _View) -> list[int]:
-        """Return the members that have left no recording; if they are not known, it may be any."""
-        if view in self.guessed:
-            return self.absent if len(self.absent) <= _FEW else []
-        found = self._unrecorded.get(view.members)
-        if found is None:
-            found = self._unrecorded[view.members] = sorted(view.members - self.by_rank.keys())
-        return found
-
-    def call(self, rank: int, group: Group, number: int) -> Call | None:
-        place = group.call_at(number)
-        calls = self.by_rank[rank].calls
-        return calls[place] if 0 <= place < len(calls) else None
-
-    def node(self, rank: int) -> str:
-        one = self.by_rank.get(rank)
-        return one.node if one else ""
-
-
-class _Operation(msgspec.Struct, eq=False):
-    """Something that ranks wait in, and for whom.
-
-    Attributes:
-        view: the group, None for a wait that only the main thread shows.
-        number: of the collective, -1 = a transfer.
-        call: what was called.
-        failed: it has ended on those who "wait": with an error, as others never came.
-        waiting: ranks that are in it.
-        absent: ranks they wait for; empty = not known.
-        lagging: ranks whose device has not finished what those of peers have.
-        begun: of `waiting`, ranks whose device is known to be in it.
-        some_ended: it has ended on some members.
-        left: some members have left it, and no dump tells whether with an error (gloo).
-        orders: place among all operations of the rank, by waiting rank.
-    """
-
-    view: _View | None
-    number: int
-    call: Call
-    failed: bool = False
-    waiting: list[int] = []
-    absent: list[int] = []
-    lagging: list[int] = []
-    begun: list[int] = []
-    some_ended: bool = False
-    left: bool = False
-    orders: dict[int, int] = {}
-
-    @property
-    def group(self) -> str:
-        return self.view.name if self.view else ""
-
-    def seen(self, rank: int) -> Group | None:
-        """Return what a rank says of the group."""
-        return self.view.seen.get(rank) if self.view else None
-
-    def __str__(self) -> str:
-        if self.view is None:
-            return str(self.call)
-        number = "" if self.number < 0 else f"number {self.number} of "
-        return f"{self.call} ({number}{self.view.label})"
-
-
-def _operations(job: _Job) -> list[_Operation]:
-    """Return everything that somebody waits in, with the ranks that have not come to it."""
-    found = []
-    for view in job.views.values():
-        by_number: dict[int, list[int]] = defaultdict(list)
-        for rank, group in view.seen.items():
-            if group.oldest >= 0:
-                by_number[group.oldest].append(rank)
-        numbers = sorted(by_number)[:_MOST_NUMBERS]
-        found += [_collective(job, view, number, by_number[number]) for number in numbers]
-    found += _transfers(job)
-    recorded = {rank for one in found for rank in one.waiting}
-    for rank, one in job.by_rank.items():
-        if one.waits is not None and (one.waits.peer >= 0 or rank not in recorded):
-            absent = [one.waits.peer] if one.waits.peer in job.world else []
-            call, orders = Call(one.waits.name), {rank: 1 << 62}
-            found.append(_Operation(None, -1, call, waiting=[rank], absent=absent, orders=orders))
-    _add_busy(found)
-    return found
-
-
-def _collective(job: _Job, view: _View, number: int, waiting: list[int]) -> _Operation:
-    """Find out who keeps a collective from ending: rules 1 to 4 of the page, one after another."""
-    first = view.seen[waiting[0]]
-    operation = _Operation(view, number, job.call(waiting[0], first, number) or _SOME_CALL)
-    operation.waiting = sorted(waiting)
-    operation.orders = {rank: view.seen[rank].order for rank in waiting}
-    others = {rank: group for rank, group in view.seen.items() if group.enqueued != UNKNOWN}
-    operation.absent = sorted(rank for rank, group in others.items() if not group.came_to(number))
-    if operation.absent:
-        return operation
-    operation.some_ended = any(group.ended(number) for group in others.values())
-    if operation.some_ended and first.backend == _GLOO and not _is_one_sided(operation.call):
-        operation.left = all(group.enqueued == number for group in others.values())
-    if unrecorded := job.unrecorded(view):
-        operation.absent = unrecorded
-    elif operation.left:
-        pass
-    elif operation.some_ended and not _is_one_sided(operation.call):
-        operation.lagging = operation.waiting
-    else:
-        operation.begun = [rank for rank in waiting if view.seen[rank].started >= number]
-        operation.absent = _not_begun(operation)
-    return operation
-
-
-def _is_one_sided(call: Call) -> bool:
-    return call.name.lstrip("_").startswith(_ONE_SIDED)
-
-
-def _not_begun(operation: _Operation) -> list[int]:
-    """Return whose device has not begun what others' devices have."""
-    return sorted(set(operation.waiting) - set(operation.begun)) if operation.begun else []
-
-
-# --- transfers ------------------------------------------------------------------------------------
-
-
-def _transfers(job: _Job) -> Iterator[_Operation]:
-    pending: dict[tuple[str, int, int, bool], Transfer] = {}
-    pairs: dict[tuple[str, int, int, bool], tuple[int, int]] = {}
-    views: dict[tuple[str, int], _View] = {
-        (view.name, rank): view for view in job.views.values() for rank in view.seen
-    }
-    for rank, one in job.by_rank.items():
-        for transfer in one.transfers:
-            view = views.get((transfer.group, rank))
-            peer = _peer(view, transfer.peer)
-            if peer >= 0:
-                pending.setdefault((transfer.group, rank, peer, transfer.sends), transfer)
-        for pair in one.pairs:
-            peer = _peer(views.get((pair.group, rank)), pair.peer)
-            pairs[pair.group, rank, peer, pair.sends] = (pair.called, pair.ended)
-    for (name, rank, peer, sends), transfer in pending.items():
-        back = (name, peer, rank, not sends)
-        mine, theirs = pairs.get((name, rank, peer, sends)), pairs.get(back)
-        behind = theirs[1] - mine[1] if mine and theirs else 0  # messages it has not ended alone
-        if behind == 0 and back in pending and not sends:
-            continue  # the sender reports it
-        text = f"send to rank {peer}" if sends else f"recv from rank {peer}"
-        operation = _Operation(views[name, rank], -1, Call(text))
-        operation.waiting = [rank]
-        operation.orders = {rank: transfer.order}
-        operation.begun = [rank] if transfer.started else []
-        if behind > 0:
-            operation.lagging = [rank]
-        elif back not in pending or behind < 0:
-            operation.absent = [peer]
-        else:
-            operation.waiting = sorted((rank, peer))
-            operation.orders[peer] = pending[back].order
-            operation.begun += [peer] if pending[back].started else []
-            operation.absent = _not_begun(operation)
-        yield operation
-
-
-def _peer(view: _View | None, place: int) -> int:
-    return view.order[place] if view is not None and 0 <= place < len(view.order) else -1
-
-
-def _add_busy(operations: Sequence[_Operation]) -> None:
-    """Where all have come to an operation, look who has something older on its device.
-
-    Devices work through operations in order: one that is held up elsewhere holds up this one.
-    """
-    oldest: dict[int, int] = {}
-    for one in operations:
-        for rank in one.waiting:
-            if one.view is not None:
-                oldest[rank] = min(one.orders.get(rank, 0), oldest.get(rank, 1 << 62))
-    for one in operations:
-        if one.absent or one.lagging or one.view is None:
-            continue
-        if len(one.begun) < len(one.waiting):
-            one.absent = sorted(
-                rank for rank, order in one.orders.items() if oldest.get(rank, order) < order
-            )
-        if not one.absent and one.some_ended and not one.left:
-            one.lagging = one.waiting
-
-
 # --- arguments that do not match ------------------------------------------------------------------
 
 
-def _mismatches(job: _Job, called: Iterable[tuple[_View | None, int]]) -> list[Culprit]:
+def _mismatches(job: RecordedJob, called: Iterable[tuple[GroupView | None, int]]) -> list[Culprit]:
     """Blame members that called something else than most others did at one of these numbers."""
-    numbers: dict[_View, list[int]] = {}
+    numbers: dict[GroupView, list[int]] = {}
     for view, number in called:
         if view is not None and number >= 0:
             numbers.setdefault(view, []).append(number)
@@ -467,8 +183,8 @@ def _mismatches(job: _Job, called: Iterable[tuple[_View | None, int]]) -> list[C
     return first or []
 
 
-def _mismatch(job: _Job, view: _View, first: int, last: int) -> list[Culprit]:
-    for number in range(first, min(last, first + _MOST_NUMBERS) + 1):
+def _mismatch(job: RecordedJob, view: GroupView, first: int, last: int) -> list[Culprit]:
+    for number in range(first, min(last, first + MOST_NUMBERS) + 1):
         calls = {
             rank: call
             for rank, group in view.seen.items()
@@ -496,7 +212,7 @@ def _kind(call: Call) -> tuple[str, str, int]:
 
 
 def _usual(
-    job: _Job, view: _View, number: int, kinds: Counter[tuple[str, str, int]]
+    job: RecordedJob, view: GroupView, number: int, kinds: Counter[tuple[str, str, int]]
 ) -> tuple[str, str, int] | None:
     """Return what most called; in a tie, what groups of the same description did."""
     (most, votes), (_, next_votes) = kinds.most_common(2)
@@ -516,7 +232,13 @@ def _usual(
 
 
 def _mismatched(
-    job: _Job, view: _View, number: int, calls: Mapping[int, Call], rank: int, *, certain: bool
+    job: RecordedJob,
+    view: GroupView,
+    number: int,
+    calls: Mapping[int, Call],
+    rank: int,
+    *,
+    certain: bool,
 ) -> Culprit:
     own = calls[rank]
     most, _ = Counter(call for call in calls.values() if _kind(call) != _kind(own)).most_common(1)[
@@ -535,62 +257,7 @@ def _mismatched(
     )
 
 
-# --- who is waited for and waits for nobody -------------------------------------------------------
-
-
-def _failed(job: _Job, waits: Sequence[_Operation]) -> list[_Operation]:
-    """Return what may have failed: ranks with nothing pending whose last call others lack.
-
-    Dumps of a job that is well look alike, if they were not made at the same time. A rank without
-    a dump lacks any call: it is missed only by ranks that are waited for in `waits`.
-    """
-    found: dict[tuple[_View, int], _Operation] = {}
-    last: dict[int, tuple[_View, Group]] = {}
-    pending = {
-        rank for view in job.views.values() for rank, one in view.seen.items() if one.oldest >= 0
-    }
-    for view in job.views.values():
-        for rank in set(view.seen) - pending:
-            group = view.seen[rank]
-            if group.enqueued >= 0 and (rank not in last or last[rank][1].t < group.t):
-                last[rank] = (view, group)
-    for rank, (view, group) in last.items():
-        number = group.enqueued
-        call = job.call(rank, group, number)
-        if group.backend.startswith("nccl") or call is None or _is_one_sided(call):
-            continue
-        operation = found.get((view, number))
-        if operation is None:
-            operation = found[view, number] = _Operation(view, number, call, failed=True)
-            others = {one: each for one, each in view.seen.items() if each.enqueued != UNKNOWN}
-            operation.absent = sorted(one for one, each in others.items() if each.enqueued < number)
-            gone_on = any(each.enqueued > number for each in others.values())  # it ended well
-            if not operation.absent and group.backend == _GLOO and not gone_on:
-                operation.absent = job.unrecorded(view)
-        operation.waiting.append(rank)
-    failed = [one for one in found.values() if one.absent]
-    awaited = _awaited(waits, failed)
-    return [
-        one for one in failed if one.absent[0] in job.by_rank or not awaited.isdisjoint(one.waiting)
-    ]
-
-
-def _awaited(waits: Sequence[_Operation], failed: Sequence[_Operation]) -> set[int]:
-    """Return the ranks that others wait for, also through what these may have failed in."""
-    awaited = {rank for one in waits for rank in one.absent}
-    at = {rank: one for one in failed for rank in one.waiting}
-    followed: set[_Operation] = set()
-    todo = list(awaited)
-    for rank in todo:  # more are added
-        one = at.get(rank)
-        if one is not None and one not in followed:
-            followed.add(one)
-            todo += set(one.absent) - awaited
-            awaited.update(one.absent)
-    return awaited
-
-
-def _last(job: _Job, *, failed_only: bool) -> list[tuple[_View, int]]:
+def _last(job: RecordedJob, *, failed_only: bool) -> list[tuple[GroupView, int]]:
     """Return the number of the last collective of each group, as each of its members has it.
 
     ``failed_only``: of gloo alone, of which calls that do not match have failed.
@@ -602,7 +269,7 @@ def _last(job: _Job, *, failed_only: bool) -> list[tuple[_View, int]]:
             {
                 one.enqueued
                 for one in view.seen.values()
-                if one.enqueued >= 0 and (one.backend == _GLOO or not failed_only)
+                if one.enqueued >= 0 and (one.backend == GLOO or not failed_only)
             }
         )
     ]
@@ -614,12 +281,12 @@ def _last(job: _Job, *, failed_only: bool) -> list[tuple[_View, int]]:
 class _Lateness(msgspec.Struct, frozen=True):
     """A rank came to an operation when the timeout of the others had passed, in seconds."""
 
-    operation: _Operation
+    operation: Operation
     by: float
     timeout: float
 
 
-def _late(job: _Job) -> list[Culprit]:
+def _late(job: RecordedJob) -> list[Culprit]:
     """Blame who came to a collective of gloo too late: it had failed on the others by then.
 
     A rank that was late as it waited for another is a victim too: its pause begins with the very
@@ -646,18 +313,18 @@ def _late(job: _Job) -> list[Culprit]:
     ]
 
 
-def _late_in(job: _Job, view: _View) -> dict[int, _Lateness]:
+def _late_in(job: RecordedJob, view: GroupView) -> dict[int, _Lateness]:
     called = {
         rank: group
         for rank, group in view.seen.items()
-        if group.backend == _GLOO and group.enqueued >= 0 and group.t > 0
+        if group.backend == GLOO and group.enqueued >= 0 and group.t > 0
     }
     if not called:
         return {}
     first = min(called, key=lambda rank: (-called[rank].enqueued, called[rank].t))
     number, t, timeout = called[first].enqueued, called[first].t, called[first].timeout
     call = job.call(first, called[first], number)
-    if not timeout > 0 or call is None or _is_one_sided(call):
+    if not timeout > 0 or call is None or is_one_sided(call):
         return {}
     late = {rank: group.t - t for rank, group in called.items() if group.t - t >= timeout}
     # The clock of a rank that has not been away may be wrong.
@@ -665,11 +332,11 @@ def _late_in(job: _Job, view: _View) -> dict[int, _Lateness]:
         pause = job.by_rank[rank].pause
         if pause is not None and pause.seconds < timeout / 2:
             del late[rank]
-    operation = _Operation(view, number, call, waiting=sorted(called.keys() - late.keys()))
+    operation = Operation(view, number, call, waiting=sorted(called.keys() - late.keys()))
     return {rank: _Lateness(operation, by, timeout) for rank, by in late.items()}
 
 
-def _kept_by(job: _Job, rank: int, ends: Mapping[tuple[str, int], Sequence[int]]) -> int:
+def _kept_by(job: RecordedJob, rank: int, ends: Mapping[tuple[str, int], Sequence[int]]) -> int:
     """Return the rank that another has waited for in its pause, -1 = none."""
     own = job.by_rank[rank].pause
     if own is None:
@@ -685,7 +352,7 @@ def _kept_by(job: _Job, rank: int, ends: Mapping[tuple[str, int], Sequence[int]]
 
 
 def _too_late(
-    job: _Job, rank: int, late_rank: int, late: Mapping[int, _Lateness], *, certain: bool
+    job: RecordedJob, rank: int, late_rank: int, late: Mapping[int, _Lateness], *, certain: bool
 ) -> Culprit:
     one = late.get(rank) or late[late_rank]
     it = "it" if rank in late else f"{_named([late_rank])}, which waited for it,"
@@ -702,15 +369,18 @@ def _too_late(
     )
 
 
-def _ends(job: _Job, operations: Sequence[_Operation]) -> list[Culprit]:
+# --- who is waited for and waits for nobody -------------------------------------------------------
+
+
+def _ends(job: RecordedJob, operations: Sequence[Operation]) -> list[Culprit]:
     """Follow edges to their ends and blame the ranks there."""
-    waits: dict[int, list[_Operation]] = defaultdict(list)
+    waits: dict[int, list[Operation]] = defaultdict(list)
     for one in operations:
         for rank in one.waiting:
             waits[rank].append(one)
     lagging = _lagging(waits, operations)
     found = [_lags(job, rank, operation) for rank, operation in sorted(lagging.items())]
-    awaited_in: dict[int, list[_Operation]] = defaultdict(list)
+    awaited_in: dict[int, list[Operation]] = defaultdict(list)
     for one in operations:
         for rank in one.absent:
             awaited_in[rank].append(one)
@@ -737,7 +407,7 @@ def _without_dump(ranks: Sequence[int], evidence: str) -> list[Culprit]:
     return [Culprit(rank, "", "no_dump", "", evidence, _GUESS) for rank in ranks[:MOST_CULPRITS]]
 
 
-def _stuck(job: _Job, operations: Sequence[_Operation]) -> list[Culprit]:
+def _stuck(job: RecordedJob, operations: Sequence[Operation]) -> list[Culprit]:
     """Name the few that are in an operation which nobody is missing in: one of them, or a link."""
     found: dict[int, Culprit] = {}
     for one in operations:
@@ -752,7 +422,7 @@ def _stuck(job: _Job, operations: Sequence[_Operation]) -> list[Culprit]:
     return list(found.values())
 
 
-def _ends_of(operations: Sequence[_Operation], lagging: Iterable[int]) -> list[list[int]]:
+def _ends_of(operations: Sequence[Operation], lagging: Iterable[int]) -> list[list[int]]:
     """Return the ranks, or circles of ranks, that wait for nobody else.
 
     An operation is a node as well, with a negative number: if nobody is known to be missing in it,
@@ -769,7 +439,7 @@ def _ends_of(operations: Sequence[_Operation], lagging: Iterable[int]) -> list[l
     return sorted(sorted(part) for part in parts if part)
 
 
-def _idle(job: _Job, operations: Sequence[_Operation]) -> list[Culprit]:
+def _idle(job: RecordedJob, operations: Sequence[Operation]) -> list[Culprit]:
     """Blame the few that wait for nobody where others wait for a peer that is not known."""
     waiting = {rank for one in operations for rank in one.waiting}
     idle = sorted(set(job.by_rank) - waiting)
@@ -780,10 +450,10 @@ def _idle(job: _Job, operations: Sequence[_Operation]) -> list[Culprit]:
 
 
 def _lagging(
-    waits: Mapping[int, list[_Operation]], operations: Sequence[_Operation]
-) -> dict[int, _Operation]:
+    waits: Mapping[int, list[Operation]], operations: Sequence[Operation]
+) -> dict[int, Operation]:
     """Return ranks whose device holds up the rest: nothing older of theirs waits for somebody."""
-    found: dict[int, _Operation] = {}
+    found: dict[int, Operation] = {}
     for one in operations:
         idle = set(one.absent).intersection(one.waiting) if one.begun else ()
         for rank in [*one.lagging, *idle]:
@@ -795,7 +465,7 @@ def _lagging(
     return found
 
 
-def _lags(job: _Job, rank: int, operation: _Operation, *, certain: bool = True) -> Culprit:
+def _lags(job: RecordedJob, rank: int, operation: Operation, *, certain: bool = True) -> Culprit:
     group = operation.seen(rank)
     later = group.enqueued - operation.number if group and operation.number >= 0 else 0
     more = f"; {count(later, 'later call')} {'is' if later == 1 else 'are'} queued behind it"
@@ -812,7 +482,7 @@ def _lags(job: _Job, rank: int, operation: _Operation, *, certain: bool = True) 
 
 
 def _waited_for(
-    job: _Job, rank: int, operations: Sequence[_Operation], own: Sequence[_Operation]
+    job: RecordedJob, rank: int, operations: Sequence[Operation], own: Sequence[Operation]
 ) -> Culprit:
     """Blame a rank that `operations` wait for; it waits in its `own` for nobody."""
     foremost = max(operations, key=lambda one: (not one.failed, len(one.waiting)))
@@ -847,7 +517,7 @@ def _waited_for(
     )
 
 
-def _may_be_older(job: _Job, rank: int, operation: _Operation) -> bool:
+def _may_be_older(job: RecordedJob, rank: int, operation: Operation) -> bool:
     """Whether the dump of a rank may be from before it came to an operation of others."""
     dumped, group = job.by_rank[rank].dumped, operation.seen(rank)
     others = {one: seen for one in operation.waiting if (seen := operation.seen(one)) is not None}
@@ -859,8 +529,8 @@ def _may_be_older(job: _Job, rank: int, operation: _Operation) -> bool:
         return True
     # They have left the one before it, which needs all: they failed, or it has called it since.
     before = operation.number - 1
-    return (group is not None and group.backend == _GLOO and group.enqueued < before) and any(
-        (call := job.call(other, one, before)) is not None and not _is_one_sided(call)
+    return (group is not None and group.backend == GLOO and group.enqueued < before) and any(
+        (call := job.call(other, one, before)) is not None and not is_one_sided(call)
         for other, one in others.items()
     )
 
@@ -881,9 +551,9 @@ def _at(t: float) -> str:
 
 
 def _ring(
-    job: _Job,
+    job: RecordedJob,
     ring: Sequence[int],
-    waits: Mapping[int, list[_Operation]],
+    waits: Mapping[int, list[Operation]],
 ) -> list[Culprit]:
     """Blame who is in another operation than most, in a circle of ranks that wait."""
     inside = set(ring)
@@ -923,13 +593,13 @@ def _ring(
     return found
 
 
-def _is_one_way(job: _Job, operation: _Operation) -> bool:
+def _is_one_way(job: RecordedJob, operation: Operation) -> bool:
     """Whether a transfer is pending at one end alone, and the other may have ended."""
     known = all(job.by_rank[rank].pairs for rank in operation.waiting)
     return operation.view is not None and operation.number < 0 and not known
 
 
-def _newly_ordered(job: _Job, ranks: Iterable[int]) -> list[int]:
+def _newly_ordered(job: RecordedJob, ranks: Iterable[int]) -> list[int]:
     """Return those that called in an order that they never did before, if not all did."""
     ranks = list(ranks)
     found = [rank for rank in ranks if job.by_rank[rank].strange >= 0]
@@ -980,7 +650,7 @@ def _by_end(edges: Mapping[int, Sequence[int]], nodes: Iterable[int]) -> list[in
     return left
 
 
-def _state(operation: _Operation) -> GroupState:
+def _state(operation: Operation) -> GroupState:
     view = operation.view
     return GroupState(
         name=operation.group,

@@ -42,6 +42,8 @@ _CARRIER = re.compile(
     r"\bRayTaskError\b|\bActorDiedError: |\bRayActorError: |\bTrainingFailedError: "
     r"|: Caught \w+ in DataLoader worker|\bProcessRaisedException: "
     r"|\bCalledProcessError: .* returned non-zero exit status"
+    r"|: .{0,200}\b[Ss]ee (?:the )?(?:root cause|stack trace|traceback|errors?)\b.{0,20}\b"
+    r"(?:above|below)\b"
 )
 _STUCK = re.compile(r"\bwatchdog got stuck\b")
 _CONSEQUENCES = frozenset({"terminated", "peer_lost"})  # of another failure
@@ -68,6 +70,7 @@ _KILLED = re.compile(r"exitcode\s*: -9\b|SIGKILL")
 # Torchrun, above its summary, which says the rank of the job: without one there is one node.
 _LOCAL = re.compile(r"\bfailed \(exitcode: -?\d{1,4}\) local_rank: (\d{1,7})\b")
 _ABORTED = re.compile(r"exitcode\s*: -6\b")
+_DIED = re.compile(r"\bWorker exit type: SYSTEM_ERROR\b")  # Ray
 # Lines beside which there is mostly another that says more.
 _VAGUE = re.compile(
     r"^\W*exitcode\s*:|ExceptionGroup: |: Caught \w+ in "
@@ -546,7 +549,8 @@ def _first_failure(cause: str, seen: dict[str, LineSeen]) -> tuple[set[int], set
 
 def _says_who_ended(hit: Hit) -> bool:
     """Whether a launcher says which process ended with an error, or by its own signal."""
-    return bool(hit.ranks or hit.nodes) and (hit.meaning.alone != "" or _is_exit(hit))
+    ended = hit.meaning.alone != "" or _is_exit(hit) or _DIED.search(hit.quote) is not None
+    return ended and bool(hit.ranks or hit.nodes)
 
 
 def _behind(hits: list[Hit], all_ranks: set[int]) -> set[int]:

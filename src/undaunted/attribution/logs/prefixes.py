@@ -26,6 +26,7 @@ _PIECE = re.compile(
         (?:[ ](?P<host>[\w.-]+)[ ](?P<program>[\w./@-]+(?:\[\d+\])?):)?
     | \[?[A-Z][a-z][a-z][ ](?P<ctime_month>[A-Z][a-z][a-z])[ ]{{1,2}}(?P<ctime_day>\d{{1,2}})[ ]
         (?P<ctime>{_CLOCK})[ ](?:(?P<ctime_zone>UTC|GMT)[ ])?(?P<ctime_year>\d{{4}})\]?
+    | (?P<short_day>\d\d-\d\d)[ ](?P<short>{_CLOCK})(?=[\s\[])
     | \[?(?P<level>[IWEFV])(?P<glog_day>\d{{3,4}})[ ](?P<glog>{_CLOCK})
         (?:[ ]+\d+)?(?:[ ][\w./<>-]+:\d+)?\]
     | \[(?P<bare_level>[IWEFV])[ ][\w./<>-]+:\d+\]
@@ -68,7 +69,7 @@ _JSON_MESSAGE = re.compile(r'"(?:msg|message|log|text|exc_info|exception|traceba
 _JSON_RANK = re.compile(r'"(?:global_?)?rank": ?"?(\d{1,7})\b')
 _JSON_NODE = re.compile(r'"(?:node|host|hostname)": ?"([\w.-]+)"')
 _JSON_END = re.compile(r'(?:\\n)*(?<!\\)"')
-_KEEPS_FRONT = frozenset({"date", "clock", "zone", "node", "address", "host", "program"})
+_KEEPS_FRONT = frozenset({"date", "clock", "short", "zone", "node", "address", "host", "program"})
 _NUMBERS = frozenset({"label", "bracket"})
 _SAID = frozenset({"rank", "pair_rank"})
 _ESCAPES = re.compile(
@@ -227,6 +228,9 @@ def _time(named: dict[str, str], year: int) -> float:
     elif "ctime" in named and named["ctime_month"] in _MONTHS:
         year, day, clock = int(named["ctime_year"]), int(named["ctime_day"]), named["ctime"]
         month = _MONTHS.index(named["ctime_month"]) + 1
+    elif "short" in named:
+        month, day = map(int, named["short_day"].split("-"))
+        clock = named["short"]
     elif "glog" in named:  # c10 writes no zero before a month
         month, day, clock = int(named["glog_day"][:-2]), int(named["glog_day"][-2:]), named["glog"]
     else:

@@ -30,6 +30,9 @@ LOWER = bytes.maketrans(bytes(range(65, 91)), bytes(range(97, 123)))
 XID, TRACEBACK, EXCEPTION_IGNORED, STEP, END = range(-5, 0)
 EXIT = "exit"  # of a rule: how a process ended says the cause
 _SHELL_BASE = 128  # a shell's code for the end by a signal: this and its number
+# Statuses of Windows that are errors; most common is 0xC0000005, an access violation.
+_NT_ERRORS = range(0xC0000000, 0xC0010000)
+_NT_CTRL_C = 0xC000013A
 _CRASHES = frozenset({SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP})
 _SIGNALS = {  # as shells call them
     "killed": SIGKILL,
@@ -208,6 +211,8 @@ def ended(named: Mapping[str, str]) -> End:
     name, text = next(each for each in named.items() if each[0].startswith(("ended", "signal")))
     if text.lstrip("-").isdigit():
         number = -int(text) if name.startswith("signal") else int(text)
+        if (status := number % (1 << 32)) in _NT_ERRORS:
+            return End("cancelled" if status == _NT_CTRL_C else "native_crash", 0.85)
         signal = -number if number < 0 else number - _SHELL_BASE
     else:
         name = f"SIG{text.upper().removeprefix('SIG')}"
@@ -514,13 +519,11 @@ def read_rules(text: str) -> Rules:
     Raises:
         ValueError: it is no such file.
     """
-    import yaml
-
     try:
-        table = msgspec.convert(yaml.safe_load(text), _Table)
+        table = msgspec.yaml.decode(text, type=_Table)
         _check(table)
         return Rules(table)
-    except (yaml.YAMLError, msgspec.ValidationError, re.error) as error:
+    except (msgspec.DecodeError, re.error) as error:
         raise ValueError(f"{FILE.name}: {error}") from None
 
 

@@ -56,6 +56,8 @@ _MOST_SPEAKERS = 1 << 12
 _LONGEST_TRACEBACK = 2000  # lines, with those of other ranks between them
 _FRAME = "  "  # before lines of frames in a traceback
 _MOST_FRAMES = 400  # lines
+_NEAR = 16  # lines between those that Python prints of an exception that it ignores
+_LOCAL_LAUNCHER = "local_rank"  # names one: it is on the node of the process that it tells of
 _CARRIERS = frozenset({"RayTaskError", "ActorDiedError", "RayActorError"})
 _ORIGINAL = "Original "  # before the head of a traceback of another process
 _IN_RANK = re.compile(r"Traceback \(most recent call last\): \(RANK (\d{1,7})\)")
@@ -85,9 +87,11 @@ _NODE_IN_TEXT = re.compile(
 )
 _RANK_IN_TEXT = re.compile(r"\brank[ =:]{1,2}(\d{1,7})\b", re.IGNORECASE)
 _BLOCK_RANK = re.compile(r"^\W*rank\s*:\s*(\d{1,7})")
-_BLOCK_NODE = re.compile(r"^\W*host\s*:\s*([\w.-]+)")
+_BLOCK_NODE = re.compile(r"^\W*(?:host|ip)\s*:\s*([\w.-]+)")
 _BLOCK_LINES = 6
-_BLOCK_LINE = re.compile(r"^\W*(?:exitcode|traceback|error_file)\s*:")
+_BLOCK_LINE = re.compile(
+    r"^\W*(?:(?:exitcode|traceback|error_file)\s*:|The actor is dead because its worker process)"
+)
 # A task of srun is one of these then, and not a rank.
 _LAUNCHERS = (
     b"[undaunted] ",
@@ -307,6 +311,7 @@ class LogScan:
         self._ended_behind: _Error | None = None  # after which came an end, and no step
         self._last_head = 0
         self._ignored: object = _NOBODY
+        self._ignored_line = 0
         self._year = time.gmtime().tm_year
 
     def read(self, *, to_end: bool = True, advance: Callable[[int], object] | None = None) -> None:
@@ -457,7 +462,8 @@ class LogScan:
             self._tracebacks.clear()
         if not self._tracebacks and self._is_enough(fit.causes):
             return
-        if fit.meaning and not self._tracebacks and b"\r" not in raw:
+        may_be_ignored = self._ignored is not _NOBODY and number <= self._ignored_line + _NEAR
+        if fit.meaning and not (self._tracebacks or may_be_ignored) and b"\r" not in raw:
             self._keep(fit.meaning, raw, event.line, lines)
             return
         raw = _shortened(raw, _LONGEST_LINE)
@@ -495,7 +501,7 @@ class LogScan:
         prefix = self._prefix(text)
         speaker = (prefix.rank, prefix.node)
         if EXCEPTION_IGNORED in numbers:
-            self._ignored = speaker
+            self._ignored, self._ignored_line = speaker, number
             return
         if TRACEBACK in numbers and text.find(TRACEBACK_HEAD) >= prefix.begins:
             self._begin_traceback(text, speaker, number)
@@ -504,10 +510,10 @@ class LogScan:
             self._take_whole_traceback(event, text, raw, lines)
             return
         begun = self._begun_by(speaker, number)
-        if begun is not None and begun.takes(text):
+        message = text[prefix.begins :]
+        if self._ends_ignored(message, speaker, number) if begun is None else begun.takes(text):
             return
         last = _last_line(begun, text, event.fit)
-        message = text[prefix.begins :]
         is_last = begun is not None and (last is not None or self._rules.is_exception(message))
         enough = _NONE if is_last or self._has_summary else self._enough
         meaning = self._rules.meaning(
@@ -549,12 +555,21 @@ class LogScan:
         found = _IN_RANK.search(text)
         self._tracebacks[speaker] = _Traceback(
             number,
-            self._ignored == speaker,
+            self._is_ignored(speaker, number),
             like_before(text, place),
             int(found[1]) if found else None,
         )
         self._last_head = number
         self._ignored = _NOBODY
+
+    def _is_ignored(self, speaker: object, number: int) -> bool:
+        return self._ignored == speaker and number <= self._ignored_line + _NEAR
+
+    def _ends_ignored(self, message: str, speaker: object, number: int) -> bool:
+        """Whether it is an exception that Python ignores, without a traceback."""
+        ends = self._is_ignored(speaker, number) and self._rules.is_exception(message)
+        self._ignored = _NOBODY if ends else self._ignored
+        return ends
 
     def _begun_by(self, speaker: object, number: int) -> _Traceback | None:
         begun = self._tracebacks.get(speaker)
@@ -709,7 +724,7 @@ class LogScan:
         if rank is None and node == prefix.node and not CAUSES[meaning.cause].comes_from_anywhere:
             rank = self.rank
         if meaning.aside and not CAUSES[meaning.cause].follows:
-            rank, node = None, ""
+            rank, node = None, node if _LOCAL_LAUNCHER in text else ""
         ranks = meaning.ranks or (() if rank is None else (rank,))
         return ranks, meaning.nodes or ((node,) if node else ())
 
@@ -838,7 +853,7 @@ def _ends(run: list[_Event]) -> list[_Event]:
 
 
 def _of_block(before: list[bytes], rank: int | None, node: str) -> tuple[int | None, str]:
-    """Return rank and host from the lines before, of a block that torchrun prints of a failure."""
+    """Return rank and host from the lines before, of a block of torchrun or Ray about a failure."""
     for raw in before[-_BLOCK_LINES:]:
         text = clean(raw)
         text = text[read_prefix(text).begins :]
