@@ -37,7 +37,8 @@ def _advise(action: str, history: bytes, attempt: Attempt) -> Advice:
     blamed = attempt.blamed
     nodes = (blamed.node,) if blamed else ()
     advised = m.Advised(attempt.round, action, "so", nodes) if blamed else None
-    return Advice(advised, history + b"x" * (attempt.round + 1 - len(history)))
+    history += b"x" * (attempt.round + 1 - len(history))
+    return Advice(advised, history, repeats=3 + attempt.round if blamed else 0)
 
 
 def _pace(number: int, places: tuple[m.Place, ...]) -> Pace:

@@ -30,7 +30,14 @@ from msgspec.structs import replace
 from undaunted.base.text import count, format_duration
 from undaunted.coordinator.policy import messages as m
 from undaunted.coordinator.policy import placement
-from undaunted.coordinator.policy.budget import FORGET, Intensity, ProgressTracker, together
+from undaunted.coordinator.policy.budget import (
+    FORGET,
+    FREE_REPEATS,
+    Intensity,
+    ProgressTracker,
+    growing_pause_s,
+    together,
+)
 from undaunted.coordinator.policy.formation import Formation
 from undaunted.coordinator.policy.placement import Placement, name_some
 from undaunted.coordinator.policy.round import (
@@ -115,7 +122,7 @@ class JobPolicy:
         stop_ordered: somebody has ordered the end, None = nobody has.
         no_quorum: why nothing may be started, nor the job ended; "" = there is a quorum.
         gone: why nodes have left the job since a table was made last, "" = none has.
-        pausing: the next round is put off since there were restarts a moment ago.
+        pausing: the next round is put off since a restart is unlikely to help so soon.
         last: the last round that was started.
     """
 
@@ -839,12 +846,18 @@ class JobPolicy:
         return commands
 
     def _pause(self) -> list[m.Command]:
-        """Put the next round off if the job was restarted a moment ago."""
-        pause_s = self.intensity.pause_s if self.last.closing.uses_budget else 0.0
+        """Put the next round off if a restart is unlikely to help so soon."""
+        closing, intensity = self.last.closing, self.intensity
+        if not closing.uses_budget:
+            return []
+        pause_s = intensity.pause_s
+        why = f"restart {len(intensity.recent)} in a short time (--restart-intensity)"
+        if (again_s := growing_pause_s(closing.repeats - FREE_REPEATS)) > pause_s:
+            pause_s = again_s
+            why = f"{closing.repeats} failures were the same, with no progress between them"
         self.pausing = pause_s > 0
         if not self.pausing:
             return []
-        why = f"restart {len(self.intensity.recent)} in a short time (--restart-intensity)"
         said = m.Say(f"waiting {format_duration(pause_s)}: {why}")
         return [said, m.SetTimer("pause", self.next_round, pause_s)]
 
@@ -1084,7 +1097,7 @@ class JobPolicy:
         )
         advice = self.config.advise(self.history, attempt)
         self.history = advice.history if len(advice.history) <= MOST_HISTORY else b""
-        self.failure = advice.failure
+        self.failure, closing.repeats = advice.failure, advice.repeats
         problem = f"the history of earlier failures begins anew: {advice.problem}"
         commands: list[m.Command] = [m.Say(problem)] if advice.problem else []
         if (advised := advice.advised) is None:
