@@ -73,6 +73,12 @@ class Stop(_Question, frozen=True):
     save: bool = False
 
 
+class NoOthers(_Question, frozen=True, kw_only=True):
+    """End the job if it waits for nodes, now or later: no other can come, and ``why``."""
+
+    why: str
+
+
 class Exclude(_Question, frozen=True, kw_only=True):
     """Go on without a node."""
 
@@ -88,7 +94,7 @@ class Limits(_Question, frozen=True, kw_only=True):
     ]
 
 
-Order = Restart | Stop | Exclude | Limits
+Order = Restart | Stop | NoOthers | Exclude | Limits
 Question = Status | Stacks | Flight | Dump | Order
 
 

@@ -328,7 +328,7 @@ class AnyJob(RuleBasedStateMachine):
                 self.fire(data.draw(st.sampled_from(sorted(self.world.timers))))
 
     @rule(
-        kind=st.sampled_from(["restart", "exclude", "limits", "stop"]),
+        kind=st.sampled_from(["restart", "exclude", "limits", "stop", "few"]),
         node=st.sampled_from(NAMES),
         save=st.booleans(),
     )
@@ -344,6 +344,8 @@ class AnyJob(RuleBasedStateMachine):
                 assert self.policy.ended == ended, "a person may be wrong"
             case "stop" if number > 1:
                 self.feed(m.StopOrdered(node, number, by, save))
+            case "few":
+                self.feed(m.StopOrdered(node, number, by, few="no other can come"))
             case "limits":
                 self.feed(m.LimitsOrdered(node, number, {"heartbeat": 9.0}, by))
 

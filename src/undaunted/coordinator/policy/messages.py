@@ -297,12 +297,16 @@ class RestartOrdered(_Message, frozen=True):
 
 
 class StopOrdered(_Message, frozen=True):
-    """Somebody at ``node`` wants the job to end, whatever it does; see `RestartOrdered`."""
+    """Somebody at ``node`` wants the job to end, whatever it does; see `RestartOrdered`.
+
+    ``few``: only where it waits for nodes, now or later: why no other node can come.
+    """
 
     node: str
     round: int
     by: str
     save: bool = False
+    few: str = ""
 
 
 class ExclusionOrdered(_Message, frozen=True):

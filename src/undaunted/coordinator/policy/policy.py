@@ -121,6 +121,7 @@ class JobPolicy:
         limits: that somebody has ordered, for nodes that join later; None = nobody has.
         stop_ordered: somebody has ordered the end, None = nobody has.
         no_quorum: why nothing may be started, nor the job ended; "" = there is a quorum.
+        few: why no other node can come, "" = some may.
         gone: why nodes have left the job since a table was made last, "" = none has.
         pausing: the next round is put off since a restart is unlikely to help so soon.
         last: the last round that was started.
@@ -143,6 +144,7 @@ class JobPolicy:
     limits: m.NewLimits | None = None
     stop_ordered: m.StopOrdered | None = None
     no_quorum: str = ""
+    few: str = ""
     # until the next round begins
     gone: str = ""
     pausing: bool = False
@@ -621,6 +623,10 @@ class JobPolicy:
 
     def _stop_ordered(self, event: m.StopOrdered) -> list[m.Command]:
         """End the job: now, or as soon as nothing runs and there is a quorum."""
+        if event.few:
+            self.few = event.few
+            ends = self._form() if self.state is PolicyState.FORMING else []
+            return ends or [m.Say(f"the job ends if it must wait for nodes: {self.few}")]
         self.stop_ordered = self.stop_ordered or event
         reason = f"{event.by} asked for a stop"
         ending = Ending(m.Outcome.PREEMPTED if event.save else m.Outcome.NO_RESTART, reason)
@@ -838,12 +844,15 @@ class JobPolicy:
         commands = self.formation.attempt(self.next_round, seats, held=self.no_quorum)
         if self.formation.chosen:
             self.state, self.gone = PolicyState.PREPARING, ""
-        elif self.formation.problem and not self.no_quorum:
+            return commands
+        ending = None
+        if self.formation.problem and not self.no_quorum:
             ending = self._hopeless()
             if ending is None and self.gone and not self.formation.returning(seats):
                 ending = Ending(m.Outcome.PREEMPTED, self.gone)  # the others are too few
-            return commands if ending is None else self._end(ending)
-        return commands
+        if ending is None and self.few and not self._fits():
+            ending = self._too_few(f"no other node can come: {self.few}")
+        return commands if ending is None else self._end(ending)
 
     def _pause(self) -> list[m.Command]:
         """Put the next round off if a restart is unlikely to help so soon."""
@@ -886,13 +895,17 @@ class JobPolicy:
         if self.state is not PolicyState.FORMING:
             return commands
         limit = format_duration(self.formation.limit_s(self.next_round))
-        reason = f"nothing else came within {limit}: {self.formation.describe()}"
+        why = f"nothing else came within {limit}: {self.formation.describe()}"
+        return self._end(self._too_few(why))
+
+    def _too_few(self, reason: str) -> Ending:
+        """Return the end of a job that has not enough nodes, or the one decided before."""
         if self.last.closing.reason:
             cause = self.last.blame.first_cause
             why = self.last.closing.reason if cause is None else cause.text
             if why not in reason:
                 reason += f"; round {self.round} had been stopped because of this: {why}"
-        return self._end(self.last.closing.ending or Ending(m.Outcome.TOO_FEW_NODES, reason))
+        return self.last.closing.ending or Ending(m.Outcome.TOO_FEW_NODES, reason)
 
     def _prepare_timed_out(self, silent: Collection[str]) -> list[m.Command]:
         """The table has been waited for long enough: go on without nodes that do not confirm it."""
