@@ -220,7 +220,7 @@ def test_a_template_that_is_killed_is_replaced(tmp_path: Path) -> None:
     options = ("--nproc-per-node", "1", "--max-restarts", "2")
     with launched(tmp_path, script, *options) as launcher:
         assert launcher.finish() == 0, launcher.text
-        launcher.wait_for(r"the template ended unexpectedly .*; another one is started")
+        launcher.wait_for(r"the template ended unexpectedly: .*SIGKILL.*; another one is started")
         first, _, last = (event["mode"] for event in launcher.events("workers_spawned"))
         assert (first, last) == ("warm", "warm")
 

@@ -115,7 +115,13 @@ class Agent:
         # --- what is made once, and serves every round ---
         self._begun = begun
         self._area, self._spawner, self._pulse = begun.area, begun.spawner, begun.pulse
-        self._spawner.report_to(self._start_fresh, self._scribe.template_ready, say)
+        self._workers = Workers(on_exit=self._rank_exited, on_tree_change=self._child_ended)
+        self._spawner.report_to(
+            self._start_fresh,
+            self._scribe.template_ready,
+            say,
+            self._workers.code_of,
+        )
         self._outside = Outside(
             front,
             config.signals,
@@ -130,7 +136,6 @@ class Agent:
         self._last_steps = Tasks(self._failed)  # of rounds that are over; waited for, not cancelled
         self._turns = Turns()
         self._shelf = Shelf(say)
-        self._workers = Workers(on_exit=self._rank_exited, on_tree_change=self._child_ended)
         stop_s = config.stop_timeout_s
         self._helpers = Helpers(TERM_S if stop_s is None else stop_s)
         empty = partial(self._post, m.TreeEmpty())
