@@ -281,7 +281,7 @@ class JobPolicy:
             case m.QuorumRegained():
                 return self._quorum_regained()
             case m.ExclusionOrdered() | m.LimitsOrdered() | m.RestartOrdered() | m.StopOrdered():
-                return [_as_answer(command, event.by) for command in self._ordered(event)]
+                return [_as_answer(command, event) for command in self._ordered(event)]
             case m.TimerFired(name=name, round=number) if name.startswith(FORGET):
                 self.intensity.forget(number)
                 return []
@@ -1185,9 +1185,12 @@ class JobPolicy:
         return [*commands, *ends]
 
 
-def _as_answer(command: m.Command, by: str) -> m.Command:
+def _as_answer(command: m.Command, order: m.Ordered) -> m.Command:
     """Return a command with the name of who has ordered it, where it can carry that."""
     match command:
-        case m.Decided() | m.Say() | m.NewLimits() | m.End():
-            return replace(command, by=by)
+        case m.Decided():
+            purpose = order.purpose if isinstance(order, m.RestartOrdered) else ""
+            return replace(command, by=order.by, purpose=purpose)
+        case m.Say() | m.NewLimits() | m.End():
+            return replace(command, by=order.by)
     return command

@@ -36,7 +36,6 @@ from undaunted.fault_tolerance.agent.judge import serve_error_file
 from undaunted.fault_tolerance.agent.kernel_log import Death, loaders_killed
 from undaunted.fault_tolerance.agent.last_copies import write_last_copies
 from undaunted.fault_tolerance.agent.liveness import Liveness
-from undaunted.fault_tolerance.agent.narrator import UNREAD
 from undaunted.fault_tolerance.agent.node_health import NodeHealth
 from undaunted.fault_tolerance.agent.orders import find_orders
 from undaunted.fault_tolerance.agent.outside import Outside
@@ -530,8 +529,12 @@ class Agent:
         elif report.kind == "crash":
             self._ranks.crash_detected(report.local_rank, report.detail)
             if streams := self._unread(report.local_rank):
-                by = f"the launcher of node {self._config.node}, whose {streams} {UNREAD},"
-                self._orders.post(job.RestartOrdered(self._config.node, self._node.round, by))
+                by = f"the launcher of node {self._config.node}, whose {streams} nobody reads,"
+                self._orders.post(
+                    job.RestartOrdered(
+                        self._config.node, self._node.round, by, purpose="to write to files"
+                    )
+                )
                 return
         verdict = None if self._round is None else self._round.verdict
         victim = verdict is not None and not verdict.certain
