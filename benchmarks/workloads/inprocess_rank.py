@@ -36,6 +36,7 @@ class Rank:
         self.round = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
         directory = Path(os.environ["BENCHMARK_DIRECTORY"])
         self.backend = backend
+        self.advance: Callable[[], None] = lambda: None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(str(directory / f"{self.number}-{self.round}"))
         self._socket.connect(str(directory / "benchmark"))
@@ -66,6 +67,7 @@ class Rank:
             for _ in range(PINGS):
                 ping()
             self._say(ping=(time.perf_counter_ns() - begun) / PINGS)
+        self.advance()
         time.sleep(SETTLE_S)
         self._say(failed=time.monotonic_ns())
         if order == "kill":
@@ -110,7 +112,14 @@ def nvrx_short(rank: Rank) -> None:
 
 
 def restarted(rank: Rank) -> None:
-    """A fresh process, under `undaunted run`."""
+    """A fresh process, under `undaunted run`; it advances, so that no restart is put off."""
+
+    def advance() -> None:
+        from undaunted import step
+
+        step(rank.round)
+
+    rank.advance = advance
     rank.train(rank.round, None, lambda: None)
 
 

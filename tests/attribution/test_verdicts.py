@@ -9,7 +9,11 @@ import pytest
 
 from undaunted.attribution.findings import CAUSES, SURE
 from undaunted.attribution.verdicts import cause_seen
-from undaunted.checkpointing.errors import NoCheckpointError, StructureError
+from undaunted.checkpointing.errors import (
+    DamagedCheckpointError,
+    NoCheckpointError,
+    StructureError,
+)
 from undaunted.journal import events as e
 from undaunted.training import check
 
@@ -80,6 +84,7 @@ def test_who_most_likely_hangs_is_not_sure() -> None:
     [
         f"undaunted.checkpointing.errors.{StructureError.__name__}: rank 1: model: w is missing",
         f"undaunted.checkpointing.errors.{NoCheckpointError.__name__}: no checkpoint in a can be",
+        f"undaunted.checkpointing.errors.{DamagedCheckpointError.__name__}: a/state.bin: block 3",
         "RuntimeError: Error(s) in loading state_dict for Net: size mismatch for w",
         "ValueError: loaded state dict has a different number of parameter groups",
         "RuntimeError: Missing key in checkpoint state_dict: model.w.",

@@ -742,6 +742,45 @@ def test_another_program_leaves_a_session_whose_folder_is_copied(tmp_path: Path)
         assert (folder / session).is_file()
 
 
+SAVER = """
+import sys
+import torch
+from undaunted.checkpointing import Checkpointer
+
+with Checkpointer("c", timeout=60) as checkpoints:
+    checkpoints.save(1, {"x": torch.ones(3)})
+    checkpoints.wait()
+    print("saved", flush=True)
+    sys.stdin.read()
+    checkpoints.save(3, {"x": torch.ones(3)})
+"""
+
+
+def test_of_two_jobs_in_a_folder_only_the_one_that_saves_first_can_save(tmp_path: Path) -> None:
+    """The other would delete and replace its checkpoints."""
+    with subprocess.Popen(
+        [sys.executable, "-c", SAVER],
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as first:
+        assert first.stdin is not None
+        assert first.stdout is not None
+        assert first.stdout.readline() == "saved\n"
+        with Checkpointer(tmp_path / "c", timeout=60, keep=1) as checkpoints:
+            checkpoints.save(2, {"x": torch.zeros(3)})
+            with pytest.raises(SaveError, match=rf"another job .*, pid {first.pid} on "):
+                checkpoints.wait()
+            assert checkpoints.latest() == 1
+            first.stdin.close()
+            assert first.wait(60) == 0
+            assert checkpoints.latest() == 3
+            checkpoints.save(4, {"x": torch.zeros(3)})
+            checkpoints.wait()
+            assert checkpoints.latest() == 4
+
+
 def test_what_cannot_be_removed_keeps_nobody_from_starting(tmp_path: Path) -> None:
     with Checkpointer(tmp_path / "c", timeout=60) as checkpoints:
         checkpoints.save(1, {"x": torch.ones(3)})

@@ -208,7 +208,7 @@ def test_who_does_not_answer_is_said(serve: Any, run: Any, tmp_path: Path) -> No
     listen_at(str(tmp_path / "ctl-gone.sock"), socket.SOCK_STREAM, 1).close()
     told = run("status")
     assert "node      a (leader)" in told
-    assert "node gone: its launcher has ended, or runs on another machine" in told
+    assert "node gone: no launcher listens at its socket here: it was killed" in told
 
 
 def test_stacks_of_one_rank(serve: Any, run: Any) -> None:

@@ -213,6 +213,42 @@ def test_progress_of_a_round_that_was_ended_without_a_failure_counts(
     assert found["conclusion"]["action"] == action
 
 
+@pytest.mark.parametrize(
+    ("reached", "reason", "action"),
+    [
+        ((50, 40), "the launcher on node n0 received SIGTERM", "stop"),
+        ((50, 60), "the launcher on node n0 received SIGTERM", "restart"),
+        ((50, 40), "the launcher on node n0 received SIGINT", "restart"),
+    ],
+)
+def test_a_job_whose_last_start_came_no_further_is_not_to_be_started_again_as_it_is(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    reached: tuple[int, int],
+    reason: str,
+    action: str,
+) -> None:
+    """`undaunted srun` does not queue it again."""
+    events: list[Any] = []
+    for start, iteration in enumerate(reached):
+        came = [
+            *sample.OPENING,
+            *sample.begin(10, 0),
+            sample.reached(1041, 0, iteration, 985),
+            sample.at(1042, RoundStopped, 0),
+            sample.at(1043, JobEnded, 0, outcome="preempted", exit_code=75, reason=reason),
+        ]
+        # Another process, later.
+        came[0] = msgspec.structs.replace(came[0], pid=42 + start)
+        later = 10_000 * start
+        events += [
+            msgspec.structs.replace(one, t=one.t + later * sample.MS, wall=one.wall + later / 1000)
+            for one in came
+        ]
+    found = explained(capsys, make_run(tmp_path / "run", events=events))
+    assert found["conclusion"]["action"] == action
+
+
 def test_a_job_that_was_stopped_for_good_in_a_later_round_is_not_to_be_started_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -30,6 +30,7 @@ STAND_INS = {
         done
         while [ "${1#--}" != "$1" ]; do shift; done
         cd "${CHDIR:-.}"
+        [ -z "${LOST:-}" ] || printf "$LOST" >&2
         echo $$ >"$SAID/pid"
         export SLURM_STEP_ID=0 SLURM_PROCID=0
         [ -n "${NO_JOURNAL:-}" ] || exec "$@"
@@ -219,6 +220,25 @@ def test_launchers_in_another_directory_are_not_lost(job: Job) -> None:
     ended, output = job.run("pass", CHDIR="elsewhere")
     assert ended == 0, output
     assert "finished (exit code 0)" in output
+
+
+TWO = {"SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "localhost,n2"}
+
+
+def test_a_launcher_that_has_ended_is_not_waited_for(job: Job) -> None:
+    lost = r"|/-\b\rsrun: error: n2: task 1: Killed\n"
+    ended, output = job.run("pass", **TWO, LOST=lost)
+    assert ended == 19, output
+    assert "too_few_nodes (exit code 19): " in output
+    assert "1 of 2 launchers is left (node n2: Killed), 2 are needed" in output
+    assert job.asked == ["requeue 17"]
+
+
+def test_a_spare_that_ends_changes_nothing(job: Job) -> None:
+    lost = r"srun: error: n2: task 1: Killed\n"
+    ended, output = job.run("pass", "--spares", "1", **TWO, LOST=lost)
+    assert ended == 0, output
+    assert "srun: error: n2: task 1: Killed" in output
 
 
 def test_a_task_of_a_sweep_goes_back_alone(job: Job) -> None:

@@ -24,6 +24,7 @@ EVENTS: list[m.NodeEvent] = [
     m.ExclusionOrdered("b", 3, "c", "a person"),
     m.LimitsOrdered("b", 3, {"heartbeat": 600.0, "section:step": None}, "a person"),
     m.StopOrdered("b", 3, "a person", save=True),
+    m.StopOrdered("b", 3, "a program", few="1 of 2 launchers is left"),
     m.Preempted("b", 15, "SIGTERM"),
 ]
 STARTED = p.Started(version=4, prepared=3, replaceable=True)

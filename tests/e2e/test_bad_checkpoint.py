@@ -168,15 +168,18 @@ def test_what_was_changed_on_the_disk_costs_no_restart(
 
 
 @pytest.mark.timeout(360)  # up to four jobs
-@pytest.mark.parametrize("how", ["wide", "option"])
+@pytest.mark.parametrize(
+    ("how", "restarts", "doubted"), [("wide", 2, False), ("option", 2, True), ("option", 1, False)]
+)
 def test_a_wrong_program_leaves_good_checkpoints_to_the_corrected_one(
-    tmp_path: Path, whole: Any, killed: Path, how: str
+    tmp_path: Path, whole: Any, killed: Path, how: str, restarts: int, doubted: bool
 ) -> None:
+    """After two failures the newest is doubted, after the third, with an older one, none is."""
     place = tmp_path / how
     shutil.copytree(killed, place)
     (place / "begun").touch()
-    _, text, _ = trained(place, how, "--max-restarts", "2", code=1)
-    assert ("is not trusted" in text) == (how == "option")
+    _, text, _ = trained(place, how, "--max-restarts", f"{restarts}", code=1)
+    assert ("is not trusted" in text) == doubted
     digest, text, rounds = trained(place, "kill", "--max-restarts", "0")
     assert (digest, rounds) == (whole, 1), text
     assert "rank 0 begins after step 90" in text

@@ -195,8 +195,10 @@ def test_a_worker_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
 @pytest.mark.timeout(180)
 def test_100_restarts_in_a_row(tmp_path: Path) -> None:
     script = """
-        import os, sys
-        sys.exit(int(os.environ["TORCHELASTIC_RESTART_COUNT"] != "100"))
+        import os, sys, undaunted
+        turn = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+        undaunted.step(turn)  # without progress there would be pauses
+        sys.exit(turn != 100)
     """
     options = ("--nproc-per-node", "2", "--max-restarts", "100")
     with launched(tmp_path, script, *options) as launcher:
@@ -218,7 +220,7 @@ def test_a_template_that_is_killed_is_replaced(tmp_path: Path) -> None:
     options = ("--nproc-per-node", "1", "--max-restarts", "2")
     with launched(tmp_path, script, *options) as launcher:
         assert launcher.finish() == 0, launcher.text
-        launcher.wait_for(r"the template ended unexpectedly .*; another one is started")
+        launcher.wait_for(r"the template ended unexpectedly: .*SIGKILL.*; another one is started")
         first, _, last = (event["mode"] for event in launcher.events("workers_spawned"))
         assert (first, last) == ("warm", "warm")
 

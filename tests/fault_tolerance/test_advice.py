@@ -89,6 +89,31 @@ def test_the_same_error_at_the_same_iteration_is_a_stop() -> None:
     assert "3 times at iteration 7" in third.reason
 
 
+def repeats(*attempts: Attempt) -> int:
+    """How often the last of these failures has come without progress."""
+    history, found = b"", 0
+    for attempt in attempts:
+        advice = advise(history, attempt)
+        history, found = advice.history, advice.repeats
+    return found
+
+
+def test_the_same_failure_is_counted_until_the_job_comes_further() -> None:
+    at_once = failed(found("ValueError: x", iteration=None), iteration=None)
+    assert [repeats(*[at_once] * times) for times in (1, 2, 7)] == [1, 2, 7]
+    assert repeats(at_once, at_once, passed(30), at_once) == 1
+    another = failed(found("KeyError: 1", iteration=None), iteration=None)
+    assert repeats(at_once, another) == 1
+    exits = failed(found(exit_code=1, iteration=None), iteration=None)
+    assert repeats(exits, exits) == 2
+
+
+def test_failures_after_which_progress_is_not_known_are_not_counted() -> None:
+    late = failed(found("ValueError: x", iteration=None, lived_s=3600.0), iteration=None)
+    assert repeats(late, late, late) == 0
+    assert repeats(failed(b"", iteration=None)) == 0
+
+
 def test_progress_in_between_is_a_restart() -> None:
     twice = [EVERYWHERE] * 2
     further = failed(found("KeyError: 'x'", iteration=30), iteration=30)

@@ -159,12 +159,14 @@ class Decision(msgspec.Struct, frozen=True):
         reason: in one line.
         nodes: to go on without; of ``exclude`` only.
         cause: the root cause, None = nothing was found out.
+        repeats: how often the job has failed so, with no progress in between; 0 = not known.
     """
 
     action: Action
     reason: str
     nodes: tuple[str, ...] = ()
     cause: Finding | None = None
+    repeats: int = 0
 
 
 def decide(history: History, findings: Iterable[Finding], about: Round) -> tuple[History, Decision]:
@@ -193,7 +195,9 @@ def decide(history: History, findings: Iterable[Finding], about: Round) -> tuple
     )
     history = history.after(failure)
     action, reason = _weigh(history, failure, root, about)
-    return history, Decision(action, reason, failure.nodes if action == "exclude" else (), root)
+    without = failure.nodes if action == "exclude" else ()
+    repeats = len(history.same(failure)) if about.progress_known else 0
+    return history, Decision(action, reason, without, root, repeats)
 
 
 def without_cause(history: History, about: Round) -> History:

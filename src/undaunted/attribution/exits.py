@@ -65,6 +65,11 @@ def for_want_of_memory(number: int | None, oom_kills: int) -> bool:
     return number == signal.SIGKILL and oom_kills > 0
 
 
+def end_in_words(code: int) -> str:
+    """Say how a process ended, by its exit code or minus the number of the signal."""
+    return death_in_words(-code) if code < 0 else exit_in_words(code)
+
+
 def exit_in_words(code: int) -> str:
     """Say with which code a process exited, and what that means where it means something."""
     meaning = _CODES.get(code, "")

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 GUESSED = 0.4  # confidence of what is most likely
 _UNSAVED = "undaunted.checkpointing.errors.StateError"
-# Checkpoint and program do not fit, or no checkpoint is whole.
-_UNFIT = ("StructureError", "NoCheckpointError")
+# Checkpoint and program do not fit, or a checkpoint is damaged.
+_UNFIT = ("StructureError", "NoCheckpointError", "DamagedCheckpointError")
 # As torch says it of a module, of an optimizer, and of files of its own.
 _UNFIT_WORDS = re.compile(
     r"Error\(s\) in loading state_dict for |\bloaded state dict (?:has|contains) "

@@ -8,9 +8,12 @@ reason to stop: then the newest checkpoint is loaded.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import sys
 import time
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,6 +73,7 @@ class Trust:
         self._run = os.environ.get("TORCHELASTIC_RUN_ID", "")
         self._round = _whole(os.environ.get("TORCHELASTIC_RESTART_COUNT", ""), -1)
         self._entry = reentry.current.name
+        self._program = _program()
         self._within = _whole(os.environ.get(WITHIN_VARIABLE, ""), 0)
         self._failure = last_failure()
         self._entries: list[ledger.Entry] | None = None
@@ -86,7 +90,7 @@ class Trust:
         self._candidates = list(candidates)
         if not self._within:
             return Choice(self._candidates, {})
-        choice = ledger.choose(candidates, self._before(), self._within, self._run)
+        choice = ledger.choose(candidates, self._before(), self._within, self._run, self._program)
         self.doubts = {} if choice.is_none_trusted else choice.doubts
         self.steps = {one.step for one in candidates if one.name in self.doubts}
         return choice
@@ -112,6 +116,7 @@ class Trust:
                 run=self._run,
                 round=self._round,
                 entry=self._entry,
+                program=self._program,
                 passed_over=tuple(one.name for one in doubted),
             )
         )
@@ -234,6 +239,17 @@ def failure_inside(round_: int) -> Failure | None:
         steps=fault.steps,
         entry=reentry.current.before,
     )
+
+
+def _program() -> str:
+    """Return what tells this program from a corrected one: its script and its arguments."""
+    script, *words = sys.argv or [""]
+    content = b""
+    with contextlib.suppress(OSError):
+        content = Path(script).read_bytes()
+    same_on_all_ranks = [word for word in words if not word.startswith("--local")]
+    known = zlib.crc32("\0".join(same_on_all_ranks).encode("utf-8", "replace"), zlib.crc32(content))
+    return f"{known:08x}"
 
 
 def _candidate(path: str, order: int) -> Candidate:

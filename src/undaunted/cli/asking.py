@@ -102,7 +102,10 @@ def _why(place: Path, error: Exception) -> str:
     if number == errno.ENOENT:
         return "there is no such launcher here; undaunted ctl RUN status shows those that run"
     if number == errno.ECONNREFUSED:
-        return "its launcher has ended, or runs on another machine: ask there"
+        return (
+            "no launcher listens at its socket here: it was killed (undaunted report says how far "
+            "the run came), or it runs on another machine (call undaunted ctl there)"
+        )
     if number == errno.ENOTCONN:  # as asyncio sees it
         return "too many others wait for it: try again"
     if number != errno.ETIMEDOUT:

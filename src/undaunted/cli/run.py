@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -121,67 +121,39 @@ def build_config(
     """
     parsed, file_notice = with_file(parsed, cwd)
     options = parsed.options
-    kind = program_kind(parsed, RUN)
-    given = environ.get("PYTHON_EXEC", "")
-    python = given or sys.executable
-    check_program(kind, parsed.target, cwd, python, environ)
-    if ask is not None and given and kind != "program":
-        ask(given)
+    kind, python = program_kind(parsed, RUN), _interpreter(parsed, environ, cwd, ask)
     check_contradictions(parsed)
     check_settings(parsed, environ)
     nproc = _resolve_nproc(parsed, environ)
     _check_devices(parsed, environ, nproc)
-    console_ranks = _console_ranks(parsed, nproc)
-    stdout = _destinations(options.redirects, options.tee, _STDOUT, nproc, console_ranks)
-    stderr = _destinations(options.redirects, options.tee, _STDERR, nproc, console_ranks)
-    if options.log_max_bytes and {*stdout, *stderr} == {TO_CONSOLE}:
-        raise UsageError(
-            f"{parsed.source('log-max-bytes')} is about files of --redirects and --tee, and there "
-            "are none; add --redirects 3, or --tee 3 to see the output as well"
-        )
-    service = attribution_service(parsed)
-    applog_prefix = options.ft_per_cycle_applog_prefix
-    logs_for_service = bool(service) and not applog_prefix
-    if logs_for_service:
-        # It gets a log: keep one, and show the lines all the same.
-        stdout = [where or TO_BOTH for where in stdout]
-        stderr = [where or TO_BOTH for where in stderr]
+    output = _output(parsed, nproc)
     several = not options.standalone and options.nnodes != (1, 1)
     faults = _fault_plan(options.inject_fault, None if several else nproc)
     gpu_failures = _gpu_failures(environ)
     metrics_config = metrics(parsed, environ, cwd)
     rank_limits, limits_notice = limits(parsed, environ)
-
-    node = options.node_name or _node_name(environ, several=several)
-    others = _other_nodes(parsed, environ, node, several=several)
-    run_id = name_of_run(parsed, environ, alone=others is None)
-    place = directory_of_run(run_id, others)
-    run_dir, dir_notice = make_run_dir(options.run_dir, place, cwd)
-    log_dir = run_dir / ("logs" if others is None else f"logs-{file_name(node)}")
-    script = _script(environ) if others is not None else None
-    kept = script is not None and options.log_dir is not None
-    if any([*stdout, *stderr]) or applog_prefix or kept:
-        log_dir = make_log_dir(options.log_dir, place, run_dir, cwd)
-    if logs_for_service:
-        applog_prefix = str(log_dir / "ranks.log")
+    place = _place(parsed, environ, cwd, output, several=several)
+    others, applog_prefix = place.others, output.applog_prefix
+    if output.is_for_service:
+        applog_prefix = str(place.log_dir / "ranks.log")
     as_given = {name: getattr(options, name) for name in RunSettings.__struct_fields__}
     if others is not None and others.endpoints and not options.rdzv_endpoint:
         as_given["master_port"] = 0  # that of --master-port is where the nodes meet
     config = RunConfig(
         **as_given,
-        run_id=run_id,
-        node=node,
+        run_id=place.run_id,
+        node=place.node,
         nodes=others,
         nproc_per_node=nproc,
         kind=kind,
         target=parsed.target,
         args=list(parsed.args),
         cwd=cwd,
-        run_dir=str(run_dir),
-        log_dir=str(log_dir),
-        stdout=stdout,
-        stderr=stderr,
-        console_ranks=console_ranks,
+        run_dir=str(place.run_dir),
+        log_dir=str(place.log_dir),
+        stdout=output.stdout,
+        stderr=output.stderr,
+        console_ranks=output.console_ranks,
         limits=rank_limits,
         min_healthy=options.ft_restart_policy == "min-healthy",
         gpu_failures=gpu_failures,
@@ -191,33 +163,128 @@ def build_config(
         python=python,
         gpus_per_numa=gpus_per_numa(environ),
         applog_prefix=applog_prefix,
-        attribution_service=service,
+        attribution_service=output.service,
         attribution_may_end_job=options.ft.attribution_stop_action == "no-restart",
         log_server=_log_server(parsed, others),
-        cycle_info=cycle_info(parsed, environ, cwd, run_id, applog_prefix),
+        cycle_info=cycle_info(parsed, environ, cwd, place.run_id, applog_prefix),
         metrics=metrics_config,
         liveness_port=_liveness_port(environ),
         slurm="SLURM_JOB_ID" in environ,
         slurm_task=_is_task(environ),
         grace_s=_grace_s(environ),
-        health_checks=_with_own_places(health_checks(parsed, environ, cwd), run_dir, log_dir),
+        health_checks=_with_own_places(
+            health_checks(parsed, environ, cwd), place.run_dir, place.log_dir
+        ),
         launcher_log=options.ft_nvrx_logfile
         or launcher_messages(message_directory(environ, cwd))
-        or (str(run_dir / f"launcher-{file_name(node)}.log") if script is not None else ""),
-        script=script,
+        or place.launcher_log,
+        script=place.script,
     )
-    variables = (_old_variable(parsed), RUN.unknown_variables(environ))
-    ignored = (_unknown_keys(parsed, others), *_absent_ranks(parsed, nproc))
     notices = (
-        *variables,
-        *ignored,
+        _old_variable(parsed),
+        RUN.unknown_variables(environ),
+        _unknown_keys(parsed, others),
+        *_absent_ranks(parsed, nproc),
         *_slips_in_slurm(environ, others, nproc),
         _ranks_by_quota(parsed, nproc),
         file_notice,
         limits_notice,
-        dir_notice,
+        place.notice,
     )
     return config, "\n".join(filter(None, notices))
+
+
+def _interpreter(
+    parsed: RunParsed, environ: Mapping[str, str], cwd: str, ask: Callable[[str], None] | None
+) -> str:
+    """Return the interpreter of the ranks, if it and the program are there; see `build_config`."""
+    kind, given = program_kind(parsed, RUN), environ.get("PYTHON_EXEC", "")
+    python = given or sys.executable
+    check_program(kind, parsed.target, cwd, python, environ)
+    if ask is not None and given and kind != "program":
+        ask(given)
+    return python
+
+
+class _Output(NamedTuple):
+    """The ways of what ranks print.
+
+    Attributes:
+        stdout, stderr: of each rank, see `RunConfig`.
+        console_ranks: likewise.
+        service: attribution's, likewise.
+        applog_prefix: likewise, as it was given.
+        is_for_service: logs are kept for the service alone.
+    """
+
+    stdout: list[int]
+    stderr: list[int]
+    console_ranks: list[int] | None
+    service: str
+    applog_prefix: str
+    is_for_service: bool
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether there will be files."""
+        return any([*self.stdout, *self.stderr]) or bool(self.applog_prefix)
+
+
+def _output(parsed: RunParsed, nproc: int) -> _Output:
+    options, console_ranks = parsed.options, _console_ranks(parsed, nproc)
+    stdout, stderr = (
+        _destinations(options.redirects, options.tee, stream, nproc, console_ranks)
+        for stream in (_STDOUT, _STDERR)
+    )
+    if options.log_max_bytes and {*stdout, *stderr} == {TO_CONSOLE}:
+        raise UsageError(
+            f"{parsed.source('log-max-bytes')} is about files of --redirects and --tee, and there "
+            "are none; add --redirects 3, or --tee 3 to see the output as well"
+        )
+    service, applog_prefix = attribution_service(parsed), options.ft_per_cycle_applog_prefix
+    is_for_service = bool(service) and not applog_prefix
+    if is_for_service:
+        # It gets a log: keep one, and show the lines all the same.
+        stdout = [where or TO_BOTH for where in stdout]
+        stderr = [where or TO_BOTH for where in stderr]
+    return _Output(stdout, stderr, console_ranks, service, applog_prefix, is_for_service)
+
+
+class _Place(NamedTuple):
+    """The run, this node in it, and its directories.
+
+    Attributes:
+        node, others, run_id, script: see `RunConfig`.
+        run_dir, log_dir: likewise; they are there.
+        launcher_log: likewise, where nothing else is chosen.
+        notice: a line for the user, "" = there is none.
+    """
+
+    node: str
+    others: Nodes | None
+    run_id: str
+    script: Script | None
+    run_dir: Path
+    log_dir: Path
+    launcher_log: str
+    notice: str
+
+
+def _place(
+    parsed: RunParsed, environ: Mapping[str, str], cwd: str, output: _Output, *, several: bool
+) -> _Place:
+    options = parsed.options
+    node = options.node_name or _node_name(environ, several=several)
+    others = _other_nodes(parsed, environ, node, several=several)
+    run_id = name_of_run(parsed, environ, alone=others is None)
+    default = directory_of_run(run_id, others)
+    run_dir, notice = make_run_dir(options.run_dir, default, cwd)
+    log_dir = run_dir / ("logs" if others is None else f"logs-{file_name(node)}")
+    script = _script(environ) if others is not None else None
+    if output.is_kept or (script is not None and options.log_dir is not None):
+        log_dir = make_log_dir(options.log_dir, default, run_dir, cwd)
+    launcher_log = "" if script is None else str(run_dir / f"launcher-{file_name(node)}.log")
+    return _Place(node, others, run_id, script, run_dir, log_dir, launcher_log, notice)
 
 
 def _script(environ: Mapping[str, str]) -> Script | None:

@@ -23,6 +23,7 @@ from undaunted.base.options import Kind, Opt
 from undaunted.base.process import module_command
 from undaunted.base.text import count, printable
 from undaunted.base.values import Count
+from undaunted.cli.asking import Here
 from undaunted.cli.command import Command, HelpAsked
 from undaunted.cli.messages import UsageError, complain
 from undaunted.cli.nodes import endpoints_of
@@ -30,6 +31,7 @@ from undaunted.cli.options import RUN, RunParsed
 from undaunted.cli.program import check_program, current_directory, program_kind
 from undaunted.cli.run import check_contradictions
 from undaunted.cli.settings import check_settings, with_file
+from undaunted.cli.srun_errors import SrunErrors
 from undaunted.fault_tolerance.run_config import GRACE_VARIABLE, SCRIPT_VARIABLE, Script
 from undaunted.journal.job.launches import Launch, launches_of
 from undaunted.journal.job.summary import summarize_job
@@ -120,6 +122,7 @@ class _Job(NamedTuple):
         words, environ: srun's.
         run_dir: where the launchers keep their journals.
         before: how many launches each journal had before this start.
+        needed: how many nodes a round needs.
         grace_s: how long Slurm waits from SIGTERM to SIGKILL, 0 = not known.
     """
 
@@ -129,6 +132,7 @@ class _Job(NamedTuple):
     environ: dict[str, str]
     run_dir: Path
     before: dict[Path, int]
+    needed: int
     grace_s: float = 0.0
 
 
@@ -200,7 +204,8 @@ def _prepare(own: SrunOptions, parsed: RunParsed, given: dict[str, list[str]]) -
     environ = step_environ(os.environ)
     environ.pop(SCRIPT_VARIABLE, None)  # of another job, in which this one was submitted
     environ |= _script(here, own.requeues)
-    return _Job(here, step, words, environ, run_dir, before)
+    needed = int(nnodes.partition(":")[0])
+    return _Job(here, step, words, environ, run_dir, before, needed)
 
 
 def _script(here: Allocation, requeues: int) -> dict[str, str]:
@@ -315,20 +320,24 @@ async def _run(job: _Job) -> int:
     for number in _SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             loop.add_signal_handler(number, signals.came, number)
+    environ = dict(job.environ)
+    if job.grace_s:
+        environ.setdefault(GRACE_VARIABLE, f"{job.grace_s:g}")
+    errors = SrunErrors(job.here.nodes, job.needed, Here(job.run_dir), _say)
     try:
-        environ = dict(job.environ)
-        if job.grace_s:
-            environ.setdefault(GRACE_VARIABLE, f"{job.grace_s:g}")
         process = await asyncio.create_subprocess_exec(
-            *job.words, env=environ, start_new_session=True
+            *job.words, env=environ, stderr=errors.stderr, start_new_session=True
         )
     except OSError as error:
         raise UsageError(f"srun cannot be run: {error.strerror}; is Slurm on PATH?") from None
+    finally:
+        errors.began()
     signals.srun.set_result(process)
     try:
         return await process.wait()
     finally:
         await _end(process)
+        await errors.close()
         await signals.close()
 
 

@@ -30,7 +30,7 @@ from undaunted.data.order import GlobalOrder
 from undaunted.data.plan import DataChangedError, MicroBatch, Plan, read_state, state_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from torch import nn
     from torch.distributed import ProcessGroup
@@ -128,23 +128,7 @@ class Loader:
                 whole number; a setting is not for the user to give.
             ValueError: the numbers do not fit.
         """
-        by_number = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
-        if isinstance(dataset, IterableDataset) or not by_number:
-            raise TypeError(
-                f"{type(dataset).__name__} has no length or no samples by number, so there are no "
-                "positions: give a data set with __len__ and __getitem__, such as "
-                "undaunted.data.Shards"
-            )
-        if order is not None and not hasattr(order, "indices"):
-            raise TypeError(f"order={order!r:.60}: a GlobalOrder, Mixture or ShardOrder")
-        if refused := [name for name in torch_settings if name in _REFUSED]:
-            raise TypeError(
-                f"{refused[0]} is not for a Loader: see global_batch, shuffle, remainder"
-            )
-        if unknown := [name for name in torch_settings if name not in _KNOWN]:
-            raise TypeError(f"{unknown[0]} is no setting of Loader, nor of torch's DataLoader")
-        if on_data_change not in _ON_CHANGE:
-            raise ValueError(f"on_data_change={on_data_change!r}: one of {', '.join(_ON_CHANGE)}")
+        _check(dataset, order, torch_settings, on_data_change)
         global_batch = _whole("global_batch", global_batch)
         micro_batch = _whole("micro_batch", micro_batch)
         seed = _whole("seed", seed)
@@ -582,6 +566,27 @@ def _for_many(dataset: Any) -> Callable[[list[int]], Any] | None:
         return None
     many: Callable[[list[int]], Any] | None = getattr(dataset, "__getitems__", None)
     return many
+
+
+def _check(
+    dataset: Dataset[Any], order: Order | None, torch_settings: Collection[str], on_change: str
+) -> None:
+    """Refuse what cannot be meant; see `Loader`."""
+    by_number = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    if isinstance(dataset, IterableDataset) or not by_number:
+        raise TypeError(
+            f"{type(dataset).__name__} has no length or no samples by number, so there are no "
+            "positions: give a data set with __len__ and __getitem__, such as "
+            "undaunted.data.Shards"
+        )
+    if order is not None and not hasattr(order, "indices"):
+        raise TypeError(f"order={order!r:.60}: a GlobalOrder, Mixture or ShardOrder")
+    if refused := [name for name in torch_settings if name in _REFUSED]:
+        raise TypeError(f"{refused[0]} is not for a Loader: see global_batch, shuffle, remainder")
+    if unknown := [name for name in torch_settings if name not in _KNOWN]:
+        raise TypeError(f"{unknown[0]} is no setting of Loader, nor of torch's DataLoader")
+    if on_change not in _ON_CHANGE:
+        raise ValueError(f"on_data_change={on_change!r}: one of {', '.join(_ON_CHANGE)}")
 
 
 def _whole(name: str, number: int) -> int:

@@ -99,7 +99,8 @@ def _advise(known: History, attempt: Attempt, problem: str) -> Advice:
         advised = replace(
             advised, cause=finding.cause, ranks=finding.ranks, confidence=finding.confidence
         )
-    return Advice(advised, known.encode(), problem, _failure(attempt, finding, about))
+    failure = _failure(attempt, finding, about)
+    return Advice(advised, known.encode(), problem, failure, decided.repeats)
 
 
 def _failure(attempt: Attempt, finding: Finding | None, about: Round) -> str:

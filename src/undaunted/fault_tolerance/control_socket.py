@@ -73,6 +73,12 @@ class Stop(_Question, frozen=True):
     save: bool = False
 
 
+class NoOthers(_Question, frozen=True, kw_only=True):
+    """End the job if it waits for nodes, now or later: no other can come, and ``why``."""
+
+    why: str
+
+
 class Exclude(_Question, frozen=True, kw_only=True):
     """Go on without a node."""
 
@@ -88,7 +94,7 @@ class Limits(_Question, frozen=True, kw_only=True):
     ]
 
 
-Order = Restart | Stop | Exclude | Limits
+Order = Restart | Stop | NoOthers | Exclude | Limits
 Question = Status | Stacks | Flight | Dump | Order
 
 
@@ -216,8 +222,8 @@ class JobStatus(msgspec.Struct, frozen=True):
         round: the last one that was started, -1 = none.
         then: what follows once the round is stopped; "" = it is not being stopped, or only the
             leader knows.
-        pause_left_s: until the next round may begin, after restarts a moment ago; None = it need
-            not wait for that, or only the leader knows.
+        pause_left_s: until the next round may begin, if it is put off; None = it is not, or only
+            the leader knows.
         restarts_used, restarts_left: None = only the leader knows.
         lease_s, lease_left_s: of this node at its leader; None = it has none. Less than 0 while
             the leader is silent or gone.

@@ -353,13 +353,15 @@ class Decision(Event, tag="decision", frozen=True, kw_only=True):
 
     A second one in a round replaces the first: the restart was taken back. ``by``: who has ordered
     it with ``undaunted ctl``, or the launcher whose output nobody reads any more. Such a restart is
-    none of those that ``--max-restarts`` allows. ``number``: the round that ends, -1 = ``round``.
+    none of those that ``--max-restarts`` allows. ``purpose``: of that launcher, "" = a person wants
+    it. ``number``: the round that ends, -1 = ``round``.
     """
 
     action: str
     reason: str
     restarts_left: int = 0
     by: str = ""
+    purpose: str = ""
     number: int = -1
 
 

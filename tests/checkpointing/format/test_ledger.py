@@ -82,6 +82,22 @@ def test_failures_count_in_the_job_in_which_they_happened() -> None:
     assert first([*chain, round_of("c", "c60")], "d") == "c90"
 
 
+def test_errors_of_a_former_program_leave_checkpoints_to_the_corrected_one() -> None:
+    def first(program: str, *failures: Failed) -> str:
+        entries: list[Any] = []
+        for failure in failures:
+            load = Loaded(at=0.0, name="c90", step=90, session="t", run="a", program="former")
+            entries += [load, failure]
+        return choose(THREE, entries, run="a", program=program).order[0].name
+
+    twice = [failed("c90", error="ValueError: x")] * 2
+    assert [first(program, *twice) for program in ("former", "", "new")] == ["c60", "c60", "c90"]
+    # No program has caused these.
+    assert first("new", failed("c90", **NAN)) == "c60"
+    damaged = "undaunted.checkpointing.errors.DamagedCheckpointError: x"
+    assert first("new", *[failed("c90", "checkpoint_mismatch", damaged)] * 2) == "c60"
+
+
 def test_a_reason_names_what_happened() -> None:
     twice: list[Any] = [failed("c90", ranks=(3,), error="ValueError: x")] * 2
     why = choose(THREE, twice).doubts["c90"]

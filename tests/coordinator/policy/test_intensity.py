@@ -8,6 +8,7 @@ from tests.coordinator.policy.driving import Driver, of, running
 from undaunted.coordinator.policy import messages as m
 from undaunted.coordinator.policy.budget import LONGEST_PAUSE_S, Intensity
 from undaunted.coordinator.policy.policy import PolicyState
+from undaunted.coordinator.policy.verdict import Advice, Attempt
 
 
 def job_of(*names: str, limit: tuple[int, float] | None = (3, 600.0), **config: object) -> Driver:
@@ -140,3 +141,49 @@ def test_no_pause_where_the_restart_is_free() -> None:
     job.join("b")
     job.fire("joined")
     assert {start.node for start in of(m.Start, job.stop("a"))} == {"a", "b"}
+
+
+class TestTheSameFailureAgain:
+    """Nothing tells that the next restart will do better than those before."""
+
+    def job(self, repeats: list[int], **config: object) -> Driver:
+        """A job whose rounds fail so often in the same way, one after the other."""
+        counts = iter(repeats)
+
+        def advise(history: bytes, attempt: Attempt) -> Advice:
+            del attempt
+            return Advice(None, history, repeats=next(counts))
+
+        return job_of("a", advise=advise, **{"limit": None, **config})
+
+    def test_the_first_restarts_come_at_once_then_pauses_grow(self) -> None:
+        job = self.job([1, 2, 3, 4, 5, 6])
+        for _ in range(3):
+            assert of(m.Start, fail_all(job, "a"))
+        for number, pause_s in enumerate([1.0, 2.0, 4.0], 4):
+            assert not of(m.Start, fail_all(job, "a"))
+            assert job.timers["pause"] == m.SetTimer("pause", number, pause_s)
+            assert of(m.Start, job.fire("pause"))
+
+    def test_no_pause_is_longer_than_the_longest(self) -> None:
+        job = self.job([32])
+        fail_all(job, "a")
+        assert job.timers["pause"].delay_s == LONGEST_PAUSE_S
+
+    def test_no_pause_after_progress_or_another_failure(self) -> None:
+        job = self.job([4, 1, 0, 2])
+        fail_all(job, "a")
+        job.fire("pause")
+        for _ in range(3):
+            assert of(m.Start, fail_all(job, "a"))
+
+    def test_somebody_who_orders_a_restart_does_not_wait(self) -> None:
+        job = self.job([9])
+        fail_all(job, "a")
+        assert of(m.Start, job.feed(m.RestartOrdered("a", 0, "ben")))
+
+    def test_the_longer_pause_counts(self) -> None:
+        job = self.job([1, 9], limit=(3, 600.0))
+        fail_all(job, "a")
+        fail_all(job, "a")
+        assert job.timers["pause"].delay_s == 32.0

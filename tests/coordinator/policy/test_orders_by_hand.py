@@ -127,6 +127,40 @@ def test_a_stop_ends_a_job_that_waits_for_nodes(order: m.StopOrdered, outcome: s
     assert job.outcomes == {"a": outcome, "b": outcome}
 
 
+FEW = m.StopOrdered("a", 0, BY, few="1 of 2 launchers is left")
+
+
+def test_where_no_other_node_can_come_none_is_waited_for() -> None:
+    job = Driver(min_nodes=2)
+    job.join("a")
+    (end,) = job.feed(FEW)
+    assert isinstance(end, m.End)
+    assert (end.by, end.outcome) == (BY, m.Outcome.TOO_FEW_NODES)
+    assert "1 of 2 launchers is left" in end.reason
+
+
+def test_what_runs_goes_on_where_no_other_node_can_come() -> None:
+    """It ends once it would wait for nodes, with what has ended its round."""
+    job = running("a", "b", min_nodes=2, max_restarts=9)
+    (said,) = job.feed(FEW)
+    assert isinstance(said, m.Say)
+    assert not said.refused
+    job.fail("a", "rank 0: exit code 1")
+    assert of(m.Start, job.stop("a", "b"))
+    job.lose("b")
+    assert not job.outcomes
+    job.stop("a")
+    assert job.outcomes == {"a": "too_few_nodes"}
+    assert "node b is lost" in job.ends["a"].reason
+
+
+def test_spares_take_part_where_no_other_node_can_come() -> None:
+    job = running("a", "b", "c", min_nodes=2, max_restarts=9)
+    job.feed(FEW)
+    job.lose("b")
+    assert {start.node for start in of(m.Start, job.stop("a"))} == {"a", "c"}
+
+
 def test_a_stop_ends_a_job_that_prepares_a_round() -> None:
     policy = JobPolicy(PolicyConfig())
     policy.handle(m.NodeJoined(m.NodeInfo("a", 1)))

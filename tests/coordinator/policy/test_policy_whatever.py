@@ -37,7 +37,8 @@ def _advise(action: str, history: bytes, attempt: Attempt) -> Advice:
     blamed = attempt.blamed
     nodes = (blamed.node,) if blamed else ()
     advised = m.Advised(attempt.round, action, "so", nodes) if blamed else None
-    return Advice(advised, history + b"x" * (attempt.round + 1 - len(history)))
+    history += b"x" * (attempt.round + 1 - len(history))
+    return Advice(advised, history, repeats=3 + attempt.round if blamed else 0)
 
 
 def _pace(number: int, places: tuple[m.Place, ...]) -> Pace:
@@ -327,7 +328,7 @@ class AnyJob(RuleBasedStateMachine):
                 self.fire(data.draw(st.sampled_from(sorted(self.world.timers))))
 
     @rule(
-        kind=st.sampled_from(["restart", "exclude", "limits", "stop"]),
+        kind=st.sampled_from(["restart", "exclude", "limits", "stop", "few"]),
         node=st.sampled_from(NAMES),
         save=st.booleans(),
     )
@@ -343,6 +344,8 @@ class AnyJob(RuleBasedStateMachine):
                 assert self.policy.ended == ended, "a person may be wrong"
             case "stop" if number > 1:
                 self.feed(m.StopOrdered(node, number, by, save))
+            case "few":
+                self.feed(m.StopOrdered(node, number, by, few="no other can come"))
             case "limits":
                 self.feed(m.LimitsOrdered(node, number, {"heartbeat": 9.0}, by))
 

@@ -222,6 +222,7 @@ async def test_a_dump_has_every_machine(tmp_path: Path) -> None:
         (s.Restart(save=True), job.RestartOrdered("a", 0, "BY", save=True)),
         (s.Stop(), job.StopOrdered("a", 0, "BY")),
         (s.Stop(save=True), job.StopOrdered("a", 0, "BY", save=True)),
+        (s.NoOthers(why="1 is left"), job.StopOrdered("a", 0, "BY", few="1 is left")),
         (s.Exclude(target="b"), job.ExclusionOrdered("a", 0, "b", "BY")),
         (s.Limits(limits={"heartbeat": 9.0}), job.LimitsOrdered("a", 0, {"heartbeat": 9.0}, "BY")),
     ],

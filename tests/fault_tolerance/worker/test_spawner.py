@@ -70,7 +70,7 @@ take()
 """
 
 
-def run_fake(tmp_path, code):
+def run_fake(tmp_path, code, code_of=None):
     """Spawn one worker with a fake template; return (spawned, reasons, still kept pids)."""
     fake = tmp_path / "fake.py"
     fake.write_text(dedent(code))
@@ -80,7 +80,7 @@ def run_fake(tmp_path, code):
 
     async def play():
         spawner = Spawner([sys.executable, "-S", str(fake)], warm=True, pass_fds=())
-        spawner.report_to(reasons.append)
+        spawner.report_to(reasons.append, code_of=code_of)
         spawner._fresh._python = [sys.executable]
         spawner._in_vain = 3  # it is not replaced
         spawner.prepare(ENVIRONMENT, [])
@@ -110,6 +110,20 @@ def run_fake(tmp_path, code):
 
 def reap(spawned):
     return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in spawned.pids]
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [(READY + "os._exit(7)", "exited with code 7"), (READY + "os.kill(os.getpid(), 9)", "SIGKILL")],
+)
+def test_how_a_template_has_ended_is_said(tmp_path, code, said):
+    def code_of(pid):
+        status = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
+
+    spawned, (reason,), _ = run_fake(tmp_path, code, code_of)
+    assert reap(spawned) == [0]
+    assert said in reason
 
 
 @pytest.mark.parametrize(

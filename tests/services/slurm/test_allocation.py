@@ -9,6 +9,7 @@ from undaunted.services.slurm.allocation import (
     allocation,
     node_names,
     nodes_option,
+    read_ended,
     read_step,
     step_environ,
     step_words,
@@ -120,6 +121,22 @@ def test_the_step_is_found_by_its_name() -> None:
     assert read_step(text, "undaunted-5") == ""
 
 
+@pytest.mark.parametrize(
+    ("error", "ended"),
+    [
+        ("n2: task 1: Exited with exit code 127", {"n2": "Exited with exit code 127"}),
+        ("n[2-3]: tasks 1-2: Killed", {"n2": "Killed", "n3": "Killed"}),
+        ("n1,n[07,09]: tasks 0,4,6: Killed", dict.fromkeys(("n1", "n07", "n09"), "Killed")),
+        ("Node failure on n2", {}),
+        ("StepId=17.0 tasks 0-2: running", {}),
+        ("n[2: task 1: Killed", {}),
+        ("Unable to create step for job 17: Job/step already completing", {}),
+    ],
+)
+def test_which_launchers_have_ended(error: str, ended: dict[str, str]) -> None:
+    assert read_ended(error) == ended
+
+
 def after(
     outcome: str,
     came_to: int | None = None,
@@ -155,6 +172,12 @@ def test_not_where_the_last_start_came_no_further(came_to: int, before: int) -> 
     ended = after("preempted", came_to, before)
     assert not ended.again
     assert f"iteration {came_to}" in ended.why
+
+
+def test_a_node_whose_launcher_could_not_begin_is_left_out() -> None:
+    reason = "of 3 launchers 1 is left (node n2: Exited with exit code 127; node n3: Killed)"
+    assert after("too_few_nodes", reason=reason) == Next(again=True, without="n2")
+    assert after("too_few_nodes", reason="node n2: Exited with exit code 19") == Next(again=True)
 
 
 def test_the_node_to_blame_is_left_out() -> None:

@@ -44,6 +44,7 @@ _SHORT_NS = 60_000_000_000
 # Outcomes of a job: another start is of no use; is of use without a node.
 _FOR_GOOD = frozenset({"no_restart", "invalid"})
 _FOR_GOOD_IN_WORDS = frozenset(map(outcome_in_words, _FOR_GOOD))  # as launchers print them
+_ANOTHER_START = frozenset({"preempted", "too_few_nodes"})
 _ELSEWHERE = frozenset({"excluded", "suspect", "straggler"})
 _NOT_RESTARTED = "; not restarted: "  # of a reason: the launcher had restarts left
 # What a launcher, or `undaunted srun` after it, says where another start would end so again.
@@ -230,10 +231,35 @@ def _blamed(one: JobRound, launches: Sequence[Launch]) -> e.RoundBlamed | None:
 
 def ended_for_good(job: JobSummary, one: JobRound) -> Decision | None:
     """Return the advice of a job that is not to be started again after this round."""
-    refused = job.outcome == "failed" and _NOT_RESTARTED in job.reason
-    if one is not job.rounds[-1] or not (refused or job.outcome in _FOR_GOOD):
+    if one is not job.rounds[-1]:
         return None
-    return Decision("stop", _why_ended(job, one) or job.outcome)
+    refused = job.outcome == "failed" and _NOT_RESTARTED in job.reason
+    if refused or job.outcome in _FOR_GOOD:
+        return Decision("stop", _why_ended(job, one) or job.outcome)
+    goes_back = job.outcome in _ANOTHER_START and not _is_by_user(job)
+    nowhere = _no_further(job) if goes_back else ""
+    return Decision("stop", nowhere) if nowhere else None
+
+
+def _no_further(job: JobSummary) -> str:
+    """Say that the last start of a program came no further than one before, "" = it may have."""
+    last = job.rounds[-1]
+    by_start: dict[bool, list[int]] = {True: [], False: []}
+    for one in job.rounds:
+        if one.last_iteration is not None and _program(job, one) == _program(job, last):
+            by_start[one.attempt == last.attempt].append(one.last_iteration)
+    now, before = by_start[True], by_start[False]
+    if not now or not before or max(now) > max(before):
+        return ""
+    return (
+        f"this start came to iteration {max(now)}, no further than one before: has each start too "
+        "little time? Does it resume?"
+    )
+
+
+def _program(job: JobSummary, one: JobRound) -> tuple[str, ...]:
+    launches = [job.launches[part.launch] for part in one.parts[:1]]
+    return tuple(word for each in launches for word in (each.run_id, *each.argv))
 
 
 def _advised(one: JobRound) -> Decision | None:
@@ -296,8 +322,11 @@ def _finding(
 
 def _asked_for(job: JobSummary) -> Finding:
     """Return who has ended a job that did not fail: a person, or somebody who needs its place."""
-    by_user = outcome_in_words(job.outcome, job.reason) != job.outcome
-    return Finding("cancelled" if by_user else "preempted")
+    return Finding("cancelled" if _is_by_user(job) else "preempted")
+
+
+def _is_by_user(job: JobSummary) -> bool:
+    return outcome_in_words(job.outcome, job.reason) != job.outcome
 
 
 def cause_of(exception: str) -> tuple[str, float]:

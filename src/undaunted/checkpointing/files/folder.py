@@ -100,6 +100,7 @@ class FolderStorage:
         """See `Storage`."""
         attempt = self._attempt(target)
         self._write_manifest(target, manifest)
+        self._refuse_two_jobs()
         former = self._put_aside(attempt)
         try:
             self._check_epoch(manifest.epoch)
@@ -284,16 +285,33 @@ class FolderStorage:
             return []
 
     def _warn_of(self, runs: list[str]) -> None:
-        """Tell that other jobs have this place open. Rounds of the same run have their fence."""
+        """Tell that other jobs have this place open."""
         for run in runs:
-            if run and run.removesuffix(_LAST_COPY) == self._run:
-                continue
-            warn(
-                "%s: another job (%s) has these checkpoints open; if both save, they delete and "
-                "replace each other's: give each job a directory of its own",
+            if not self._is_same(run):
+                warn(
+                    "%s: another job (%s) has these checkpoints open; only the job that saves "
+                    "first can save there: give each job a directory of its own",
+                    self.place,
+                    _named(run),
+                )
+
+    def _refuse_two_jobs(self) -> None:
+        """Each would delete and replace the checkpoints of the other.
+
+        Raises:
+            OSError: another job saves here, and did so before.
+        """
+        if (other := self._living.saver(self._is_same)) is not None:
+            raise OSError(
+                errno.EBUSY,
+                f"another job ({_named(other.run)}, pid {other.pid} on {other.host}) saves its "
+                "checkpoints there: give each job a directory of its own, or end that one",
                 self.place,
-                f"run {run!r}" if run else "started without undaunted run",
             )
+
+    def _is_same(self, run: str) -> bool:
+        """Whether it is this run: its rounds have their fence."""
+        return bool(run) and run.removesuffix(_LAST_COPY) == self._run
 
     def _try_rename(self) -> None:
         """See at the start, and not after hours at the first save, that folders can be renamed.
@@ -451,6 +469,10 @@ class OneFolder:
         except OSError as error:
             raise DamagedCheckpointError(str(error), path) from error
         return found
+
+
+def _named(run: str) -> str:
+    return f"run {run!r}" if run else "started without undaunted run"
 
 
 def _why_not_ours(path: str) -> str:

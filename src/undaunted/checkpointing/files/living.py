@@ -5,7 +5,7 @@ another descriptor, as a copy of the folder does. Forks close theirs. NFS has su
 a file system has none, every session counts as alive.
 """
 # pathlib would double the start of the writer:
-# ruff: noqa: PTH104, PTH108, PTH118
+# ruff: noqa: PTH104, PTH108, PTH118, PTH119
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ import errno
 import fcntl
 import os
 import struct
+import time
 import weakref
 from typing import TYPE_CHECKING, NamedTuple
 
 from undaunted.checkpointing.format import names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _MAX_RUN_BYTES = 256
+_MAX_FILE_BYTES = 1024
 _F_OFD_GETLK, _F_OFD_SETLK = 36, 37  # not every build of Python has the names
 _LOCK = "hhqqi4x"
 _WHOLE_FILE = struct.pack(_LOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
@@ -45,6 +47,19 @@ class Session(NamedTuple):
     alive: bool | None
 
 
+class Saver(NamedTuple):
+    """A session that saves.
+
+    Attributes:
+        run: the name of its run, "" without a launcher.
+        pid, host: its process.
+    """
+
+    run: str
+    pid: int
+    host: str
+
+
 class Living:
     """The sessions of one folder."""
 
@@ -54,6 +69,7 @@ class Living:
         self._path: str | None = None
         self._fd = -1
         self._locked = False
+        self._saves_since = 0
 
     def begin(self, session: str, run: str = "") -> None:
         """Let others see that this session is alive, until `end` or the end of the process.
@@ -114,6 +130,30 @@ class Living:
                 if not self.is_over(session) and self._locked:
                     found.add(run.decode(errors="replace"))
         return sorted(found)
+
+    def saver(self, is_same: Callable[[str], bool]) -> Saver | None:
+        """Let others see that this session saves; return one that did so before and is alive.
+
+        Args:
+            is_same: whether a run, by its name, is the one of this session.
+        """
+        if self._path is None or not self._locked:
+            return None  # nobody can tell who is alive
+        if not self._saves_since:
+            self._saves_since = time.time_ns()
+            mark = f"\n{self._saves_since} {os.getpid()} {os.uname().nodename}"
+            with contextlib.suppress(OSError):  # a full disk ends the save elsewhere
+                os.write(self._fd, mark.encode())
+                os.fsync(self._fd)
+        mine = (self._saves_since, os.path.basename(self._path))
+        for session, path in self._elsewhere():
+            with contextlib.suppress(OSError, ValueError):  # it has ended; it does not save
+                run, _, mark = _content_of(path).decode(errors="replace").partition("\n")
+                since, pid, host = mark.split(" ", 2)
+                before = (int(since), os.path.basename(path)) < mine
+                if before and not is_same(run) and not self.is_over(session):
+                    return Saver(run, int(pid), host)
+        return None
 
     def _elsewhere(self) -> Iterator[tuple[str, str]]:
         """Sessions of other processes, and the paths of their files."""
@@ -178,6 +218,7 @@ class Living:
         path, self._path = self._path, None
         if path is None:
             return
+        self._saves_since = 0
         with contextlib.suppress(OSError):
             os.unlink(path)
         os.close(self._fd)
@@ -220,12 +261,16 @@ os.register_at_fork(after_in_child=_leave_all)
 
 
 def _shortened(run: str) -> bytes:
-    return run.encode()[:_MAX_RUN_BYTES]
+    return run.encode()[:_MAX_RUN_BYTES].replace(b"\n", b" ")
 
 
 def _run_of(path: str) -> bytes:
+    return _content_of(path).partition(b"\n")[0]
+
+
+def _content_of(path: str) -> bytes:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        return os.read(fd, _MAX_RUN_BYTES)
+        return os.read(fd, _MAX_FILE_BYTES)
     finally:
         os.close(fd)

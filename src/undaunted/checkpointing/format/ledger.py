@@ -43,6 +43,10 @@ _OF_PROGRAM = (
     "SyntaxError",
     "UnboundLocalError",
 )
+# One that comes from a checkpoint.
+_OF_CHECKPOINT = "DamagedCheckpointError"
+# The cause of an error that has no other.
+_OWN_ERROR = "program_error"
 # One such failure is enough: a state that gives no finite numbers at once gives none ever.
 _AT_ONCE = "not_finite"
 MOST_ENTRIES = 400
@@ -87,6 +91,7 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag="loaded", omit_defau
         run, round: of the launcher, "" and -1 without one.
         passed_over: names of newer ones that were not trusted.
         entry: which call of a function has loaded it that is restarted inside of its process.
+        program: what loaded it, which may be corrected later; "" = not known.
     """
 
     at: float
@@ -97,6 +102,7 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag="loaded", omit_defau
     round: int = -1
     passed_over: tuple[str, ...] = ()
     entry: str = ""
+    program: str = ""
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed", omit_defaults=True):
@@ -154,6 +160,7 @@ def choose(
     entries: Sequence[Entry],
     within: int = WITHIN_STEPS,
     run: str | None = None,
+    program: str = "",
 ) -> Choice:
     """Return which checkpoint training goes on from.
 
@@ -168,8 +175,9 @@ def choose(
         entries: of the ledger, the oldest first.
         within: steps after loading; 0 = none is ever doubted.
         run: of the launcher; None = the last that has loaded one.
+        program: that is to load one: what another one has raised may have been its own error.
     """
-    failures = _failures(_of_job(entries, run), within)
+    failures = _failures(_of_job(entries, run, program), within)
     known = {one.name: one for one in candidates}
     doubts: dict[str, str] = {}
     for one in candidates:
@@ -232,21 +240,27 @@ def decode(content: bytes) -> list[Entry]:
     return entries
 
 
-def _of_job(entries: Sequence[Entry], run: str | None) -> list[Failed]:
+def _of_job(entries: Sequence[Entry], run: str | None, program: str) -> list[Failed]:
     """Return the failures of one job: before another, the program may have been corrected.
 
     A start in the same run directory knows how the one before has failed, and belongs to its job.
+    If its program is another one, errors of the former program do not count.
     """
     if run is None:
         run = next((one.run for one in reversed(entries) if isinstance(one, Loaded)), "")
-    runs, following, found = {run}, run, list[Failed]()
+    runs, following = {run}, run
+    found, after_load = list[Failed](), list[Failed]()
     for one in reversed(entries):
-        if isinstance(one, Loaded):
-            following = one.run
-        elif following in runs:  # who has written the failure has loaded next
-            runs.add(one.failure.run or following)
-            found.append(one)
-    return found[::-1]
+        if isinstance(one, Failed):
+            if following in runs:  # who has written the failure has loaded next
+                runs.add(one.failure.run or following)
+                after_load.append(one)
+            continue
+        following = one.run
+        is_former = bool(program and one.program) and one.program != program
+        found += (f for f in after_load if not is_former or f.failure.cause != _OWN_ERROR)
+        after_load.clear()
+    return [*found, *after_load][::-1]
 
 
 def _failures(entries: Iterable[Failed], within: int) -> dict[str, list[Failure]]:
@@ -261,8 +275,10 @@ def _failures(entries: Iterable[Failed], within: int) -> dict[str, list[Failure]
 def _is_suspect(failure: Failure, within: int) -> bool:
     """Whether a failure may be due to the checkpoint that was loaded before it."""
     early = failure.steps is not None and failure.steps < within
-    of_program = failure.error.partition(":")[0] in _OF_PROGRAM
-    return early and not of_program and failure.cause in SUSPECT_CAUSES
+    error = failure.error.partition(":")[0]
+    if error.endswith(_OF_CHECKPOINT):
+        return early
+    return early and error not in _OF_PROGRAM and failure.cause in SUSPECT_CAUSES
 
 
 def _blamed(failures: Sequence[Failure]) -> Failure | None:

@@ -3,6 +3,9 @@
 **Intensity**: restarts that are long ago do not count. There is no clock here: a timer forgets each
 restart. A leader that takes over begins to count anew; what is used of the whole budget it knows.
 
+**Pauses** before a restart grow, from 1 s to 60 s: those of the intensity from its second restart
+on, and those after the same failure without progress from its fourth time on.
+
 **Progress**: the iteration a round reached is compared with the highest one any round before it
 reached, so that a job that falls back and recovers what it lost has not advanced. What is not known
 counts for nothing: a file that cannot be read neither adds to the count nor resets it.
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
+# So often the same failure is followed by a restart at once.
+FREE_REPEATS = 3
 # Timers of this name and a number forget the restart after the round of that number.
 FORGET = "forget"
 
@@ -59,10 +64,14 @@ class Intensity:
     @property
     def pause_s(self) -> float:
         """How long to wait before the newest restart: the first one comes at once."""
-        others = len(self.recent) - 1
-        if others < 1:
-            return 0.0
-        return float(min(FIRST_PAUSE_S * 2.0 ** min(others - 1, 10), LONGEST_PAUSE_S))
+        return growing_pause_s(len(self.recent) - 1)
+
+
+def growing_pause_s(number: int) -> float:
+    """Return the pause of this number, 0 before the first one, which has number 1."""
+    if number < 1:
+        return 0.0
+    return float(min(FIRST_PAUSE_S * 2.0 ** min(number - 1, 10), LONGEST_PAUSE_S))
 
 
 # --- progress -------------------------------------------------------------------------------------

@@ -288,21 +288,27 @@ class RestartOrdered(_Message, frozen=True):
     """Somebody at ``node`` wants another round: ``by`` names who.
 
     ``save``: all ranks stop after the same iteration, and have their time to save.
+    ``purpose``: of a launcher, for people; "" = a person wants it.
     """
 
     node: str
     round: int
     by: str
     save: bool = False
+    purpose: str = ""
 
 
 class StopOrdered(_Message, frozen=True):
-    """Somebody at ``node`` wants the job to end, whatever it does; see `RestartOrdered`."""
+    """Somebody at ``node`` wants the job to end, whatever it does; see `RestartOrdered`.
+
+    ``few``: only where it waits for nodes, now or later: why no other node can come.
+    """
 
     node: str
     round: int
     by: str
     save: bool = False
+    few: str = ""
 
 
 class ExclusionOrdered(_Message, frozen=True):
@@ -500,7 +506,7 @@ class GoOn(_Message, frozen=True):
 class Decided(_Message, frozen=True):
     """For journal and user of every node: ``restart`` or ``end``. The last of a round holds.
 
-    ``by``: who has ordered it; a restart costs none then. "" = nobody.
+    ``by``: who has ordered it, for which ``purpose``; a restart costs none then. "" = nobody.
     """
 
     round: int
@@ -508,6 +514,7 @@ class Decided(_Message, frozen=True):
     reason: str
     restarts_left: int
     by: str = ""
+    purpose: str = ""
 
 
 class Blamed(_Message, frozen=True):

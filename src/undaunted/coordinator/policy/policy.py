@@ -30,7 +30,14 @@ from msgspec.structs import replace
 from undaunted.base.text import count, format_duration
 from undaunted.coordinator.policy import messages as m
 from undaunted.coordinator.policy import placement
-from undaunted.coordinator.policy.budget import FORGET, Intensity, ProgressTracker, together
+from undaunted.coordinator.policy.budget import (
+    FORGET,
+    FREE_REPEATS,
+    Intensity,
+    ProgressTracker,
+    growing_pause_s,
+    together,
+)
 from undaunted.coordinator.policy.formation import Formation
 from undaunted.coordinator.policy.placement import Placement, name_some
 from undaunted.coordinator.policy.round import (
@@ -114,8 +121,9 @@ class JobPolicy:
         limits: that somebody has ordered, for nodes that join later; None = nobody has.
         stop_ordered: somebody has ordered the end, None = nobody has.
         no_quorum: why nothing may be started, nor the job ended; "" = there is a quorum.
+        few: why no other node can come, "" = some may.
         gone: why nodes have left the job since a table was made last, "" = none has.
-        pausing: the next round is put off since there were restarts a moment ago.
+        pausing: the next round is put off since a restart is unlikely to help so soon.
         last: the last round that was started.
     """
 
@@ -136,6 +144,7 @@ class JobPolicy:
     limits: m.NewLimits | None = None
     stop_ordered: m.StopOrdered | None = None
     no_quorum: str = ""
+    few: str = ""
     # until the next round begins
     gone: str = ""
     pausing: bool = False
@@ -272,7 +281,7 @@ class JobPolicy:
             case m.QuorumRegained():
                 return self._quorum_regained()
             case m.ExclusionOrdered() | m.LimitsOrdered() | m.RestartOrdered() | m.StopOrdered():
-                return [_as_answer(command, event.by) for command in self._ordered(event)]
+                return [_as_answer(command, event) for command in self._ordered(event)]
             case m.TimerFired(name=name, round=number) if name.startswith(FORGET):
                 self.intensity.forget(number)
                 return []
@@ -614,6 +623,10 @@ class JobPolicy:
 
     def _stop_ordered(self, event: m.StopOrdered) -> list[m.Command]:
         """End the job: now, or as soon as nothing runs and there is a quorum."""
+        if event.few:
+            self.few = event.few
+            ends = self._form() if self.state is PolicyState.FORMING else []
+            return ends or [m.Say(f"the job ends if it must wait for nodes: {self.few}")]
         self.stop_ordered = self.stop_ordered or event
         reason = f"{event.by} asked for a stop"
         ending = Ending(m.Outcome.PREEMPTED if event.save else m.Outcome.NO_RESTART, reason)
@@ -831,20 +844,29 @@ class JobPolicy:
         commands = self.formation.attempt(self.next_round, seats, held=self.no_quorum)
         if self.formation.chosen:
             self.state, self.gone = PolicyState.PREPARING, ""
-        elif self.formation.problem and not self.no_quorum:
+            return commands
+        ending = None
+        if self.formation.problem and not self.no_quorum:
             ending = self._hopeless()
             if ending is None and self.gone and not self.formation.returning(seats):
                 ending = Ending(m.Outcome.PREEMPTED, self.gone)  # the others are too few
-            return commands if ending is None else self._end(ending)
-        return commands
+        if ending is None and self.few and not self._fits():
+            ending = self._too_few(f"no other node can come: {self.few}")
+        return commands if ending is None else self._end(ending)
 
     def _pause(self) -> list[m.Command]:
-        """Put the next round off if the job was restarted a moment ago."""
-        pause_s = self.intensity.pause_s if self.last.closing.uses_budget else 0.0
+        """Put the next round off if a restart is unlikely to help so soon."""
+        closing, intensity = self.last.closing, self.intensity
+        if not closing.uses_budget:
+            return []
+        pause_s = intensity.pause_s
+        why = f"restart {len(intensity.recent)} in a short time (--restart-intensity)"
+        if (again_s := growing_pause_s(closing.repeats - FREE_REPEATS)) > pause_s:
+            pause_s = again_s
+            why = f"{closing.repeats} failures were the same, with no progress between them"
         self.pausing = pause_s > 0
         if not self.pausing:
             return []
-        why = f"restart {len(self.intensity.recent)} in a short time (--restart-intensity)"
         said = m.Say(f"waiting {format_duration(pause_s)}: {why}")
         return [said, m.SetTimer("pause", self.next_round, pause_s)]
 
@@ -873,13 +895,17 @@ class JobPolicy:
         if self.state is not PolicyState.FORMING:
             return commands
         limit = format_duration(self.formation.limit_s(self.next_round))
-        reason = f"nothing else came within {limit}: {self.formation.describe()}"
+        why = f"nothing else came within {limit}: {self.formation.describe()}"
+        return self._end(self._too_few(why))
+
+    def _too_few(self, reason: str) -> Ending:
+        """Return the end of a job that has not enough nodes, or the one decided before."""
         if self.last.closing.reason:
             cause = self.last.blame.first_cause
             why = self.last.closing.reason if cause is None else cause.text
             if why not in reason:
                 reason += f"; round {self.round} had been stopped because of this: {why}"
-        return self._end(self.last.closing.ending or Ending(m.Outcome.TOO_FEW_NODES, reason))
+        return self.last.closing.ending or Ending(m.Outcome.TOO_FEW_NODES, reason)
 
     def _prepare_timed_out(self, silent: Collection[str]) -> list[m.Command]:
         """The table has been waited for long enough: go on without nodes that do not confirm it."""
@@ -1084,7 +1110,7 @@ class JobPolicy:
         )
         advice = self.config.advise(self.history, attempt)
         self.history = advice.history if len(advice.history) <= MOST_HISTORY else b""
-        self.failure = advice.failure
+        self.failure, closing.repeats = advice.failure, advice.repeats
         problem = f"the history of earlier failures begins anew: {advice.problem}"
         commands: list[m.Command] = [m.Say(problem)] if advice.problem else []
         if (advised := advice.advised) is None:
@@ -1159,9 +1185,12 @@ class JobPolicy:
         return [*commands, *ends]
 
 
-def _as_answer(command: m.Command, by: str) -> m.Command:
+def _as_answer(command: m.Command, order: m.Ordered) -> m.Command:
     """Return a command with the name of who has ordered it, where it can carry that."""
     match command:
-        case m.Decided() | m.Say() | m.NewLimits() | m.End():
-            return replace(command, by=by)
+        case m.Decided():
+            purpose = order.purpose if isinstance(order, m.RestartOrdered) else ""
+            return replace(command, by=order.by, purpose=purpose)
+        case m.Say() | m.NewLimits() | m.End():
+            return replace(command, by=order.by)
     return command

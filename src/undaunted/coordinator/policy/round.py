@@ -247,12 +247,14 @@ class Closing:
         ending: how the job ends after it, None = another round follows.
         restart_said: a restart was announced and has not begun.
         uses_budget: that restart counts.
+        repeats: how often the job has failed so, with no progress in between; 0 = not known.
     """
 
     reason: str = ""
     ending: Ending | None = None
     restart_said: bool = False
     uses_budget: bool = False
+    repeats: int = 0
 
     def ends_as(self, outcome: Outcome) -> bool:
         """Whether the job ends after it, with this outcome."""

@@ -304,12 +304,14 @@ class Advice:
         history: with this round.
         problem: what is wrong with the history that was known, or with the function.
         failure: for the ranks of the next round, how this one failed; opaque.
+        repeats: how often the job has failed so, with no progress in between; 0 = not known.
     """
 
     advised: Advised | None
     history: bytes
     problem: str = ""
     failure: str = ""
+    repeats: int = 0
 
 
 # Takes the history and what happened. Pure, bounded, and does not raise.

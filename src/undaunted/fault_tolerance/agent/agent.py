@@ -36,7 +36,6 @@ from undaunted.fault_tolerance.agent.judge import serve_error_file
 from undaunted.fault_tolerance.agent.kernel_log import Death, loaders_killed
 from undaunted.fault_tolerance.agent.last_copies import write_last_copies
 from undaunted.fault_tolerance.agent.liveness import Liveness
-from undaunted.fault_tolerance.agent.narrator import UNREAD
 from undaunted.fault_tolerance.agent.node_health import NodeHealth
 from undaunted.fault_tolerance.agent.orders import find_orders
 from undaunted.fault_tolerance.agent.outside import Outside
@@ -115,7 +114,13 @@ class Agent:
         # --- what is made once, and serves every round ---
         self._begun = begun
         self._area, self._spawner, self._pulse = begun.area, begun.spawner, begun.pulse
-        self._spawner.report_to(self._start_fresh, self._scribe.template_ready, say)
+        self._workers = Workers(on_exit=self._rank_exited, on_tree_change=self._child_ended)
+        self._spawner.report_to(
+            self._start_fresh,
+            self._scribe.template_ready,
+            say,
+            self._workers.code_of,
+        )
         self._outside = Outside(
             front,
             config.signals,
@@ -130,7 +135,6 @@ class Agent:
         self._last_steps = Tasks(self._failed)  # of rounds that are over; waited for, not cancelled
         self._turns = Turns()
         self._shelf = Shelf(say)
-        self._workers = Workers(on_exit=self._rank_exited, on_tree_change=self._child_ended)
         stop_s = config.stop_timeout_s
         self._helpers = Helpers(TERM_S if stop_s is None else stop_s)
         empty = partial(self._post, m.TreeEmpty())
@@ -525,8 +529,12 @@ class Agent:
         elif report.kind == "crash":
             self._ranks.crash_detected(report.local_rank, report.detail)
             if streams := self._unread(report.local_rank):
-                by = f"the launcher of node {self._config.node}, whose {streams} {UNREAD},"
-                self._orders.post(job.RestartOrdered(self._config.node, self._node.round, by))
+                by = f"the launcher of node {self._config.node}, whose {streams} nobody reads,"
+                self._orders.post(
+                    job.RestartOrdered(
+                        self._config.node, self._node.round, by, purpose="to write to files"
+                    )
+                )
                 return
         verdict = None if self._round is None else self._round.verdict
         victim = verdict is not None and not verdict.certain

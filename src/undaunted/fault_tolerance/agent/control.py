@@ -192,6 +192,8 @@ class Control:
                 return job.RestartOrdered(node, number, by, save)
             case s.Stop(save=save):
                 return job.StopOrdered(node, number, by, save)
+            case s.NoOthers(why=why):
+                return job.StopOrdered(node, number, by, few=why)
             case s.Exclude(target=target, save=save):
                 return job.ExclusionOrdered(node, number, target, by, save)
             case s.Limits(limits=limits):

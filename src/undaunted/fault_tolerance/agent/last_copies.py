@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from undaunted.attribution.exits import death_in_words, exit_in_words
+from undaunted.attribution.exits import end_in_words
 from undaunted.base import process
 from undaunted.base.child import Companion
 from undaunted.base.deadline import wait_for
@@ -151,5 +151,4 @@ class _Program:
             code = code_of(self._program.pid)
         if code is None:
             return "the program that writes it has ended"
-        how = death_in_words(-code) if code < 0 else exit_in_words(code)
-        return f"the program that writes it {how}"
+        return f"the program that writes it {end_in_words(code)}"

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.run_config import RunConfig
     from undaunted.journal.words import Tone
 
-UNREAD = "nobody reads"  # part of who wants a restart, where ranks could not print
 _NS = 1_000_000_000
 _SHOWN_NS = 50 * _NS  # of progress, at least that apart: about once a minute
 _LONGEST = 1000
@@ -175,8 +174,7 @@ class Narrator:
             self._counts = used > (self._used or 0)
             self._used = used
         if event.by and event.action == "restart":
-            unread = UNREAD in event.by
-            self._ordered[event.number] = "to write to files" if unread else "on request"
+            self._ordered[event.number] = event.purpose or "on request"
             self._why = ""  # the line below has it
             now = time.strftime("%H:%M:%S", time.localtime(event.wall))
             follows = f"round {event.number} is stopped, another one follows"

@@ -124,6 +124,7 @@ class Scribe:
                 reason=decided.reason,
                 restarts_left=decided.restarts_left,
                 by=decided.by,
+                purpose=decided.purpose,
             )
         )
 

@@ -157,7 +157,10 @@ def limits_in_force(ranks: Sequence[RankNow]) -> list[s.LimitStatus]:
         for name, seconds in _by_name(now.limits):
             source = now.limits.sources.get(name, "default")
             found.setdefault((name, seconds, source), []).append(now.rank)
-    return [s.LimitStatus(*limit, ranks_held) for limit, ranks_held in found.items()]
+    return [
+        s.LimitStatus(name, seconds, source, held)
+        for (name, seconds, source), held in found.items()
+    ]
 
 
 def _by_name(limits: Limits) -> Iterator[tuple[str, float | None]]:

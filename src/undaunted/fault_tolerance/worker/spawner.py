@@ -47,9 +47,10 @@ _LEARN_DEADLINE_S = 3600.0
 FORK_DEADLINE_S = 30.0
 _KILL_DEADLINE_S = 10.0
 _CHUNK_BYTES = 65536
-_ENDED = "the template ended unexpectedly (anything it said is on standard error)"
+_ENDING_S = 0.5  # from the end of the stream to that of the process
 
 OnReady = Callable[[int, messages.Ready], object]
+CodeOf = Callable[[int], int | None]
 _BOOT = str(Path(__file__).resolve().with_name("boot.py"))
 
 
@@ -84,6 +85,7 @@ class Spawner:
         self._on_fresh: Callable[[str], object] | None = None
         self._on_ready: OnReady | None = None
         self._say_line: Callable[[str], object] | None = None
+        self._code_of: CodeOf | None = None
         self._said: set[str] = set()
         self._warm = WarmSpawner() if warm else None
         self._start: Callable[..., None] | None = None
@@ -98,6 +100,7 @@ class Spawner:
         on_fresh: Callable[[str], object],
         on_ready: OnReady | None = None,
         say: Callable[[str], object] | None = None,
+        code_of: CodeOf | None = None,
     ) -> None:
         """Report what happens; call it before the first `spawn`.
 
@@ -105,10 +108,12 @@ class Spawner:
             on_fresh: called, once per reason, with why workers start fresh although warm was asked.
             on_ready: called with the template's pid and what it imported.
             say: shows a line for the user.
+            code_of: takes the exit code of an ended child, or minus the number of its signal.
         """
         self._on_fresh, self._on_ready, self._say_line = on_fresh, on_ready, say
+        self._code_of = code_of
         if self._warm is not None:
-            self._warm.on_ready = on_ready
+            self._warm.on_ready, self._warm.code_of = on_ready, code_of
 
     def prepare(
         self,
@@ -198,7 +203,7 @@ class Spawner:
         if self._in_vain > _IN_VAIN:
             return False
         self._warm = WarmSpawner()
-        self._warm.on_ready = self._on_ready
+        self._warm.on_ready, self._warm.code_of = self._on_ready, self._code_of
         self._start(self._warm)
         return True
 
@@ -220,6 +225,7 @@ class Spawner:
         import asyncio
 
         successor = self._successor = WarmSpawner()
+        successor.code_of = self._code_of
         try:
             self._start(successor, learned=learned)
             ready = await successor.wait_ready(_LEARN_DEADLINE_S)
@@ -334,6 +340,7 @@ class WarmSpawner:
         hopeless: another template would be of no more use.
         ready: what it imported, None until it is known.
         on_ready: called once with the template's pid and what it imported.
+        code_of: see `Spawner.report_to`.
     """
 
     def __init__(self) -> None:
@@ -344,6 +351,7 @@ class WarmSpawner:
         self.ready: messages.Ready | None = None
         self.environment: Mapping[str, str] = {}
         self.on_ready: OnReady | None = None
+        self.code_of: CodeOf | None = None
         self._sock: socket.socket | None = None
         self._pidfd: int | None = None
         self._received = bytearray()
@@ -419,7 +427,7 @@ class WarmSpawner:
                     task.cancel()
                 await asyncio.gather(answer, called_off, return_exceptions=True)
             if not answer.cancelled():
-                self._take_ready(answer.result())
+                await self._take_ready(answer.result())
             elif self._called_off:
                 raise OSError("called off before the template was ready")
             else:
@@ -463,13 +471,13 @@ class WarmSpawner:
         if isinstance(answer, messages.Refused):
             self._lose(answer.reason, hopeless=answer.lasting)
         else:
-            self._lose(_ENDED)
+            await self._ended()
         return []
 
     def look(self) -> None:
         """Between two requests: if it has ended, ``unavailable_reason`` says so."""
         if self._pidfd is not None and process.wait_pidfd(self._pidfd, 0):
-            self._lose(_ENDED)
+            self._lose_ended(gone=True)
 
     def rest(self) -> None:
         """Between two requests: have it try no more imports, which the ranks' last save may need.
@@ -500,9 +508,25 @@ class WarmSpawner:
         self.hopeless = hopeless
         self.end()
 
-    def _take_ready(self, answer: messages.AnyMessage | None) -> None:
+    async def _ended(self) -> None:
+        """The stream is at its end, or holds no message; the process ends as well, in a moment."""
+        from undaunted.base.deadline import readable
+
+        gone = self._pidfd is not None and await readable(self._pidfd, _ENDING_S)
+        self._lose_ended(gone=gone)
+
+    def _lose_ended(self, *, gone: bool) -> None:
+        """Give it up; where it has ended by itself, say how."""
+        from undaunted.attribution.exits import end_in_words
+
+        self.end()  # before its code is asked for, which may lead to another look
+        code = self.code_of(self.pid) if gone and self.code_of and self.pid else None
+        how = "" if code is None else f": it {end_in_words(code)}"
+        self._lose(f"the template ended unexpectedly{how} (anything it said is on standard error)")
+
+    async def _take_ready(self, answer: messages.AnyMessage | None) -> None:
         if not isinstance(answer, messages.Ready):
-            self._lose(_ENDED)
+            await self._ended()
             return
         self.ready = answer
         if self.on_ready is not None and self.pid is not None:

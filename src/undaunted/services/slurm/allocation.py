@@ -20,9 +20,13 @@ _CPUS = re.compile(r"(\d+)(?:\(x\d+\))?")
 AGAIN = ("preempted", "too_few_nodes")
 ELSEWHERE = ("suspect", "straggler")
 _BLAMED = re.compile(r"\(node ([^)]+)\)")
+# A launcher that could not begin, or found its node unhealthy.
+_UNFIT = re.compile(r"node (\S+): Exited with exit code (?:1|2|126|127)\b")
 _AWAY = ("Unable to contact slurm controller", "timed out", "has not answered", "refused")
 _NAMES = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
 _BRACKETS = re.compile(r"\[([^\]]*)\]")
+# An error of srun. Of a node that Slurm takes for lost the launcher may live.
+_TASKS_ENDED = re.compile(r"(\S+): tasks? [\d,-]+: ([^\r\n]+)")
 # They would have a launcher see a part of its node only, or start several of them.
 _OF_TASKS = (
     *("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_NTASKS_PER_GPU", "SLURM_CPU_BIND"),
@@ -76,7 +80,7 @@ class Next(NamedTuple):
 
     Attributes:
         again: it goes back to the queue.
-        without: the node that it shall not get then, "" = all may do.
+        without: nodes that it shall not get then, with commas between; "" = all may do.
         why: words for the user about that; "" = there is nothing to say.
     """
 
@@ -299,6 +303,17 @@ def read_step(text: str, name: str) -> str:
     return ""
 
 
+def read_ended(error: str) -> dict[str, str]:
+    """Return the nodes whose task has ended, and how, by an error of srun (without its name)."""
+    if (found := _TASKS_ENDED.match(error)) is None:
+        return {}
+    names, how = found.groups()
+    try:
+        return dict.fromkeys(node_names(names), how.strip())
+    except ValueError:
+        return {}
+
+
 def is_ending(complaint: str) -> bool:
     """Whether a command of Slurm complains that the job, or the step, is at its end already."""
     return "Invalid job id" in complaint or "already completing" in complaint
@@ -340,6 +355,6 @@ def what_next(
             "before: has each start too little time (sbatch --time, --signal)? Does it resume?",
         )
     if outcome in AGAIN:
-        return Next(again=True)
+        return Next(again=True, without=",".join(_UNFIT.findall(reason)))
     blamed = _BLAMED.search(reason)
     return Next(again=True, without=blamed[1] if blamed else "")
