@@ -27,7 +27,6 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 AGENTS_PER_PROCESS = 128
-MOST_PROCESSES = 8  # of agents: more take the leader's time on a machine of few cores
 IDLE_S = 5.0
 _NS = 1e9
 
@@ -86,8 +85,8 @@ def measure(nodes: int, rounds: int) -> dict[str, Any]:
     """Run a leader and its agents; return seconds per round, CPU seconds a round, and so on."""
     leader = _start({"role": "leader", "nodes": nodes})
     port = _line(leader)["port"]
-    each = max(AGENTS_PER_PROCESS, -(-nodes // MOST_PROCESSES))
-    counts = [min(each, nodes - first) for first in range(0, nodes, each)]
+    counts = [AGENTS_PER_PROCESS] * (nodes // AGENTS_PER_PROCESS)
+    counts += [nodes % AGENTS_PER_PROCESS] if nodes % AGENTS_PER_PROCESS else []
     workers, first = [], 0
     for count in counts:
         about = {"role": "agents", "port": port, "first": first, "count": count}

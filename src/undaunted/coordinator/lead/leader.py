@@ -785,7 +785,8 @@ class Leader:
     def _all_are_back(self) -> bool:
         """Whether nobody is waited for any more."""
         is_here, table = self._sessions.is_here, self.ledger.table
-        if self._record.lacking(self._sessions.voters):
+        too_few = len(self._sessions.by_link) < len(table) - len(self._not_awaited)
+        if too_few or self._record.lacking(self._sessions.voters):
             return False
         return all(is_here(seat) for seat in table if seat.node not in self._not_awaited)
 
