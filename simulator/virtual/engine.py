@@ -180,6 +180,10 @@ class Simulation:
 
     # --- the network ----------------------------------------------------------------------------
 
+    def slow_network(self, max_delay_ns: int) -> None:
+        """Let every message take up to so long, one way."""
+        self._network.slow(max_delay_ns)
+
     def cut(self, sources: Collection[str], targets: Collection[str]) -> Cut:
         """Let nothing pass from the ones to the others; both ways takes two cuts."""
         return self._network.cut(sources, targets)

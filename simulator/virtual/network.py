@@ -226,6 +226,10 @@ class Network:
 
     # --- what happens to machines and links -----------------------------------------------------
 
+    def slow(self, max_delay_ns: int) -> None:
+        """Let everything take up to so long on its way from now on."""
+        self._span_ns = max_delay_ns - self._min_delay_ns
+
     def forget(self, process: Running, *, silently: bool) -> None:
         """Take away everything a process has that is over. ``silently``: nobody is told."""
         for endpoint in list(process.endpoints.values()):

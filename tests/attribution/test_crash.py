@@ -109,6 +109,13 @@ def test_an_injected_signal_is_nobody_elses() -> None:
     assert "scheduler" not in line
 
 
+def test_ranks_that_the_launcher_has_ended_as_its_agent_stood_still_are_no_others_work() -> None:
+    found = verdict(failure(1, signal=9, told=((9, 990),), outlived=True))
+    assert "stood still" in found.line
+    assert "scheduler" not in found.line
+    assert not found.certain
+
+
 def test_the_error_file_serves_where_the_page_holds_nothing() -> None:
     report = ErrorReport("ValueError: bad batch 17", TRACEBACK)
     found = verdict(failure(1, exit_code=1, report=report))

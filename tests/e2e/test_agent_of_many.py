@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import textwrap
@@ -12,6 +13,7 @@ import pytest
 
 from tests.e2e.launcher import Launcher, nodes_of_a_job
 from tests.ports import free_ports
+from undaunted.cli.report import main as report
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,6 +48,45 @@ def test_a_killed_agent_is_not_the_end_of_the_job(tmp_path: Path) -> None:
         nodes["one"].wait_for("rank 0 of 1 in round 1")
         (tmp_path / "finish").touch()
         assert nodes["one"].finish() == 0
+
+
+STEPS = """
+    import os, pathlib, threading, undaunted
+    about = "rank {RANK} of {WORLD_SIZE} in round {TORCHELASTIC_RESTART_COUNT}\\n"
+    for step in range(1_000_000):
+        undaunted.step(step)
+        if step == 1:
+            os.write(1, about.format(**os.environ).encode())
+        if pathlib.Path("finish").exists():
+            break
+        threading.Event().wait(0.02)
+"""
+
+
+def test_an_agent_that_stood_still_alone_knows_who_has_ended_its_ranks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with nodes_of_a_job(tmp_path, STEPS, "--nnodes", "2:3", "--max-restarts", "1") as start:
+        nodes = {name: start(name, f"lease=1,is_host={int(name == 'a')}") for name in "abc"}
+        spare = nodes["a"].wait_for(r"spare nodes: (\w)")[1]
+        others = [name for name in "bc" if name != spare]
+        for name in ("a", *others):
+            nodes[name].wait_for("rank . of 2 in round 0")
+        os.kill(nodes["a"].agent_pid, signal.SIGSTOP)
+        try:
+            for name in "bc":
+                nodes[name].wait_for("rank . of 2 in round 1")
+        finally:
+            os.kill(nodes["a"].agent_pid, signal.SIGCONT)
+        nodes["a"].wait_for("following the coordinator on")
+        (tmp_path / "finish").touch()
+        assert {name: each.finish() for name, each in nodes.items()} == dict.fromkeys("abc", 0)
+    assert "not sent by this launcher" not in nodes["a"].text
+    assert report([str(tmp_path / "run"), "--json"]) == 0
+    job = json.loads(capsys.readouterr().out)["job"]
+    first, second = job["rounds"]
+    assert first["failure"]["node"] == "a"
+    assert 0 < first["restart_ns"] < second["began_ns"] - first["began_ns"]
 
 
 def test_a_spare_that_may_not_take_over_says_until_when_it_waits(tmp_path: Path) -> None:

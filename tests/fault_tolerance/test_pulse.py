@@ -44,3 +44,12 @@ def test_an_agent_that_stood_still_with_its_front_is_given_time():
     assert not standstill.look(3600.0)
     pulse.beat(5.0)
     assert not looks(standstill, 3600.0, 3604.0)
+
+
+def test_an_agent_that_goes_on_sees_when_its_front_has_ended_the_ranks():
+    pulse = Pulse()
+    pulse.beat(5.0)
+    assert pulse.ranks_ended_ns == 0
+    pulse.end_ranks(17)
+    pulse.beat(5.0)
+    assert (pulse.ranks_ended_ns, pulse.read()) == (17, (2, 5.0))

@@ -47,6 +47,7 @@ class RankFailure:
         exit_code: its exit code, None if a signal ended it or it has not ended yet.
         signal: the signal that ended it.
         told: signals the launcher sent it, with the moments.
+        outlived: one of them was SIGKILL, as the launcher's agent stood still.
         error: the unhandled exception its page holds.
         report: what torch's ``@record`` left.
         last_lines: last lines of its standard error, where they are at hand.
@@ -65,6 +66,7 @@ class RankFailure:
     exit_code: int | None = None
     signal: int | None = None
     told: tuple[tuple[int, int], ...] = ()
+    outlived: bool = False
     error: ErrorRecord | None = None
     report: ErrorReport | None = None
     last_lines: str = ""
@@ -321,6 +323,8 @@ def _what(root: RankFailure) -> str:
         return exits.exit_in_words(1) + (f": {text}" if text else "")
     if root.exception:
         return f"failed: {one_line(without_frames(root.exception), longest=_LONGEST_MESSAGE)}"
+    if root.outlived:
+        return "was killed by the launcher, as the agent of this node stood still"
     if root.died_of is not None and root.fault:  # nobody needs to guess who it was
         return f"was killed by {exits.signal_name(root.died_of)}"
     if root.died_of is not None:

@@ -12,7 +12,7 @@ import msgspec
 from undaunted.coordinator.lead.register import Member  # noqa: TC001 - decoded
 from undaunted.coordinator.policy.messages import Memory, NodeCommand, NodeEvent
 
-MAJOR = 9
+MAJOR = 10
 MINOR = 0
 
 # Longest frames, in bytes: before both sides have proved that they know the token, and after.
@@ -24,14 +24,14 @@ MAX_LINK_BYTES = 9 * 1024 * 1024
 MAX_ANSWER_BYTES = 33 * 1024 * 1024
 
 
-class _Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+class _Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True, gc=False):
     pass
 
 
 # --- the ledger: what is remembered of a job; part of messages, and written down -----------------
 
 
-class Seat(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+class Seat(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """A member of a table: who it is, where it listens, which ranks it has."""
 
     node: str
@@ -121,6 +121,11 @@ def stopped(ledger: Ledger, version: int, restarts_used: int, excluded: dict[str
     )
 
 
+def brief(ledger: Ledger) -> Ledger:
+    """The ledger without its tables: enough to say which of two is newer."""
+    return msgspec.structs.replace(ledger, table=(), pending=())
+
+
 def ended(ledger: Ledger) -> Ledger:
     """The rest of a job that has ended: later than the ledgers of those that missed that."""
     return Ledger(run_id="", epoch=ledger.epoch, version=ledger.version)
@@ -194,6 +199,7 @@ class Hello(_Message, frozen=True):
     Attributes:
         round, running: the round it knows of, and whether ranks of it are running here.
         ledger: the newest it knows.
+        brief: without its tables: thousands of nodes come at once to a leader that knows them.
         promised: it takes no orders of an earlier epoch.
         last_order: number of the last order it has carried out.
         settings: options that should be the same on all nodes, as they were given to it.
@@ -212,6 +218,7 @@ class Hello(_Message, frozen=True):
     round: int = -1
     running: bool = False
     ledger: Ledger | None = None
+    brief: bool = False
     promised: int = 0
     last_order: int = 0
     settings: dict[str, str] = {}
@@ -311,6 +318,7 @@ class Refused(_Message, frozen=True):
     final: bool = False
     leader: str = ""  # address of the one to ask, "" = not known
     taken: bool = False  # your name is another launcher's, which is heard of
+    tables: bool = False  # come again at once, with a ledger that is not brief
 
 
 class Learn(_Message, frozen=True):
@@ -440,6 +448,7 @@ class Grant(_Message, frozen=True):
     Attributes:
         stops_s: if a majority has lost the leader when I have, ranks of its node live for so long.
         others_stop_s: the same of ranks of other nodes, which may still follow it.
+        successor: node whose claim was granted a moment before, and which may lead by now.
     """
 
     node: str
@@ -449,6 +458,7 @@ class Grant(_Message, frozen=True):
     ledger: Ledger | None = None
     stops_s: float = 0.0
     others_stop_s: float = 0.0
+    successor: str = ""
 
 
 # --- from people, and to them --------------------------------------------------------------------

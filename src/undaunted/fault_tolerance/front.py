@@ -246,7 +246,8 @@ def _stand_by(
     try:
         while True:
             ready = {fd for fd, _ in poller.poll(look_ms)}
-            if standstill is not None and standstill.look(time.monotonic()):
+            if pulse is not None and standstill is not None and standstill.look(time.monotonic()):
+                pulse.end_ranks(time.monotonic_ns())
                 _end_ranks_of(config, agent_pid)
             if signals.fileno() in ready:
                 now, came = time.monotonic(), signals.recv(64)

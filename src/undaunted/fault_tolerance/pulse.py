@@ -12,13 +12,14 @@ import struct
 # How often the agent says that it lives, and the front looks.
 BEAT_S = 0.25
 _BEAT = struct.Struct("=qd")
+_END = struct.Struct("=q")
 
 
 class Pulse:
     """Memory that the front and its agent share; made before the fork."""
 
     def __init__(self) -> None:
-        self._page = mmap.mmap(-1, _BEAT.size)
+        self._page = mmap.mmap(-1, _BEAT.size + _END.size)
         self._count = 0
 
     def beat(self, ranks_outlive_s: float) -> None:
@@ -33,6 +34,16 @@ class Pulse:
         """How often it has said so, and for how long ranks may live since the last time."""
         count, ranks_outlive_s = _BEAT.unpack_from(self._page)
         return count, ranks_outlive_s
+
+    def end_ranks(self, now_ns: int) -> None:
+        """Let the agent see, once it goes on, that its front ends all ranks now (monotonic)."""
+        _END.pack_into(self._page, _BEAT.size, now_ns)
+
+    @property
+    def ranks_ended_ns(self) -> int:
+        """When the front has done so last, 0 = never."""
+        ended_ns: int = _END.unpack_from(self._page, _BEAT.size)[0]
+        return ended_ns
 
 
 class Standstill:

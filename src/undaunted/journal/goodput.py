@@ -282,6 +282,9 @@ def went_on(one: RoundState, noticed_ns: int) -> bool:
 
 def worked_until(one: RoundState, failure: Break) -> int:
     """Return when the work of a node ended that went on after a failure, as far as is known."""
+    last_ns = one.progress[-1].last_ns
+    if any(pause.t >= last_ns for pause in one.pauses):
+        return last_ns  # the node has seen late what ended it
     again = _failed_later(one, failure)
     moments = (one.time_of(kind) for kind in (e.Decision, e.StopRequested, e.RoundStopped))
     ends = [one.since_ns or again.noticed_ns] if again else [t for t in moments if t is not None]

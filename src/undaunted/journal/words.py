@@ -350,7 +350,7 @@ _WORDS: dict[type[e.Event], Callable[[Any], Words]] = {
     e.TemplateLost: lambda event: Words(f"workers start fresh, not warm: {event.reason}", "odd"),
     e.AttributionResult: _attribution,
     e.AgentPaused: lambda event: Words(
-        f"the launcher itself did not run for {format_duration(event.seconds)}",
+        f"the agent, or its machine, did not run for {format_duration(event.seconds)}",
         "odd",
         "every deadline is moved by that",
     ),

@@ -19,8 +19,8 @@ from undaunted.coordinator.policy.config import PolicyConfig
 
 S = 1_000_000_000
 
-
-STOPPED_S = Durations(5.0).stopped_s
+LASTS = Durations(5.0)
+STOPPED_S = LASTS.stopped_s
 
 
 class Prepared:
@@ -38,7 +38,7 @@ class Prepared:
         config = c.LeaderConfig(
             "job", PolicyConfig(), node="a", incarnation="a1", away_timeout_s=60, store=store
         )
-        self.sessions, self.store = Sessions(), store
+        self.sessions, self.store = Sessions(LASTS), store
         self.record = Record(config, known, 7)
         self.record.agree(voters(nodes))
         self.preparation = Preparation(config, self.record, self.sessions, lost, stops_s)

@@ -288,6 +288,25 @@ def test_refusal_with_a_leader_leads_there():
     assert harness.last(c.Dial).address == "host-c:1"
 
 
+def test_a_leader_that_wants_the_tables_gets_them_at_once():
+    harness = Harness().running()
+    harness.handle(c.Closed(harness.link, "reset"))
+    address = harness.last(c.Dial).address
+
+    def told() -> tuple[bool, bool]:
+        harness.handle(c.Opened(harness.link))
+        hello = harness.last(c.Send).message
+        return bool(hello.ledger.table), hello.brief
+
+    assert told() == (False, True)
+    harness.says(p.Refused(reason="all of it", tables=True))
+    assert harness.last(c.Dial).address == address
+    assert told() == (True, False)
+    harness.says(p.Welcome(epoch=EPOCH, leader="a", lease_s=5.0))
+    harness.handle(c.Closed(harness.link, "reset"))
+    assert told() == (False, True), "the next one may know them"
+
+
 def test_a_leader_that_leaves_says_where_its_followers_look_first():
     harness = Harness()
     harness.welcome()
@@ -1021,6 +1040,40 @@ def test_grants_one_claim_per_epoch_and_only_without_a_leader():
     harness.handle(c.Closed(harness.link, "refused"))
     harness.pass_time(0)
     assert harness.last(c.Dial).address == "host-b:1"
+
+
+def grants_to(harness: Harness, node: str, epoch: int) -> bool:
+    claim = p.Claim(node=node, incarnation=f"{node}1", epoch=epoch, ledger=ledger("abcde"))
+    answer = harness.handle(c.Asked(1, claim))[0]
+    assert isinstance(answer, c.Answer)
+    assert isinstance(answer.message, p.Grant)
+    return answer.message.granted
+
+
+def test_of_claims_that_cross_each_other_one_is_granted():
+    """Two members claim at a moment: the first that is elected is not replaced by the other."""
+    harness = Harness("c").running()
+    harness.follower.knows.ledger = ledger("abcde")
+    harness.handle(c.Closed(harness.link, "reset"))
+    assert grants_to(harness, "b", 50)
+    assert not grants_to(harness, "d", 60)
+    assert grants_to(harness, "b", 70), "it was too few for the first time"
+    harness.pass_time(Durations(5.0).other_succeeds_s)
+    assert grants_to(harness, "d", 80), "the other one had the time to lead"
+
+
+def test_who_was_elected_grants_no_claim_before_it_follows_itself():
+    harness = Harness().running()
+    harness.handle(c.Closed(harness.link, "reset"))
+    while not [e for e in harness.all(c.Ask) if isinstance(e.message, p.Claim)]:
+        harness.others_say(c=True)
+        harness.pass_time(0.3)
+    claim = harness.last(c.Ask).message
+    granted = p.Grant(node="c", incarnation="c1", epoch=claim.epoch, granted=True)
+    harness.handle(c.Answered("c", granted))
+    assert harness.all(c.Lead)
+    later = p.Claim(node="c", incarnation="c1", epoch=claim.epoch + 9, ledger=ledger("abc"))
+    assert not harness.handle(c.Asked(1, later))[0].message.granted
 
 
 def test_does_not_grant_to_one_who_knows_less():

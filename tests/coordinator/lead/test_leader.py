@@ -287,6 +287,19 @@ def test_silence_is_noticed_after_the_lease():
     assert "c" not in harness.links
 
 
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_node_may_say_what_was_answered_with_its_next_renewal(answered: bool) -> None:
+    """It is lost where it hears no answer, though it is heard."""
+    harness = Harness().running()
+    first = before = harness.now
+    for _ in range(5):
+        said = before if answered else first
+        harness.say("c", p.Renew(epoch=EPOCH, sent=harness.now, round=0, answered=said))
+        before = harness.now
+        harness.pass_time(1.6, alive="ab")
+    assert ("c" in harness.links) == answered
+
+
 def test_one_that_lost_a_leader_which_stood_still_keeps_its_place():
     harness = Harness().running()
     harness.hello("d")

@@ -228,3 +228,19 @@ def test_so_it_is_not_once_a_quorum_has_agreed() -> None:
     leader.handle(c.TimerFired("recover", 0), 0)
     comes(leader, "b", NEWER, 3)
     assert leader.state is LeaderState.LEADING
+
+
+@pytest.mark.parametrize(
+    ("known", "asks"),
+    [(OLDER, False), (NEWER, True), (ledger("bcd", round=4, birth=9, version=1), True)],
+)
+def test_tables_are_asked_for_where_the_leader_may_have_to_go_on_from_them(
+    known: p.Ledger, asks: bool
+) -> None:
+    leader = after_its_disk_was_lost()
+    hello = p.Hello(node="d", incarnation="d1", slots=2, round=4, ledger=p.brief(known), brief=True)
+    commands = leader.handle(c.Received(2, hello), 0)
+    said = [each.message for each in commands if isinstance(each, c.Send)]
+    assert any(isinstance(each, p.Refused) and each.tables for each in said) == asks
+    assert any(isinstance(each, p.Welcome) for each in said) != asks
+    assert leader.ledger.table == OLDER.table

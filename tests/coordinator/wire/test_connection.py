@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -341,13 +340,3 @@ def test_errors_are_described() -> None:
     assert describe(OSError("the name x")) == "the name x"
     assert describe(TimeoutError()) == "no answer in time"
     assert describe(ValueError()) == "ValueError"
-
-
-def test_what_another_thread_sends_is_not_taken_for_ones_own():
-    mine, others = Renew(epoch=1), Renew(epoch=2)
-    content = module._encoded(mine)
-    thread = threading.Thread(target=module._encoded, args=(others,))
-    thread.start()
-    thread.join()
-    assert module._last.message is mine
-    assert module._encoded(mine) is content

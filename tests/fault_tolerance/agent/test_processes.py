@@ -310,3 +310,10 @@ def test_what_is_left_can_be_given_up(current: Round) -> None:
     process.end_descendants(10)
     current.tree.look()
     assert current.empty == 0
+
+
+@pytest.mark.parametrize(("code", "by_us"), [(-signal.SIGKILL, True), (1, False)])
+def test_a_rank_that_the_front_has_ended_was_ended_by_the_launcher(code: int, by_us: bool) -> None:
+    worker = Worker(0, 1, spawned_ns=10, code=code, exited_ns=30)
+    worker.ended_by_front(20)
+    assert worker.signalled_by_us == by_us

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from undaunted.journal import events as e
+from undaunted.journal.goodput import Break, worked_until
 from undaunted.journal.job.failures import RoundFailure, failure_of_round
 from undaunted.journal.job.launches import World, attempts_of, launches_of
 from undaunted.journal.job.values import Failure
@@ -159,7 +160,19 @@ def test_a_node_that_is_blamed_as_it_was_silent_stood_still() -> None:
     paused = e.AgentPaused(t=25 * SECOND, round=0, seconds=16.0)
     found = failure_of(node("a", [0, 1], blamed("b", "b is lost")), node("b", [2, 3], paused))
     assert found is not None
-    assert found.failure.line == "b is lost; its launcher stood still for 16.0 s"
+    assert found.failure.line == "b is lost; its agent, or its machine, stood still for 16.0 s"
+
+
+def test_work_that_went_on_beside_an_agent_that_stood_still_ended_with_its_last_step() -> None:
+    """The agent sees the end of its ranks only when it goes on, after the next round has begun."""
+    steps = e.RoundProgress(t=25 * SECOND, round=0, first_iteration=0, last_iteration=9,
+                            last_ns=15 * SECOND)  # fmt: skip
+    late = [*crash(24 * SECOND, 2, "killed"), steps]
+    paused = e.AgentPaused(t=25 * SECOND, round=0, seconds=16.0)
+    for pauses, until in (([paused], 15 * SECOND), ([], 24 * SECOND - 2)):
+        [launch] = launches_of([node("b", [2, 3], *late, *pauses)])
+        ended = worked_until(launch.state.rounds[0], Break(14 * SECOND, 14 * SECOND, None))
+        assert ended == until
 
 
 def test_a_pause_that_nobody_minded_explains_no_crash() -> None:

@@ -24,6 +24,17 @@ def test_all_ranks_run_again_soon(kind: str, seconds: float, seed: int) -> None:
     assert finish(cluster) == "finished"
 
 
+@pytest.mark.parametrize("seed", [7, 10, 12, 27])
+def test_of_members_that_claim_at_the_same_moment_one_leads(seed: int) -> None:
+    """Their claims take longer than a turn; in each of these seeds two were elected."""
+    cluster = job(Setup(3, 2), seed, faults=[at(10, "power", "n000")])
+    cluster.simulation.run(9 * S)
+    cluster.simulation.slow_network(200_000_000)
+    cluster.simulation.run(20 * S)
+    assert cluster.checker.takeovers == 1
+    assert cluster.checker.job_runs
+
+
 ELASTIC = Setup(2, 3, elastic=True)
 
 

@@ -69,7 +69,10 @@ class Absence:
     _others_stop_ns: int = 0
     _quorum_ns: int = 0  # since when a quorum is known to have lost the leader, 0 = it is not
     _tried: bool = False  # a claim of this node has failed
-    _lead_until_ns: int = 0  # until then, whose claim was granted may come to lead
+    # The node whose claim was granted, this one too, may come to lead until then; "" = its name is
+    # not known.
+    _successor: str = ""
+    _succeeds_until_ns: int = 0
 
     def __post_init__(self) -> None:
         """Nobody has answered yet."""
@@ -78,6 +81,8 @@ class Absence:
     def begin(self, now: int, *, leads: bool = False) -> list[c.FollowerCommand]:
         """Ask the others, unless this node ``leads`` in a moment; have ranks stopped in time."""
         later = c.SetTimer("ask", self.lasts.ask_again_s)
+        if leads:
+            self.expect(self.knows.node, now)
         asks = [later] if leads else self.ask(now)
         return [*asks, c.SetTimer("minority", max(0.0, (self.stop_ns - now) / _NS))]
 
@@ -173,7 +178,7 @@ class Absence:
     def claim(self, now: int) -> list[c.FollowerCommand]:
         """Claim to lead: it is this node's turn."""
         knows = self.knows
-        if not self.counts_quorum(now) or now < self._lead_until_ns:
+        if not self.counts_quorum(now) or now < self._succeeds_until_ns:
             return []
         if not self._tried and (left_s := self._turn_left_s(now)) > self.lasts.turn_s / 2:
             return [self._claim_in(left_s, now)]  # members heard of since then come first
@@ -203,14 +208,30 @@ class Absence:
         self._stops_ns = max(self._stops_ns, here_ns)
         self._others_stop_ns = max(self._others_stop_ns, others_ns)
 
-    def may_grant(self, now: int) -> bool:
-        """Whether this member counts on the leader no more."""
+    def may_grant(self, claimant: str, now: int) -> bool:
+        """Whether this member counts on the leader no more, nor on another claimant.
+
+        Claims of a moment cross each other: if members granted both, the first that is elected
+        would be replaced at once.
+        """
+        if now < self._succeeds_until_ns and claimant != self._successor:
+            return False
         return self.reset or now >= self.since_ns
 
-    def yield_to_other(self, now: int) -> None:
-        """A claim of another member was granted, or it was named: drop the own one."""
+    def successor(self, now: int) -> str:
+        """The node that may come to lead, "" = none, or its name is not known."""
+        return self._successor if now < self._succeeds_until_ns else ""
+
+    def expect(self, successor: str, now: int) -> None:
+        """A claim was granted to ``successor``, or it was named: claim nothing for a while.
+
+        Its next claims make that no longer: others may be heard by more members.
+        """
         self._claim = None
-        self._lead_until_ns = now + round(self.lasts.other_succeeds_s * _NS)
+        if now < self._succeeds_until_ns and successor == self._successor:
+            return
+        self._successor = successor
+        self._succeeds_until_ns = now + round(self.lasts.other_succeeds_s * _NS)
 
     # --- leaves ---------------------------------------------------------------------------------
 
@@ -261,9 +282,7 @@ class Absence:
         claim = self._claim
         if claim is None or not claim.won:
             return []
-        self._claim = None
-        # The others have a while to come.
-        self._lead_until_ns = now + round(self.lasts.other_succeeds_s * _NS)
+        self.expect(self.knows.node, now)  # the others have a while to come
         silent = tuple(node for node, often in self._silent.items() if often >= SILENT_TIMES)
         stops_s = 0.0 if self.ended else max(0.0, (self._stops_ns - now) / _NS)
         others_s = max(0.0, (self._others_stop_ns - now) / _NS)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.lead import messages as c
 from undaunted.coordinator.lead import register
-from undaunted.coordinator.lead.times import AWAY_MARGIN_S, PROBE_S, Durations
+from undaunted.coordinator.lead.times import AWAY_MARGIN_S, PROBE_S
 from undaunted.coordinator.policy import messages as m
 from undaunted.coordinator.policy.placement import name_some
 
@@ -55,7 +55,7 @@ class Preparation:
         self._sessions = sessions
         self._lost, self._stops_s = lost, stops_s
         self._elected = lost != "" and p.has_committee(record.ledger)
-        self._lasts = Durations(config.lease_s)
+        self._lasts = sessions.lasts
         # Group ranks of those that have not acknowledged the table.
         self._awaited: dict[register.Voter, int] = {}
         self._told_ns = 0  # since when the ledger with the table is written
@@ -135,7 +135,7 @@ class Preparation:
 
         It may have stood still since then, and another one may lead by now.
         """
-        ledger, counting = self._record.ledger, self._sessions.counting(self._config.lease_s, now)
+        ledger, counting = self._record.ledger, self._sessions.counting(now)
         seated = all(register.voter(seat) in counting for seat in ledger.pending)
         return seated and not self._record.lacking(counting)
 
@@ -209,14 +209,16 @@ class Preparation:
     def _living(self, now: int) -> dict[str, float]:
         """Nodes where ranks of the round before may still live, and for how many seconds."""
         ledger, perhaps_started = self._record.ledger, self._record.perhaps_started
+        known = {"broken": self._is_broken(), "alone": self._has_stopped_alone}
         fenced = ledger.fenced
-        left = {seat.node: self._left_s(seat, now, fenced=fenced) for seat in ledger.table}
+        left = {seat.node: self._left_s(seat, now, fenced=fenced, **known) for seat in ledger.table}
         fenced = ledger.pending_fenced
         for seat in perhaps_started:
-            left[seat.node] = max(left.get(seat.node, 0), self._left_s(seat, now, fenced=fenced))
+            left_s = self._left_s(seat, now, fenced=fenced, **known)
+            left[seat.node] = max(left.get(seat.node, 0), left_s)
         return {node: left_s for node, left_s in left.items() if left_s * _NS >= 1}
 
-    def _left_s(self, seat: p.Seat, now: int, *, fenced: bool) -> float:
+    def _left_s(self, seat: p.Seat, now: int, *, fenced: bool, broken: bool, alone: bool) -> float:
         """For how long ranks may still live there, in seconds.
 
         They end with their agent: nothing is left where a later agent is there, or where the
@@ -226,26 +228,25 @@ class Preparation:
         """
         session = self._sessions.by_node.get(seat.node)
         if session is None:
-            return self._unheard_left_s(seat, now, fenced=fenced)
+            return self._unheard_left_s(seat, now, fenced=fenced, alone=alone and not fenced)
         if session.hello.incarnation != seat.incarnation:
             return 0
         if session.link is not None:
             return PROBE_S if session.draining else 0
         if session.stopped >= self._record.ledger.round:
             return 0
-        if not session.silent and self._is_broken():
+        if not session.silent and broken:
             return 0
         soon = fenced or session.replaceable
         return self._stops_after_s(soon=soon) - (now - session.heard_ns) / _NS
 
-    def _unheard_left_s(self, seat: p.Seat, now: int, *, fenced: bool) -> float:
+    def _unheard_left_s(self, seat: p.Seat, now: int, *, fenced: bool, alone: bool) -> float:
         """For how long ranks may still live where this leader has never heard of the agent.
 
         It may have followed the leader before until this one has begun, as in a hand-over, so that
         all of its lease may be left; but not longer than a majority has, if that has elected.
         """
         since_s = (now - self.began_ns) / _NS
-        alone = not fenced and self._has_stopped_alone
         if seat.node == self._lost and (self._elected or alone):
             return self._stops_s - since_s
         if fenced and self.others_stop_s is not None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -45,6 +46,7 @@ _SAY_WAIT_S = 60.0  # between two lines about a coordinator that is waited for
 ENDS = ("preempted", "requested", "deadline")
 # Reports of one round that are kept for a leader who takes over.
 KEPT_REPORTS = 64
+_durations = lru_cache(maxsize=8)(Durations)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,6 +83,7 @@ class Follower:
     _link: int = 0  # number of the last one
     _open: bool = False  # it stands
     _address: str = ""  # where it goes
+    _tables: bool = False  # a leader wants those of the ledger as well
     search: Search = field(init=False)  # for a leader
     _why: str = "not tried yet"  # what the last one ended with
     _gone: str = ""  # what the absence of a leader began with
@@ -224,7 +227,8 @@ class Follower:
             round=self.round,
             running=self.running,
             last_order=self._last_order,
-            ledger=knows.told,
+            ledger=p.brief(knows.told) if knows.told and not self._tables else knows.told,
+            brief=not self._tables,
             promised=knows.promised,
             settings=config.settings,
             program=config.program,
@@ -319,14 +323,16 @@ class Follower:
             self._stood_s, self._asks_until_ns = 0.0, 0
         can_be = beat.replaceable and not self._replaceable  # the leader waits to hear it back
         self._replaceable = self._replaceable or can_be
-        return [c.Send(self._link, self._renewal(0))] if longer or can_be else []
+        # The leader counts on the committee for all nodes, so it is to know at once.
+        says = (longer and self.knows.votes) or can_be
+        return [c.Send(self._link, self._renewal(0))] if says else []
 
     def _welcomed(self, welcome: p.Welcome, now: int) -> list[c.FollowerCommand]:
         knows = self.knows
         if welcome.epoch < knows.promised:
             return []  # it knows from Hello what was promised, and takes a later epoch
         back, new = self.state is FollowerState.AWAY, welcome.epoch != knows.epoch
-        self.state = FollowerState.FOLLOWING
+        self.state, self._tables = FollowerState.FOLLOWING, False
         self._absence, self._gone, self._stood_s = None, "", 0.0
         knows.promised = knows.epoch = welcome.epoch
         self._lease.welcomed(welcome.lease_s)
@@ -347,6 +353,9 @@ class Follower:
         return [*commands, *self._renew(now), *timers]
 
     def _refused(self, refused: p.Refused, now: int) -> list[c.FollowerCommand]:
+        if refused.tables:
+            self._tables, self.search.first = True, [self._address]
+            return [c.Hangup(self._link), *self._dial()]
         if refused.leader and refused.leader != self._address:
             self.search.first = [refused.leader]
         if refused.final:
@@ -554,7 +563,7 @@ class Follower:
         absence = self._absent(since_ns, now, reset=reset)
         if leader:
             self.search.first = [leader]
-            absence.yield_to_other(now)
+            absence.expect("", now)
         self._gone = f"the coordinator at {self._address} is gone: {self._why}"
         if self._stood_s:
             stood = format_duration(self._stood_s)
@@ -668,6 +677,10 @@ class Follower:
         match answered.message:
             case p.MissAnswer(lost=False, round=-1) if p.has_committee(self.knows.ledger):
                 pass  # it follows who begins the job anew, and takes nobody of this start
+            case p.Grant(granted=False, successor=node) if node not in ("", self.config.node):
+                if not self._open:
+                    self.search.first = self.knows.addresses(node)
+                    commands.append(c.SetTimer("dial", REDIAL_GRANTED_S))
             case p.MissAnswer(lost=False, leader=leader) if leader and not self._open:
                 self.search.first = [leader]
                 commands.append(c.SetTimer("dial", 0.0))
@@ -730,11 +743,13 @@ class Follower:
 
     def _consider(self, claim: p.Claim, now: int) -> p.Grant:
         absence = self._absence
-        leaderless = absence is not None and absence.may_grant(now)
+        leaderless = absence is not None and absence.may_grant(claim.node, now)
         grant = self.knows.consider(claim, leaderless=leaderless)
-        if absence is None or not grant.granted:
+        if absence is None:
             return grant
-        absence.yield_to_other(now)
+        if not grant.granted:
+            return msgspec.structs.replace(grant, successor=absence.successor(now))
+        absence.expect(claim.node, now)
         self.search.first = self.knows.addresses(claim.node)
         stops_s, others_stop_s = absence.stop_s(now)
         return msgspec.structs.replace(grant, stops_s=stops_s, others_stop_s=others_stop_s)
@@ -819,7 +834,7 @@ class Lease:
     @property
     def lasts(self) -> Durations:
         """The durations that follow from it."""
-        return Durations(self.seconds)
+        return _durations(self.seconds)
 
     def left_s(self, since_ns: int, now: int) -> float:
         """How much of a lease is left that has begun then."""

@@ -30,6 +30,8 @@ class Knowledge:
     incarnation: str
     epoch: int = 0
     vote: register.Vote[p.Ledger] = field(default_factory=_no_vote)
+    _table: tuple[p.Seat, ...] = ()  # that was looked through last
+    _is_seated: bool = False
 
     @property
     def ledger(self) -> p.Ledger:
@@ -81,8 +83,9 @@ class Knowledge:
 
     def has_seat(self, table: tuple[p.Seat, ...]) -> bool:
         """Whether this agent, not an earlier one of this node, is in a table."""
-        node = self.node
-        return any(seat.node == node and register.voter(seat) == self.me for seat in table)
+        if table is not self._table:  # with thousands of seats, and it is asked often
+            self._table, self._is_seated = table, self.me in map(register.voter, table)
+        return self._is_seated
 
     def is_mine(self, table: Sequence[p.Seat], seat: int) -> bool:
         """Whether the seat at that place of a table is this agent's."""

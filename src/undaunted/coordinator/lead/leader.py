@@ -128,9 +128,9 @@ class Leader:
         }
         self.lost = lost
         self.linger_s = LINGER_S
-        self._sessions = Sessions()
         self._record = Record(config, self.made["ledger"], epoch)
         self._lasts = Durations(config.lease_s)
+        self._sessions = Sessions(self._lasts)
         self._preparation = Preparation(config, self._record, self._sessions, lost, stops_s)
         self._preparation.others_stop_s = others_stop_s
         self.policy = JobPolicy(config.policy)
@@ -314,6 +314,9 @@ class Leader:
     # --- followers come and go ------------------------------------------------------------------
 
     def _hello(self, link: int, hello: p.Hello, now: int) -> list[c.LeaderCommand]:
+        if self._lacks_tables(hello):
+            refused = p.Refused(reason="the coordinator asks for all it knows", tables=True)
+            return [c.Send(link, refused), c.Close(link)]
         if self._is_of_other_start(hello, now):
             return self._turn_away(link, hello, now)
         if self._is_of_other_job(hello):
@@ -337,6 +340,13 @@ class Leader:
         if known is not None and same:
             return commands + self._returned(known, link, hello, now)
         return commands + self._newcomer(link, hello, now)
+
+    def _lacks_tables(self, hello: p.Hello) -> bool:
+        """Whether this leader may have to go on from tables that a launcher has not sent."""
+        known, ours = hello.ledger, self.ledger
+        if known is None or not hello.brief or self.policy.round >= 0:
+            return False
+        return known.birth != ours.birth or p.newer(known, ours) or self._has_missed(known)
 
     def _is_of_other_start(self, hello: p.Hello, now: int) -> bool:
         """Whether a launcher is of another start of this job, which does not go on here.
@@ -538,7 +548,7 @@ class Leader:
             session.orders.clear()
         if self.state is LeaderState.RECOVERING:
             return []
-        returns = self._sessions.stood_still(self.config.lease_s, now)
+        returns = self._sessions.stood_still(now)
         commands = self._look_at_quorum(now)  # if it is this node that is cut off, that is why
         for node in [each.node for each in sessions]:
             lost = m.NodeLost(node, f"node {node} is lost: {reason}", returns)
@@ -598,7 +608,8 @@ class Leader:
 
     @property
     def _stood(self) -> str:
-        return f"node {self.config.node} stood still for {format_duration(self._stood_s)}"
+        who = f"the agent of node {self.config.node}, or its machine,"
+        return f"{who} stood still for {format_duration(self._stood_s)}"
 
     @property
     def _others_may_lead(self) -> bool:
@@ -619,7 +630,7 @@ class Leader:
 
     def _is_counted_on(self, now: int) -> bool:
         """Whether no other one can lead, as enough have said within a lease that they follow."""
-        counting = self._sessions.counting(self.config.lease_s, now)
+        counting = self._sessions.counting(now)
         if not self.config.store:
             return not self._record.lacking(counting)
         table = self.ledger.table
@@ -716,7 +727,7 @@ class Leader:
         """Between two tables: have others keep the register where a member of it is gone."""
         if not self._may_replace:
             return []
-        replaced = self._record.replace(self._chosen(now))
+        replaced = not self.ledger.before and self._record.replace(self._chosen(now))
         return [*([self._record.persist()] if replaced else []), *self._ask_committee()]
 
     def _settle(self) -> list[c.LeaderCommand]:
@@ -774,7 +785,8 @@ class Leader:
     def _all_are_back(self) -> bool:
         """Whether nobody is waited for any more."""
         is_here, table = self._sessions.is_here, self.ledger.table
-        if self._record.lacking(self._sessions.voters):
+        too_few = len(self._sessions.by_link) < len(table) - len(self._not_awaited)
+        if too_few or self._record.lacking(self._sessions.voters):
             return False
         return all(is_here(seat) for seat in table if seat.node not in self._not_awaited)
 
@@ -857,7 +869,7 @@ class Leader:
         asks = renew.sent or not renew.answered
         if not asks:
             return agreed
-        majority_s = self._sessions.majority_s(self.ledger, self.epoch, self.config.lease_s, now)
+        majority_s = self._sessions.majority_s(self.ledger, self.epoch, now)
         return agreed + session.beat(self._record, renew.sent, majority_s)
 
     def _reported(self, session: Session, report: p.Report, now: int) -> list[c.LeaderCommand]:
@@ -890,7 +902,7 @@ class Leader:
         match event.name:
             case "lease":
                 commands = [*self._expire(now), *self._ask_absent(), *self._look_at_committee(now)]
-                again_s = self._sessions.look_again_s(self.config.lease_s, now)
+                again_s = self._sessions.look_again_s(now)
                 return [*commands, c.SetTimer("lease", again_s)]
             case "recover":
                 return self._recover(now)
@@ -911,7 +923,7 @@ class Leader:
 
     def _expire(self, now: int) -> list[c.LeaderCommand]:
         """Lose the followers whose lease is over."""
-        silent = self._sessions.silent(self.config.lease_s, now)
+        silent = self._sessions.silent(now)
         if not silent or self._is_cut_off(silent, now):
             return []
         reason = f"nothing was heard of it for {self.config.lease_s:g} s"
@@ -922,8 +934,7 @@ class Leader:
 
         Then these nodes are not lost one by one: once a quorum is, that is the cause of all.
         """
-        here, lasts = self._sessions.voters, self._lasts
-        heard = self._sessions.counting(2 * lasts.renew_s, now)
+        here, heard = self._sessions.voters, self._sessions.heard(now)
         left = here.keys() - {each.voter for each in silent}
         return self._has_quorum and self._is_too_few(heard, now) and not self._is_too_few(left, now)
 
@@ -1123,6 +1134,6 @@ class Leader:
         since_ns = now - round(LINGER_LEASES * self.config.lease_s * _NS)
         if self._record.inherited and self._preparation.began_ns > since_ns:
             return True  # followers of the leader before
-        if self._sessions.stood_still(self.config.lease_s, now):
+        if self._sessions.stood_still(now):
             return True  # what they have said meanwhile was not heard
         return any(each.may_return(since_ns) for each in self._sessions.by_node.values())

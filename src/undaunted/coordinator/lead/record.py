@@ -41,6 +41,7 @@ class Record:
         self.replaceable = False
         self.config = self.grown = self.kept = 0
         self.ledger = p.NO_LEDGER
+        self._learn = p.Learn(epoch=epoch, ledger=self.ledger)
         self.adopt(ledger)
 
     @property
@@ -167,7 +168,9 @@ class Record:
 
     def learn(self) -> p.Learn:
         """The ledger for a follower; for all followers the same object, which is encoded once."""
-        return p.Learn(epoch=self.epoch, ledger=self.ledger)
+        if self._learn.ledger is not self.ledger or self._learn.epoch != self.epoch:
+            self._learn = p.Learn(epoch=self.epoch, ledger=self.ledger)
+        return self._learn
 
     def order(self, command: m.NodeCommand) -> p.Order:
         """A command of the policy to a node, in the name of this leader; it is numbered later."""

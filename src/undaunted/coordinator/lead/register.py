@@ -31,7 +31,7 @@ FEWEST = 3
 _EPOCHS = 1 << 20
 
 
-class Member(msgspec.Struct, frozen=True, array_like=True):
+class Member(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A launcher that keeps the register, and where it listens."""
 
     node: str

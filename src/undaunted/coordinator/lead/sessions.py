@@ -10,7 +10,7 @@ import msgspec
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.lead import messages as c
 from undaunted.coordinator.lead import register
-from undaunted.coordinator.lead.times import REDIAL_LONGEST_S
+from undaunted.coordinator.lead.times import REDIAL_LONGEST_S, Durations
 from undaunted.coordinator.policy import messages as m
 
 if TYPE_CHECKING:
@@ -141,11 +141,13 @@ class Sessions:
     """The sessions of all followers, by node and by link.
 
     Attributes:
+        lasts: the durations.
         voters: those that are there.
         by_node: of all that have ever been here, connected or lost.
         by_link: those that are connected.
     """
 
+    lasts: Durations
     voters: dict[register.Voter, None] = field(default_factory=dict)
     by_node: dict[str, Session] = field(default_factory=dict)
     by_link: dict[int, Session] = field(default_factory=dict)
@@ -198,61 +200,77 @@ class Sessions:
         session.link = None
         session.draining = False
 
-    def silent(self, lease_s: float, now: int) -> list[Session]:
+    def silent(self, now: int) -> list[Session]:
         """Connected ones whose lease is over; asked every third of a lease.
 
-        If this process has stood still they have a lease from then on: they may have as well.
+        Most say what was answered only with their next renewal, and have so much longer. If this
+        process has stood still they have a lease from then on: they may have as well.
         """
-        if self._is_late(lease_s, now):
+        if self._is_late(now):
             self._late_sweep_ns = now
-        self._swept_ns, since_ns = now, now - round(lease_s * _NS)
+        self._swept_ns, since_ns = now, self._lease_before(now)
         if self._late_sweep_ns is not None and self._late_sweep_ns > since_ns:
             return []
-        return [each for each in self.by_link.values() if each.counts_ns <= since_ns]
+        answered_ns = since_ns - round(self.lasts.renew_s * _NS)
+        return [
+            each
+            for each in self.by_link.values()
+            if each.heard_ns <= since_ns or each.counts_ns <= answered_ns
+        ]
 
-    def counting(self, lease_s: float, now: int) -> set[register.Voter]:
+    def counting(self, now: int) -> set[register.Voter]:
         """Those that count on this leader now, as far as it knows."""
-        since_ns = now - round(lease_s * _NS)
+        since_ns = self._lease_before(now)
         return {each.voter for each in self.by_link.values() if each.counts_ns > since_ns}
 
-    def majority_s(self, ledger: p.Ledger, epoch: int, lease_s: float, now: int) -> float | None:
+    def heard(self, now: int) -> set[register.Voter]:
+        """Those that have missed no renewal."""
+        since_ns = now - round(2 * self.lasts.renew_s * _NS)
+        return {each.voter for each in self.by_link.values() if each.heard_ns > since_ns}
+
+    def majority_s(self, ledger: p.Ledger, epoch: int, now: int) -> float | None:
         """For how long a majority of the committee, and of the one before, counts on this leader.
 
         None = there is no committee.
         """
         committees = [each for each in (ledger.committee, ledger.before) if each]
-        return min((self._counts_s(each, epoch, lease_s, now) for each in committees), default=None)
+        return min((self._counts_s(each, epoch, now) for each in committees), default=None)
 
-    def _counts_s(
-        self, committee: tuple[register.Member, ...], epoch: int, lease_s: float, now: int
-    ) -> float:
+    def _counts_s(self, committee: tuple[register.Member, ...], epoch: int, now: int) -> float:
         here = [self.by_node[each.node] for each in committee if self.is_here(each)]
         since_ns = sorted((each.counts_ns for each in here if each.epoch == epoch), reverse=True)
         half = len(committee) // 2
-        return max(0.0, lease_s - (now - since_ns[half]) / _NS) if len(since_ns) > half else 0.0
+        left_ns = since_ns[half] - self._lease_before(now) if len(since_ns) > half else 0
+        return max(0.0, left_ns / _NS)
 
-    def look_again_s(self, lease_s: float, now: int) -> float:
+    def look_again_s(self, now: int) -> float:
         """When to look for silence again: as soon as a lease is over, as that node stops then."""
-        since_ns = min((each.counts_ns for each in self.by_link.values()), default=now)
-        left_s = lease_s - (now - since_ns) / _NS
-        return min(max(left_s, lease_s / 30), lease_s / 3)
+        longest_s, each = self.lasts.renew_s, self.by_link.values()
+        heard_ns = min((one.heard_ns for one in each), default=now)
+        answered_ns = min((one.counts_ns for one in each), default=now) + round(longest_s * _NS)
+        left_s = (min(heard_ns, answered_ns) - self._lease_before(now)) / _NS
+        return min(max(left_s, longest_s / 10), longest_s)
 
-    def stood_still(self, lease_s: float, now: int) -> bool:
+    def stood_still(self, now: int) -> bool:
         """Whether this process has until a moment ago: followers that it misses may have missed it.
 
         They are connected again in a moment.
         """
-        if self._is_late(lease_s, now):
+        if self._is_late(now):
             return True
         if self._late_sweep_ns is None:
             return False
         since_s = (now - self._late_sweep_ns) / _NS
         # Those that were not heard in the lease that they had from then on are missed only now.
-        swept = now == self._swept_ns and since_s <= 1.5 * lease_s
+        swept = now == self._swept_ns and since_s <= 1.5 * self.lasts.lease_s
         return swept or since_s < REDIAL_LONGEST_S  # they try again so soon
 
-    def _is_late(self, lease_s: float, now: int) -> bool:
-        return self._swept_ns is not None and 3 * (now - self._swept_ns) > 2 * lease_s * _NS
+    def _is_late(self, now: int) -> bool:
+        longest_ns = 2 * self.lasts.renew_s * _NS
+        return self._swept_ns is not None and now - self._swept_ns > longest_ns
+
+    def _lease_before(self, now: int) -> int:
+        return now - round(self.lasts.lease_s * _NS)
 
     def is_here(self, seat: register.Seated) -> bool:
         """Whether the very agent of a table, or of a committee, is connected."""

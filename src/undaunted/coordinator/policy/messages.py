@@ -384,7 +384,7 @@ Event = NodeEvent | LeaderEvent | TimerFired
 # --- what is remembered -------------------------------------------------------------------------
 
 
-class Memory(msgspec.Struct, frozen=True, kw_only=True):
+class Memory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The memory of the policy, for the next leader; part of the ledger.
 
     Attributes:

@@ -60,7 +60,7 @@ from undaunted.coordinator.policy.verdict import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable
 
     from undaunted.coordinator.policy.config import PolicyConfig
     from undaunted.coordinator.policy.formation import Roster
@@ -965,10 +965,9 @@ class JobPolicy:
             isinstance(found, Placement) and {each.node for each in found.places} != chosen.keys()
         )
 
-    def _goes_on(self, before: Sequence[str], nodes: Sequence[str]) -> list[m.Command]:
+    def _goes_on(self, before: Collection[str], nodes: Collection[str]) -> list[m.Command]:
         """Say which nodes the round that begins is without, and who has their place."""
-        gone = [node for node in before if node not in nodes]
-        new = [node for node in nodes if node not in before]
+        gone, new = set(before).difference(nodes), set(nodes).difference(before)
         if not gone:
             return []
         how = f"{name_some(new)} in the place of {name_some(gone)}"

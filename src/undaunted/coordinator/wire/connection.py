@@ -17,7 +17,7 @@ import msgspec
 from undaunted.base.text import format_duration, one_line
 from undaunted.coordinator.protocol import MAX_HANDSHAKE_BYTES, MAX_MESSAGE_BYTES
 from undaunted.coordinator.wire.address import Address, is_loopback
-from undaunted.coordinator.wire.frames import FrameDecoder, FrameError, encode
+from undaunted.coordinator.wire.frames import HEAD_BYTES, FrameDecoder, FrameError, encode
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -48,6 +48,7 @@ MAX_WAITING_BYTES = 1024 * 1024
 _LINGER_S = 2.0
 
 _READ_BYTES = 64 * 1024
+_LONG_BYTES = 1024
 
 
 class _Scratch(threading.local):
@@ -64,24 +65,23 @@ _scratch = _Scratch()
 _ENCODER = msgspec.msgpack.Encoder()
 
 
-class _Last(threading.local):
-    """The last message that was sent: one to a thousand peers is encoded once.
+class _LastLong:
+    """The last long message that was sent, and its frame: one to a thousand peers is encoded once.
 
-    Loops in other threads have their own.
+    Short ones, between which it may be sent, cost little. Loops of several threads share it.
     """
 
-    def __init__(self) -> None:
-        self.message: msgspec.Struct | None = None
-        self.content = b""
+    sent: tuple[msgspec.Struct | None, bytes] = (None, b"")
 
 
-_last = _Last()
-
-
-def _encoded(message: msgspec.Struct) -> bytes:
-    if message is not _last.message:
-        _last.message, _last.content = message, _ENCODER.encode(message)
-    return _last.content
+def _framed(message: msgspec.Struct) -> bytes:
+    known, frame = _LastLong.sent
+    if message is known:
+        return frame
+    frame = encode(_ENCODER.encode(message))
+    if _LONG_BYTES < len(frame) <= MAX_MESSAGE_BYTES:
+        _LastLong.sent = message, frame
+    return frame
 
 
 class Handler(Protocol):
@@ -199,16 +199,16 @@ class Connection(asyncio.BufferedProtocol):
             return False
         if self._transport.is_closing():
             return False
-        content = _encoded(message)
-        if len(content) > self.longest:
+        frame = _framed(message)
+        if (length := len(frame) - HEAD_BYTES) > self.longest:
             name = type(message).__name__
-            self.close(f"a {name} of {len(content)} bytes is longer than {self.longest}")
+            self.close(f"a {name} of {length} bytes is longer than {self.longest}")
             return False
         waiting = self._transport.get_write_buffer_size()
         if waiting > MAX_WAITING_BYTES:
             self.drop(f"it does not read: {waiting} bytes wait for it")
             return False
-        self._transport.write(encode(content))
+        self._transport.write(frame)
         return True
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_HEAD = 4
+HEAD_BYTES = 4
 _TLS = b"\x16\x03"  # the beginning of a handshake
 # Bytes that have been read are cut off from the buffer when there are so many of them.
 _CUT = 64 * 1024
@@ -14,7 +14,7 @@ class FrameError(Exception):
 
 def encode(content: bytes) -> bytes:
     """Return the frame of ``content``."""
-    return len(content).to_bytes(_HEAD, "big") + content
+    return len(content).to_bytes(HEAD_BYTES, "big") + content
 
 
 class FrameDecoder:
@@ -46,7 +46,7 @@ class FrameDecoder:
         Raises:
             FrameError: it is too long. The stream is of no use from here on.
         """
-        body = self._start + _HEAD
+        body = self._start + HEAD_BYTES
         if len(self._buffer) < body:
             self._cut()
             return None

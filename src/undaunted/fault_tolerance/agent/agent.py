@@ -595,6 +595,9 @@ class Agent:
             self._timers.set("tell", wait_s, partial(self._tell, tuple(later), number))
 
     def _rank_exited(self, worker: Worker) -> None:
+        ended_ns = 0 if self._pulse is None else self._pulse.ranks_ended_ns
+        if ended_ns > worker.spawned_ns:
+            worker.ended_by_front(ended_ns)
         self._ranks.exited(worker)
 
     def _rank_lost(self, local_rank: int, detail: str) -> None:

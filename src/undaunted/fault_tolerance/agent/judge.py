@@ -244,6 +244,7 @@ def _failure(
         exit_code=code if code is not None and code >= 0 else None,
         signal=-code if code is not None and code < 0 else None,
         told=tuple(worker.signals_sent),
+        outlived=worker.outlived,
         error=page.error,
         report=report,
         last_lines="" if known else lines,

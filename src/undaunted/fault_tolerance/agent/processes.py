@@ -49,6 +49,7 @@ class Worker:
 
     ``signals_sent`` leaves out signals to a process that was on its way out already: they are not
     what ended it. ``lost``: it has failed, and the others have gone on without it.
+    ``outlived``: the front has ended it, as this process, its agent, stood still.
     """
 
     local_rank: int
@@ -58,6 +59,7 @@ class Worker:
     exited_ns: int = 0
     signals_sent: list[tuple[int, int]] = field(default_factory=list)  # (signal, when)
     lost: bool = False
+    outlived: bool = False
     peak_bytes: int = 0
     dumped_core: bool = False
 
@@ -67,6 +69,12 @@ class Worker:
         return bool(self.signals_sent) and self.signals_sent[0][1] <= (
             self.exited_ns or time.monotonic_ns()
         )
+
+    def ended_by_front(self, at_ns: int) -> None:
+        """Note that the front has sent SIGKILL, if that has ended it."""
+        if self.code == -signal.SIGKILL:
+            self.outlived = True
+            self.signals_sent.append((signal.SIGKILL, at_ns))
 
 
 class Workers:

@@ -341,7 +341,8 @@ class SharedOrders:
             self._try_again_to_host(known)
         else:
             self._not_listening, self._knows_who_listens = "", False
-            self._lead_as_host(known)
+            if self._seeks:  # it may have found a leader while it waited for the port
+                self._lead_as_host(known)
 
     async def _say_not_listening(self, error: WireError) -> None:
         if self._knows_who_listens:

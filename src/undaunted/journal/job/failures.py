@@ -151,7 +151,7 @@ def _lost_while_paused(launch: Launch, world: World) -> RoundFailure:
 
 
 def _pause_in_words(event: e.AgentPaused) -> str:
-    return f"its launcher stood still for {event.seconds:.1f} s"
+    return f"its agent, or its machine, stood still for {event.seconds:.1f} s"
 
 
 def _stopped_while_paused(world: World) -> Launch | None:

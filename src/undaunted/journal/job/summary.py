@@ -520,9 +520,8 @@ def _left_behind(one: RoundState, end: e.JobEnded | None) -> str:
     """Say that the job went on without a node that stood still: it knows no other cause."""
     if not one.pauses or end is None or end.last_round <= one.number:
         return ""
-    return (
-        f"the launcher stood still for {one.pauses[-1].seconds:.1f} s: the job went on without it"
-    )
+    seconds = one.pauses[-1].seconds
+    return f"the agent, or its machine, stood still for {seconds:.1f} s: the job went on without it"
 
 
 def _follows(one: RoundState, node: str) -> str:
