@@ -37,11 +37,11 @@ demo: setup ## train a small language model through a crash and a hang
 test: test-unit test-e2e ## run all tests except those of the docs
 
 test-unit: setup system ## fast tests, no training processes
-	$(pytest) -n auto --maxprocesses 8 -m "not e2e and not docs and not integration" $(PYTEST_ARGS)
+	$(pytest) -n auto --maxprocesses 8 --dist loadfile -m "not e2e and not docs and not integration" $(PYTEST_ARGS)
 
 test-e2e: setup system ## tests that start launchers and training processes
 	@# they mostly wait, so that more than there are cores get on with each other
-	$(pytest) -n 3 -m "e2e and not slurm and not docs and not integration" $(PYTEST_ARGS)
+	$(pytest) -n 3 --dist loadfile -m "e2e and not slurm and not docs and not integration" $(PYTEST_ARGS)
 
 test-slurm: setup system ## jobs on a Slurm cluster of its own, which needs root; test-e2e has a sample
 	$(pytest) -n 3 tests/slurm $(PYTEST_ARGS)
