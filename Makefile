@@ -7,13 +7,14 @@ INTEGRATIONS ?= lightning transformers nemo_run torchx ray torchtitan megatron k
 
 bin := $(VENV)/bin
 stamp := $(VENV)/.undaunted-setup
+measure := $(VENV)/.undaunted-measure
 pytest := $(bin)/python -m pytest
 
 # Where it is set, as in many images, each of a thousand launchers would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help integration-names setup system demo test test-unit test-e2e test-docs test-slurm test-integrations test-gpu test-jobs lint format types generated docs bench clean
+.PHONY: help integration-names setup system demo test test-unit test-e2e test-docs test-slurm test-integrations test-gpu test-jobs coverage lint format types generated docs bench clean
 
 help: ## show this list
 	@echo "usage: make TARGET"
@@ -69,6 +70,18 @@ test-docs: setup ## run the examples in README.md and docs/
 
 test-gpu: $(if $(PYTHON),,setup) ## what needs a GPU, on this machine's; PYTHON=python3 needs no setup
 	@PYTHONPATH=src:. $(or $(PYTHON),$(bin)/python) -m tests.gpu $(GPU_ARGS)
+
+coverage: $(measure) system ## lines and branches that unit tests reach: PACKAGES="journal chaos", E2E=1 for all tests
+	@$(bin)/coverage erase
+	$(bin)/coverage run -m pytest -n auto --maxprocesses 8 --dist loadfile $(PACKAGES:%=tests/%) $(PYTEST_ARGS) \
+		-m "$(if $(E2E),,not e2e and )not slurm and not docs and not integration"
+	@$(bin)/coverage combine --quiet
+	@$(bin)/coverage json --quiet
+	@$(bin)/python -m scripts.covered $(PACKAGES)
+
+$(measure): $(stamp)
+	@$(bin)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --group measure
+	@touch $@
 
 lint: setup ## ruff: rules and format; words of pages and docstrings
 	$(bin)/ruff check .
