@@ -109,15 +109,12 @@ def test_advanced_example_without_a_launcher(tmp_path: Path, fault: str) -> None
     assert [text.count(f"step {step} is saved") for step in range(9, 60, 10)] == [1] * 6
 
 
-@pytest.mark.parametrize("fault", ["exception", "kill"])
-def test_advanced_example_under_torchrun(
-    tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_advanced_example_under_torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is killed has torchrun replace all processes, which go on from the checkpoint."""
-    monkeypatch.setenv("FAULT", fault)
+    monkeypatch.setenv("FAULT", "kill")
     torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node=4", "--max-restarts=1"]
     code, text = launched(tmp_path, *torchrun, str(EXAMPLES / "advanced.py"))
     assert code == 0, text
     assert (text.count("done, loss"), text.count("was not needed")) == (3, 1)
-    assert ("iteration 1, rank 2 of 3" in text) == (fault == "exception")
+    assert "iteration 1, rank 2 of 3" not in text
     assert [text.count(f"step {step} is saved") for step in range(9, 60, 10)] == [1] * 6
