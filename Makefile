@@ -7,13 +7,14 @@ INTEGRATIONS ?= lightning transformers nemo_run torchx ray torchtitan megatron k
 
 bin := $(VENV)/bin
 stamp := $(VENV)/.undaunted-setup
+measure := $(VENV)/.undaunted-measure
 pytest := $(bin)/python -m pytest
 
 # Where it is set, as in many images, each of a thousand launchers would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help integration-names setup system demo test test-unit test-e2e test-docs test-slurm test-integrations test-gpu test-jobs lint format types generated docs bench clean
+.PHONY: help integration-names setup system demo test test-unit test-e2e test-docs test-slurm test-integrations test-gpu test-jobs coverage lint format types generated docs bench clean
 
 help: ## show this list
 	@echo "usage: make TARGET"
@@ -37,11 +38,11 @@ demo: setup ## train a small language model through a crash and a hang
 test: test-unit test-e2e ## run all tests except those of the docs
 
 test-unit: setup system ## fast tests, no training processes
-	$(pytest) -n auto --maxprocesses 8 -m "not e2e and not docs and not integration" $(PYTEST_ARGS)
+	$(pytest) -n auto --maxprocesses 8 --dist loadfile -m "not e2e and not docs and not integration" $(PYTEST_ARGS)
 
 test-e2e: setup system ## tests that start launchers and training processes
 	@# they mostly wait, so that more than there are cores get on with each other
-	$(pytest) -n 3 -m "e2e and not slurm and not docs and not integration" $(PYTEST_ARGS)
+	$(pytest) -n 3 --dist loadfile -m "e2e and not slurm and not docs and not integration" $(PYTEST_ARGS)
 
 test-slurm: setup system ## jobs on a Slurm cluster of its own, which needs root; test-e2e has a sample
 	$(pytest) -n 3 tests/slurm $(PYTEST_ARGS)
@@ -69,6 +70,18 @@ test-docs: setup ## run the examples in README.md and docs/
 
 test-gpu: $(if $(PYTHON),,setup) ## what needs a GPU, on this machine's; PYTHON=python3 needs no setup
 	@PYTHONPATH=src:. $(or $(PYTHON),$(bin)/python) -m tests.gpu $(GPU_ARGS)
+
+coverage: $(measure) system ## lines and branches that unit tests reach: PACKAGES="journal chaos", E2E=1 for all tests
+	@$(bin)/coverage erase
+	$(bin)/coverage run -m pytest -n auto --maxprocesses 8 --dist loadfile $(PACKAGES:%=tests/%) $(PYTEST_ARGS) \
+		-m "$(if $(E2E),,not e2e and )not slurm and not docs and not integration"
+	@$(bin)/coverage combine --quiet
+	@$(bin)/coverage json --quiet
+	@$(bin)/python -m scripts.covered $(PACKAGES)
+
+$(measure): $(stamp)
+	@$(bin)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --group measure
+	@touch $@
 
 lint: setup ## ruff: rules and format; words of pages and docstrings
 	$(bin)/ruff check .

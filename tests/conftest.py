@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from pathlib import Path
@@ -51,6 +52,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for mark in MARKS:
             if item.get_closest_marker(mark) and f"mark.{mark}" not in named[item.path]:
                 raise pytest.UsageError(f"{item.path}: mark.{mark} must be written there")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """What was imported stays: collections of garbage, as tests ask for them, skip it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)

@@ -4,36 +4,56 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import os
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from email.parser import Parser
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.test_layers import SRC, modules
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 REPOSITORY = SRC.parent
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """The wheel, built from this checkout with the tools that are installed."""
+COMPAT = REPOSITORY / "compat/nvidia-resiliency-ext"
+PROJECTS = {"undaunted": REPOSITORY, "compat": COMPAT}
+
+
+def build(project: Path, target: Path) -> dict[str, Path]:
+    """Build sdist and wheel with the tools that are installed; return them by their suffix."""
     pytest.importorskip("hatchling", reason="hatchling is in the group 'test': run `make setup`")
-    target = tmp_path_factory.mktemp("dist")
     result = subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(target)],
-        cwd=REPOSITORY,
+        [sys.executable, "-m", "hatchling", "build", "-d", str(target)],
+        cwd=project,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    with zipfile.ZipFile(next(target.glob("*.whl"))) as opened:
+    return {path.suffix: path for path in target.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Path]]:
+    """What is shipped of each project, built from this checkout."""
+    place = tmp_path_factory.mktemp("dist")
+    return {name: build(project, place / name) for name, project in PROJECTS.items()}
+
+
+@pytest.fixture(scope="module")
+def wheel(built: dict[str, dict[str, Path]]) -> Iterator[zipfile.ZipFile]:
+    with zipfile.ZipFile(built["undaunted"][".whl"]) as opened:
         yield opened
 
 
@@ -52,10 +72,44 @@ def test_wheel_has_every_module_and_nothing_else(wheel: zipfile.ZipFile) -> None
     assert all(n.startswith("undaunted/") and "__pycache__" not in n for n in shipped)
 
 
+@pytest.mark.parametrize("name", PROJECTS)
+def test_another_build_has_the_same_bytes(
+    built: dict[str, dict[str, Path]], tmp_path: Path, name: str
+) -> None:
+    """From the sdist, elsewhere and later, with other times and rights of the files."""
+    with tarfile.open(built[name][".gz"]) as sdist:
+        sdist.extractall(tmp_path, filter="data")
+    (unpacked,) = tmp_path.iterdir()
+    (unpacked / "PKG-INFO").unlink()  # it is made by the build, and no source
+    for path in unpacked.rglob("*"):
+        if path.is_file():
+            path.chmod(0o600 | path.stat().st_mode & 0o100)
+            os.utime(path, (1, 1))
+    again = build(unpacked, tmp_path / "dist")
+    assert again.keys() == built[name].keys() == {".gz", ".whl"}
+    for suffix, path in again.items():
+        assert path.name == built[name][suffix].name
+        assert path.read_bytes() == built[name][suffix].read_bytes(), path.name
+
+
+def test_the_sdist_has_what_is_under_version_control(built: dict[str, dict[str, Path]]) -> None:
+    with tarfile.open(built["undaunted"][".gz"]) as sdist:
+        shipped = {name.partition("/")[2] for name in sdist.getnames()}
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    if listed.returncode != 0:
+        pytest.skip("no git, or no repository")
+    wanted = {name for name in listed.stdout.split("\0") if name and (REPOSITORY / name).exists()}
+    assert wanted - shipped == set()
+    assert not [name for name in shipped if ".venv" in name or "__pycache__" in name]
+
+
 def test_wheel_has_the_licence(wheel: zipfile.ZipFile) -> None:
     text = wheel.read(next(n for n in wheel.namelist() if n.endswith("licenses/LICENSE"))).decode()
     assert "Apache License" in text
     assert "END OF TERMS AND CONDITIONS" in text
+    assert (COMPAT / "LICENSE").read_text() == text, "a link would lead out of the sdist"
 
 
 def test_metadata(metadata) -> None:

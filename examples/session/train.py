@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from undaunted.checkpointing import Checkpointer
 from undaunted.training import Replicas, Rerun, Session
 
-STEPS, SAVE_EVERY = 2000, 50
+STEPS, SAVE_EVERY = 400, 50
 
 
 def main(directory):

@@ -192,13 +192,10 @@ def test_a_copy_in_memory_makes_up_for_a_stale_file(tmp_path: Path, whole: Any) 
     assert "rank 0 begins after step 90" in text
 
 
-@pytest.mark.parametrize("same_id", [False, True])
-def test_how_the_last_round_failed_is_known_at_the_next_start(
-    tmp_path: Path, whole: Any, same_id: bool
-) -> None:
+def test_how_the_last_round_failed_is_known_at_the_next_start(tmp_path: Path, whole: Any) -> None:
     """Each start has one round, with the same number; the second one ends by the bad checkpoint."""
     place = tmp_path / "nan"
-    options = ("--max-restarts", "0", *(("--rdzv-id", "7") if same_id else ()))
+    options = ("--max-restarts", "0", "--rdzv-id", "7")
     trained(place, "nan", *options, code=1)
     (place / "begun").touch()
     _, text, _ = trained(place, "nan", *options, code=1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -17,7 +16,6 @@ import pytest
 
 from tests.e2e.launcher import wait_until_gone
 from undaunted.base import process
-from undaunted.chaos.kinds import INSIDE, KINDS
 from undaunted.chaos.nemesis import stage
 from undaunted.chaos.nemesis.helper import NotPossibleError
 from undaunted.chaos.nemesis.small_disk import SmallDisk
@@ -91,16 +89,12 @@ def chaos(tmp_path: Path, *words: str) -> Ended:
 def test_the_demo_survives_six_kinds_of_faults(tmp_path: Path) -> None:
     script = str(EXAMPLES / "char_lm" / "train.py")
 
-    words = ("--steps", "60", "--checkpoint-every", "5", "--dir", "{dir}/checkpoints")
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    ended = chaos(tmp_path, *TWO, script, *words)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    words = ("--steps", "40", "--checkpoint-every", "5", "--dir", "{dir}/checkpoints")
+    ended = chaos(tmp_path, *TWO, "--per-run", "2", script, *words)
 
     assert set(ended.colours.values()) == {"green"}, ended.text
     assert len(ended.colours) == 6
     assert ended.code == 0
-    # It is to take less than 3 minutes on two quiet cores; here others may compute as well.
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 180
     assert all(verdict["identical_from"] is not None for verdict in ended.result["verdicts"])
 
 
@@ -118,12 +112,8 @@ def test_the_script_without_a_bug_is_sound(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("example", "words"),
     [
-        ("minimal/train.py", ("--in-dir", "--")),
-        ("minimal/sections.py", ("--in-dir",)),
-        ("inprocess/basic.py", ("--in-dir", "--faults", "exception,kill")),
         ("inprocess/advanced.py", ("--in-dir", "--faults", "exception,kill")),
         ("checkpoint/fsdp2.py", ()),
-        ("checkpoint/async_ddp.py", ()),
         ("checkpoint/local.py", ()),
         ("session/train.py", ("--faults", "preempt")),
         ("data/train.py", ()),
@@ -150,17 +140,16 @@ def test_examples_survive(tmp_path: Path, example: str, words: tuple[str, ...]) 
 
 
 @pytest.mark.parametrize(
-    ("ranks", "words", "reasons"),
+    ("words", "reasons"),
     [
-        ("2", (), {"rng-not-restored"}),
-        ("3", (), {"rng-not-restored", "computation-differs"}),
-        ("3", ("first-buckets",), {"rng-not-restored"}),
+        ((), {"rng-not-restored", "computation-differs"}),
+        (("first-buckets",), {"rng-not-restored"}),
     ],
 )
 def test_a_random_state_from_which_nothing_follows_is_not_red(
-    tmp_path: Path, ranks: str, words: tuple[str, ...], reasons: set[str]
+    tmp_path: Path, words: tuple[str, ...], reasons: set[str]
 ) -> None:
-    given = ("--nproc-per-node", ranks, "--faults", "kill", "--seed", "1")
+    given = ("--nproc-per-node", "3", "--faults", "kill", "--seed", "1")
 
     ended = chaos(tmp_path, *given, SAMPLER, "{dir}", *words)
 
@@ -169,44 +158,36 @@ def test_a_random_state_from_which_nothing_follows_is_not_red(
     assert ended.code == 0
 
 
-@pytest.mark.parametrize(
-    ("words", "colour", "reasons"),
-    [((), "red", {"iterator-made-after-restore"}), (("loader",), "green", set())],
-)
-def test_data_come_back_with_a_loader(
-    tmp_path: Path, words: tuple[str, ...], colour: str, reasons: set[str]
-) -> None:
-    ended = chaos(tmp_path, *TWO, "--faults", "kill", "--seed", "4", DATA, "{dir}", *words)
+def test_data_do_not_come_back_without_a_loader(tmp_path: Path) -> None:
+    """With one they do, as examples/data/train.py shows."""
+    ended = chaos(tmp_path, *TWO, "--faults", "kill", "--seed", "4", DATA, "{dir}")
 
-    assert ended.colours == {"kill-1": colour}, ended.text
-    assert ended.reasons == reasons
+    assert ended.colours == {"kill-1": "red"}, ended.text
+    assert ended.reasons == {"iterator-made-after-restore"}
 
 
-@pytest.mark.parametrize(
-    ("words", "ends"),
-    [((), {"wrong-result", "wrong-result-always"}), (("--go-on",), {"wrong-result-always"})],
-)
-def test_wrong_results_get_the_right_opinion(
-    tmp_path: Path, words: tuple[str, ...], ends: set[str]
-) -> None:
+def test_wrong_results_get_the_right_opinion(tmp_path: Path) -> None:
     """After a persistent error of one of its two places, no job can go on."""
     kinds = "wrong-result,wrong-result-always"
 
-    ended = chaos(tmp_path, *TWO, "--faults", kinds, "--seed", "2", OPINION, "{dir}", *words)
+    ended = chaos(tmp_path, *TWO, "--faults", kinds, "--seed", "2", OPINION, "{dir}", "--go-on")
 
     assert ended.code == 0, ended.text
     for verdict in ended.result["verdicts"]:
         keys = {finding["key"] for finding in verdict["findings"]}
-        ends_job = verdict["fault"]["kind"] in ends
+        ends_job = verdict["fault"]["kind"] == "wrong-result-always"
         assert keys == {"opinion-right", *(["wrong-result-found"] if ends_job else [])}, ended.text
         assert (verdict["colour"], verdict["recovered"]) == ("green", not ends_job)
         assert verdict["steps_lost"] == 0
         assert verdict["identical_from"] is not None
 
 
-@pytest.mark.parametrize("inside", [True, False])
-def test_no_finished_run_stands_on_a_bad_checkpoint(tmp_path: Path, inside: bool) -> None:
-    hows = [how for how in KINDS["bad-checkpoint"].hows if (how in INSIDE) == inside]
+def test_no_finished_run_stands_on_a_bad_checkpoint(tmp_path: Path) -> None:
+    """One that a rank wrote, and two that something else changed on the disk.
+
+    tests/e2e/test_bad_checkpoint.py has each other way, and the benchmark a thousand of them.
+    """
+    hows = ["nan", "disk", "stale"]
     faults = [f"- {{kind: bad-checkpoint, how: {how}, rank: 1, iteration: 35}}" for how in hows]
     (tmp_path / "plan.yaml").write_text("\n".join(["faults:", *faults]))
 
@@ -221,21 +202,17 @@ def test_no_finished_run_stands_on_a_bad_checkpoint(tmp_path: Path, inside: bool
         keys = [finding["key"] for finding in verdict["findings"]]
         tried += [verdict["fault"]["how"]] * ("bad-checkpoint-tried" in keys)
     # A wrong replica is not saved, and what is changed on the disk is found by its checksums.
-    assert sorted(tried) == (["copy", "nan"] if inside else []), ended.text
+    assert tried == ["nan"], ended.text
 
 
-@pytest.mark.parametrize(
-    ("how", "reasons"), [("replica", {"bad-checkpoint-kept"}), ("nan", {"nan-kept"})]
-)
-def test_a_program_that_looks_at_nothing_stands_on_a_bad_checkpoint(
-    tmp_path: Path, how: str, reasons: set[str]
-) -> None:
-    plan = f"faults: [{{kind: bad-checkpoint, how: {how}, rank: 0, iteration: 25}}]"
-    (tmp_path / "plan.yaml").write_text(plan)
+def test_a_program_that_looks_at_nothing_stands_on_a_bad_checkpoint(tmp_path: Path) -> None:
+    hows = ("replica", "nan")
+    faults = [f"- {{kind: bad-checkpoint, how: {how}, rank: 0, iteration: 25}}" for how in hows]
+    (tmp_path / "plan.yaml").write_text("\n".join(["faults:", *faults]))
 
     ended = chaos(tmp_path, *TWO, "--plan", "plan.yaml", CHECKPOINTS, "{dir}", "careless")
 
-    assert ended.reasons >= reasons, ended.text
+    assert ended.reasons >= {"bad-checkpoint-kept", "nan-kept"}, ended.text
     assert ended.code == 1
 
 
@@ -248,8 +225,6 @@ def test_a_program_that_looks_at_nothing_stands_on_a_bad_checkpoint(
         {"rng": ("kill", "rng-not-restored")},
         {"sampler": ("kill", "sampler-starts-anew")},
         {"scheduler": ("kill", "scheduler-not-restored")},
-        {"average": ("kill", "average-not-restored")},
-        {"scaler": ("kill", "scaler-not-restored")},
         {
             "torn": ("torn-write", "load-failed"),
             "nan": ("nan", "nan-kept"),
@@ -301,7 +276,7 @@ place = pathlib.Path(sys.argv[1])
 place.mkdir(exist_ok=True)
 for step in range(len(list(place.iterdir())), 20):
     undaunted.step(step)
-    (place / str(step)).touch()
+    (place / str(step)).write_text("done")
 """
 
 
@@ -328,23 +303,12 @@ def test_a_folder_of_the_programs_own_is_named_with_a_remedy_that_works(tmp_path
         assert remedy in ended.text
         shutil.rmtree(tmp_path / "chaos")
         shutil.rmtree(tmp_path / "lightning_logs", ignore_errors=True)
-        mended = chaos(tmp_path, *remedy.split(), *words)
+        mended = chaos(tmp_path, "--keep-all", *remedy.split(), *words)
         assert mended.reasons == {"identity-unknown"}, mended.text  # it computes nothing
         assert [verdict["recovered"] for verdict in mended.result["verdicts"]] == [True]
-
-
-def test_checkpoints_elsewhere(tmp_path: Path) -> None:
-    script = str(EXAMPLES / "char_lm" / "train.py")
-    words = (script, "--steps", "40", "--checkpoint-every", "10", "--dir", "place")
-
-    options = ("--faults", "kill", "--checkpoint-dir", "place", "--keep-all")
-
-    ended = chaos(tmp_path, *TWO, *options, *words)
-
-    assert ended.code == 0, ended.text
-    assert not (tmp_path / "place").exists()
-    assert list((tmp_path / "chaos" / "run-1" / "work").iterdir())
-    assert ended.result["checkpoint_bytes"] > 0
+        assert not (tmp_path / "lightning_logs").exists()
+        assert list((tmp_path / "chaos" / "run-1" / "work").iterdir())
+        assert mended.result["checkpoint_bytes"] > 0
 
 
 def test_a_script_that_fails_undisturbed(tmp_path: Path) -> None:

@@ -243,8 +243,7 @@ LOST = """
 """
 
 
-@pytest.mark.parametrize("code", ["0", "75"])
-@pytest.mark.parametrize("where", ["inside", "atexit"])
+@pytest.mark.parametrize(("code", "where"), [("0", "atexit"), ("75", "inside")])
 def test_a_job_whose_last_checkpoint_is_lost_says_so(tmp_path: Path, code: str, where: str) -> None:
     options = (*TWO, "--max-restarts", "0")
     with launched(tmp_path, LOST, *options, args=(code, where)) as launcher:
@@ -279,8 +278,7 @@ UNSAVABLE = """
 """
 
 
-@pytest.mark.parametrize("steps", ["steps", "none"])
-@pytest.mark.parametrize("what", ["type", "differs"])
+@pytest.mark.parametrize(("what", "steps"), [("type", "none"), ("differs", "steps")])
 def test_a_state_that_cannot_be_saved_does_not_use_up_the_restarts(
     what: str, steps: str, tmp_path: Path
 ) -> None:

@@ -148,8 +148,9 @@ def test_other_signals_are_passed_on_if_they_are_asked_for(tmp_path: Path) -> No
             assert "received SIGUSR1: passed on to the ranks" in launcher.text
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("delay_s", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize(
+    ("number", "delay_s"), [(signal.SIGINT, 0.0), (signal.SIGTERM, 0.3), (signal.SIGINT, 1.0)]
+)
 def test_a_signal_before_there_are_ranks_is_not_lost(
     tmp_path: Path, number: signal.Signals, delay_s: float
 ) -> None:
@@ -376,8 +377,9 @@ USER_SIGNAL = """
 """
 
 
-@pytest.mark.parametrize("name", ["SIGUSR1", "SIGUSR2", "SIGXCPU"])
-@pytest.mark.parametrize("mode", ["warm", "fresh"])
+@pytest.mark.parametrize(
+    ("name", "mode"), [("SIGUSR1", "warm"), ("SIGUSR2", "fresh"), ("SIGXCPU", "warm")]
+)
 def test_a_signal_of_the_programs_is_passed_on_and_the_job_goes_on(
     tmp_path: Path, mode: str, name: str
 ) -> None:

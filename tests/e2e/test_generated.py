@@ -34,6 +34,7 @@ STATE = (Path(__file__).parent / "generated_scripts/state.py").read_text()
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("no_compiler")
 @pytest.mark.parametrize("seed", seeds(3))
 def test_a_random_state_goes_on_after_a_kill(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 SCRIPT = """
-    import ctypes, os, signal, time
+    import ctypes, os, time
     import torch, torch.distributed as dist
     import undaunted
     LIBC, MUTEX = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
@@ -37,7 +37,6 @@ SCRIPT = """
 """
 HANGS = {
     "sleep": "time.sleep(600)",
-    "SIGSTOP": "os.kill(os.getpid(), signal.SIGSTOP)",
     # A signal interrupts a sleep in C, not the wait for a mutex.
     "GIL held": "LIBC.pthread_mutex_lock(MUTEX), LIBC.pthread_mutex_lock(MUTEX)",
 }
@@ -60,18 +59,15 @@ def test_one_verdict_for_the_job(tmp_path: Path, kind: str) -> None:
     for launcher, journal in zip(launchers, journals, strict=True):
         (blamed,) = [event for event in journal if event["event"] == "round_blamed"]
         assert (blamed["node"], blamed["ranks"]) == (culprit, [5])
-        # Who is stopped, holds the lock, or has no time at all cannot say what it has recorded.
+        # A rank that holds the lock, or has no time at all, cannot say what it has recorded.
         assert blamed["cause"] in {"no_dump", "host_lag" if kind == "sleep" else "no_dump"}
         assert blamed["victims"] == [other]
-        told = re.findall(r"rank \d.*(?:hang|stopped by).*", launcher.text)
+        told = re.findall(r"rank \d.*hang.*", launcher.text)
         assert len(told) == 1, "one line for people"
         # Where the machine is busy, a rank that waits may not be seen in time.
         assert re.search(rf"rank 5 \(node {culprit}, pid \d+\) .*\d ranks .*wait for it", told[0])
         assert f"the ranks of {other} are victims" in told[0]
-        if kind == "SIGSTOP":
-            assert "stopped by a signal" in told[0]
-        else:
-            assert "in load_batch (train.py:" in told[0]
+        assert "in load_batch (train.py:" in told[0]
         assert re.search(r"\d ranks on nodes one and two wait for it in all_reduce", told[0])
         assert re.search(r"recorded: ranks? [\d,-]+ waits? in all_reduce .*number 6 of", told[0])
         assert ("its interpreter does not answer" in told[0]) is (kind == "GIL held")

@@ -81,15 +81,6 @@ def test_a_transient_error(tmp_path: Path) -> None:
     assert "in iteration" in ended["reason"]  # what was odd, and where
 
 
-def test_a_transient_error_that_does_not_end_the_job(tmp_path: Path) -> None:
-    words = ("--nproc-per-node", "2")
-    go_on = "transient_error"
-    with launched(tmp_path, SCRIPT, *words, BAD="1", KIND="once", GO_ON=go_on) as launcher:
-        assert launcher.finish() == 0, launcher.text
-        assert len(told(launcher, "odd_result")) == 1
-    assert launcher.text.count("finite: True") == 2
-
-
 def test_a_persistent_error_of_a_slot(tmp_path: Path) -> None:
     with launched(tmp_path, SCRIPT, "--nproc-per-node", "2", BAD="1", KIND="always") as launcher:
         assert launcher.finish() == 17, launcher.text

@@ -346,6 +346,7 @@ class Case:
         self.restarts = choose(["0", "3"])
         self.order = choose(["ranks first", "launcher first", "random"])
         self.gap_s = choose([0.0, 0.02, 0.2, LONGEST_S])
+        self.start = choose(["warm", "fresh"])
 
     def __repr__(self) -> str:
         return ", ".join(
@@ -408,6 +409,7 @@ def test_all_ranks_save_and_nothing_has_crashed(tmp_path: Path, seed: int, evalu
         case.program = "session"
     script = SCRIPT + PROGRAMS[case.program]
     options = ("--nproc-per-node", "2", "--max-restarts", case.restarts)
+    options += ("--worker-start", case.start)
     env: dict[str, str] = {}
     if case.program in LIBRARIES:
         pytest.importorskip(case.program)

@@ -120,8 +120,17 @@ def test_names_that_a_python_may_lack_are_looked_for_where_they_are_used() -> No
     assert bare == set()
 
 
-@pytest.mark.parametrize("call", ["pidfd_open", "memfd_create", "eventfd2", "fallocate", "prctl"])
-@pytest.mark.parametrize("error", ["ENOSYS", "EPERM"])
+# A filter of system calls may give either error.
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        ("pidfd_open", "ENOSYS"),
+        ("memfd_create", "EPERM"),
+        ("eventfd2", "ENOSYS"),
+        ("fallocate", "EPERM"),
+        ("prctl", "ENOSYS"),
+    ],
+)
 def test_a_kernel_without_a_call_that_is_needed(tmp_path: Path, call: str, error: str) -> None:
     if not shutil.which("strace"):
         pytest.skip("no strace")
@@ -281,37 +290,37 @@ def test_the_line_about_the_report_can_be_pasted(tmp_path: Path) -> None:
         assert words == ["undaunted", "report", str(launcher.run_dir)]
 
 
-# What a shell does before it becomes the launcher.
+# What a shell does before it becomes the launcher: in one job as much as does not hide each other.
 SURROUNDINGS = {
-    "nothing": ":",
     "no standard input": "exec 0<&-",
     "no standard output": "exec 1>&-",
     "no standard error": "exec 2>&-",
     "no standard streams": "exec 0<&- 1>&- 2>&-",
-    "more descriptors": "exec 3</dev/null 9>/dev/null 63</dev/null",
+    "more descriptors, low priority, no core files, no limit of the stack": (
+        "exec 3</dev/null 9>/dev/null 63</dev/null; renice -n 15 $$ >/dev/null; "
+        "ulimit -c 0; ulimit -s unlimited 2>/dev/null"
+    ),
     "few variables": 'exec env -i PYTHONPATH="$PYTHONPATH" "$@"',
-    "empty PATH": "export PATH=",
-    "no PATH": "unset PATH",
-    "no HOME": "unset HOME",
-    "a HOME that is not there": "export HOME=/nonexistent",
-    "a TMPDIR that is not there": "export TMPDIR=/nonexistent",
-    "a TMPDIR that is a file": "export TMPDIR=$PWD/train.py",
-    "an ASCII locale": "export LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0",
-    "bytes that are no text": "export ODD=$'a\\xffb'; f() { :; }; export -f f",
-    "a safe path": "export PYTHONSAFEPATH=1",
-    "optimised": "export PYTHONOPTIMIZE=2",
-    "development mode": "export PYTHONDEVMODE=1",
-    "no byte code": "export PYTHONDONTWRITEBYTECODE=1",
-    "warnings that are errors": "export PYTHONWARNINGS=error",
-    "warnings of encodings": "export PYTHONWARNINGS=error PYTHONWARNDEFAULTENCODING=1",
-    "another encoding": "export PYTHONIOENCODING=latin-1",
-    "ignored signals": "trap '' CHLD INT TERM HUP PIPE",
-    "a proxy that leads nowhere": "export http_proxy=http://127.0.0.1:9 all_proxy=$http_proxy",
-    "files for everybody": "umask 0",
-    "files for the owner": "umask 077",
-    "no core files, no limit of the stack": "ulimit -c 0; ulimit -s unlimited 2>/dev/null",
-    "low priority": "renice -n 15 $$ >/dev/null",
-    "a job of a scheduler that is over": "export SLURM_JOB_ID=1 SLURM_JOB_END_TIME=1",
+    "an empty PATH, no HOME, a TMPDIR that is a file, files for everybody": (
+        "umask 0; unset HOME; export PATH= TMPDIR=$PWD/train.py"
+    ),
+    "no PATH, folders that are not there, files for the owner": (
+        "umask 077; unset PATH; export HOME=/nonexistent TMPDIR=/nonexistent"
+    ),
+    "an ASCII locale, bytes that are no text": (
+        "export LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 ODD=$'a\\xffb'; f() { :; }; export -f f"
+    ),
+    "a safe path, optimised, no byte code": (
+        "export PYTHONSAFEPATH=1 PYTHONOPTIMIZE=2 PYTHONDONTWRITEBYTECODE=1"
+    ),
+    "another encoding, development mode, warnings that are errors": (
+        "export PYTHONIOENCODING=latin-1 PYTHONDEVMODE=1 "
+        "PYTHONWARNINGS=error PYTHONWARNDEFAULTENCODING=1"
+    ),
+    "ignored signals, a proxy that leads nowhere, a job of a scheduler that is over": (
+        "trap '' CHLD INT TERM HUP PIPE; export http_proxy=http://127.0.0.1:9 "
+        "all_proxy=http://127.0.0.1:9 SLURM_JOB_ID=1 SLURM_JOB_END_TIME=1"
+    ),
 }
 
 

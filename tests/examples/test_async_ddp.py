@@ -14,7 +14,12 @@ from benchmarks.launchers import source_path
 EXAMPLE = Path(__file__).parents[2] / "examples" / "checkpoint" / "async_ddp.py"
 DEADLINE_S = 150
 
-pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(2 * DEADLINE_S + 30)]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.torch,
+    pytest.mark.timeout(2 * DEADLINE_S + 30),
+    pytest.mark.usefixtures("no_compiler"),
+]
 
 
 def launched(tmp_path: Path, *options: str) -> str:

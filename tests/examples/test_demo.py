@@ -78,6 +78,7 @@ def test_lines_are_shown_with_their_time_and_a_remark(capsys: pytest.CaptureFixt
 @pytest.mark.e2e
 @pytest.mark.torch
 @pytest.mark.timeout(240)
+@pytest.mark.usefixtures("no_compiler")
 def test_demo_keeps_its_promises(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     done = subprocess.run(

@@ -14,7 +14,12 @@ from benchmarks.launchers import source_path
 EXAMPLE = Path(__file__).parents[2] / "examples" / "checkpoint" / "fsdp2.py"
 DEADLINE_S = 150
 
-pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(2 * DEADLINE_S + 30)]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.torch,
+    pytest.mark.timeout(2 * DEADLINE_S + 30),
+    pytest.mark.usefixtures("no_compiler"),
+]
 
 
 @pytest.fixture(autouse=True)

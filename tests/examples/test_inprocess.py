@@ -15,7 +15,12 @@ from tests.ports import free_ports
 EXAMPLES = Path(__file__).parents[2] / "examples" / "inprocess"
 DEADLINE_S = 150
 
-pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(DEADLINE_S + 30)]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.torch,
+    pytest.mark.timeout(DEADLINE_S + 30),
+    pytest.mark.usefixtures("no_compiler"),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -104,22 +109,12 @@ def test_advanced_example_without_a_launcher(tmp_path: Path, fault: str) -> None
     assert [text.count(f"step {step} is saved") for step in range(9, 60, 10)] == [1] * 6
 
 
-@pytest.mark.parametrize("fault", ["exception", "kill"])
-def test_advanced_example_under_torchrun(
-    tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_advanced_example_under_torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is killed has torchrun replace all processes, which go on from the checkpoint."""
-    monkeypatch.setenv("FAULT", fault)
+    monkeypatch.setenv("FAULT", "kill")
     torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node=4", "--max-restarts=1"]
     code, text = launched(tmp_path, *torchrun, str(EXAMPLES / "advanced.py"))
     assert code == 0, text
     assert (text.count("done, loss"), text.count("was not needed")) == (3, 1)
-    assert ("iteration 1, rank 2 of 3" in text) == (fault == "exception")
+    assert "iteration 1, rank 2 of 3" not in text
     assert [text.count(f"step {step} is saved") for step in range(9, 60, 10)] == [1] * 6
-
-
-def test_advanced_example_under_undaunted_run(tmp_path: Path) -> None:
-    script = str(EXAMPLES / "advanced.py")
-    code, text = launched(tmp_path, "undaunted.cli.main", "run", "--nproc-per-node=4", script)
-    assert code == 0, text
-    assert text.count("done, loss") == 3

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.e2e
 @pytest.mark.torch
+@pytest.mark.usefixtures("no_compiler")
 @pytest.mark.parametrize("program", ["train.py", "sections.py"])
 def test_minimal_example_survives_a_crash(tmp_path: Path, program: str) -> None:
     pytest.importorskip("torch")

@@ -48,11 +48,13 @@ def test_recordings() -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.usefixtures("no_compiler")
 def test_a_session_that_stops(tmp_path: Path) -> None:
     assert "2 rank(s)" in training_rows.stops(tmp_path, "cpu", rows.run, ranks=2)
 
 
 @pytest.mark.e2e
+@pytest.mark.usefixtures("no_compiler")
 def test_a_job_that_is_killed(tmp_path: Path) -> None:
     told = training_rows.job(tmp_path, "cpu", rows.run, width=64, layers=2)
     assert "the same after SIGKILL" in told

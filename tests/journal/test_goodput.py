@@ -199,6 +199,55 @@ def test_a_failure_on_another_node_ends_work_here_too() -> None:
     }  # fmt: skip
 
 
+# Noticed after 30 ms on another node, whose ranks had failed after 20.
+ELSEWHERE = RoundContext(broke_ns=20 * MS, noticed_ns=30 * MS)
+
+
+def goes_on(*more: e.AnyEvent, world_size: int = 4) -> dict[str, float]:
+    """A node that begins its last step 50 ms after it has heard of a failure elsewhere."""
+    events = [
+        started(),
+        at(0, e.RoundStarted, 0, world_size=world_size, ranks=[0, 1]),
+        at(0, e.WorkersSpawned, 0, mode="warm", pids=[1, 2]),
+        mark(10, "first_step"),
+        *more,
+        at(99, e.RoundProgress, 0, first_iteration=0, last_iteration=8, last_ns=80 * MS),
+        at(100, e.RoundStopped, 0),
+        ended(100, 0),
+    ]
+    return milliseconds(account_of(events, {0: ELSEWHERE}).total)
+
+
+def exits(*codes: int) -> list[e.AnyEvent]:
+    return [
+        at(95, e.RankExited, 0, rank=rank, pid=rank + 1, exit_code=code)
+        for rank, code in enumerate(codes)
+    ]
+
+
+@pytest.mark.parametrize(("codes", "again"), [((0, 0), 0), ((0, 1), 20), ((), 20)])
+def test_a_node_that_goes_on_after_a_failure_elsewhere(codes: tuple[int, ...], again: int) -> None:
+    """The step that was cut short is done again, unless the node has come to the end."""
+    spent = {"load": 10, "detect": 10, "productive": 80 - again, "recomputed": again}
+    assert goes_on(*exits(*codes)) == {kind: ms for kind, ms in spent.items() if ms}
+
+
+def test_a_node_whose_own_ranks_fail_does_not_go_on() -> None:
+    """Steps of its other ranks are seen after that."""
+    spent = {"load": 10, "productive": 10, "detect": 10, "stop": 70}
+    assert goes_on(at(25, e.FailureDetected, 0, kind="crash", rank=0)) == spent
+    assert goes_on(at(30, e.FailureDetected, 0, kind="crash", rank=0)) == spent
+    assert goes_on(world_size=2) == spent, "there is no other node"
+
+
+def test_a_node_that_has_gone_on_may_fail_later() -> None:
+    later = at(90, e.FailureDetected, 0, kind="crash", rank=0, since_ns=85 * MS)
+    spent = {"load": 10, "productive": 60, "recomputed": 5, "detect": 15, "stop": 10}
+    assert goes_on(later) == spent
+    told = at(94, e.EvidenceCollected, 0, ranks=[0], path="x", duration_ns=0)
+    assert goes_on(later, told) == {**spent, "evidence": 4, "stop": 6}
+
+
 def test_steps_that_others_had_done_are_done_again() -> None:
     told = account_of(works(), {0: RoundContext(done=4)})
     assert milliseconds(told.total) == {"load": 10, "recomputed": 20, "productive": 70, "stop": 10}

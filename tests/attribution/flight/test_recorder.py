@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests import warm
 from tests.attribution.flight.injector import KINDS, judge
 from undaunted.attribution.flight import recorder
 from undaunted.attribution.flight.culprits import analyse
@@ -28,9 +29,10 @@ def nothing_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def inject(kind: str, size: int, culprit: int, directory: Path) -> None:
-    command = [sys.executable, "-W", "ignore", "-m", "tests.attribution.flight.injector"]
+    command = [sys.executable, "-m", "tests.attribution.flight.injector"]
     command += [kind, str(size), str(culprit), str(directory)]
-    subprocess.run(command, check=True, timeout=DEADLINE_S)
+    with warm.Popen(command) as process:
+        assert process.wait(DEADLINE_S) == 0
 
 
 def test_a_process_without_torch_has_no_recording() -> None:

@@ -1,10 +1,9 @@
 """Training with data as most scripts have them: after a restart they are others.
 
-undaunted chaos --nproc-per-node 2 data.py {dir} [loader]
+undaunted chaos --nproc-per-node 2 data.py {dir}
 
 Samples are shuffled by DistributedSampler and changed by chance in workers. The number of the
-epoch and the random state are restored, the position in the epoch is not. With "loader" only the
-data are changed: they come from a Loader.
+epoch and the random state are restored, the position in the epoch is not.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 import undaunted
 from undaunted.checkpointing import Checkpointer, RandomState
-from undaunted.data import Loader
 
 STEPS, SAVE_EVERY, BATCH, SAMPLES = 60, 10, 4, 400
 
@@ -35,25 +33,19 @@ class Samples(Dataset):  # type: ignore[misc]
         return torch.full((16,), index / SAMPLES) + torch.randn(16)
 
 
-def main(directory: str, *options: str) -> None:
+def main(directory: str) -> None:
     dist.init_process_group("gloo")
     torch.manual_seed(dist.get_rank())
     layers = nn.Linear(16, 32), nn.Dropout(0.1), nn.ReLU(), nn.Linear(32, 1)
     model = DistributedDataParallel(nn.Sequential(*layers))
     optimizer = torch.optim.AdamW(model.parameters())
     state = {"model": model.module, "optimizer": optimizer, "random": RandomState()}
-    if "loader" in options:
-        size = BATCH * dist.get_world_size()
-        loader: Any = Loader(Samples(), global_batch=size, micro_batch=BATCH, num_workers=1)
-        state["loader"] = loader
-    else:
-        sampler: Any = DistributedSampler(Samples(), seed=1)
-        loader = DataLoader(Samples(), BATCH, sampler=sampler, num_workers=1)
+    sampler: Any = DistributedSampler(Samples(), seed=1)
+    loader = DataLoader(Samples(), BATCH, sampler=sampler, num_workers=1)
     with Checkpointer(directory) as checkpoints:
         done = checkpoints.load(state) or 0
         while done < STEPS:
-            if "loader" not in options:
-                sampler.set_epoch(done // len(loader))
+            sampler.set_epoch(done // len(loader))
             for batch in loader:
                 undaunted.step(done)
                 loss = (model(batch) - batch.sum(1, keepdim=True)).square().mean()
@@ -70,4 +62,4 @@ def main(directory: str, *options: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1])
