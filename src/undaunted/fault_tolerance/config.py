@@ -258,7 +258,7 @@ class FaultToleranceConfig:
     attribution_export_url: Annotated[
         str | None,
         Kind(values.optional(values.web_url), "URL"),
-        Opt("Where a service that the launcher starts sends its results", rare=True),
+        Opt("A service that the launcher starts sends its results there", rare=True),
     ] = None
     attrsvc_host: Annotated[
         OptionalText,

@@ -183,7 +183,7 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
         Literal["text", "plain", "json"],
         values.one_of("HOW", "text", "plain", "json"),
         Opt(
-            "What the launcher itself says on standard error: text; plain = no colours, folded "
+            "The form of the launcher's lines on standard error: text; plain = no colours, folded "
             "lines and progress on a terminal; json = an object per line",
             OUTPUT,
             rare=True,

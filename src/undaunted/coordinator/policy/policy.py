@@ -76,8 +76,8 @@ _WISHES = {
     "straggler": (m.Outcome.STRAGGLER, "{} is slow"),
 }
 _MISUSE = (
-    "not restarted: every rank that ended did so at once, as programs do that are called with "
-    "wrong arguments (exit code 2), or whose script is no valid Python"
+    "not restarted: every rank that ended did so at once, as with wrong arguments (exit code 2) or "
+    "a script that is no valid Python"
 )
 
 

@@ -197,7 +197,7 @@ class NodeHealth:
             return ""
         if others:
             self._say(
-                f"{path} holds {count(others, 'line')} besides its strikes, which stay as they "
+                f"{path} holds {count(others, 'line')} beside its strikes, which stay as they "
                 "are; is that the right file for --strike-file?"
             )
         why = strikes.refusal(known, self._strike_limit, time.time())
