@@ -299,7 +299,7 @@ class FaultToleranceConfig:
 
     @property
     def is_progress_tracking_enabled(self) -> bool:
-        """Whether rounds without progress end the job."""
+        """Return whether rounds without progress end the job."""
         return self.max_no_progress_cycles > 0
 
     @classmethod

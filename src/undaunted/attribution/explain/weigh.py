@@ -45,7 +45,7 @@ REMEDIES = {  # a restart alone does not help
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one failure.
+    """The facts about one failure.
 
     Attributes:
         name: ``round 3``; "" = the one failure of a folder without a journal.

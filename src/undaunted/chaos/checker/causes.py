@@ -97,7 +97,7 @@ class Clue:
         return self.difference.equals.get(self.name(kind))
 
     def anew(self, kind: str) -> bool:
-        """Whether a part is as it was at the very beginning."""
+        """Return whether a part is as it was at the very beginning."""
         began = self.equal_to(kind) == self.first
         return began and self.difference.iteration != self.first
 

@@ -93,7 +93,7 @@ class Session:
         return m.NodeInfo(hello.node, hello.slots, hello.infra_rank, hello.domain, hello.group)
 
     def may_return(self, since_ns: int) -> bool:
-        """Whether it was heard after ``since_ns``, is lost, and was not told of the job's end."""
+        """Return whether it was heard after ``since_ns``, is lost, and does not know the end."""
         told = any(_is_end(order) for order in self.orders)
         return self.link is None and self.heard_ns > since_ns and not told
 
@@ -232,13 +232,13 @@ class Sessions:
         return max(0.0, lease_s - (now - since_ns[half]) / _NS) if len(since_ns) > half else 0.0
 
     def look_again_s(self, lease_s: float, now: int) -> float:
-        """When to look for silence again: as soon as a lease is over, as that node stops then."""
+        """Return when to look for silence again: when a lease is over, as that node stops then."""
         since_ns = min((each.counts_ns for each in self.by_link.values()), default=now)
         left_s = lease_s - (now - since_ns) / _NS
         return min(max(left_s, lease_s / 30), lease_s / 3)
 
     def stood_still(self, lease_s: float, now: int) -> bool:
-        """Whether this process has until a moment ago: followers that it misses may have missed it.
+        """Return whether this process stood still until a moment ago, and missed followers.
 
         They are connected again in a moment.
         """
@@ -255,7 +255,7 @@ class Sessions:
         return self._swept_ns is not None and 3 * (now - self._swept_ns) > 2 * lease_s * _NS
 
     def is_here(self, seat: register.Seated) -> bool:
-        """Whether the very agent of a table, or of a committee, is connected."""
+        """Return whether the very agent of a table, or of a committee, is connected."""
         session = self.by_node.get(seat.node)
         if session is None or session.link is None:
             return False

@@ -204,17 +204,17 @@ class JobPolicy:
 
     @property
     def ended(self) -> bool:
-        """Whether the outcome is decided and sent."""
+        """Return whether the outcome is decided and sent."""
         return self.state is PolicyState.ENDED
 
     @property
     def running(self) -> bool:
-        """Whether the round has been started and not stopped."""
+        """Return whether the round has been started and not stopped."""
         return self.state is PolicyState.RUNNING
 
     @property
     def preparing(self) -> bool:
-        """Whether the nodes of the next round are chosen and learn its table."""
+        """Return whether the nodes of the next round are chosen and learn its table."""
         return self.state is PolicyState.PREPARING
 
     @property

@@ -114,7 +114,7 @@ class Owner(Protocol):
 
 
 class End(msgspec.Struct, frozen=True):
-    """How a connection ended.
+    """The end of a connection.
 
     Attributes:
         reason: for people.
@@ -213,17 +213,17 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether it has not begun to end, as far as this process has seen."""
+        """Return whether it has not begun to end, as far as this process has seen."""
         return self._state is _State.OPEN
 
     @property
     def was_ended(self) -> bool:
-        """Whether the other side, or its kernel, has ended it: silence is another matter."""
+        """Return whether the other side, or its kernel, has ended it: silence is another matter."""
         return self._has_closed or self._was_reset
 
     @property
     def in_order(self) -> bool:
-        """Whether the other side has closed it, or its kernel when its process ended.
+        """Return whether the other side has closed it, or its kernel when its process ended.
 
         A reset may come from the network; on one machine there is none.
         """
