@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import enum
 import errno
+import itertools
 import os
 import socket
 import ssl
@@ -134,12 +135,16 @@ class _State(enum.Enum):
     CLOSED = enum.auto()
 
 
+_NUMBERS = itertools.count(1)  # of connections
+
+
 class Connection(asyncio.BufferedProtocol):
     """A peer that can be sent messages until it is gone.
 
     Used on the loop it was made on. Nothing here waits, and nothing raises because of a peer.
 
     Attributes:
+        number: its place in the order in which the connections of this process were made.
         peer: the other side's address.
         node: name of the other side's node, where it is a client; "" before `Handler.opened`.
         longest: how many bytes a message may have, either way; to be set before the handshake.
@@ -167,6 +172,7 @@ class Connection(asyncio.BufferedProtocol):
             decode: from the content of a frame to a message; raises errors of msgspec.
             handshake_s: longest duration until the handshake is over, TLS included, seconds.
         """
+        self.number = next(_NUMBERS)
         self.peer = peer
         self.node = ""
         self.longest = MAX_MESSAGE_BYTES
